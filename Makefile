@@ -1,0 +1,30 @@
+# Two commands from a bare clone: `make train` and `make test`. Everything lives in .venv.
+PYTHON ?= python3
+BIN    := .venv/bin
+
+.PHONY: train test test-gpu lint setup clean
+train: setup
+	$(BIN)/rooftile train
+
+test: setup
+	$(BIN)/python -m pytest -n 2 tests
+
+test-gpu:                     # on the GPU machine, with the Python that has its torch
+	PYTHONPATH=src $(PYTHON) -m pytest -q tests -m gpu
+	PYTHONPATH=src $(PYTHON) -m rooftile check --device cuda
+
+lint: setup
+	$(BIN)/ruff check src tests
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+setup: .venv/.installed
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"rooftile needs Python 3.11 or later, this is {v.major}.{v.minor}: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv runs dist build
