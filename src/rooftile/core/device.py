@@ -1,0 +1,67 @@
+"""What this device is, and its measured ceilings: copy bandwidth, matrix rate by dtype, launch time."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+
+import torch
+
+from rooftile.core import timing
+from rooftile.core.record import Environment, Record, Status, append, cache_folder, read
+
+_GIB = 2**30
+
+
+@functools.lru_cache
+def slug(where: torch.device) -> str:
+    """nvidia-h200: the name under which a device's records are kept."""
+    name = torch.cuda.get_device_name(where) if where.type == "cuda" else where.type
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Measured on the device, not read off a datasheet. GB/s counts bytes read plus bytes written."""
+
+    copy_gbps: float
+    matmul_tflops: dict[str, float]  # by dtype: bfloat16, float16, float32 (true fp32, no tf32)
+    launch_us: float
+
+    def floor_us(self, moved: float, operations: float, dtype: torch.dtype) -> float:
+        """The time no kernel beats: the larger of moving the bytes and doing the arithmetic."""
+        rate = self.matmul_tflops.get(str(dtype).removeprefix("torch."), self.matmul_tflops["float32"])
+        return max(moved / self.copy_gbps / 1e3, operations / rate / 1e6)
+
+
+def ceilings(where: torch.device, refresh: bool = False) -> Ceilings:
+    """From this machine's cache, or measured now (about a second)."""
+    file = cache_folder() / "ceilings" / f"{slug(where)}.jsonl"
+    if not refresh:
+        for r in reversed(list(read(file))):
+            return _from(r)
+    record = measure(where)
+    append(file, [record])
+    return _from(record)
+
+
+def _from(r: Record) -> Ceilings:
+    rates = {n.removeprefix("matmul_"): v for n, v in r.extra.items() if n.startswith("matmul_")}
+    return Ceilings(r.extra["copy_gbps"], rates, r.extra["launch_us"])
+
+
+def measure(where: torch.device) -> Record:
+    gpu = where.type == "cuda"
+    n = 2 * _GIB if gpu else 64 * 2**20
+    source, target = torch.empty(n, dtype=torch.uint8, device=where).random_(), torch.empty(n, dtype=torch.uint8, device=where)
+    found = {"copy_gbps": 2 * n / timing.best(lambda: target.copy_(source), where) / 1e3}
+    del source, target
+    side = 8192 if gpu else 512
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        a, b = (torch.randn(side, side, device=where).to(dtype) for _ in range(2))
+        found[f"matmul_{str(dtype).removeprefix('torch.')}"] = 2 * side**3 / timing.best(lambda a=a, b=b: a @ b, where) / 1e6
+    one = torch.zeros(1, device=where)
+    found["launch_us"] = timing.best(lambda: one.add_(1), where)
+    return Record("device.ceilings", "measured", slug(where), Status.PASSED, extra=found, method="median of 20, sustained",
+                  environment=vars(Environment.here()))  # fmt: skip

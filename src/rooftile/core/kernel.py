@@ -1,0 +1,187 @@
+"""Who can compute an operator, and which one is chosen."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rooftile.core import register, tune
+from rooftile.core.spec import Call, OpSpec
+
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an ahead-of-time compile may use; CI holds every kernel and config to it."""
+
+    registers: int = 255
+    spill_bytes: int = 0
+    shared_bytes: int = 163 * 1024  # what sm_80 gives one block; sm_90 and sm_100 give 227 KiB
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One way to compute an operator. `run` has the reference's signature, and takes `config` by name where `configs` is not empty."""
+
+    name: str
+    run: Callable[..., Any]
+    idea: str = ""  # one line: what this rung adds over the one below
+    refuse: Callable[[Call], str | None] = lambda call: None  # None, or a sentence why this call is not for this kernel
+    configs: tuple[Config, ...] = ()
+    pick: Callable[[Call], Config] | None = None  # the heuristic; without one, the first config
+    limits: Limits = field(default_factory=Limits)
+
+    def heuristic(self, call: Call) -> Config:
+        if self.pick is not None:
+            return self.pick(call)
+        return self.configs[0] if self.configs else {}
+
+    def bound(self, config: Config) -> Callable[..., Any]:
+        return functools.partial(self.run, config=config) if config else self.run
+
+
+@dataclass(frozen=True)
+class Choice:
+    kernel: Kernel
+    config: Config
+    refused: tuple[tuple[str, str], ...]  # (kernel, sentence) of everyone who was asked first
+    source: str  # tuned | heuristic | forced
+
+
+class Refused(RuntimeError):
+    """A kernel that was forced cannot take the call."""
+
+
+OPS: dict[str, Op] = {}
+_forced: dict[str, str] = {}
+
+
+class Op:
+    """A spec with its kernels in order of preference, reachable through two doors: a direct one for eager calls and
+    `torch.ops.rooftile.<name>` for torch.compile, export, autocast and tensor subclasses. The reference is always last in line."""
+
+    def __init__(self, spec: OpSpec, *kernels: Kernel, backward: tuple[Kernel, ...] = ()):
+        self.spec = spec
+        self.kernels = (*kernels, Kernel("reference", spec.reference, "plain PyTorch, the definition"))
+        self.backward = Op(spec.gradient, *backward) if spec.gradient is not None else None
+        self.names = tuple(spec.signature.parameters)
+        self.plan = register.Plan(spec) if spec.gradient is not None else None
+        self._memo: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._warned = False
+        OPS[spec.name] = self
+        self.entry = register.second_door(self)
+
+    def __repr__(self) -> str:
+        return f"Op({self.spec.name}: {', '.join(k.name for k in self.kernels)})"
+
+    def __call__(self, *args: Any) -> Any:
+        """All arguments, in order. The wrapper in the operator's api.py supplies the defaults."""
+        if register.needs_second_door(args):
+            return self.entry(*args)
+        if self.plan is not None and torch.is_grad_enabled() and self.plan.wants_grad(args):
+            return register.Eager.apply(self, *args)
+        return self.launch(*args)
+
+    def launch(self, *args: Any) -> Any:
+        """Straight to the chosen kernel. The choice is remembered by shapes, strides, alignment, dtypes, devices and parameters."""
+        key = _key(args)
+        run = self._memo.get(key)
+        if run is None:
+            run = self._memo[key] = self._resolve(args)
+        return run(*args)
+
+    def _resolve(self, args: Sequence[Any]) -> Callable[..., Any]:
+        call = dict(zip(self.names, args))
+        self.spec.bind(call)
+        choice = self.choose(call)
+        on_gpu = any(t.is_cuda for t in args if isinstance(t, Tensor))
+        if on_gpu and choice.kernel is self.kernels[-1] and len(self.kernels) > 1 and choice.source != "forced" and not self._warned:
+            self._warned = True
+            register.warn(f"{self.spec.name} runs its slow reference: " + "; ".join(f"{k} refused: {why}" for k, why in choice.refused))
+        return choice.kernel.bound(choice.config)
+
+    def choose(self, call: Call) -> Choice:
+        name = _forced.get(self.spec.name) or _forced.get(self.spec.name.removesuffix("_backward"))
+        if name is not None and (name in {k.name for k in self.kernels} or self.spec.name in _forced):
+            kernel = self.kernel(name)
+            why = kernel.refuse(call)
+            if why is not None:
+                raise Refused(f"{self.spec.name}: the forced kernel {name} refuses: {why}")
+            tuned = tune.lookup(self, call, kernel.name)
+            return Choice(kernel, tuned[1] if tuned else kernel.heuristic(call), (), "forced")
+        refused = []
+        tuned = tune.lookup(self, call)
+        if tuned is not None and (why := tuned[0].refuse(call)) is None:
+            return Choice(*tuned, (), "tuned")
+        for kernel in self.kernels:
+            why = kernel.refuse(call)
+            if why is None:
+                return Choice(kernel, kernel.heuristic(call), tuple(refused), "heuristic")
+            refused.append((kernel.name, why))
+        raise AssertionError("the reference takes every call")
+
+    def kernel(self, name: str) -> Kernel:
+        return {k.name: k for k in self.kernels}[nearest(name, [k.name for k in self.kernels], f"kernel of {self.spec.name}")]
+
+    def forget(self) -> None:
+        """Drop remembered choices: the tuning cache or a force has changed."""
+        self._memo.clear()
+
+
+def _key(args: Sequence[Any]) -> tuple[Any, ...]:
+    key: list[Any] = []
+    for a in args:
+        if isinstance(a, Tensor):
+            key.append((a.shape, a.stride(), a.dtype, a.device, a.data_ptr() & 15))
+        elif isinstance(a, (list, tuple)):
+            key.append(_key(a))
+        else:
+            key.append(a)
+    return tuple(key)
+
+
+def nearest(name: str, known: Sequence[str], what: str) -> str:
+    """`name` if it is known, else ValueError with the nearest right one."""
+    if name in known:
+        return name
+    close = difflib.get_close_matches(name, known, 1, 0.4)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    raise ValueError(f"no {what} is called {name!r}{hint} There are {len(known)}: {', '.join(known)}")
+
+
+@contextmanager
+def forced(op: str, kernel: str) -> Iterator[None]:
+    """Inside, `op` (and its backward, where it has a kernel of that name) uses this kernel or raises Refused."""
+    OPS[nearest(op, list(OPS), "operator")].kernel(kernel)
+    before = dict(_forced)
+    _forced[op] = kernel
+    _forget_all()
+    try:
+        yield
+    finally:
+        _forced.clear()
+        _forced.update(before)
+        _forget_all()
+
+
+def force_from_environment() -> None:
+    """ROOFTILE_FORCE=softmax:triton,gemm:cublas, read once when the operators are imported."""
+    for item in filter(None, os.environ.get("ROOFTILE_FORCE", "").split(",")):
+        op, _, kernel = item.partition(":")
+        OPS[nearest(op, list(OPS), "operator in ROOFTILE_FORCE")].kernel(kernel)
+        _forced[op] = kernel
+    _forget_all()
+
+
+def _forget_all() -> None:
+    for op in OPS.values():
+        op.forget()

@@ -1,0 +1,194 @@
+"""One measured fact, and the digest that says whether it still speaks of today's kernel."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.util
+import io
+import json
+import math
+import os
+import platform
+import subprocess
+import tokenize
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+class Status(StrEnum):
+    PASSED = "passed"  # correct, and timed where `us` is set
+    FAILED = "failed"
+    REFUSED = "refused"
+    ERROR = "error"
+
+
+@dataclass(frozen=True)
+class Environment:
+    gpu: str
+    driver: str
+    cuda: str
+    torch: str
+    triton: str
+    python: str
+    commit: str
+    clocks: str = ""  # SM clock after the run, MHz
+
+    @staticmethod
+    @functools.lru_cache
+    def here() -> Environment:
+        gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+        driver, clocks = ([*_command("nvidia-smi", "--query-gpu=driver_version,clocks.sm", "--format=csv,noheader").split(", "), "", ""])[:2]
+        return Environment(gpu, driver, torch.version.cuda or "", torch.__version__, _version("triton"), platform.python_version(),
+                           _command("git", "rev-parse", "--short", "HEAD"), clocks.splitlines()[0] if clocks else "")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Record:
+    op: str
+    kernel: str  # triton, cublas, reference, ... or peer.torch, peer.compile, ...
+    case: str
+    status: str
+    config: dict[str, Any] = field(default_factory=dict)
+    errors: dict[str, float] = field(default_factory=dict)
+    us: tuple[float, float, float] | None = None  # 20th, 50th and 80th percentile
+    gbps: float | None = None
+    tflops: float | None = None
+    of_ceiling: float | None = None  # the floor's time over the measured time
+    method: str = ""  # how it was timed
+    message: str = ""
+    digest: str = ""  # of the kernel's sources; empty for peers, whose versions stand in the environment
+    run: str = ""  # what was interleaved in one process carries one id
+    extra: dict[str, Any] = field(default_factory=dict)  # tokens_per_s, peak_bytes, host_us, ...
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def json(self) -> str:
+        return json.dumps(_plain(asdict(self)), sort_keys=True)
+
+    @staticmethod
+    def parse(line: str) -> Record:
+        raw = json.loads(line)
+        if raw.get("us") is not None:
+            raw["us"] = tuple(raw["us"])
+        return Record(**{f.name: raw[f.name] for f in fields(Record) if f.name in raw})
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN and no infinity; six digits are more than any clock has."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else str(value)
+    return value
+
+
+def append(path: Path, records: Iterable[Record]) -> None:
+    """Append-only; one write a call, so that a reader never sees half a line of ours."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(r.json() + "\n" for r in records)
+    with open(path, "a", encoding="utf-8") as f:
+        f.write(text)
+
+
+def read(path: Path) -> Iterator[Record]:
+    if path.is_file():
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if line.strip():
+                try:
+                    yield Record.parse(line)
+                except (ValueError, TypeError, KeyError) as error:
+                    raise ValueError(f"{path}:{number} is not a record: {error}") from error
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("ROOFTILE_CACHE") or Path.home() / ".cache" / "rooftile")
+
+
+# ---- digest --------------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache
+def digest(module: str) -> str:
+    """Of a kernel module's source and of every rooftile.ops module it imports, without comments, docstrings and blank lines."""
+    sha = hashlib.sha256()
+    for name in sorted(_reachable(module)):
+        sha.update(f"{name}\n{essence(Path(_origin(name)).read_text(encoding='utf-8'))}\n".encode())
+    return sha.hexdigest()[:16]
+
+
+def digest_of(run: Callable[..., Any]) -> str:
+    while not hasattr(run, "__module__") and hasattr(run, "func"):
+        run = run.func
+    return digest(run.__module__)
+
+
+def essence(source: str) -> str:
+    """Source without comments, docstrings, blank lines and trailing space. Works on text, not on a syntax tree, because
+    unparsing differs between Python versions and a record travels between machines."""
+    lines = source.splitlines()
+    drop: list[tuple[int, int, int, int]] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and ast.get_docstring(node, clean=False) is not None:
+            doc = node.body[0]
+            drop.append((doc.lineno, _column(lines, doc.lineno, doc.col_offset), doc.end_lineno or 0, _column(lines, doc.end_lineno or 1, doc.end_col_offset or 0)))
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            drop.append((*token.start, *token.end))
+    for row, col, end_row, end_col in sorted(drop, reverse=True):
+        lines[row - 1 : end_row] = [lines[row - 1][:col] + lines[end_row - 1][end_col:]]
+    return "\n".join(line.rstrip() for line in lines if line.strip())
+
+
+def _column(lines: list[str], row: int, utf8: int) -> int:
+    """ast counts bytes, strings count characters."""
+    return len(lines[row - 1].encode()[:utf8].decode())
+
+
+def _reachable(module: str) -> set[str]:
+    todo, seen = [module], set[str]()
+    while todo:
+        name = todo.pop()
+        if name in seen or _origin(name) is None:
+            continue
+        seen.add(name)
+        for node in ast.walk(ast.parse(Path(_origin(name)).read_text(encoding="utf-8"))):
+            found = []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                found = [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
+            elif isinstance(node, ast.Import):
+                found = [a.name for a in node.names]
+            todo += [f for f in found if f.startswith("rooftile.ops.")]
+    return {n for n in seen if not n.endswith((".spec",))}
+
+
+@functools.lru_cache
+def _origin(module: str) -> Any:
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, AttributeError):
+        return None
+    return spec.origin if spec is not None and spec.origin and spec.origin.endswith(".py") else None
+
+
+def _command(*words: str) -> str:
+    try:
+        return subprocess.run(words, capture_output=True, text=True, timeout=20, check=False).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def _version(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

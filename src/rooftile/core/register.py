@@ -1,0 +1,157 @@
+"""An Op's two doors into PyTorch, both read off its spec and both bitwise equal.
+
+Eager calls go through one thin autograd.Function straight to the chosen kernel. Everything that must see the operator as a node
+(torch.compile, export, autocast, dispatch modes, tensor subclasses) goes through torch.ops.rooftile.*.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from rooftile.core.spec import OpSpec
+
+if TYPE_CHECKING:
+    from rooftile.core.kernel import Op
+
+_library = torch.library.Library("rooftile", "DEF")
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def warn(sentence: str) -> None:
+    warnings.warn(sentence, RuntimeWarning, stacklevel=4)
+
+
+def needs_second_door(args: Sequence[Any]) -> bool:
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
+        return True
+    return any(isinstance(a, Tensor) and type(a) not in _PLAIN for a in args)
+
+
+class Plan:
+    """How a forward call becomes its backward's arguments, worked out once from the two signatures."""
+
+    def __init__(self, spec: OpSpec):
+        gradient = spec.gradient
+        assert spec.backward is not None and gradient is not None
+        inputs, results = list(spec.signature.parameters), list(spec.returns)
+        wanted = list(gradient.signature.parameters)
+        self.takes = [i for i, r in enumerate(results) if f"d{r}" in wanted]
+        self.silent = [i for i in range(len(results)) if i not in self.takes]  # results no gradient flows through
+        self.saved_inputs = [inputs.index(n) for n in wanted if n in spec.args]
+        self.saved_results = [results.index(n) for n in wanted if n in results and n not in spec.args]
+        self.parameters = [inputs.index(n) for n in wanted if n in inputs and n not in spec.args]
+        order = [f"d{results[i]}" for i in self.takes] + [inputs[i] for i in self.saved_inputs]
+        order += [results[i] for i in self.saved_results] + [inputs[i] for i in self.parameters]
+        assert sorted(order) == sorted(wanted), f"{gradient.name}: its signature wants {wanted}, the forward offers {order}"
+        self.order = [order.index(n) for n in wanted]
+        self.grads = [inputs.index(n) for n in spec.backward.grads]
+        self.count = len(inputs)
+
+    def wants_grad(self, args: Sequence[Any]) -> bool:
+        return any(args[i] is not None and args[i].requires_grad for i in self.grads)
+
+    def save(self, ctx: Any, args: Sequence[Any], results: Sequence[Tensor]) -> None:
+        ctx.save_for_backward(*(args[i] for i in self.saved_inputs), *(results[i] for i in self.saved_results))
+        ctx.parameters = [args[i] for i in self.parameters]
+        ctx.results = [(r.shape, r.dtype, r.device) for r in (results[i] for i in self.takes)]
+        ctx.set_materialize_grads(False)
+
+    def backward(self, ctx: Any, call: Callable[..., Any], grads: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+        out: list[Tensor | None] = [None] * self.count
+        taken = [grads[i] for i in self.takes]
+        if all(g is None for g in taken):
+            return tuple(out)
+        taken = [torch.zeros(s, dtype=t, device=d) if g is None else g for g, (s, t, d) in zip(taken, ctx.results)]
+        offered = [*taken, *ctx.saved_tensors, *ctx.parameters]
+        made = call(*(offered[i] for i in self.order))
+        for i, g in zip(self.grads, made if isinstance(made, (tuple, list)) else (made,)):
+            out[i] = g if ctx.needs_input_grad[i + ctx.offset] else None
+        return tuple(out)
+
+
+class Eager(torch.autograd.Function):
+    """The thin door: one Function for every operator."""
+
+    @staticmethod
+    def forward(ctx: Any, op: Op, *args: Any) -> Any:
+        result = op.launch(*args)
+        results = result if isinstance(result, tuple) else (result,)
+        plan = op.plan
+        assert plan is not None
+        plan.save(ctx, args, results)
+        ctx.op, ctx.offset = op, 1
+        if plan.silent:
+            ctx.mark_non_differentiable(*(results[i] for i in plan.silent))
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        op = ctx.op
+        return (None, *op.plan.backward(ctx, op.backward.launch, grads))
+
+
+def second_door(op: Op) -> Any:
+    """Define torch.ops.rooftile.<name> with implementation, fake, autograd and, where the spec asks, autocast."""
+    spec = op.spec
+    name = f"rooftile::{spec.name}"
+    _library.define(spec.name + spec.schema)
+
+    def implementation(*args: Any, **kwargs: Any) -> Any:
+        return op.launch(*_all(spec, args, kwargs))
+
+    def fake(*args: Any, **kwargs: Any) -> Any:
+        return spec.empty_returns(spec.complete(args, kwargs))
+
+    _library.impl(spec.name, implementation, "CompositeExplicitAutograd")
+    torch.library.register_fake(name, fake, lib=_library)
+    if op.plan is not None:
+        _register_autograd(op, name)
+    entry = getattr(torch.ops.rooftile, spec.name).default
+    if spec.autocast:
+        for device in ("CUDA", "CPU"):
+            _library.impl(spec.name, _autocast(entry, device), f"Autocast{device}")
+    return entry
+
+
+def _all(spec: OpSpec, args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[Any]:
+    if not kwargs and len(args) == len(spec.signature.parameters):
+        return args
+    return tuple(spec.complete(args, kwargs).values())
+
+
+def _register_autograd(op: Op, name: str) -> None:
+    plan, spec = op.plan, op.spec
+    assert plan is not None and op.backward is not None
+    gradient = op.backward.entry
+
+    def setup_context(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
+        ctx.offset = 0
+        plan.save(ctx, inputs, output if isinstance(output, tuple) else (output,))
+
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        return plan.backward(ctx, gradient, grads)
+
+    assert list(spec.signature.parameters), name
+    torch.library.register_autograd(name, backward, setup_context=setup_context, lib=_library)
+
+
+def _autocast(entry: Any, device: str) -> Callable[..., Any]:
+    kind = device.lower()
+    key = getattr(torch._C.DispatchKey, f"Autocast{device}")
+
+    def cast(value: Any, dtype: torch.dtype) -> Any:
+        return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64 else value
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        dtype = torch.get_autocast_dtype(kind)
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key)):
+            return entry(*(cast(a, dtype) for a in args), **{k: cast(v, dtype) for k, v in kwargs.items()})
+
+    return run

@@ -1,0 +1,276 @@
+"""What an operator means, declared once: its reference, its tensors, its cases, its tolerance and its cost.
+
+The law of letters, the same in specs, docstrings, Triton constants and CUDA templates:
+
+    B batch   T sequence   H heads   D head dimension   M rows   N columns   K inner dimension   V vocabulary   E experts
+    ...  any leading axes; M is then the number of rows they hold      P a list of tensors of any shapes
+
+The law of names: the gradient of `x` is `dx`. Which tensors a backward saves, which output gradients it takes and where its
+own results go are all read off its reference's signature.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Call = Mapping[str, Any]  # the operator's arguments by name, in the order of its signature
+Make = Callable[[Sequence[int], torch.dtype, torch.Generator, Mapping[str, Any]], Tensor]
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+_FIXED = {"f32": torch.float32, "i64": torch.int64, "i32": torch.int32, "u8": torch.uint8, "bool": torch.bool}
+
+
+def normal(shape: Sequence[int], dtype: torch.dtype, gen: torch.Generator, dims: Mapping[str, Any]) -> Tensor:
+    return torch.randn(shape, generator=gen, device=gen.device).to(dtype)
+
+
+def positive(shape: Sequence[int], dtype: torch.dtype, gen: torch.Generator, dims: Mapping[str, Any]) -> Tensor:
+    """Uniform on [0.5, 1.5): weights whose sign cannot hide an error."""
+    return torch.rand(shape, generator=gen, device=gen.device).add(0.5).to(dtype)
+
+
+def index(letter: str) -> Make:
+    """Draws indices into the axis `letter`."""
+    return lambda shape, dtype, gen, dims: torch.randint(0, max(1, dims[letter]), shape, generator=gen, device=gen.device, dtype=dtype)
+
+
+@dataclass(frozen=True)
+class Arg:
+    """One tensor of the signature. dtype: io (the case's), f32, i64, ..., io|f32 (either), =x (that of the argument x)."""
+
+    dims: str = "..."
+    dtype: str = "io"
+    make: Make = normal
+    optional: bool = False
+    mutated: bool = False  # written in place: an input and an output at once
+    many: bool = False  # a list of tensors; its one letter binds their shapes
+
+    def shape(self, dims: Mapping[str, Any]) -> tuple[int, ...]:
+        return tuple(s for x in self.dims.split() for s in (dims[x] if x == "..." else (dims[x],)))
+
+    def torch_dtype(self, io: torch.dtype, call: Call | None = None) -> torch.dtype:
+        if self.dtype.startswith("="):
+            like = (call or {}).get(self.dtype[1:])
+            return io if like is None else like.dtype
+        return io if self.dtype.startswith("io") else _FIXED[self.dtype]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One point of the grid. `use` ⊂ {smoke, check, bench}: smoke is tiny and runs everywhere, bench runs on a GPU only."""
+
+    dims: Mapping[str, Any]
+    dtype: torch.dtype = torch.float32
+    params: Mapping[str, Any] = field(default_factory=dict)
+    use: tuple[str, ...] = ("check",)
+    why: str = ""
+
+    @property
+    def id(self) -> str:
+        def text(v: Any) -> str:
+            return "x".join(map(str, v)) if isinstance(v, tuple) and not any(isinstance(s, tuple) for s in v) else str(v).replace(" ", "")
+
+        dims = [f"{k.replace('...', '')}{text(v)}" for k, v in self.dims.items()]
+        params = [f"{k}={v}" for k, v in self.params.items()]
+        return "-".join(["_".join(dims), str(self.dtype).removeprefix("torch."), *params])
+
+
+def across(dtypes: Sequence[torch.dtype], *cases: Case) -> tuple[Case, ...]:
+    return tuple(replace(c, dtype=t) for c in cases for t in dtypes)
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Derived, not chosen: `factor` times the error of PyTorch's own result on the same inputs, at least `ulps` roundings."""
+
+    factor: float = 2.0
+    ulps: float = 2.0
+    aggregate: float = 1.5  # the same for the relative error of the whole tensor, which averages and so is held tighter
+
+
+@dataclass(frozen=True)
+class Backward:
+    """The gradient, itself an operator. `reference` takes d<output> for the output gradients it needs, and by name whatever
+    it wants of the forward's arguments, results and parameters; it returns one gradient for each name in `grads`."""
+
+    reference: Callable[..., Any]
+    grads: tuple[str, ...]
+    flops: Callable[[Mapping[str, Any]], float] = lambda d: 0
+    moved: Callable[[Call, Sequence[Tensor]], int] | None = None
+    tolerance: Tolerance = Tolerance()
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    name: str
+    reference: Callable[..., Any]  # plain PyTorch; its Python signature is the operator's signature
+    args: Mapping[str, Arg]
+    returns: Mapping[str, Arg]
+    cases: tuple[Case, ...]
+    torch: Callable[..., Any] | None = None  # PyTorch's own operator, same signature, first output only: the peer and the measure of error
+    backward: Backward | None = None
+    tolerance: Tolerance = Tolerance()
+    flops: Callable[[Mapping[str, Any]], float] = lambda d: 0
+    dtypes: tuple[torch.dtype, ...] = FLOATS
+    families: tuple[str, ...] = ("scaled_rows", "large", "all_equal", "nan")  # input families beside the normal one
+    linear: bool = False  # small integers must come out bit-exact
+    autocast: bool = False  # under autocast, floating tensors are cast to its dtype first
+    draw_with: Callable[[dict[str, Any], Case, torch.Generator], dict[str, Any]] | None = None  # inputs that depend on each other
+    moved: Callable[[Call, Sequence[Tensor]], int] | None = None
+    validate: Callable[[Call, Mapping[str, Any]], None] | None = None  # what letters cannot say, once per new call shape
+    rejects: tuple[tuple[Callable[[], Call], str], ...] = ()  # (a call that must raise ValueError, a part of its message)
+    forward: OpSpec | None = None  # of a gradient: the operator it differentiates
+
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        return inspect.signature(self.reference)
+
+    @cached_property
+    def defaults(self) -> dict[str, Any]:
+        return {n: p.default for n, p in self.signature.parameters.items() if p.default is not p.empty}
+
+    @cached_property
+    def schema(self) -> str:
+        return torch.library.infer_schema(self.reference, mutates_args=[n for n, a in self.args.items() if a.mutated])
+
+    @cached_property
+    def gradient(self) -> OpSpec | None:
+        """The backward as an operator of its own, derived from this one by the law of names."""
+        b = self.backward
+        if b is None:
+            return None
+        known = {**self.args, **self.returns, **{f"d{n}": replace(a, make=normal) for n, a in self.returns.items()}}
+        args = {n: known[n] for n in inspect.signature(b.reference).parameters if n in known}
+        returns = {f"d{n}": replace(self.args[n], dtype=f"={n}" if "|" in self.args[n].dtype and n in args else self.args[n].dtype) for n in b.grads}
+        return OpSpec(f"{self.name}_backward", b.reference, args, returns, self.cases, flops=b.flops, moved=b.moved, tolerance=b.tolerance,
+                      dtypes=self.dtypes, families=self.families, linear=self.linear, forward=self)  # fmt: skip
+
+    def complete(self, args: Sequence[Any], kwargs: Mapping[str, Any] = {}) -> dict[str, Any]:
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    # ---- the door: letters, dtypes and devices of a real call ------------------------------------------------------------
+
+    def bind(self, call: Call) -> dict[str, Any]:
+        """Letters of a call; ValueError with both numbers where two tensors disagree."""
+        dims: dict[str, Any] = {}
+        seen: dict[str, tuple[str, Any]] = {}  # what -> (who said so first, value)
+
+        def agree(what: str, name: str, value: Any) -> None:
+            first, known = seen.setdefault(what, (name, value))
+            if known != value:
+                raise ValueError(f"{self.name}: {what} is {_show(value)} in {name}, but {_show(known)} in {first}")
+
+        for name, arg in self.args.items():
+            value = call[name]
+            if value is None and arg.optional:
+                continue
+            for i, t in enumerate(value if arg.many else [value]):
+                if not isinstance(t, Tensor):
+                    raise ValueError(f"{self.name}: {name} must be a tensor, got {type(t).__name__}")
+                agree("device", name, t.device)
+                self._check_dtype(name, arg, t, agree)
+                if arg.many:
+                    agree(f"shape of tensor {i}", name, tuple(t.shape))
+            if arg.many:
+                agree(f"the number of tensors {arg.dims}", name, len(value))
+                dims[arg.dims] = tuple(tuple(t.shape) for t in value)
+            else:
+                self._bind_shape(name, arg, value, agree, dims)
+        if self.validate is not None:
+            self.validate(call, dims)
+        return dims
+
+    def _check_dtype(self, name: str, arg: Arg, t: Tensor, agree: Callable[[str, str, Any], None]) -> None:
+        if arg.dtype == "io":
+            if t.dtype not in self.dtypes:
+                raise ValueError(f"{self.name}: {name} is {_show(t.dtype)}, takes {', '.join(map(_show, self.dtypes))}")
+            agree("dtype", name, t.dtype)
+        elif "|" in arg.dtype:
+            if t.dtype != torch.float32:
+                agree("dtype", name, t.dtype)
+        elif arg.dtype in _FIXED and t.dtype != _FIXED[arg.dtype]:
+            raise ValueError(f"{self.name}: {name} is {_show(t.dtype)}, takes {_show(_FIXED[arg.dtype])}")
+
+    def _bind_shape(self, name: str, arg: Arg, t: Tensor, agree: Callable[[str, str, Any], None], dims: dict[str, Any]) -> None:
+        letters, shape = arg.dims.split(), tuple(t.shape)
+        leading = len(shape) - (len(letters) - 1) if "..." in letters else None
+        if (leading is None and len(letters) != len(shape)) or (leading is not None and leading < 0):
+            raise ValueError(f"{self.name}: {name} has {len(shape)} axes {list(shape)}, needs {len(letters)} [{arg.dims}]")
+        rest = list(shape)
+        for x in letters:
+            value: Any = tuple(rest.pop(0) for _ in range(leading or 0)) if x == "..." else rest.pop(0)
+            agree(f"{'leading shape' if x == '...' else x}", name, value)
+            dims[x] = value
+        if "..." in letters and "M" not in letters:
+            dims.setdefault("M", math.prod(dims["..."]))
+
+    def io(self, call: Call) -> torch.dtype:
+        names = [n for n, a in self.args.items() if a.dtype == "io"] or [n for n, a in self.args.items() if "|" in a.dtype]
+        first: Any = next(call[n] for n in names if call[n] is not None)
+        return (first[0] if isinstance(first, (list, tuple)) else first).dtype
+
+    def empty_returns(self, call: Call) -> Any:
+        """Outputs of the right shape, dtype and device with nothing in them; also what torch.compile sees."""
+        if not self.returns:
+            return None
+        dims, io = self.bind(call), self.io(call)
+        like = next(v for n, v in call.items() if isinstance(v, Tensor))
+        out = tuple(
+            like.new_empty(0, dtype=r.torch_dtype(io, call)) if r.optional and call.get(n.removeprefix("d")) is None
+            else like.new_empty(r.shape(dims), dtype=r.torch_dtype(io, call))
+            for n, r in self.returns.items()
+        )  # fmt: skip
+        return out[0] if len(out) == 1 else out
+
+    # ---- inputs ----------------------------------------------------------------------------------------------------------
+
+    def draw(self, case: Case, seed: int = 0, device: str | torch.device = "cpu",
+             vary: Callable[[str, Arg, Tensor], Tensor] = lambda n, a, t: t) -> dict[str, Any]:  # fmt: skip
+        """Random inputs of a case. A gradient's are its forward's, what the forward reference saves, and normal output gradients."""
+        gen = torch.Generator(device=device).manual_seed(seed)
+        if self.forward is not None:
+            call = self.forward.draw(case, seed, device, vary)
+            results = self.forward.reference(**call)
+            results = results if isinstance(results, tuple) else (results,)
+            call |= dict(zip(self.forward.returns, results))
+            gen.manual_seed(seed + 1)
+            call |= {f"d{n}": vary(f"d{n}", self.args[f"d{n}"], normal(r.shape, r.dtype, gen, {}))
+                     for n, r in zip(self.forward.returns, results) if f"d{n}" in self.args}  # fmt: skip
+            return {n: call[n] for n in self.signature.parameters}
+        dims = dict(case.dims)
+        dims.setdefault("...", (dims["M"],) if "M" in dims else ())
+        dims.setdefault("M", math.prod(dims["..."]))
+        call = dict(self.defaults)
+        for name, arg in self.args.items():
+            shapes = dims[arg.dims] if arg.many else [arg.shape(dims)]
+            made = [vary(name, arg, arg.make(s, arg.torch_dtype(case.dtype), gen, dims)) for s in shapes]
+            call[name] = made if arg.many else made[0]
+        call |= case.params
+        if self.draw_with is not None:
+            call = self.draw_with(call, case, gen)
+        return {n: call[n] for n in self.signature.parameters}
+
+    # ---- cost ------------------------------------------------------------------------------------------------------------
+
+    def bytes(self, call: Call, results: Sequence[Tensor]) -> int:
+        """Bytes an ideal kernel moves: every tensor read once or written once, one in place both."""
+        if self.moved is not None:
+            return self.moved(call, results)
+        tensors = [(t, 2 if a.mutated else 1) for n, a in self.args.items() if call[n] is not None for t in (call[n] if a.many else [call[n]])]
+        return sum(t.numel() * t.itemsize * k for t, k in [*tensors, *((r, 1) for r in results)])
+
+    def operations(self, call: Call) -> float:
+        return self.flops({**self.bind(call), **{n: v for n, v in call.items() if not isinstance(v, Tensor)}})
+
+
+def _show(value: Any) -> str:
+    return str(list(value)) if isinstance(value, tuple) else str(value).removeprefix("torch.")

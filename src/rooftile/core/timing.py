@@ -1,0 +1,126 @@
+"""The one clock.
+
+Cold L2: a buffer of more than twice the L2 is rewritten before every timed call. Versions are interleaved forth and back (ABBA)
+in one process, so that drift hits all of them; the first is timed a second time as its own rival, and that A/A difference is the
+noise floor. Never on zeros.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+FLUSH_BYTES = 256 * 2**20  # the H200's L2 is 60 MB
+METHOD_COLD = "CUDA events, L2 flushed by a 256 MiB write, ABBA interleaved, median"
+METHOD_WARM = "CUDA events, warm L2, ABBA interleaved, median"
+METHOD_CPU = "perf_counter, ABBA interleaved, median"
+
+
+@dataclass(frozen=True)
+class Timing:
+    p20: float
+    us: float  # the median
+    p80: float
+    samples: int
+
+    @staticmethod
+    def of(samples: list[float]) -> Timing:
+        s = sorted(samples)
+        return Timing(s[int(0.2 * (len(s) - 1))], statistics.median(s), s[round(0.8 * (len(s) - 1))], len(s))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    timings: dict[str, Timing]
+    noise: float  # relative A/A difference of the medians of one and the same version
+    method: str
+
+    def verdict(self, a: str, b: str) -> str:
+        """FASTER, SLOWER or SAME: a against b, where a difference below the noise floor is none."""
+        ratio = self.timings[b].us / self.timings[a].us
+        return "SAME" if abs(ratio - 1) <= max(self.noise, 0.01) else "FASTER" if ratio > 1 else "SLOWER"
+
+
+def compare(versions: Mapping[str, Callable[[], Any]], where: torch.device, *, cold: bool = True, budget_ms: float = 120.0, rounds: int = 40) -> Comparison:
+    """Time the versions side by side. `budget_ms` bounds the time spent in each; at least 6 samples are taken."""
+    first = next(iter(versions))
+    runs = {**versions, "\0again": versions[first]}
+    clock = _gpu_clock(where, cold) if where.type == "cuda" else _cpu_clock
+    for run in runs.values():
+        for _ in range(3):
+            run()
+    slowest = max(clock(run)() for run in runs.values())
+    count = max(6, min(rounds, int(budget_ms * 1e3 / max(slowest, 1.0))))
+    pending: dict[str, list[Callable[[], float]]] = {n: [] for n in runs}
+    order = list(runs)
+    for i in range(count):
+        for n in order if i % 2 == 0 else reversed(order):
+            pending[n].append(clock(runs[n]))
+    samples = {n: [read() for read in reads] for n, reads in pending.items()}
+    timings = {n: Timing.of(s) for n, s in samples.items()}
+    noise = abs(timings[first].us / timings.pop("\0again").us - 1)
+    return Comparison(timings, noise, METHOD_CPU if where.type != "cuda" else METHOD_COLD if cold else METHOD_WARM)
+
+
+def best(run: Callable[[], Any], where: torch.device, repeats: int = 20) -> float:
+    """Microseconds of one version alone, back to back and warm: how ceilings are measured."""
+    clock = _gpu_clock(where, cold=False) if where.type == "cuda" else _cpu_clock
+    for _ in range(3):
+        run()
+    reads = [clock(run) for _ in range(repeats)]
+    return statistics.median(r() for r in reads)
+
+
+def host(run: Callable[[], Any], where: torch.device, calls: int = 2000) -> float:
+    """Host microseconds a call: how fast one thread can issue it, the device idle or not."""
+    for _ in range(100):
+        run()
+    costs = []
+    for _ in range(5):
+        _synchronize(where)
+        start = time.perf_counter()
+        for _ in range(calls // 5):
+            run()
+        costs.append((time.perf_counter() - start) / (calls // 5) * 1e6)
+    _synchronize(where)
+    return statistics.median(costs)
+
+
+def _synchronize(where: torch.device) -> None:
+    if where.type == "cuda":
+        torch.cuda.synchronize(where)
+
+
+def _cpu_clock(run: Callable[[], Any]) -> Callable[[], float]:
+    start = time.perf_counter()
+    run()
+    us = (time.perf_counter() - start) * 1e6
+    return lambda: us
+
+
+def _gpu_clock(where: torch.device, cold: bool) -> Callable[[Callable[[], Any]], Callable[[], float]]:
+    """Enqueue one timed call; the returned function waits and reads it. While the flush runs the host gets ahead, so that
+    what the events see is the device's time and not the launch."""
+    flush = torch.empty(FLUSH_BYTES if cold else 0, dtype=torch.uint8, device=where)
+
+    def clock(run: Callable[[], Any]) -> Callable[[], float]:
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        if cold:
+            flush.fill_(1)
+            torch.cuda._sleep(200_000)  # about 100 us for the host to get ahead even of a slow Python wrapper
+        start.record()
+        run()
+        end.record()
+
+        def read() -> float:
+            end.synchronize()
+            return start.elapsed_time(end) * 1e3
+
+        return read
+
+    return clock

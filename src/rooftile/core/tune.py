@@ -1,0 +1,78 @@
+"""(operator, device, call) -> kernel and config, from Records that survive the process.
+
+Tuning happens when asked (`rooftile tune`). A missing entry means the heuristic, never a silent minute in a user's first step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from rooftile.core import device
+from rooftile.core.record import Record, Status, append, cache_folder, digest_of, read
+from rooftile.core.spec import Call
+
+if TYPE_CHECKING:
+    from rooftile.core.kernel import Kernel, Op
+
+_entries: dict[str, dict[tuple[str, str], list[Record]]] = {}  # device -> (operator, call key) -> fastest first
+
+
+def key(call: Call) -> str:
+    """What a tuned choice depends on: shapes, dtypes, which axis is dense, and the parameters."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, Tensor):
+            order = "" if value.is_contiguous() else f"/{'x'.join(map(str, value.stride()))}"
+            return f"{'x'.join(map(str, value.shape))}:{str(value.dtype).removeprefix('torch.')}{order}"
+        if isinstance(value, (list, tuple)) and value and isinstance(value[0], Tensor):
+            return f"{len(value)} tensors of {sum(t.numel() for t in value)}"
+        return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+    return " ".join(f"{n}={text(v)}" for n, v in call.items())
+
+
+def path(name: str) -> Path:
+    return cache_folder() / "tune" / f"{name}.jsonl"
+
+
+def shipped(name: str) -> Path:
+    """Choices measured by us and packed into the wheel."""
+    return Path(__file__).resolve().parent.parent / "tuned" / f"{name}.jsonl"
+
+
+def lookup(op: Op, call: Call, kernel: str | None = None) -> tuple[Kernel, Mapping[str, Any]] | None:
+    """The fastest passed record of this exact call whose kernel has not changed since."""
+    where = next((t.device for v in call.values() for t in (v if isinstance(v, (list, tuple)) else [v]) if isinstance(t, Tensor)), None)
+    if where is None or where.type != "cuda":
+        return None
+    name = device.slug(where)
+    if name not in _entries:
+        _entries[name] = _load(name)
+    if not _entries[name]:
+        return None
+    known = {k.name: k for k in op.kernels}
+    for r in _entries[name].get((op.spec.name, key(call)), []):
+        if r.kernel in known and kernel in (None, r.kernel) and r.digest == digest_of(known[r.kernel].run):
+            return known[r.kernel], r.config
+    return None
+
+
+def remember(name: str, records: list[Record]) -> None:
+    """Add to this machine's cache, visible at once. The operator whose record this is must `forget()` its choices."""
+    append(path(name), records)
+    _entries.pop(name, None)
+
+
+def _load(name: str) -> dict[tuple[str, str], list[Record]]:
+    table: dict[tuple[str, str], list[Record]] = {}
+    for source in (path(name), shipped(name)):
+        for r in read(source):
+            if r.status == Status.PASSED and r.us is not None:
+                table.setdefault((r.op, r.case), []).append(r)
+    for entries in table.values():
+        entries.sort(key=lambda r: r.us[1] if r.us else 0.0)
+    return table

@@ -1,0 +1,133 @@
+"""Softmax over rows. Floor: 2 tensors through memory forward, 3 backward; about 5 operations an element, so bytes decide.
+
+`triton` keeps the row in registers: one read. `triton.online` takes any length: it reads the row twice, the first time with
+a running maximum and sum, and the second read of a row that fits the L2 comes from there.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from rooftile.core.kernel import Kernel
+from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2, rows
+
+MAX_ROW = 65536  # at 32 warps a lane then holds 64 float32: the last size that does not spill
+TILE = 4096  # elements a program works on at once: several short rows, or a part of a long one
+
+
+@triton.jit
+def _forward(gX, gOut, M, N, stride_x, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):
+    i_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    i_n = tl.arange(0, BLOCK_N)[None, :]
+    mask = (i_m < M) & (i_n < N)
+    rX = tl.load(gX + i_m * stride_x + i_n, mask=mask, other=float("-inf")).to(tl.float32)
+    rX = tl.exp(rX - tl.max(rX, 1)[:, None])
+    rOut = rX / tl.sum(rX, 1)[:, None]
+    tl.store(gOut + i_m * N + i_n, rOut.to(gOut.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _forward_online(gX, gOut, N, stride_x, BLOCK_N: tl.constexpr):
+    i_m = tl.program_id(0).to(tl.int64)
+    lane_max = tl.full([BLOCK_N], float("-inf"), tl.float32)  # statistics a lane; they meet once, after the row
+    lane_sum = tl.zeros([BLOCK_N], tl.float32)
+    for start in range(0, N, BLOCK_N):
+        i_n = start + tl.arange(0, BLOCK_N)
+        rX = tl.load(gX + i_m * stride_x + i_n, mask=i_n < N, other=float("-inf")).to(tl.float32)
+        new = tl.maximum(lane_max, rX, propagate_nan=tl.PropagateNan.ALL)
+        base = tl.where(new == float("-inf"), 0.0, new)  # -inf - -inf would poison a lane that has seen only masked columns
+        lane_sum = lane_sum * tl.exp(lane_max - base) + tl.exp(rX - base)
+        lane_max = new
+    row_max = tl.max(lane_max, 0)
+    base = tl.where(row_max == float("-inf"), 0.0, row_max)
+    row_sum = tl.sum(lane_sum * tl.exp(lane_max - base), 0)
+    for start in range(0, N, BLOCK_N):
+        i_n = start + tl.arange(0, BLOCK_N)
+        rX = tl.load(gX + i_m * stride_x + i_n, mask=i_n < N, other=float("-inf")).to(tl.float32)
+        rOut = tl.exp(rX - base) / row_sum  # 0/0 = NaN for a row of -inf, as PyTorch has it
+        tl.store(gOut + i_m * N + i_n, rOut.to(gOut.dtype.element_ty), mask=i_n < N)
+
+
+@triton.jit
+def _backward(gDout, gOut, gDx, M, N, stride_dout, stride_out, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):
+    i_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    i_n = tl.arange(0, BLOCK_N)[None, :]
+    mask = (i_m < M) & (i_n < N)
+    rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=mask, other=0.0).to(tl.float32)
+    rOut = tl.load(gOut + i_m * stride_out + i_n, mask=mask, other=0.0).to(tl.float32)
+    rDx = rOut * (rDout - tl.sum(rDout * rOut, 1)[:, None])
+    tl.store(gDx + i_m * N + i_n, rDx.to(gDx.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _backward_online(gDout, gOut, gDx, N, stride_dout, stride_out, BLOCK_N: tl.constexpr):
+    i_m = tl.program_id(0).to(tl.int64)
+    lane_dot = tl.zeros([BLOCK_N], tl.float32)
+    for start in range(0, N, BLOCK_N):
+        i_n = start + tl.arange(0, BLOCK_N)
+        rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=i_n < N, other=0.0).to(tl.float32)
+        rOut = tl.load(gOut + i_m * stride_out + i_n, mask=i_n < N, other=0.0).to(tl.float32)
+        lane_dot += rDout * rOut
+    dot = tl.sum(lane_dot, 0)
+    for start in range(0, N, BLOCK_N):
+        i_n = start + tl.arange(0, BLOCK_N)
+        rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=i_n < N, other=0.0).to(tl.float32)
+        rOut = tl.load(gOut + i_m * stride_out + i_n, mask=i_n < N, other=0.0).to(tl.float32)
+        tl.store(gDx + i_m * N + i_n, (rOut * (rDout - dot)).to(gDx.dtype.element_ty), mask=i_n < N)
+
+
+def _tile(n):
+    """(rows a program, columns of a tile, warps): about TILE elements a program, so that short rows share one."""
+    block = power_of_2(n)
+    per = max(1, TILE // block)
+    return per, block, min(32, max(4, per * block // 1024))
+
+
+def softmax(x):
+    x, m, n, stride = rows(x)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    per, block, warps = _tile(n)
+    launch(_forward, (cdiv(m, per),), x, out, m, n, stride, ROWS=per, BLOCK_N=block, num_warps=warps)
+    return out
+
+
+def softmax_online(x):
+    x, m, n, stride = rows(x)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    launch(_forward_online, (m,), x, out, n, stride, BLOCK_N=TILE, num_warps=8)
+    return out
+
+
+def softmax_backward(dout, out):
+    dout, m, n, stride_dout = rows(dout)
+    out, _, _, stride_out = rows(out)
+    dx = torch.empty(out.shape, dtype=out.dtype, device=out.device)
+    per, block, warps = _tile(n)
+    launch(_backward, (cdiv(m, per),), dout, out, dx, m, n, stride_dout, stride_out, ROWS=per, BLOCK_N=block, num_warps=warps)
+    return dx
+
+
+def softmax_backward_online(dout, out):
+    dout, m, n, stride_dout = rows(dout)
+    out, _, _, stride_out = rows(out)
+    dx = torch.empty(out.shape, dtype=out.dtype, device=out.device)
+    launch(_backward_online, (m,), dout, out, dx, n, stride_dout, stride_out, BLOCK_N=TILE, num_warps=8)
+    return dx
+
+
+def _in_registers(name, longest):
+    def refuse(call):
+        n = call[name].shape[-1]
+        return off_gpu(call[name]) or (None if n <= longest else f"N={n} is longer than the {longest} columns a program keeps in registers")
+
+    return refuse
+
+
+FORWARD = (
+    Kernel("triton", softmax, "the row in registers: one read", _in_registers("x", MAX_ROW)),
+    Kernel("triton.online", softmax_online, "a running maximum and sum: any length, two reads", lambda call: off_gpu(call["x"])),
+)
+BACKWARD = (
+    Kernel("triton", softmax_backward, "both rows in registers: one read of each", _in_registers("out", MAX_ROW // 2)),
+    Kernel("triton.online", softmax_backward_online, "any length, two reads of each", lambda call: off_gpu(call["out"])),
+)

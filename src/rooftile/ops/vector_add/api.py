@@ -1,0 +1,26 @@
+from torch import Tensor
+
+from rooftile.core.kernel import Op
+from rooftile.ops.vector_add.spec import SPEC
+from rooftile.ops.vector_add.triton_kernels import BACKWARD, FORWARD
+
+_vector_add = Op(SPEC, *FORWARD, backward=BACKWARD)
+
+
+def vector_add(x: Tensor, y: Tensor) -> Tensor:
+    """out = x + y, elementwise.
+
+    Args:
+        x, y: tensors of one shape, dtype (float32, bfloat16, float16) and device; no broadcasting.
+
+    Returns:
+        A contiguous tensor of that shape. The sum is rounded once.
+
+    Raises:
+        ValueError: shapes, dtypes or devices differ; the message has both.
+
+    Example:
+        >>> vector_add(torch.ones(3), torch.ones(3))
+        tensor([2., 2., 2.])
+    """
+    return _vector_add(x, y)

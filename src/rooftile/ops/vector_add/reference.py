@@ -1,0 +1,9 @@
+from torch import Tensor
+
+
+def vector_add(x: Tensor, y: Tensor) -> Tensor:
+    return x + y
+
+
+def vector_add_backward(dout: Tensor) -> tuple[Tensor, Tensor]:
+    return dout.clone(), dout.clone()
