@@ -89,7 +89,7 @@ class Problem:
         """PyTorch's operator in the working dtype: its first output; what it does not return comes from the reference."""
         spec = self.spec
         results = outcome(spec, spec.reference, self.call)
-        peer = (spec.forward or spec).torch
+        peer = (spec.forward or spec).peer
         if peer is None or family != self.variant:
             return results
         if spec.forward is None:
@@ -144,10 +144,10 @@ class Problem:
 
 def peer_gradients(spec: OpSpec, forward: dict[str, Any], backward: dict[str, Any]) -> list[Tensor] | None:
     """PyTorch's own gradients in the working dtype, for the inputs and the output gradient of this call."""
-    assert spec.forward is not None and spec.forward.torch is not None and spec.forward.backward is not None
+    assert spec.forward is not None and spec.forward.peer is not None and spec.forward.backward is not None
     names = spec.forward.backward.grads
     leaves = {n: forward[n].detach().clone().requires_grad_() for n in names if forward[n] is not None}
-    out = spec.forward.torch(**{**forward, **leaves})
+    out = spec.forward.peer(**{**forward, **leaves})
     upstream = backward[f"d{next(iter(spec.forward.returns))}"]
     made = dict(zip(leaves, torch.autograd.grad(out, list(leaves.values()), upstream.to(out.dtype))))
     return [made[n] if n in made else upstream.new_empty(0) for n in names]
