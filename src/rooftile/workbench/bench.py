@@ -28,7 +28,7 @@ class Session:
     """One process's measurements: they share a run id, a device and its ceilings."""
 
     def __init__(self, device: str):
-        self.where = torch.device(device, torch.cuda.current_device() if device == "cuda" else None)
+        self.where = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else torch.device(device)
         self.run = uuid.uuid4().hex[:10]
         self.ceilings = dev.ceilings(self.where, refresh=device == "cuda")
         self.environment = dict(vars(Environment.here()))
@@ -53,7 +53,7 @@ class Session:
 def bench(names: list[str], against: list[str], device: str, only: str, progress: Console | None, folder: Path | None) -> list[Record]:
     session = Session(gatekeeper.resolve(device))
     against = [nearest(p, list(PEERS), "peer") for p in against]
-    ops = gate.with_gradients(gatekeeper.named(names)) if names else gatekeeper.named([])
+    ops = gatekeeper.named(names)
     todo = [(op, c) for op in ops for c in op.spec.cases if "bench" in c.use and only in c.id]
     made: list[Record] = []
     with Progress(console=progress or Console(quiet=True), transient=True) as bar:

@@ -175,9 +175,14 @@ def run_points(points: list[Point], device: str, each: Callable[[Verdict], None]
     return verdicts
 
 
+before_run: list[Callable[[list[Tensor]], None]] = []  # told of every tensor a run may touch; the interpreter checks bounds by it
+
+
 def outcome(spec: OpSpec, run: Callable[..., Any], call: dict[str, Any]) -> list[Tensor]:
     """What a run produces: its results, then what it wrote in place, on copies."""
     call = {n: _copy(v) if n in spec.args and spec.args[n].mutated else v for n, v in call.items()}
+    for watch in before_run:
+        watch(list(_tensors(call)))
     result = run(*call.values())
     results = [] if result is None else list(result) if isinstance(result, (tuple, list)) else [result]
     for n, a in spec.args.items():
