@@ -177,7 +177,7 @@ def _host(session: Session, op: Op, against: list[str]) -> list[Record]:
     versions: dict[str, Run] = {op.choose(call).kernel.name: lambda: op(*args)}
     if "torch" in against and op.spec.peer is not None:
         peer = op.spec.peer
-        versions["peer.torch"] = lambda: peer(*args)
+        versions["peer.torch"] = lambda: peer(**call)
     with torch.no_grad():
         costs = {n: timing.host(run, session.where) for n, run in versions.items()}
     return [
