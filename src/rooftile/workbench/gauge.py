@@ -38,7 +38,7 @@ class Gauge:
     def __init__(self, truth: Tensor, own: Tensor, noisy: Tensor, scale: float, tolerance: Tolerance, exact: bool):
         self.truth, self.tolerance, self.dtype = truth, tolerance, own.dtype
         self.exact = exact or not own.dtype.is_floating_point
-        self.expected = truth.to(own.dtype)
+        self.expected = truth.to(own.dtype).contiguous()
         if self.exact or truth.numel() == 0:
             return
         self.finite = torch.isfinite(self.expected) & torch.isfinite(truth)

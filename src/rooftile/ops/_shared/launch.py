@@ -31,22 +31,23 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
     Triton specialises on (dtypes, alignment to 16, integers that are 1 or divisible by 16).
     """
     if 0 in grid:
-        return None
+        return
     first = args[0]
     if not first.is_cuda:
         kernel[grid](*args, **meta)
-        return None
+        return
     device = first.device.index
     if device != torch.cuda.current_device():
         with torch.cuda.device(device):
-            return launch(kernel, grid, *args, **meta)
+            launch(kernel, grid, *args, **meta)
+        return
     key = (kernel, device, *meta.values(), *map(_specialised, args))
     found = _compiled.get(key)
     if found is None:
         compiled = kernel[grid](*args, **meta)
         constants = tuple(v for n, v in meta.items() if n not in ("num_warps", "num_stages", "maxnreg"))
         _compiled[key] = (compiled, constants)
-        return None
+        return
     compiled, constants = found
     x, y, z = (*grid, 1, 1)[:3]
     stream = torch._C._cuda_getCurrentRawStream(device)
