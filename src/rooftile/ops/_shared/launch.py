@@ -27,8 +27,8 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
     """Launch on the device of the first tensor, whichever device is current; an empty grid launches nothing.
 
     args are the kernel's runtime arguments in order, meta its constexprs (declared last, given in order) and num_warps, num_stages.
-    Triton's own dispatch costs 10 us of host time, of which 6 are spent finding the compiled kernel; here it is found by what
-    Triton specialises on (dtypes, alignment to 16, integers that are 1 or divisible by 16).
+    Triton's own dispatch costs 10 us of host time, of which 6 are spent finding the compiled kernel; here it is found by a key
+    that is finer than what Triton specialises on (dtypes, alignment to 16, integers that are 1 or divisible by 16).
     """
     if 0 in grid:
         return
@@ -41,11 +41,18 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
         with torch.cuda.device(device):
             launch(kernel, grid, *args, **meta)
         return
-    key = (kernel, device, *meta.values(), *map(_specialised, args))
+    key = (
+        kernel,
+        device,
+        *meta.values(),
+        *[a if type(a) is int else (a.dtype, a.data_ptr() & 15) if isinstance(a, Tensor) else type(a) for a in args],
+    )
     found = _compiled.get(key)
     if found is None:
         compiled = kernel[grid](*args, **meta)
         constants = tuple(v for n, v in meta.items() if n not in ("num_warps", "num_stages", "maxnreg"))
+        if len(_compiled) > 8192:  # lengths that never repeat must not fill the memory
+            _compiled.clear()
         _compiled[key] = (compiled, constants)
         return
     compiled, constants = found
@@ -54,14 +61,6 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
     args += constants
     compiled.run(x, y, z, stream, compiled.function, compiled.packed_metadata, compiled.launch_metadata((x, y, z), stream, *args),
                  knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook, *args)  # fmt: skip
-
-
-def _specialised(a: Any) -> Any:
-    if isinstance(a, Tensor):
-        return a.dtype, a.data_ptr() & 15
-    if type(a) is int:
-        return -1 if a == 1 else (a & 15 == 0) + 2 * (-(2**31) <= a < 2**31)
-    return type(a)
 
 
 def dense_like(x: Tensor) -> Tensor:
