@@ -120,7 +120,7 @@ def test_wrong_calls_are_sentences(name):
 @pytest.mark.parametrize("name", OPS)
 def test_cuda_graph_side_stream_and_second_gpu(name):
     op = OPS[name]
-    for case, call in smoke(op, "cuda"):
+    for _case, call in smoke(op, "cuda"):
         expected = check.outcome(op.spec, op.launch, call)
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())

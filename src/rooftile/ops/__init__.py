@@ -1,11 +1,8 @@
 """The operators: one folder each, one line here."""
 
-from rooftile.core.kernel import force_from_environment
 from rooftile.ops.adamw.api import AdamW, adamw
 from rooftile.ops.gelu.api import GELU, gelu
 from rooftile.ops.softmax.api import Softmax, softmax
 from rooftile.ops.vector_add.api import vector_add
 
 __all__ = ["GELU", "AdamW", "Softmax", "adamw", "gelu", "softmax", "vector_add"]
-
-force_from_environment()
