@@ -206,7 +206,10 @@ class GPT2(nn.Module):
 
     @classmethod
     def from_pretrained(cls, folder: str | PathLike, **options) -> "GPT2":
-        """Read a Hugging Face GPT-2 folder (config.json, model.safetensors); `options` go to the constructor."""
+        """Read a Hugging Face GPT-2 folder (config.json, model.safetensors).
+
+        `options` go to the constructor, but for `dropout`, which replaces the stored rates (attention's becomes 0).
+        """
         from .pretrained import load
 
         return load(cls, folder, **options)

@@ -48,13 +48,16 @@ def read_config(folder: Path) -> GPT2Config:
     return GPT2Config(**{name: value for name, value in stored.items() if name in names})
 
 
-def load(cls: type[GPT2], folder: str | PathLike, **options) -> GPT2:
+def load(cls: type[GPT2], folder: str | PathLike, *, dropout: float | None = None, **options) -> GPT2:
     """Build the model a folder describes and fill it. Stored half-precision weights become float32.
 
+    `dropout` replaces the stored rates: of the embedding and of both branches; attention then has none.
     ValueError when a tensor is missing, unknown or of another shape (both shapes named).
     """
     folder = Path(folder)
     config = read_config(folder)
+    if dropout is not None:
+        config = dataclasses.replace(config, embd_pdrop=dropout, resid_pdrop=dropout, attn_pdrop=0.0)
     path = folder / "model.safetensors"
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no model.safetensors (other formats and sharded checkpoints are not read)")
