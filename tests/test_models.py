@@ -215,6 +215,16 @@ def test_bfloat16_stays_near_float32_and_weights_stay_float32(table):
         assert 1e-7 < gap(q.grad, p.grad) < 0.05, name
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_compiles_into_one_graph(dtype):
+    x, y = text()
+    eager, traced = small(compute_dtype=dtype), small(compute_dtype=dtype)
+    torch.compile(traced, fullgraph=True, backend="aot_eager")(x, y).backward()
+    eager(x, y).backward()
+    for a, b in zip(traced.parameters(), eager.parameters()):
+        assert gap(a.grad, b.grad) < (1e-5 if dtype == torch.float32 else 2e-2)
+
+
 def test_generation_is_seeded_and_bounded():
     model, (x, _) = small(), text()
     draw = [model.generate(x, 12, top_k=9, generator=torch.Generator().manual_seed(s)) for s in (0, 0, 1)]
