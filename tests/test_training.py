@@ -128,29 +128,44 @@ def test_kill_minus_nine(tiny, tmp_path):
     assert not list((tmp_path / "killed").glob(".rooftile-tmp-*"))
 
 
-# Forks after the imports, and in each child dies at the n-th time a file is about to be synced or renamed.
+# Forks after the imports; the n-th child dies the n-th time a file is half written, about to be synced or about to be renamed.
 KILLED_AT = """
-import json, os, signal, sys
+import io, json, os, signal, sys
+import torch
 from rooftile.training import TrainConfig, train
+
+def tick():
+    global left
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def trap(real):
+    def call(*args):
+        tick()
+        return real(*args)
+    return call
+
+def save_in_two(state, file, real=torch.save):
+    real(state, whole := io.BytesIO())
+    half = len(whole.getvalue()) // 2
+    file.write(whole.getvalue()[:half])
+    file.flush()
+    tick()
+    file.write(whole.getvalue()[half:])
+
 configs = [TrainConfig(**config) for config in json.loads(sys.argv[1])]
-for n, config in enumerate(configs, 1):
+os.fsync, os.replace, torch.save = trap(os.fsync), trap(os.replace), save_in_two
+for left, config in enumerate(configs, 1):
     if os.fork() == 0:
-        def trap(real, left=[n]):
-            def call(*args):
-                left[0] -= 1
-                if not left[0]:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return real(*args)
-            return call
-        os.fsync, os.replace = trap(os.fsync), trap(os.replace)
         train(config, progress=False)
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.wait()[1]))
 """
 
 
-def test_killed_at_every_sync_and_rename(tiny, tmp_path):
-    """The instants that matter, one by one: before and after each sync and rename of the first two checkpoints."""
+def test_killed_at_every_write_sync_and_rename(tiny, tmp_path):
+    """The instants that matter, one by one, up to the moment the second checkpoint has its name."""
     configs = [tiny(f"killed{n}", save_every=2, eval_every=2) for n in range(1, 13)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", KILLED_AT, json.dumps([dataclasses.asdict(config) for config in configs])]
