@@ -19,6 +19,7 @@ from rooftile.training.checkpoint import checkpoints, load_checkpoint
 from rooftile.training.data import to_device
 from rooftile.training.loop import build_optimizer, train_step
 from rooftile.training.metrics import read_metrics
+from test_models import one_thread, rooftile  # noqa: F401 - a fixture for every test here
 
 VERSE = b"the quick brown fox jumps over the lazy dog; 0123456789 (again and again).\n"
 TINY = {
@@ -110,7 +111,7 @@ def test_kill_minus_nine(tiny, tmp_path):
     """Killed for real while it saves every step; whatever instant that was, resuming joins the series without a seam."""
     often = {"steps": 120, "decay_steps": 120, "save_every": 1, "eval_every": 10, "log_every": 1}
     killed, whole = tiny("killed", **often), tiny("whole", **often)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([sys.executable, "-c", KILLED, json.dumps(dataclasses.asdict(killed))], env=environment)
     try:
         until = time.monotonic() + 60
@@ -131,7 +132,7 @@ def test_kill_minus_nine(tiny, tmp_path):
 # Forks after the imports; the n-th child dies the n-th time a file is half written, about to be synced or about to be renamed.
 KILLED_AT = """
 import io, json, os, signal, sys
-import torch
+import torch._dynamo  # what optimizers import at their first use: a second a child
 from rooftile.training import TrainConfig, train
 
 def tick():
@@ -156,7 +157,7 @@ def save_in_two(state, file, real=torch.save):
 
 configs = [TrainConfig(**config) for config in json.loads(sys.argv[1])]
 os.fsync, os.replace, torch.save = trap(os.fsync), trap(os.replace), save_in_two
-for left, config in enumerate(configs, 1):
+for left, config in enumerate(configs, 3):  # the first two instants lie before the first line of metrics
     if os.fork() == 0:
         train(config, progress=False)
         os._exit(0)
@@ -166,8 +167,8 @@ for left, config in enumerate(configs, 1):
 
 def test_killed_at_every_write_sync_and_rename(tiny, tmp_path):
     """The instants that matter, one by one, up to the moment the second checkpoint has its name."""
-    configs = [tiny(f"killed{n}", save_every=2, eval_every=2) for n in range(1, 13)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    configs = [tiny(f"killed{n}", save_every=2, eval_every=2) for n in range(3, 14)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", KILLED_AT, json.dumps([dataclasses.asdict(config) for config in configs])]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
     assert done.stdout.split() == [str(-signal.SIGKILL)] * len(configs), done.stderr
@@ -180,6 +181,17 @@ def test_killed_at_every_write_sync_and_rename(tiny, tmp_path):
         assert series(config.out) == series(tmp_path / "whole")
         assert not list(Path(config.out).glob(".rooftile-tmp-*"))
     assert stood == {0, 2, 4}
+
+
+def test_rooftile_trains_like_torch_and_shares_checkpoints(tiny, tmp_path):
+    """Three steps on our operators and our AdamW, then three on PyTorch's from its checkpoint, equal six on PyTorch's."""
+    rooftile()
+    changes = {"lr": 1e-2, "dtype": "float32"}
+    run(tiny("torch", **changes))
+    run(tiny("mixed", kernels="rooftile", steps=3, **changes))
+    run(tiny("mixed", resume=True, **changes))
+    for a, b in zip(series(tmp_path / "mixed"), series(tmp_path / "torch"), strict=True):
+        assert a.keys() == b.keys() and all(a[key] == pytest.approx(b[key], rel=1e-4) for key in a)
 
 
 @pytest.mark.gpu

@@ -27,7 +27,7 @@ class TrainConfig:
     """A run. The defaults are a small byte-level model that trains in two minutes on two CPU cores."""
 
     out: str = _knob("", "folder for checkpoints, metrics and the loss curve [a new one under runs/]")
-    steps: int = _knob(600, "optimizer steps in all, those before a resume included")
+    steps: int = _knob(500, "optimizer steps in all, those before a resume included")
     batch_size: int = _knob(16, "sequences in one forward pass")
     context: int = _knob(128, "tokens in a sequence")
     accumulate: int = _knob(1, "forward passes whose gradients are averaged into one step")
@@ -58,8 +58,8 @@ class TrainConfig:
 
     resume: bool = _knob(False, "go on from the newest checkpoint in out")
     resume_from: str = _knob("", "go on from this checkpoint file instead of the newest")
-    save_every: int = _knob(200, "steps between checkpoints; the last two are kept")
-    eval_every: int = _knob(200, "steps between evaluations on the validation part")
+    save_every: int = _knob(100, "steps between checkpoints; the last two are kept")
+    eval_every: int = _knob(100, "steps between evaluations on the validation part")
     eval_batches: int = _knob(16, "batches in one evaluation")
     log_every: int = _knob(10, "steps between looks at the device: losses wait there until then")
     sample_tokens: int = _knob(256, "tokens of text drawn at the end")

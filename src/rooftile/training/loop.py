@@ -31,7 +31,6 @@ __all__ = ["TrainResult", "build_optimizer", "train", "train_step"]
 
 # What decides the series of batches and losses besides the text: a resumed run must agree on these with its checkpoint.
 SERIES = ("seed", "batch_size", "accumulate", "context", "tokenizer")
-LOG, EVALUATE, SAVE = range(3)  # the order of `_Run.periods`
 SAMPLE = {"temperature": 0.8, "top_k": 50}
 
 
@@ -70,13 +69,13 @@ def train(config: TrainConfig, *, progress: bool = True) -> TrainResult:
             metrics.begin()
             loss, norm = train_step(run.forward, run.optimizer, run.batch(step), run.config, step)
             metrics.add(step, run.config.learning_rate(step), loss, norm)
-            due = [step == run.config.steps or step % every == 0 for every in run.periods]
-            if any(due):  # raises on a loss that is not finite: such weights are never evaluated or saved
+            log, evaluate, save = (step == run.config.steps or step % every == 0 for every in run.periods)
+            if log or evaluate or save:  # raises on a loss that is not finite: such weights are never evaluated or saved
                 advance(step, metrics.flush())
-            if due[EVALUATE]:
+            if evaluate:
                 metrics.evaluation(step, run.evaluate())
-            if due[SAVE]:
-                metrics.sync()
+            if save:
+                metrics.sync()  # a checkpoint never outlives its lines, be it the power that fails
                 run.save(step)
         trained = metrics.last
     return run.finish(trained, began)
