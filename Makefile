@@ -15,6 +15,7 @@ test-gpu:                     # on the GPU machine, with the Python that has its
 
 lint: setup
 	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check -q src tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -55,13 +56,13 @@ def measure(where: torch.device) -> Record:
     gpu = where.type == "cuda"
     n = 2 * _GIB if gpu else 64 * 2**20
     source, target = torch.empty(n, dtype=torch.uint8, device=where).random_(), torch.empty(n, dtype=torch.uint8, device=where)
-    found = {"copy_gbps": 2 * n / timing.best(lambda: target.copy_(source), where) / 1e3}
+    found = {"copy_gbps": 2 * n / timing.best(partial(target.copy_, source), where) / 1e3}
     del source, target
     side = 8192 if gpu else 512
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         a, b = (torch.randn(side, side, device=where).to(dtype) for _ in range(2))
-        found[f"matmul_{str(dtype).removeprefix('torch.')}"] = 2 * side**3 / timing.best(lambda a=a, b=b: a @ b, where) / 1e6
+        found[f"matmul_{str(dtype).removeprefix('torch.')}"] = 2 * side**3 / timing.best(partial(torch.mm, a, b), where) / 1e6
     one = torch.zeros(1, device=where)
-    found["launch_us"] = timing.best(lambda: one.add_(1), where)
+    found["launch_us"] = timing.best(partial(one.add_, 1), where)
     return Record("device.ceilings", "measured", slug(where), Status.PASSED, extra=found, method="median of 20, sustained",
                   environment=vars(Environment.here()))  # fmt: skip

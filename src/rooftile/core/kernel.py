@@ -118,7 +118,7 @@ class Op:
                 raise Refused(f"{self.spec.name}: the forced kernel {name} refuses: {why}")
             tuned = tune.lookup(self, call, kernel.name)
             return Choice(kernel, tuned[1] if tuned else kernel.heuristic(call), (), "forced")
-        refused = []
+        refused: list[tuple[str, str]] = []
         tuned = tune.lookup(self, call)
         if tuned is not None and (why := tuned[0].refuse(call)) is None:
             return Choice(*tuned, (), "tuned")

@@ -44,7 +44,9 @@ class Environment:
     @functools.lru_cache
     def here() -> Environment:
         gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
-        driver, clocks = ([*_command("nvidia-smi", "--query-gpu=driver_version,clocks.sm", "--format=csv,noheader").split(", "), "", ""])[:2]
+        driver, clocks = ([*_command("nvidia-smi", "--query-gpu=driver_version,clocks.sm", "--format=csv,noheader").split(", "), "", ""])[
+            :2
+        ]
         return Environment(gpu, driver, torch.version.cuda or "", torch.__version__, _version("triton"), platform.python_version(),
                            _command("git", "rev-parse", "--short", "HEAD"), clocks.splitlines()[0] if clocks else "")  # fmt: skip
 
@@ -136,9 +138,19 @@ def essence(source: str) -> str:
     lines = source.splitlines()
     drop: list[tuple[int, int, int, int]] = []
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and ast.get_docstring(node, clean=False) is not None:
+        if (
+            isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+            and ast.get_docstring(node, clean=False) is not None
+        ):
             doc = node.body[0]
-            drop.append((doc.lineno, _column(lines, doc.lineno, doc.col_offset), doc.end_lineno or 0, _column(lines, doc.end_lineno or 1, doc.end_col_offset or 0)))
+            drop.append(
+                (
+                    doc.lineno,
+                    _column(lines, doc.lineno, doc.col_offset),
+                    doc.end_lineno or 0,
+                    _column(lines, doc.end_lineno or 1, doc.end_col_offset or 0),
+                )
+            )
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             drop.append((*token.start, *token.end))

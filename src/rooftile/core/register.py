@@ -28,7 +28,12 @@ def warn(sentence: str) -> None:
 
 
 def needs_second_door(args: Sequence[Any]) -> bool:
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
+    if (
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack()
+        or torch.is_autocast_enabled("cuda")
+        or torch.is_autocast_enabled("cpu")
+    ):
         return True
     return any(isinstance(a, Tensor) and type(a) not in _PLAIN for a in args)
 

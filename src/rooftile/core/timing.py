@@ -46,7 +46,9 @@ class Comparison:
         return "SAME" if abs(ratio - 1) <= max(self.noise, 0.01) else "FASTER" if ratio > 1 else "SLOWER"
 
 
-def compare(versions: Mapping[str, Callable[[], Any]], where: torch.device, *, cold: bool = True, budget_ms: float = 120.0, rounds: int = 40) -> Comparison:
+def compare(
+    versions: Mapping[str, Callable[[], Any]], where: torch.device, *, cold: bool = True, budget_ms: float = 120.0, rounds: int = 40
+) -> Comparison:
     """Time the versions side by side. `budget_ms` bounds the time spent in each; at least 6 samples are taken."""
     first = next(iter(versions))
     runs = {**versions, "\0again": versions[first]}

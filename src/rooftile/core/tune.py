@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from rooftile.core import device
@@ -47,7 +48,7 @@ def shipped(name: str) -> Path:
 def lookup(op: Op, call: Call, kernel: str | None = None) -> tuple[Kernel, Mapping[str, Any]] | None:
     """The fastest passed record of this exact call whose kernel has not changed since."""
     where = next((t.device for v in call.values() for t in (v if isinstance(v, (list, tuple)) else [v]) if isinstance(t, Tensor)), None)
-    if where is None or where.type != "cuda":
+    if where is None or where.type != "cuda" or not torch.cuda.is_available():
         return None
     name = device.slug(where)
     if name not in _entries:

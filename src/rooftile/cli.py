@@ -1,0 +1,194 @@
+"""The command line. Every command speaks to people through rich and to programs through --json; bad input is one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
+                  help="The transformer's GPU kernels, and the workbench that proves them.")  # fmt: skip
+out, err = Console(), Console(stderr=True)
+
+Ops = Annotated[list[str] | None, typer.Argument(help="Operators; all of them if none is named.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document (bench: one Record a line) on standard output.")]
+
+
+def main() -> None:
+    """A wrong input is the user's to mend: a sentence, exit code 2, no traceback."""
+    try:
+        app()
+    except (ValueError, FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
+        err.print(f"rooftile: {error}", style="bold red", highlight=False, markup=False)
+        sys.exit(2)
+
+
+def _say(document: Any) -> None:
+    print(json.dumps(document))
+
+
+@app.command("list")
+def list_operators(as_json: Json = False) -> None:
+    """The operators and their kernels, fastest first."""
+    from rooftile.workbench import explain
+
+    rows = explain.operators()
+    if as_json:
+        return _say(rows)
+    table = Table("operator", "kernel", "idea", "backward")
+    for row in rows:
+        for i, kernel in enumerate(row["kernels"]):
+            backward = row["backward"][i]["name"] if i < len(row["backward"]) else ""
+            table.add_row(
+                row["operator"] if i == 0 else "", kernel["name"], kernel["idea"], backward, end_section=i == len(row["kernels"]) - 1
+            )
+    return out.print(table)
+
+
+@app.command("explain")
+def explain_call(
+    operator: Annotated[str, typer.Argument(help="An operator, or its backward (softmax_backward).")],
+    shape: Annotated[str, typer.Option(help="Letters of the operator, e.g. M=4096,N=1024; parameters too, e.g. causal=true.")],
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "bfloat16",
+    device: Annotated[str, typer.Option(help="cpu or cuda; cuda is imagined where there is none.")] = "cuda",
+    as_json: Json = False,
+) -> None:
+    """Who is chosen for a call, who refused, and the sentence why."""
+    from rooftile.workbench import explain
+
+    answer = explain.explain(operator, shape, dtype, device)
+    if as_json:
+        return _say(answer)
+    out.print(
+        f"[bold]{answer['operator']}[/] {answer['case']} on {answer['device']}: [bold green]{answer['chosen']}[/] ({answer['source']}) {answer['config'] or ''}"
+    )
+    for refusal in answer["refused"]:
+        out.print(f"  [yellow]{refusal['kernel']}[/] refused: {refusal['why']}", highlight=False)
+    return out.print(f"  {answer['bytes']:,} bytes and {answer['operations']:,.0f} operations at least", highlight=False)
+
+
+@app.command()
+def check(
+    ops: Ops = None,
+    kernel: Annotated[str | None, typer.Option(help="Only this kernel.")] = None,
+    device: Annotated[str, typer.Option(help="cpu (references natively, Triton through the interpreter) or cuda.")] = "",
+    as_json: Json = False,
+) -> None:
+    """The gate: every operator, kernel, case, input family and layout against the float64 truth."""
+    from rooftile.workbench import gatekeeper
+
+    total = gatekeeper.check(ops or [], kernel, device, None if as_json else err)
+    if as_json:
+        _say(total)
+    else:
+        for v in total["results"]:
+            if v["status"] in ("failed", "error"):
+                out.print(
+                    f"[red]{v['status']}[/] {v['op']} {v['kernel']} {v['case']} {v['variant']}: {v['message']}",
+                    highlight=False,
+                    soft_wrap=True,
+                )
+        out.print(f"{total['passed']} passed, {total['failed']} failed, {total['refused']} refused", highlight=False)
+    if total["failed"] or not total["passed"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def bench(
+    ops: Ops = None,
+    against: Annotated[str, typer.Option(help="Peers to time beside us: torch, compile, liger, quack; comma separated.")] = "torch,compile",
+    record: Annotated[bool, typer.Option("--record", help="Append to records/<device>/.")] = False,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "",
+    folder: Annotated[Path, typer.Option(help="Where records live.")] = Path("records"),
+    case: Annotated[str, typer.Option(help="Only cases whose name contains this.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Time kernels that passed the gate, side by side with peers in one process, cold L2, interleaved."""
+    from rooftile.workbench import bench as b
+
+    records = b.bench(ops or [], [p for p in against.split(",") if p], device, case, None if as_json else err, folder if record else None)
+    if as_json:
+        for r in records:
+            print(r.json())
+    else:
+        out.print(b.table(records))
+
+
+@app.command()
+def tune(
+    ops: Ops = None,
+    case: Annotated[str, typer.Option(help="Only cases whose name contains this.")] = "",
+    ship: Annotated[bool, typer.Option("--ship", help="Write the choices into the package instead of this machine's cache.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Time every kernel and config on the bench cases and remember the fastest that passed."""
+    from rooftile.workbench import tuner
+
+    records = tuner.tune(ops or [], case, ship, None if as_json else err)
+    if as_json:
+        for r in records:
+            print(r.json())
+    else:
+        for r in records:
+            out.print(f"{r.op} {r.case}: [green]{r.kernel}[/] {r.config or ''} {r.us[1] if r.us else 0:.1f} us", highlight=False)
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """What this machine can do and what is missing, in sentences."""
+    from rooftile.workbench import doctor as d
+
+    findings = d.examine()
+    if as_json:
+        return _say(findings)
+    for f in findings:
+        out.print(f"[{'green' if f['ok'] else 'yellow'}]{'yes' if f['ok'] else 'no '}[/] {f['sentence']}", highlight=False)
+    return None
+
+
+@app.command()
+def pages(
+    folder: Annotated[Path, typer.Option(help="The repository.")] = Path(),
+    verify: Annotated[bool, typer.Option("--verify", help="Write nothing; exit 1 where a page differs from its records.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write README tables, ladder tables and roofline pictures from the records."""
+    from rooftile.workbench import pages as p
+
+    changed = p.write(folder, verify)
+    if as_json:
+        _say({"changed": changed})
+    else:
+        out.print("\n".join(changed) or "every page tells what its records tell", highlight=False)
+    if verify and changed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def records(
+    stale: Annotated[bool, typer.Option("--stale", help="Only those whose kernel has changed since.")] = False,
+    folder: Annotated[Path, typer.Option(help="Where records live.")] = Path("records"),
+    as_json: Json = False,
+) -> None:
+    """What has been measured, and what must be measured again."""
+    from rooftile.workbench import ledger
+
+    rows = ledger.overview(folder, stale)
+    if as_json:
+        return _say(rows)
+    table = Table("device", "operator", "kernel", "case", "us", "state")
+    for r in rows:
+        table.add_row(
+            r["device"],
+            r["op"],
+            r["kernel"],
+            r["case"],
+            f"{r['us']:.1f}" if r["us"] else "",
+            "[yellow]stale[/]" if r["stale"] else "current",
+        )
+    return out.print(table if rows else "nothing is stale" if stale else "no records")

@@ -1,0 +1,245 @@
+"""The gate. A kernel passes a case when its result is right by a measure that would have refused the negative controls, it wrote all
+of its output and none of its input, and it did the same twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rooftile.core.kernel import OPS, Kernel, Op
+from rooftile.core.record import Status
+from rooftile.core.spec import Case, OpSpec
+from rooftile.workbench import inputs
+from rooftile.workbench.gauge import U32, Gauge
+
+
+@dataclass(frozen=True)
+class Verdict:
+    op: str
+    kernel: str
+    case: str
+    variant: str  # the input family or layout
+    status: str
+    message: str = ""
+    errors: dict[str, float] = field(default_factory=dict)  # by output: share of the allowed error
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One verdict to be had."""
+
+    op: Op
+    kernel: Kernel
+    case: Case
+    variant: str = "normal"
+
+
+def grid(ops: list[Op], kernel: str | None = None, use: str = "check") -> list[Point]:
+    """Operator x kernel x case, and for the smoke cases every input family and layout."""
+    points = []
+    for op in ops:
+        spec = op.spec
+        for k in op.kernels:
+            if kernel is not None and k.name != kernel:
+                continue
+            points += [Point(op, k, c) for c in spec.cases if use in c.use]
+            smoke = [c for c in spec.cases if "smoke" in c.use]
+            points += [Point(op, k, c, v) for c in smoke for v in [*inputs.families(spec)[1:], *inputs.layouts(spec)]]
+    return points
+
+
+def with_gradients(ops: list[Op]) -> list[Op]:
+    return [o for op in ops for o in (op, op.backward) if o is not None]
+
+
+def all_ops() -> list[Op]:
+    return [op for op in OPS.values() if op.spec.forward is None]
+
+
+class Problem:
+    """Inputs of one case with the truth, PyTorch's own result and the measure between them; shared by the kernels it is put to."""
+
+    def __init__(self, spec: OpSpec, case: Case, variant: str, device: str, seed: int = 0):
+        self.spec, self.case, self.variant = spec, case, variant
+        family = variant if variant in inputs.FAMILIES else "normal"
+        change = inputs.vary(spec, family)
+        self.call = spec.draw(case, seed, device, change)
+        if family != variant:
+            self.call = inputs.lay_out(spec, self.call, variant)
+        self.truth = outcome(spec, spec.reference, _upcast(self.call))
+        noisy = outcome(spec, spec.reference, _upcast(self.call, noise=2 * U32))
+        own = self._own(seed, device, change, family)
+        scale = max(
+            (float(torch.nan_to_num(t.double(), 0, 0, 0).abs().max()) for t in _tensors(self.call) if t.is_floating_point() and t.numel()),
+            default=1.0,
+        )
+        exact = family == "integers"
+        self.gauges = [Gauge(t, w, n, scale, spec.tolerance, exact) for t, w, n in zip(self.truth, own, noisy)]
+        self.names = [*spec.returns, *(n for n, a in spec.args.items() if a.mutated)]
+
+    def _own(self, seed: int, device: str, change: inputs.Vary, family: str) -> list[Tensor]:
+        """PyTorch's operator in the working dtype: its first output; what it does not return comes from the reference."""
+        spec = self.spec
+        results = outcome(spec, spec.reference, self.call)
+        peer = (spec.forward or spec).torch
+        if peer is None or family != self.variant:
+            return results
+        if spec.forward is None:
+            return [peer(**self.call).to(results[0].dtype), *results[1:]]
+        call = spec.forward.draw(self.case, seed, device, change)
+        return peer_gradients(spec, call, self.call) or results
+
+    def vacuous(self) -> str:
+        """A control this problem would let pass; a problem that cannot refuse it proves nothing."""
+        for name, gauge in zip(self.names, self.gauges):
+            for control, wrong in gauge.controls().items():
+                if gauge.read(wrong).passed:
+                    return f"the case is vacuous: for {name} the wrong answer '{control}' passes"
+        return ""
+
+    def judge(self, kernel: Kernel) -> Verdict:
+        op, case = self.spec.name, self.case.id
+        why = kernel.refuse(self.call)
+        if why is not None:
+            return Verdict(op, kernel.name, case, self.variant, Status.REFUSED, why)
+        try:
+            message, errors = self._faults(kernel)
+        except Exception as error:  # a kernel may die in any way; the verdict says how, the other verdicts go on
+            first = (str(error).splitlines() or [""])[0]
+            return Verdict(op, kernel.name, case, self.variant, Status.ERROR, f"{type(error).__name__}: {first}")
+        return Verdict(op, kernel.name, case, self.variant, Status.FAILED if message else Status.PASSED, message, errors)
+
+    def _faults(self, kernel: Kernel) -> tuple[str, dict[str, float]]:
+        vacuous = self.vacuous()
+        if vacuous and self.variant == "normal":  # a family may saturate an operator (softmax of huge rows has no gradient left)
+            return vacuous, {}
+        run = kernel.bound(kernel.heuristic(self.call))
+        before = {n: _bytes(v) for n, v in self.call.items() if not (n in self.spec.args and self.spec.args[n].mutated)}
+        with poisoned():
+            first = outcome(self.spec, run, self.call)
+            second = outcome(self.spec, run, self.call)
+        changed = [n for n, b in before.items() if b != _bytes(self.call[n])]
+        if changed:
+            return f"it changed its input {', '.join(changed)}", {}
+        errors, faults = {}, []
+        if len(first) != len(self.gauges):
+            return f"{len(first)} outputs, expected {len(self.gauges)}", {}
+        for name, gauge, out, again in zip(self.names, self.gauges, first, second):
+            reading = gauge.read(out)
+            errors[name] = max(reading.worst, reading.aggregate)
+            if not reading.passed:
+                faults.append(f"{name}: {reading.message}")
+            elif _bytes(out) != _bytes(again):
+                faults.append(f"{name}: two runs on the same inputs differ")
+        return "; ".join(faults), errors
+
+
+def peer_gradients(spec: OpSpec, forward: dict[str, Any], backward: dict[str, Any]) -> list[Tensor] | None:
+    """PyTorch's own gradients in the working dtype, for the inputs and the output gradient of this call."""
+    assert spec.forward is not None and spec.forward.torch is not None and spec.forward.backward is not None
+    names = spec.forward.backward.grads
+    leaves = {n: forward[n].detach().clone().requires_grad_() for n in names if forward[n] is not None}
+    out = spec.forward.torch(**{**forward, **leaves})
+    upstream = backward[f"d{next(iter(spec.forward.returns))}"]
+    made = dict(zip(leaves, torch.autograd.grad(out, list(leaves.values()), upstream.to(out.dtype))))
+    return [made[n] if n in made else upstream.new_empty(0) for n in names]
+
+
+def run_points(points: list[Point], device: str, each: Callable[[Verdict], None] = lambda v: None) -> list[Verdict]:
+    """Judge the points; kernels that share a case share its problem."""
+    verdicts: list[Verdict] = []
+    made: tuple[Any, Problem | str] | None = None
+    for p in sorted(points, key=lambda p: (list(OPS).index(p.op.spec.name), p.case.id, p.variant)):
+        key = (p.op.spec.name, p.case.id, p.variant)
+        if made is None or made[0] != key:
+            try:
+                made = (key, Problem(p.op.spec, p.case, p.variant, device))
+            except Exception as error:  # a problem that cannot be posed is a finding like any other
+                made = (key, f"the problem cannot be posed: {type(error).__name__}: {error}")
+        problem = made[1]
+        verdict = (
+            Verdict(p.op.spec.name, p.kernel.name, p.case.id, p.variant, Status.ERROR, problem)
+            if isinstance(problem, str)
+            else problem.judge(p.kernel)
+        )
+        verdicts.append(verdict)
+        each(verdict)
+    return verdicts
+
+
+def outcome(spec: OpSpec, run: Callable[..., Any], call: dict[str, Any]) -> list[Tensor]:
+    """What a run produces: its results, then what it wrote in place, on copies."""
+    call = {n: _copy(v) if n in spec.args and spec.args[n].mutated else v for n, v in call.items()}
+    result = run(*call.values())
+    results = [] if result is None else list(result) if isinstance(result, (tuple, list)) else [result]
+    for n, a in spec.args.items():
+        if a.mutated:
+            results.append(torch.cat([t.reshape(-1) for t in call[n]]) if a.many else call[n])
+    return results
+
+
+def _copy(v: Any) -> Any:
+    return [t.clone() for t in v] if isinstance(v, (list, tuple)) else v.clone()
+
+
+def _tensors(call: dict[str, Any]) -> Iterator[Tensor]:
+    for v in call.values():
+        yield from (t for t in (v if isinstance(v, (list, tuple)) else [v]) if isinstance(t, Tensor))
+
+
+def _upcast(call: dict[str, Any], noise: float = 0.0) -> dict[str, Any]:
+    """To float64, or float32 where that would not fit; `noise` perturbs relatively, seeded."""
+    big = sum(t.numel() for t in _tensors(call)) > 2**28
+
+    def up(v: Any) -> Any:
+        if isinstance(v, (list, tuple)) and v and isinstance(v[0], Tensor):
+            return [up(t) for t in v]
+        if not isinstance(v, Tensor) or not v.is_floating_point():
+            return v
+        wide = v.to(torch.float32 if big else torch.float64, copy=True)
+        if noise:
+            gen = torch.Generator(device=v.device).manual_seed(17)
+            wide *= 1 + noise * torch.randn(v.shape, generator=gen, device=v.device)
+        return wide
+
+    return {n: up(v) for n, v in call.items()}
+
+
+def _bytes(v: Any) -> Any:
+    """Comparable to the last bit, NaN and -0 included."""
+    if isinstance(v, Tensor):
+        flat = v.detach().contiguous().reshape(-1).view(torch.uint8)
+        return flat.cpu().numpy().tobytes() if flat.numel() < 2**24 else (int(flat.view(torch.uint8).sum(dtype=torch.int64)), flat.numel())
+    return [_bytes(t) for t in v] if isinstance(v, (list, tuple)) else v
+
+
+@contextmanager
+def poisoned() -> Iterator[None]:
+    """Fresh memory holds NaN (or the largest integer), so that what is not written shows."""
+
+    def poison(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def made(*args: Any, **kwargs: Any) -> Tensor:
+            t = make(*args, **kwargs)
+            if t.numel() and t.device.type != "meta":
+                t.fill_(float("nan")) if t.is_floating_point() else t.fill_(True if t.dtype == torch.bool else torch.iinfo(t.dtype).max)
+            return t
+
+        return made
+
+    places = [(torch, "empty"), (torch, "empty_like"), (torch, "empty_strided"), (Tensor, "new_empty")]
+    before = [getattr(p, n) for p, n in places]
+    for (place, name), make in zip(places, before):
+        setattr(place, name, poison(make))
+    try:
+        yield
+    finally:
+        for (place, name), make in zip(places, before):
+            setattr(place, name, make)

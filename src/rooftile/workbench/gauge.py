@@ -1,0 +1,131 @@
+"""How wrong is too wrong: a tolerance derived for each output from the problem itself.
+
+With truth t (float64), PyTorch's own result w in the working dtype, u the unit roundoff of the output's dtype and u32 = 2^-24:
+
+    rounding_ij = (u + 4 u32) |t_ij|                      the last cast, and a few float32 operations before it
+    sense_i     = max_j |t(x (1 + 2 u32 z)) - t(x)|_ij    what float32-sized noise in the inputs does to row i (conditioning)
+    beta        = max_ij (|w - t|_ij - rounding_ij)_+ / max_j |t_ij|      the part of PyTorch's error that rounding does not explain
+    allowed_ij  = factor (rounding_ij + sense_i + beta max_j |t_ij|)
+
+Where PyTorch is exact to rounding (norms, softmax, losses) beta is 0 and every element counts, however small; where sums cancel
+(matrix products, attention) the row's scale counts. Beside it stands the relative error of whole rows, held to `aggregate` times PyTorch's.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rooftile.core.spec import Tolerance
+
+U32 = 2.0**-24
+
+
+@dataclass(frozen=True)
+class Reading:
+    passed: bool
+    worst: float  # largest |error| / allowed; 1 is the limit
+    aggregate: float  # row error / allowed row error
+    message: str = ""
+
+
+class Gauge:
+    """The measure for one output of one call."""
+
+    def __init__(self, truth: Tensor, own: Tensor, noisy: Tensor, scale: float, tolerance: Tolerance, exact: bool):
+        self.truth, self.tolerance, self.dtype = truth, tolerance, own.dtype
+        self.exact = exact or not own.dtype.is_floating_point
+        self.expected = truth.to(own.dtype)
+        if self.exact or truth.numel() == 0:
+            return
+        self.finite = torch.isfinite(self.expected) & torch.isfinite(truth)
+        t = self._finite(truth)
+        u = torch.finfo(own.dtype).eps / 2
+        self.rounding = (u + 4 * U32) * t.abs() + torch.finfo(own.dtype).tiny * u
+        self.row = self._rows(t).abs().amax(-1, keepdim=True)
+        zero = self.row == 0  # a row of zeros is measured by the size of what went in
+        self.row = torch.where(zero, self.row.max() if bool((~zero).any()) else torch.full_like(self.row, scale), self.row)
+        sense = self._rows(self._finite(noisy) - t).abs().amax(-1, keepdim=True)
+        error = self._rows((self._finite(own) - t).abs() - self.rounding).clamp_min(0)
+        self.beta = float((error / self.row).max())
+        self.allowed = self.tolerance.factor * (self._rows(self.rounding) + sense + self.beta * self.row)
+        norm = self._rows(t).norm(dim=-1)
+        self.norm = torch.where(norm == 0, self.row[:, 0] * math.sqrt(t.shape[-1] if t.dim() else 1), norm)
+        own_row = self._row_error(own)
+        sense_row = self._rows(self._finite(noisy) - t).norm(dim=-1) / self.norm
+        self.allowed_aggregate = tolerance.aggregate * max(own_row, float(sense_row.max()), 0.6 * u + 2 * U32)
+
+    def _finite(self, x: Tensor) -> Tensor:
+        return torch.where(self.finite, x.to(self.truth.dtype), 0.0)
+
+    @staticmethod
+    def _rows(x: Tensor) -> Tensor:
+        return x.reshape(-1, x.shape[-1]) if x.dim() else x.reshape(1, 1)
+
+    def _row_error(self, x: Tensor) -> float:
+        """Root mean square over rows of each row's relative error."""
+        relative = self._rows(self._finite(x) - self._finite(self.truth)).norm(dim=-1) / self.norm
+        return float(relative.square().mean().sqrt())
+
+    def read(self, out: Tensor) -> Reading:
+        if out.shape != self.truth.shape:
+            return Reading(False, math.inf, math.inf, f"shape {list(out.shape)}, expected {list(self.truth.shape)}")
+        if out.dtype != self.dtype:
+            return Reading(False, math.inf, math.inf, f"dtype {out.dtype}, expected {self.dtype}")
+        if out.numel() == 0:
+            return Reading(True, 0.0, 0.0)
+        if self.exact:
+            wrong = int((out != self.expected).sum())
+            return Reading(
+                wrong == 0,
+                float(wrong),
+                0.0,
+                f"{wrong} of {out.numel()} elements are not bit-exact{_where(out != self.expected)}" if wrong else "",
+            )
+        strange = torch.where(self.finite, ~torch.isfinite(out), ~((out == self.expected) | (out.isnan() & self.expected.isnan())))
+        if bool(strange.any()):
+            return Reading(False, math.inf, math.inf, f"NaN or infinity in {int(strange.sum())} of {out.numel()} places where there must be none, or none where there must be one{_where(strange)}")  # fmt: skip
+        share = self._rows((self._finite(out) - self._finite(self.truth)).abs()) / self.allowed
+        worst, aggregate = float(share.max()), self._row_error(out) / self.allowed_aggregate
+        passed = worst <= 1 and aggregate <= 1
+        message = "" if passed else f"error {worst:.3g} times the allowed elementwise, {aggregate:.3g} times by rows; {int((share > 1).sum())} of {out.numel()} elements{_where((share > 1).reshape(out.shape))}"  # fmt: skip
+        return Reading(passed, worst, aggregate, message)
+
+    def controls(self) -> dict[str, Tensor]:
+        """Wrong answers that must not pass. One that equals the right answer is none and is left out."""
+        if self.truth.numel() == 0:
+            return {}
+        t = self.expected
+        made: dict[str, Tensor] = {"zeros": torch.zeros_like(t), "ones": torch.ones_like(t)}
+        if t.dim():
+            column = t.clone()
+            column[..., -1] = 0
+            made["last column dropped"] = column
+            row = t.clone()
+            row.view(-1, t.shape[-1])[-1] = 0
+            made["last row unwritten"] = row
+        if t.dtype.is_floating_point:
+            made["x 1.04"] = (t.double() * 1.04).to(t.dtype)
+            if not self.exact:
+                mean = torch.where(self.finite, self._finite(self.truth).sum() / self.finite.sum().clamp_min(1), self.truth)
+                made["mean"] = mean.to(t.dtype)
+                made["lower precision"] = torch.where(self.finite, _coarse(self.expected), t)
+        return {n: c for n, c in made.items() if not torch.equal(torch.nan_to_num(c), torch.nan_to_num(t))}
+
+
+def _coarse(x: Tensor) -> Tensor:
+    """x with the mantissa of the next lower precision: tf32 for float32, bf16 for float16, fp8 e4m3 for bf16."""
+    bits = {torch.float32: 10, torch.float16: 7, torch.bfloat16: 3}[x.dtype]
+    mantissa, exponent = torch.frexp(x.double())
+    step = 2.0 ** (bits + 1)
+    return torch.ldexp((mantissa * step).round() / step, exponent).to(x.dtype)
+
+
+def _where(bad: Tensor) -> str:
+    if bad.dim() == 0:
+        return ""
+    first = [int(i) for i in bad.nonzero()[0]]
+    return f", the first at {first} of {list(bad.shape)}"

@@ -1,0 +1,100 @@
+"""Input families and layouts: the same operator, on the inputs that break kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rooftile.core.spec import Arg, OpSpec, normal
+
+Vary = Callable[[str, Arg, Tensor], Tensor]
+
+
+def _scaled_rows(t: Tensor) -> Tensor:
+    """Rows over eight orders of magnitude (four in float16, whose range is that short)."""
+    orders = 2 if t.dtype == torch.float16 else 4
+    if t.dim() < 2 or t.shape[-2] == 0:
+        return t * 10.0**-orders
+    return t * torch.logspace(-orders, orders, t.shape[-2], device=t.device, dtype=torch.float32)[:, None].to(t.dtype)
+
+
+def _masked_rows(t: Tensor) -> Tensor:
+    """Every third column -inf, as a mask leaves it, and the first row wholly."""
+    t = t.clone()
+    t[..., 1::3] = float("-inf")
+    if t.dim() > 1 and t.numel():
+        t.view(-1, t.shape[-1])[0] = float("-inf")
+    return t
+
+
+def _nan(t: Tensor) -> Tensor:
+    t = t.clone()
+    if t.numel():
+        t.view(-1)[0] = float("nan")
+    return t
+
+
+FAMILIES: dict[str, Callable[[Tensor], Tensor]] = {
+    "normal": lambda t: t,
+    "scaled_rows": _scaled_rows,
+    "large": lambda t: t * 100,
+    "all_equal": lambda t: torch.full_like(t, 1.5),
+    "masked_rows": _masked_rows,
+    "nan": _nan,
+    "integers": lambda t: (t * 2).round().clamp(-4, 4),
+}
+
+
+def vary(spec: OpSpec, family: str) -> Vary:
+    """Applies a family to the freely drawn tensors. Output gradients stay normal, but for integers, where all must be exact."""
+    forward = spec.forward or spec
+
+    def apply(name: str, arg: Arg, t: Tensor) -> Tensor:
+        free = arg.make is normal and (name in forward.args or family == "integers")
+        return FAMILIES[family](t) if free else t
+
+    return apply
+
+
+def families(spec: OpSpec) -> list[str]:
+    return ["normal", *spec.families, *(["integers"] if spec.linear else [])]
+
+
+def _sliced(t: Tensor) -> Tensor:
+    """The same values as a slice of wider rows."""
+    wide = t.new_full((*t.shape[:-1], t.shape[-1] + 3), float("nan") if t.is_floating_point() else 0)
+    wide[..., : t.shape[-1]] = t
+    return wide[..., : t.shape[-1]]
+
+
+def _transposed(t: Tensor) -> Tensor:
+    return t.transpose(-1, -2).contiguous().transpose(-1, -2) if t.dim() > 1 else t
+
+
+def _misaligned(t: Tensor) -> Tensor:
+    """One element past a 16-byte boundary."""
+    flat = t.new_empty(t.numel() + 1)
+    flat[1:] = t.reshape(-1)
+    return flat[1:].view(t.shape)
+
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {"sliced": _sliced, "transposed": _transposed, "misaligned": _misaligned}
+
+
+def lay_out(spec: OpSpec, call: dict[str, Any], layout: str) -> dict[str, Any]:
+    """The same call with other strides. `expanded` is a gradient that arrives with stride 0, as .sum().backward() sends it."""
+
+    def lay(name: str, t: Tensor) -> Tensor:
+        if layout == "expanded":
+            upstream = spec.forward is not None and name[1:] in spec.forward.returns
+            return torch.full_like(t.reshape(-1)[:1], 0.5)[0].expand(t.shape) if upstream and t.numel() else t
+        return LAYOUTS[layout](t) if t.dim() and t.numel() else t
+
+    return {n: lay(n, v) if isinstance(v, Tensor) and not spec.args[n].mutated else v for n, v in call.items()}
+
+
+def layouts(spec: OpSpec) -> list[str]:
+    return [*LAYOUTS, *(["expanded"] if spec.forward is not None else [])]

@@ -1,0 +1,267 @@
+"""Triton's CPU interpreter, made a judge. Import before any kernel is defined, in a process of its own (TRITON_INTERPRET=1).
+
+What it lacks as shipped, and gets here:
+  * bf16 and fp8 are held as raw integers and multiplied as such: here they are ml_dtypes arrays with true rounding
+  * out-of-bounds lanes read and write whatever lies there: here every active lane must fall inside a tensor's storage
+  * two programs storing to one address go unnoticed: here it is an error
+  * libdevice is missing: here it is numpy
+It patches private names of Triton 3.6 to 3.9 and says so loudly when one is gone. Not modelled: warps, layouts, asynchronous copies,
+shared memory, the order of reductions, fused multiply-add.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from inspect import ismodule
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+assert os.environ.get("TRITON_INTERPRET") == "1", (
+    "set TRITON_INTERPRET=1 before importing rooftile: the interpreter wants a process of its own"
+)
+
+import triton.language as tl
+from triton.language.extra import libdevice
+from triton.runtime import interpreter as base
+
+Handle, Builder = base.TensorHandle, base.InterpreterBuilder
+_LOW = {
+    tl.bfloat16: np.dtype(ml_dtypes.bfloat16),
+    tl.float8e4nv: np.dtype(ml_dtypes.float8_e4m3fn),
+    tl.float8e5: np.dtype(ml_dtypes.float8_e5m2),
+}
+_LOW_NUMPY = set(_LOW.values())
+_RAW = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16)}
+
+
+class OutOfBounds(RuntimeError):
+    pass
+
+
+class Race(RuntimeError):
+    pass
+
+
+# ---- dtypes --------------------------------------------------------------------------------------------------------------
+
+_stock_numpy_dtype = base._get_np_dtype
+
+
+def _numpy_dtype(t: Any) -> Any:
+    if not isinstance(t, tl.pointer_type):
+        element = t.element_ty if isinstance(t, tl.block_type) else t
+        if element in _LOW:
+            return _LOW[element]
+    return _stock_numpy_dtype(t)
+
+
+def _raw(a: Any) -> Any:
+    return a.view(_RAW[a.dtype.itemsize]) if a.dtype in _LOW_NUMPY else a
+
+
+def _wide(a: Any) -> Any:
+    return a.astype(np.float32) if a.dtype in _LOW_NUMPY or a.dtype == np.float16 else a
+
+
+def _cast(self: Any, source: Any, target: Any, *_: Any) -> Any:
+    to, a = _numpy_dtype(target), source.data
+    if a.dtype in _LOW_NUMPY and to.kind in "iu":
+        a = a.astype(np.float32)
+    if to in _LOW_NUMPY and to.itemsize == 1:  # the hardware's cast to fp8 saturates
+        a = a.astype(np.float32)
+        largest = float(ml_dtypes.finfo(to).max)
+        a = np.where(np.isnan(a), a, np.clip(a, -largest, largest))
+    with np.errstate(all="ignore"):
+        return Handle(a.astype(to), target.scalar)
+
+
+def _tf32(x: Any) -> Any:
+    return ((x.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def _dot(self: Any, a: Any, b: Any, acc: Any, precision: Any, *_: Any) -> Any:
+    x, y = np.ascontiguousarray(_wide(a.data)), np.ascontiguousarray(_wide(b.data))
+    if a.data.dtype == np.float32 and str(precision).split(".")[-1].lower() == "tf32":
+        x, y = _tf32(x), _tf32(y)
+    if x.dtype.kind != "f":
+        x, y = x.astype(np.int32), y.astype(np.int32)
+    return Handle((np.matmul(x, y) + acc.data).astype(acc.data.dtype), acc.dtype.scalar)
+
+
+def _unary(f: Callable[..., Any]) -> Callable[..., Any]:
+    def run(self: Any, a: Any) -> Any:
+        x = a.data
+        with np.errstate(all="ignore"):
+            return Handle(f(x.astype(np.float32)).astype(x.dtype) if x.dtype in _LOW_NUMPY else f(x).astype(x.dtype), a.dtype.scalar)
+
+    return run
+
+
+# ---- memory --------------------------------------------------------------------------------------------------------------
+
+_allowed: list[tuple[Any, Any]] = []  # byte ranges of the storages of this launch
+_writer: dict[int, Any] = {}  # address -> the program that stored there
+
+
+def _checked(what: str, pointers: Any, mask: Any, size: int, program: Any) -> Any:
+    p = np.asarray(pointers)[np.broadcast_to(np.asarray(mask), np.shape(pointers))].astype(np.uint64)
+    if p.size == 0 or not _allowed:
+        return p
+    inside = np.zeros(p.shape, bool)
+    for low, high in _allowed:
+        inside |= (p >= low) & (p + np.uint64(size) <= high)
+    if not inside.all():
+        address = int(p[~inside][0])
+        low, high = min(_allowed, key=lambda r: min(abs(address - int(r[0])), abs(address - int(r[1]))))
+        raise OutOfBounds(f"{what}: {int((~inside).sum())} of {p.size} active lanes out of bounds in program {program}; the first is "
+                          f"{address - int(low):+d} bytes from the start of a tensor of {int(high - low)} bytes")  # fmt: skip
+    if np.any(p % np.uint64(size)):
+        raise OutOfBounds(f"{what}: misaligned address in program {program}")
+    return p
+
+
+def _size(pointer: Any) -> int:
+    return max(1, pointer.get_element_ty().primitive_bitwidth // 8)
+
+
+def _spread(a: Any, shape: Any) -> Any:
+    return np.ascontiguousarray(np.broadcast_to(a, shape))
+
+
+def _load(self: Any, pointer: Any, mask: Any, other: Any, *_: Any, **__: Any) -> Any:
+    element = pointer.get_element_ty()
+    dtype = _numpy_dtype(element)
+    p = np.ascontiguousarray(pointer.data)
+    m = _spread(mask.data, p.shape)
+    for address in _checked("load", p, m, _size(pointer), self.grid_idx).ravel().tolist() if _writer else ():
+        if _writer.get(address, self.grid_idx) != self.grid_idx:
+            raise Race(f"program {self.grid_idx} reads what program {_writer[address]} wrote in the same launch")
+    rest = _raw(np.zeros(p.shape, dtype) if other is None else _spread(other.data, p.shape).astype(dtype))
+    read = base._interpreter.load(p, m, rest, rest.dtype)
+    return Handle(np.asarray(read).view(dtype) if read.dtype != dtype else read, element)
+
+
+def _store(self: Any, pointer: Any, value: Any, mask: Any, *_: Any, **__: Any) -> Any:
+    p = np.ascontiguousarray(pointer.data)
+    m, v = _spread(mask.data, p.shape), _spread(value.data, p.shape)
+    dtype = _numpy_dtype(pointer.get_element_ty())
+    if v.dtype.itemsize != dtype.itemsize:
+        v = v.astype(dtype)
+    for address in _checked("store", p, m, _size(pointer), self.grid_idx).ravel().tolist():
+        if _writer.setdefault(address, self.grid_idx) != self.grid_idx:
+            raise Race(f"programs {_writer[address]} and {self.grid_idx} both store to one address")
+    return base._interpreter.store(p, _raw(v), m)
+
+
+def _storages(values: Any) -> Iterator[tuple[Any, Any]]:
+    for v in values:
+        if isinstance(v, (tuple, list)):
+            yield from _storages(v)
+        elif hasattr(v, "data_ptr"):
+            s = base._unwrap_tensor(v).untyped_storage()
+            yield np.uint64(s.data_ptr()), np.uint64(s.data_ptr() + s.nbytes())
+
+
+_also: list[tuple[Any, Any]] = []
+
+
+def admit(tensors: Any) -> None:
+    """Tensors a kernel reaches through a table of addresses rather than through its arguments."""
+    _also.extend(_storages(tensors))
+
+
+# ---- libdevice -----------------------------------------------------------------------------------------------------------
+
+_LIBDEVICE: dict[str, Any] = {"tanh": np.tanh, "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log1p": np.log1p, "log2": np.log2, "sqrt": np.sqrt,
+                  "rsqrt": lambda x: 1 / np.sqrt(x), "pow": np.power, "erf": np.vectorize(math.erf), "div_rn": np.divide, "abs": np.abs, "rint": np.rint,
+                  "floor": np.floor, "ceil": np.ceil, "sin": np.sin, "cos": np.cos}  # fmt: skip
+
+
+def _device_function(name: str, f: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **_: Any) -> Any:
+        first = next(a for a in args if isinstance(a, tl.tensor))
+        with np.errstate(all="ignore"):
+            made = f(*(_wide(a.handle.data) if isinstance(a, tl.tensor) else np.asarray(a) for a in args))
+        return tl.tensor(Handle(made.astype(_numpy_dtype(first.dtype)), first.dtype), first.type)
+
+    run.__name__ = name
+    return run
+
+
+# ---- installation --------------------------------------------------------------------------------------------------------
+
+
+def _install() -> None:
+    base._get_np_dtype = _numpy_dtype
+    Builder.cast_impl = _cast
+    Builder.create_fp_to_fp = lambda self, source, target, rounding: _cast(self, source, target)
+    for name in ("create_si_to_fp", "create_ui_to_fp", "create_fp_to_si", "create_fp_to_ui", "create_fp_ext", "create_fp_trunc"):
+        setattr(Builder, name, lambda self, source, target: _cast(self, source, target))
+    Builder.get_bf16 = lambda self, v: Handle(np.array([v], np.float32).astype(_LOW[tl.bfloat16]), tl.bfloat16)
+    Builder.create_fabs = lambda self, a: Handle(np.abs(a.data), a.dtype.scalar)
+    Builder.create_dot = _dot
+    unary: dict[str, Any] = {"exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2, "sin": np.sin, "cos": np.cos, "sqrt": np.sqrt, "precise_sqrt": np.sqrt,
+                        "floor": np.floor, "ceil": np.ceil, "rsqrt": lambda x: 1 / np.sqrt(x)}  # fmt: skip
+    for name, f in unary.items():
+        setattr(Builder, f"create_{name}", _unary(f))
+    Builder.create_masked_load, Builder.create_masked_store = _load, _store
+    for name, f in _LIBDEVICE.items():
+        if hasattr(libdevice, name):
+            setattr(libdevice, name, _device_function(name, f))
+
+    begin = base.GridExecutor._init_args_hst
+
+    def begin_launch(self: Any, args: Any, kwargs: Any) -> Any:
+        made = begin(self, args, kwargs)
+        _writer.clear()
+        _allowed[:] = list({*_storages([*made[0], *made[1].values()]), *_also})
+        return made
+
+    base.GridExecutor._init_args_hst = begin_launch
+    _numpy_scalars()
+    _patch_language_once()
+
+
+def _numpy_scalars() -> None:
+    """numpy 2.4 no longer makes an int of a one-element array, which Triton 3.6 leans on."""
+    stock = base._patch_lang_tensor
+
+    def patch(*args: Any) -> Any:
+        made = stock(*args)
+        args[0].__index__ = lambda self: int(np.asarray(self.handle.data).reshape(-1)[0])
+        args[0].__bool__ = lambda self: bool(self.handle.data.reshape(-1)[0]) if self.handle.data.size == 1 else True
+        return made
+
+    base._patch_lang_tensor = patch
+
+
+def _patch_language_once() -> None:
+    """Each nested jit call patches the whole of triton.language again; once a launch is enough, and 1.5 times faster."""
+    stock, done = base._patch_lang, dict[int, Any]()
+
+    class Nothing:
+        def restore(self) -> None:
+            pass
+
+    class Scope:
+        def restore(self) -> None:
+            for scope in reversed(list(dict.fromkeys(done.values()))):
+                scope.restore()
+            done.clear()
+
+    def patch(fn: Any) -> Any:
+        modules = {id(v) for v in fn.__globals__.values() if ismodule(v) and v in (tl, tl.core)}
+        if modules and modules <= set(done):
+            return Nothing()
+        outermost, scope = not done, stock(fn)
+        done.update({m: scope for m in modules if m not in done})
+        return Scope() if outermost else Nothing()
+
+    base._patch_lang = patch
+
+
+_install()
