@@ -129,7 +129,7 @@ def tune(
     """Time every kernel and config on the bench cases and remember the fastest that passed."""
     from rooftile.workbench import tuner
 
-    records = tuner.tune(ops or [], case, ship, None if as_json else err)
+    records = tuner.tune_ops(ops or [], case, ship, None if as_json else err)
     if as_json:
         for r in records:
             print(r.json())

@@ -116,8 +116,7 @@ class Op:
             why = kernel.refuse(call)
             if why is not None:
                 raise Refused(f"{self.spec.name}: the forced kernel {name} refuses: {why}")
-            tuned = tune.lookup(self, call, kernel.name)
-            return Choice(kernel, tuned[1] if tuned else kernel.heuristic(call), (), "forced")
+            return Choice(kernel, self.config(kernel, call), (), "forced")
         refused: list[tuple[str, str]] = []
         tuned = tune.lookup(self, call)
         if tuned is not None and (why := tuned[0].refuse(call)) is None:
@@ -128,6 +127,11 @@ class Op:
                 return Choice(kernel, kernel.heuristic(call), tuple(refused), "heuristic")
             refused.append((kernel.name, why))
         raise AssertionError("the reference takes every call")
+
+    def config(self, kernel: Kernel, call: Call) -> Config:
+        """The config this kernel runs the call with: tuned where it has been, else its heuristic."""
+        tuned = tune.lookup(self, call, kernel.name)
+        return tuned[1] if tuned else kernel.heuristic(call)
 
     def kernel(self, name: str) -> Kernel:
         return {k.name: k for k in self.kernels}[nearest(name, [k.name for k in self.kernels], f"kernel of {self.spec.name}")]

@@ -113,7 +113,7 @@ class OpSpec:
     args: Mapping[str, Arg]
     returns: Mapping[str, Arg]
     cases: tuple[Case, ...]
-    torch: Callable[..., Any] | None = None  # PyTorch's own operator, same signature, first output only: the peer and the measure of error
+    peer: Callable[..., Any] | None = None  # PyTorch's own operator, same signature, first output only: the peer and the measure of error
     backward: Backward | None = None
     tolerance: Tolerance = Tolerance()
     flops: Callable[[Mapping[str, Any]], float] = lambda d: 0

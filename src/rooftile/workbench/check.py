@@ -89,7 +89,7 @@ class Problem:
         """PyTorch's operator in the working dtype: its first output; what it does not return comes from the reference."""
         spec = self.spec
         results = outcome(spec, spec.reference, self.call)
-        peer = (spec.forward or spec).torch
+        peer = (spec.forward or spec).peer
         if peer is None or family != self.variant:
             return results
         if spec.forward is None:
@@ -144,10 +144,10 @@ class Problem:
 
 def peer_gradients(spec: OpSpec, forward: dict[str, Any], backward: dict[str, Any]) -> list[Tensor] | None:
     """PyTorch's own gradients in the working dtype, for the inputs and the output gradient of this call."""
-    assert spec.forward is not None and spec.forward.torch is not None and spec.forward.backward is not None
+    assert spec.forward is not None and spec.forward.peer is not None and spec.forward.backward is not None
     names = spec.forward.backward.grads
     leaves = {n: forward[n].detach().clone().requires_grad_() for n in names if forward[n] is not None}
-    out = spec.forward.torch(**{**forward, **leaves})
+    out = spec.forward.peer(**{**forward, **leaves})
     upstream = backward[f"d{next(iter(spec.forward.returns))}"]
     made = dict(zip(leaves, torch.autograd.grad(out, list(leaves.values()), upstream.to(out.dtype))))
     return [made[n] if n in made else upstream.new_empty(0) for n in names]
@@ -175,9 +175,14 @@ def run_points(points: list[Point], device: str, each: Callable[[Verdict], None]
     return verdicts
 
 
+before_run: list[Callable[[list[Tensor]], None]] = []  # told of every tensor a run may touch; the interpreter checks bounds by it
+
+
 def outcome(spec: OpSpec, run: Callable[..., Any], call: dict[str, Any]) -> list[Tensor]:
     """What a run produces: its results, then what it wrote in place, on copies."""
     call = {n: _copy(v) if n in spec.args and spec.args[n].mutated else v for n, v in call.items()}
+    for watch in before_run:
+        watch(list(_tensors(call)))
     result = run(*call.values())
     results = [] if result is None else list(result) if isinstance(result, (tuple, list)) else [result]
     for n, a in spec.args.items():

@@ -125,7 +125,7 @@ def _coarse(x: Tensor) -> Tensor:
 
 
 def _where(bad: Tensor) -> str:
-    if bad.dim() == 0:
+    if bad.dim() == 0 or not bool(bad.any()):
         return ""
     first = [int(i) for i in bad.nonzero()[0]]
     return f", the first at {first} of {list(bad.shape)}"

@@ -47,7 +47,7 @@ SPEC = OpSpec(
         case(1, 1031, 1031, 2, 128, False, "primes, many tiles", dtype=torch.bfloat16),
         *(case(b, t, t, h, d, c, why, ("bench",), torch.bfloat16) for b, t, h, d, why in BENCH for c in (True, False)),
     ),
-    torch=sdpa,
+    peer=sdpa,
     families=("scaled_rows", "large", "all_equal"),  # NaN: a masked key's NaN reaches PyTorch's out, and here only its own tile
     flops=lambda d: 4 * pairs(d) * d["D"],
     autocast=True,

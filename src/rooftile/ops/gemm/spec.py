@@ -35,7 +35,7 @@ SPEC = OpSpec(
     args={"a": Arg("... K"), "b": Arg("K N"), "bias": Arg("N", optional=True)},
     returns={"out": OUT},
     cases=CASES,
-    torch=lambda a, b, bias=None: F.linear(a, b.t(), bias),
+    peer=lambda a, b, bias=None: F.linear(a, b.t(), bias),
     backward=Backward(gemm_backward, grads=("a", "b", "bias"), flops=lambda d: 4 * d["M"] * d["N"] * d["K"]),
     **FLOPS,
 )
@@ -48,7 +48,7 @@ LINEAR = OpSpec(
     args={"x": Arg("... K"), "weight": Arg("N K"), "bias": Arg("N", optional=True)},
     returns={"out": OUT},
     cases=CASES,
-    torch=F.linear,
+    peer=F.linear,
     backward=Backward(linear_backward, grads=("x", "weight", "bias"), flops=lambda d: 4 * d["M"] * d["N"] * d["K"]),
     **FLOPS,
 )

@@ -24,7 +24,7 @@ SPEC = OpSpec(
         Case({"M": 2, "N": 131072 + 1}, torch.float32, why="longer than a row in registers"),
         *(Case({"M": m, "N": n}, torch.bfloat16, use=("bench",), why="anchor") for m, n in SHAPES),
     ),
-    torch=lambda x: torch.softmax(x, -1),
+    peer=lambda x: torch.softmax(x, -1),
     families=("scaled_rows", "large", "all_equal", "nan", "masked_rows"),
     flops=lambda d: 5 * d["M"] * d["N"],
     backward=Backward(softmax_backward, grads=("x",), flops=lambda d: 4 * d["M"] * d["N"]),

@@ -11,7 +11,7 @@ import triton.language as tl
 from rooftile.core.kernel import Kernel
 from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2, rows
 
-MAX_ROW = 65536  # at 32 warps a lane then holds 64 float32: the last size that does not spill
+MAX_ROW = 65536  # at 32 warps a lane then holds 64 float32, the last size that does not spill; the backward holds two rows
 TILE = 4096  # elements a program works on at once: several short rows, or a part of a long one
 
 
@@ -128,6 +128,6 @@ FORWARD = (
     Kernel("triton.online", softmax_online, "a running maximum and sum: any length, two reads", lambda call: off_gpu(call["x"])),
 )
 BACKWARD = (
-    Kernel("triton", softmax_backward, "both rows in registers: one read of each", _in_registers("out", MAX_ROW // 2)),
+    Kernel("triton", softmax_backward, "both rows in registers: one read of each", _in_registers("out", MAX_ROW // 4)),
     Kernel("triton.online", softmax_backward_online, "any length, two reads of each", lambda call: off_gpu(call["out"])),
 )

@@ -16,7 +16,7 @@ SPEC = OpSpec(
         Case({"...": (4099,)}, use=("check",), why="prime, one element into a new tile"),
         Case({"...": (2**28,)}, use=("bench",), why="three tensors far beyond the L2"),
     ),
-    torch=vector_add,
+    peer=vector_add,
     linear=True,
     flops=lambda d: d["M"],
     backward=Backward(vector_add_backward, grads=("x", "y")),

@@ -1,0 +1,197 @@
+"""Time what passed the gate beside its peers, in one process, interleaved, cold L2; every figure becomes a Record."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from rooftile.core import device as dev
+from rooftile.core import timing
+from rooftile.core.kernel import Kernel, Op, nearest
+from rooftile.core.record import Environment, Record, Status, append, digest_of
+from rooftile.core.spec import Case, OpSpec
+from rooftile.workbench import check as gate
+from rooftile.workbench import gatekeeper
+
+PEERS = ("torch", "compile")
+Run = Callable[[], Any]
+
+
+class Session:
+    """One process's measurements: they share a run id, a device and its ceilings."""
+
+    def __init__(self, device: str):
+        self.where = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else torch.device(device)
+        self.run = uuid.uuid4().hex[:10]
+        self.ceilings = dev.ceilings(self.where, refresh=device == "cuda")
+        self.environment = dict(vars(Environment.here()))
+        self._green: dict[tuple[str, str], str] = {}
+
+    def green(self, op: Op, kernel: Kernel) -> str:
+        """Why this kernel may not be timed: the gate's first complaint on the check cases, or nothing."""
+        key = (op.spec.name, kernel.name)
+        if key not in self._green:
+            points = [gate.Point(op, kernel, c) for c in op.spec.cases if "check" in c.use]
+            bad = [v for v in gate.run_points(points, self.where.type) if v.status in (Status.FAILED, Status.ERROR)]
+            self._green[key] = f"{bad[0].case}: {bad[0].message}" if bad else ""
+        return self._green[key]
+
+    def record(self, op: Op, kernel: str, case: str, **facts: Any) -> Record:
+        ours = {k.name: k for k in op.kernels}.get(kernel)
+        return Record(
+            op.spec.name, kernel, case, **facts, digest=digest_of(ours.run) if ours else "", run=self.run, environment=self.environment
+        )
+
+
+def bench(names: list[str], against: list[str], device: str, only: str, progress: Console | None, folder: Path | None) -> list[Record]:
+    session = Session(gatekeeper.resolve(device))
+    against = [nearest(p, list(PEERS), "peer") for p in against]
+    ops = gatekeeper.named(names)
+    todo = [(op, c) for op in ops for c in op.spec.cases if "bench" in c.use and only in c.id]
+    made: list[Record] = []
+    with Progress(console=progress or Console(quiet=True), transient=True) as bar:
+        task = bar.add_task("timing", total=len(todo))
+        for op, case in todo:
+            bar.update(task, advance=1, description=f"{op.spec.name} {case.id}")
+            fresh = _case(session, op, case, against)
+            if not any(r.op == op.spec.name for r in made):
+                fresh += _host(session, op, against)
+            made += fresh
+            if folder is not None:  # as we go: a run that is cut off keeps what it measured
+                append(folder / dev.slug(session.where) / f"{op.spec.name.removesuffix('_backward')}.jsonl", fresh)
+    return made
+
+
+def _case(session: Session, op: Op, case: Case, against: list[str]) -> list[Record]:
+    call = op.spec.draw(case, 0, session.where)
+    own = peer_run(op.spec, case, call, session.where, compiled=False)
+    versions: dict[str, Run] = {}
+    facts: dict[str, dict[str, Any]] = {}
+    for kernel in op.kernels[:-1] or op.kernels:
+        fact, run = _candidate(session, op, kernel, call, own)
+        facts[kernel.name] = fact
+        if run is not None:
+            versions[kernel.name] = run
+    for name in against:
+        run = peer_run(op.spec, case, call, session.where, compiled=name == "compile")
+        if run is not None:
+            versions[f"peer.{name}"] = run
+            facts[f"peer.{name}"] = {"status": Status.PASSED}
+    if not versions:
+        return [session.record(op, n, case.id, **f) for n, f in facts.items()]
+    with torch.no_grad():
+        compared = timing.compare(versions, session.where)
+    results = op.spec.empty_returns(call)
+    moved = op.spec.bytes(call, [] if results is None else results if isinstance(results, tuple) else [results])
+    operations = op.spec.operations(call)
+    floor = session.ceilings.floor_us(moved, operations, case.dtype)
+    records = []
+    for name, fact in facts.items():
+        if name in versions:
+            t = compared.timings[name]
+            fact |= {"us": (t.p20, t.us, t.p80), "gbps": moved / t.us / 1e3, "tflops": operations / t.us / 1e6, "of_ceiling": floor / t.us,
+                     "method": compared.method, "extra": {"noise": compared.noise, "samples": t.samples}}  # fmt: skip
+            if floor / t.us > 1.05 and session.where.type == "cuda":
+                fact |= {
+                    "status": Status.ERROR,
+                    "message": f"{floor / t.us:.0%} of the measured ceiling: a broken measurement, not a fast kernel",
+                }
+        records.append(session.record(op, name, case.id, **fact))
+    return records
+
+
+def _candidate(session: Session, op: Op, kernel: Kernel, call: dict[str, Any], own: Run | None) -> tuple[dict[str, Any], Run | None]:
+    why = kernel.refuse(call)
+    if why is not None:
+        return {"status": Status.REFUSED, "message": why}, None
+    why = session.green(op, kernel)
+    if why:
+        return {"status": Status.FAILED, "message": why}, None
+    config = op.config(kernel, call)
+    run = kernel.bound(config)
+    try:
+        error = distance(op.spec, run, call, own)
+    except Exception as problem:  # out of resources on this device, say: a fact like any other
+        return {"status": Status.ERROR, "config": dict(config), "message": f"{type(problem).__name__}: {problem}"[:300]}, None
+    if error > LIMIT[op.spec.io(call)]:
+        return {
+            "status": Status.FAILED,
+            "errors": {"to_torch": error},
+            "message": f"{error:.3g} away from PyTorch's result at this size",
+        }, None
+    return {"status": Status.PASSED, "config": dict(config), "errors": {"to_torch": error}}, lambda: run(*call.values())
+
+
+LIMIT = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 2e-2}  # two roundings and PyTorch's own error between two right answers
+
+
+def distance(spec: OpSpec, run: Callable[..., Any], call: dict[str, Any], own: Run | None) -> float:
+    """Relative error against PyTorch's own result at the bench size, where float64 would not fit; the gate has judged the small ones."""
+    with torch.no_grad(), gate.poisoned():
+        ours = gate.outcome(spec, run, call)
+    if own is None or any(a.mutated for a in spec.args.values()):
+        return 0.0
+    theirs = own()
+    worst = 0.0
+    for a, b in zip(ours, theirs if isinstance(theirs, (tuple, list)) else [theirs]):
+        a, b = a.float(), b.float()
+        worst = max(worst, float((a - b).norm() / b.norm().clamp_min(1e-30))) if a.numel() else worst
+    return worst if worst == worst else float("inf")
+
+
+def peer_run(spec: OpSpec, case: Case, call: dict[str, Any], where: torch.device, compiled: bool) -> Run | None:
+    """PyTorch's own operator on the same inputs; of a gradient, the backward alone of a graph that is kept."""
+    function = (spec.forward or spec).peer
+    if function is None:
+        return None
+    if compiled:
+        torch._dynamo.reset()
+        torch._functorch.config.donated_buffer = False  # the graph is walked more than once
+        function = torch.compile(function, dynamic=False)
+    if spec.forward is None:
+        return lambda: function(**call)
+    inputs = spec.forward.draw(case, 0, where)
+    assert spec.forward.backward is not None
+    leaves = {n: inputs[n].detach().requires_grad_() for n in spec.forward.backward.grads if inputs[n] is not None}
+    upstream = call[f"d{next(iter(spec.forward.returns))}"]
+    with torch.enable_grad():
+        out = function(**{**inputs, **leaves})
+    targets = list(leaves.values())
+    return lambda: torch.autograd.grad(out, targets, upstream.to(out.dtype), retain_graph=True)
+
+
+def _host(session: Session, op: Op, against: list[str]) -> list[Record]:
+    """Host microseconds of an eager call without gradient, on a tensor so small that nothing else costs."""
+    case = next((c for c in op.spec.cases if "smoke" in c.use and c.dtype == torch.bfloat16), None)
+    if case is None or op.spec.forward is not None or session.where.type != "cuda":
+        return []
+    call = op.spec.draw(case, 0, session.where)
+    args = tuple(call.values())
+    versions: dict[str, Run] = {op.choose(call).kernel.name: lambda: op(*args)}
+    if "torch" in against and op.spec.peer is not None:
+        peer = op.spec.peer
+        versions["peer.torch"] = lambda: peer(*args)
+    with torch.no_grad():
+        costs = {n: timing.host(run, session.where) for n, run in versions.items()}
+    return [
+        session.record(op, n, f"host-{case.id}", status=Status.PASSED, method="host time a call, perf_counter", extra={"host_us": us})
+        for n, us in costs.items()
+    ]
+
+
+def table(records: list[Record]) -> Table:
+    made = Table("operator", "case", "kernel", "us", "GB/s", "TFLOP/s", "of ceiling", "")
+    for r in records:
+        note = (
+            f"host {r.extra['host_us']:.1f} us" if "host_us" in r.extra else "" if r.status == Status.PASSED else f"{r.status}: {r.message}"
+        )
+        figures = [f"{r.us[1]:.1f}", f"{r.gbps:.0f}", f"{r.tflops:.1f}", f"{r.of_ceiling:.0%}"] if r.us and r.gbps is not None else [""] * 4
+        made.add_row(r.op, r.case, r.kernel, *figures, note)
+    return made

@@ -1,0 +1,82 @@
+"""What this machine can do and what is missing, in sentences."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+from rooftile.core import device as dev
+from rooftile.core import tune
+from rooftile.core.record import cache_folder, read
+
+RANGES = {"torch": ((2, 11), (2, 16)), "triton": ((3, 6), (3, 10))}
+
+
+def examine() -> list[dict[str, Any]]:
+    findings: list[dict[str, Any]] = []
+
+    def say(ok: bool, sentence: str) -> None:
+        findings.append({"ok": ok, "sentence": sentence})
+
+    say(sys.version_info >= (3, 11), f"Python {platform.python_version()} (3.11 or later is needed)")
+    for package, (low, high) in RANGES.items():
+        _package(say, package, low, high)
+    _gpu(say)
+    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
+    say(
+        compiler is not None,
+        f"a C compiler is {'at hand' if compiler else 'missing'}: Triton builds its launcher with one, torch.compile its CPU code",
+    )
+    for package, purpose in {
+        "ml_dtypes": "the Triton interpreter (rooftile check --device cpu)",
+        "tiktoken": "GPT-2 tokens (rooftile train --tokenizer gpt2)",
+    }.items():
+        there = importlib.util.find_spec(package) is not None
+        say(there, f"{package} is {'installed' if there else 'not installed: pip install ' + package}; it serves {purpose}")
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        say(os.access(folder, os.W_OK), f"tuning results and ceilings are kept in {folder}")
+    except OSError as error:
+        say(False, f"the cache folder {folder} cannot be made ({error.strerror}); set ROOFTILE_CACHE to a folder that can")
+    return findings
+
+
+def _package(say: Any, package: str, low: tuple[int, int], high: tuple[int, int]) -> None:
+    try:
+        found = version(package)
+    except PackageNotFoundError:
+        return say(False, f"{package} is not installed; {low[0]}.{low[1]} or later is needed")
+    major, minor = (int(x) for x in found.split("+")[0].split(".")[:2])
+    return say(
+        low <= (major, minor) < high, f"{package} {found} (tested from {low[0]}.{low[1]} up to but not including {high[0]}.{high[1]})"
+    )
+
+
+def _gpu(say: Any) -> None:
+    if not torch.cuda.is_available():
+        why = "this PyTorch is a CPU build" if torch.version.cuda is None else "the driver shows no device"
+        return say(
+            False,
+            f"no CUDA device: {why}; operators run their PyTorch references, Triton kernels can be interpreted and compiled but not run",
+        )
+    for i in range(torch.cuda.device_count()):
+        major, minor = torch.cuda.get_device_capability(i)
+        p = torch.cuda.get_device_properties(i)
+        say(
+            major >= 8,
+            f"cuda:{i} is {p.name}, sm_{major}{minor}, {p.multi_processor_count} multiprocessors, {p.total_memory / 2**30:.0f} GiB (sm_80 or later is needed)",
+        )
+    name = dev.slug(torch.device("cuda", 0))
+    entries = sum(1 for _ in read(tune.path(name))) + sum(1 for _ in read(tune.shipped(name)))
+    return say(
+        entries > 0,
+        f"{entries} tuned choices are known for {name}; {'rooftile tune adds more' if entries else 'heuristics choose until rooftile tune has run'}",
+    )

@@ -1,0 +1,61 @@
+"""The records as a whole: the latest of each, and which speak of a kernel that is no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import rooftile.ops  # noqa: F401  fills OPS
+from rooftile.core.kernel import OPS
+from rooftile.core.record import Record, digest_of, read
+
+
+def every(folder: Path) -> Iterator[tuple[str, Record]]:
+    """(device, record) in the order they were written."""
+    for file in sorted(folder.glob("*/*.jsonl")):
+        for r in read(file):
+            yield file.parent.name, r
+
+
+def latest(folder: Path) -> dict[tuple[str, str, str], list[Record]]:
+    """(device, operator, case) -> the records of the last run that measured it, so that what is compared was interleaved."""
+    table: dict[tuple[str, str, str], list[Record]] = {}
+    for device, r in every(folder):
+        known = table.setdefault((device, r.op, r.case), [])
+        if known and known[0].run != r.run:
+            known.clear()
+        known.append(r)
+    return table
+
+
+def is_stale(r: Record) -> bool:
+    """A peer's record never goes stale by our doing; ours does once the kernel's sources have changed or the kernel is gone."""
+    if not r.digest:
+        return False
+    op = OPS.get(r.op)
+    kernel = {k.name: k for k in op.kernels}.get(r.kernel) if op is not None else None
+    if r.op.startswith("train."):
+        from rooftile.workbench.training_records import training_digest
+
+        return r.digest != training_digest()
+    return kernel is None or digest_of(kernel.run) != r.digest
+
+
+def overview(folder: Path, only_stale: bool) -> list[dict[str, Any]]:
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is no folder of records")
+    rows = [
+        {
+            "device": device,
+            "op": r.op,
+            "kernel": r.kernel,
+            "case": r.case,
+            "us": r.us[1] if r.us else None,
+            "run": r.run,
+            "stale": is_stale(r),
+        }
+        for (device, _, _), records in latest(folder).items()
+        for r in records
+    ]
+    return [r for r in rows if r["stale"] or not only_stale]

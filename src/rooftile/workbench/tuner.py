@@ -1,0 +1,70 @@
+"""`rooftile tune`: every kernel and every config on the bench cases; the fastest right one is remembered for this device."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+from rooftile.core import device as dev
+from rooftile.core import timing, tune
+from rooftile.core.kernel import Op
+from rooftile.core.record import Record, Status, append
+from rooftile.workbench import gatekeeper
+from rooftile.workbench.bench import LIMIT, Session, distance, peer_run
+
+
+def tune_ops(names: list[str], only: str, ship: bool, progress: Console | None) -> list[Record]:
+    if not torch.cuda.is_available():
+        raise ValueError("tuning needs a CUDA device, this machine has 0; without tuned records the heuristics choose")
+    session = Session("cuda")
+    ops = gatekeeper.named(names)
+    todo = [
+        (op, c)
+        for op in ops
+        if sum(max(1, len(k.configs)) for k in op.kernels[:-1]) > 1
+        for c in op.spec.cases
+        if "bench" in c.use and only in c.id
+    ]
+    winners = []
+    with Progress(console=progress or Console(quiet=True), transient=True) as bar:
+        task = bar.add_task("tuning", total=len(todo))
+        for op, case in todo:
+            bar.update(task, advance=1, description=f"{op.spec.name} {case.id}")
+            winner = _fastest(session, op, op.spec.draw(case, 0, session.where), case)
+            if winner is not None:
+                winners.append(winner)
+                name = dev.slug(session.where)
+                append(tune.shipped(name), [winner]) if ship else tune.remember(name, [winner])
+                op.forget()
+    return winners
+
+
+def _fastest(session: Session, op: Op, call: dict[str, Any], case: Any) -> Record | None:
+    own = peer_run(op.spec, case, call, session.where, compiled=False)
+    versions: dict[str, Any] = {}
+    who: dict[str, tuple[str, dict[str, Any]]] = {}
+    for kernel in op.kernels[:-1]:
+        if kernel.refuse(call) is not None or session.green(op, kernel):
+            continue
+        for config in kernel.configs or ({},):
+            run = kernel.bound(config)
+            try:
+                right = distance(op.spec, run, call, own) <= LIMIT[op.spec.io(call)]
+            except Exception:  # a config that does not fit this device is no candidate here
+                continue
+            if right:
+                name = f"{kernel.name} {dict(config)}"
+                versions[name], who[name] = partial(run, *call.values()), (kernel.name, dict(config))
+    if not versions:
+        return None
+    with torch.no_grad():
+        compared = timing.compare(versions, session.where, budget_ms=40)
+    name = min(compared.timings, key=lambda n: compared.timings[n].us)
+    t = compared.timings[name]
+    others = {n: round(x.us, 2) for n, x in sorted(compared.timings.items(), key=lambda i: i[1].us)}
+    return session.record(op, who[name][0], tune.key(call), status=Status.PASSED, config=who[name][1], us=(t.p20, t.us, t.p80),
+                          method=compared.method, extra={"tried": others})  # fmt: skip
