@@ -71,7 +71,7 @@ class Op:
 
     def __init__(self, spec: OpSpec, *kernels: Kernel, backward: tuple[Kernel, ...] = ()):
         self.spec = spec
-        self.kernels = (*kernels, Kernel("reference", spec.reference, "plain PyTorch, the definition"))
+        self.kernels = (*kernels, Kernel("reference", _contiguous(spec.reference), "plain PyTorch, the definition"))
         self.backward = Op(spec.gradient, *backward) if spec.gradient is not None else None
         self.names = tuple(spec.signature.parameters)
         self.plan = register.Plan(spec) if spec.gradient is not None else None
@@ -139,6 +139,17 @@ class Op:
     def forget(self) -> None:
         """Drop remembered choices: the tuning cache or a force has changed."""
         self._memo.clear()
+
+
+def _contiguous(reference: Callable[..., Any]) -> Callable[..., Any]:
+    """Results are contiguous whoever computes them; PyTorch lets strides follow the inputs."""
+
+    @functools.wraps(reference)
+    def run(*args: Any) -> Any:
+        result = reference(*args)
+        return tuple(t.contiguous() for t in result) if isinstance(result, tuple) else result if result is None else result.contiguous()
+
+    return run
 
 
 def _key(args: Sequence[Any]) -> tuple[Any, ...]:

@@ -148,8 +148,9 @@ def distance(spec: OpSpec, run: Callable[..., Any], call: dict[str, Any], own: R
 
 def peer_run(spec: OpSpec, case: Case, call: dict[str, Any], where: torch.device, compiled: bool) -> Run | None:
     """PyTorch's own operator on the same inputs; of a gradient, the backward alone of a graph that is kept."""
-    function = (spec.forward or spec).peer
-    if function is None:
+    forward = spec.forward or spec
+    function = forward.peer
+    if function is None or (spec.forward is not None and forward.backward is not None and forward.backward.identity):
         return None
     if compiled:
         torch._dynamo.reset()
@@ -177,7 +178,7 @@ def _host(session: Session, op: Op, against: list[str]) -> list[Record]:
     versions: dict[str, Run] = {op.choose(call).kernel.name: lambda: op(*args)}
     if "torch" in against and op.spec.peer is not None:
         peer = op.spec.peer
-        versions["peer.torch"] = lambda: peer(*args)
+        versions["peer.torch"] = lambda: peer(**call)
     with torch.no_grad():
         costs = {n: timing.host(run, session.where) for n, run in versions.items()}
     return [

@@ -20,6 +20,13 @@ def _one_row_a_tensor(call: Call, dims) -> None:
         raise ValueError(f"adamw: hyper is {list(call['hyper'].shape)}, needs {[len(call['params']), 4]}: a row a tensor")
 
 
+def _fused(params, grads, exp_avgs, exp_avg_sqs, hyper, beta1, beta2, eps):
+    """PyTorch's fused AdamW. It takes one rate for all tensors: right for timing, and the gate measures against the reference."""
+    steps = [torch.full((), 3.0, device=hyper.device) for _ in params]
+    torch._fused_adamw_(params, grads, exp_avgs, exp_avg_sqs, [], steps, lr=1e-2, beta1=beta1, beta2=beta2, weight_decay=0.1,
+                        eps=eps, amsgrad=False, maximize=False)  # fmt: skip
+
+
 def _gpt2(n=12, d=768, v=50304, t=1024):
     block = ((3 * d, d), (3 * d,), (d, d), (d,), (4 * d, d), (4 * d,), (d, 4 * d), (d,), (d,), (d,), (d,), (d,))
     return ((v, d), (t, d), *block * n, (d,), (d,))
@@ -46,6 +53,7 @@ SPEC = OpSpec(
         Case({"P": _gpt2()}, torch.float32, use=("bench",), why="GPT-2 124M, 148 tensors"),
         Case({"P": ((2**28,),)}, torch.float32, use=("bench",), why="anchor: 268 million float32"),
     ),
+    peer=_fused,
     dtypes=(torch.float32, torch.bfloat16),
     families=("scaled_rows", "all_equal"),
     flops=lambda d: 12 * sum(torch.Size(s).numel() for s in d["P"]),
