@@ -8,6 +8,6 @@ from rooftile.ops.gemm.api import Linear, gemm, linear
 from rooftile.ops.softmax.api import Softmax, softmax
 from rooftile.ops.vector_add.api import vector_add
 
-__all__ = ["AdamW", "GELU", "Linear", "Softmax", "adamw", "attention", "gelu", "gemm", "linear", "softmax", "vector_add"]
+__all__ = ["GELU", "AdamW", "Linear", "Softmax", "adamw", "attention", "gelu", "gemm", "linear", "softmax", "vector_add"]
 
 force_from_environment()

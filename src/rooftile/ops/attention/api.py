@@ -3,9 +3,9 @@ from torch import Tensor
 from rooftile.core.kernel import Op
 from rooftile.ops.attention.cudnn_kernels import CUDNN, CUDNN_BACKWARD
 from rooftile.ops.attention.spec import SPEC
-from rooftile.ops.attention.triton_kernels import TRITON, TRITON_32, TRITON_BACKWARD, TRITON_BACKWARD_32
+from rooftile.ops.attention.triton_kernels import KERNELS, KERNELS_BACKWARD
 
-_attention = Op(SPEC, TRITON, TRITON_32, CUDNN, backward=(TRITON_BACKWARD, TRITON_BACKWARD_32, CUDNN_BACKWARD))
+_attention = Op(SPEC, *KERNELS, CUDNN, backward=(*KERNELS_BACKWARD, CUDNN_BACKWARD))
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: float | None = None) -> Tensor:

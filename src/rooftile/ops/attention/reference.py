@@ -29,7 +29,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> tu
     lse = wq.new_full((q.shape[0], q.shape[2], q.shape[1]), -math.inf)
     for rows, scores in _scores(wq, wk, causal, scale):
         lse[:, :, rows] = torch.logsumexp(scores, -1)
-        out[:, rows] = torch.einsum("bhts,bshd->bthd", _softmax(scores, lse[:, :, rows]), wv)
+        p = torch.softmax(scores, -1).masked_fill(lse[:, :, rows, None] == -math.inf, 0.0)
+        out[:, rows] = torch.einsum("bhts,bshd->bthd", p, wv)
     return out.to(q.dtype), lse
 
 
@@ -37,20 +38,15 @@ def attention_backward(
     dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     g, wq, wk, wv = wide(dout), wide(q), wide(k), wide(v)
-    dq, dk, dv = torch.zeros_like(wq), torch.zeros_like(wk), torch.zeros_like(wv)
+    dq, dk, dv = wq.new_zeros(q.shape), wk.new_zeros(k.shape), wv.new_zeros(v.shape)
     delta = (g * wide(out)).sum(-1).transpose(1, 2)
     for rows, scores in _scores(wq, wk, causal, scale):
-        p = _softmax(scores, lse[:, :, rows])
+        p = torch.exp(scores - torch.where(lse == -math.inf, 0.0, lse)[:, :, rows, None])  # a row that sees nothing: exp(-inf) = 0
         ds = p * (torch.einsum("bthd,bshd->bhts", g[:, rows], wv) - delta[:, :, rows, None]) * scale
         dv += torch.einsum("bhts,bthd->bshd", p, g[:, rows])
         dk += torch.einsum("bhts,bthd->bshd", ds, wq[:, rows])
         dq[:, rows] = torch.einsum("bhts,bshd->bthd", ds, wk)
-    return dq.to(q.dtype).contiguous(), dk.to(k.dtype).contiguous(), dv.to(v.dtype).contiguous()
-
-
-def _softmax(scores: Tensor, lse: Tensor) -> Tensor:
-    """exp(scores - lse); a row that sees nothing (lse = -inf) gives zeros."""
-    return torch.exp(scores - torch.where(lse == -math.inf, 0.0, lse)[..., None])
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Tensor:

@@ -48,7 +48,7 @@ SPEC = OpSpec(
         *(case(b, t, t, h, d, c, why, ("bench",), torch.bfloat16) for b, t, h, d, why in BENCH for c in (True, False)),
     ),
     peer=sdpa,
-    families=("scaled_rows", "large", "all_equal"),  # NaN: a masked key's NaN reaches PyTorch's out, and here only its own tile
+    families=(),  # scores of 1e4 and more leave a gradient no digits in any precision; tests/ops has the forward at such scores
     flops=lambda d: 4 * pairs(d) * d["D"],
     autocast=True,
     backward=Backward(attention_backward, grads=("q", "k", "v"), flops=lambda d: 10 * pairs(d) * d["D"]),

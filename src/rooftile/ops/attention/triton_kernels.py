@@ -4,8 +4,8 @@ Forward: a program owns BLOCK_M queries and walks the keys with a running maximu
 program sees run in a loop without masks; the few on the diagonal and at the ragged end follow in a second one, with them.
 
 Backward: two kernels and no atomics, so the same bits every time, at 14 D operations a pair instead of 10 D: scores are made twice.
-`_queries` owns queries and makes dq; it has dout and out in hand anyway, so it also leaves delta = rowsum(out dout). `_keys`
-owns keys and makes dk and dv on transposed scores, so that p and ds are first factors and never leave the registers.
+`_queries` owns queries and makes dq; it has dout and out in hand anyway, so it also leaves delta = rowsum(out dout) and lse to
+base 2. `_keys` owns keys and makes dk and dv on transposed scores, so that p and ds are first factors and never leave the registers.
 
 Programs of one head are neighbours (their K and V stay in the L2) and, causal, the longest of them starts first.
 """
@@ -142,7 +142,7 @@ def _queries_of(rDq, rQ, rDout, rLse, rDelta, at_k, at_v, step_k, step_v, first,
 
 
 @triton.jit
-def _queries(gDout, gQ, gK, gV, gOut, gLse, gDelta, gDq, H, T, S, scale, scale_log2, stride_gb, stride_gt, stride_gh, stride_qb,
+def _queries(gDout, gQ, gK, gV, gOut, gLse, gLse2, gDelta, gDq, H, T, S, scale, scale_log2, stride_gb, stride_gt, stride_gh, stride_qb,
              stride_qt, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh, stride_ob, stride_ot, stride_oh,
              CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
     tiles = tl.cdiv(T, BLOCK_M)
@@ -159,6 +159,7 @@ def _queries(gDout, gQ, gK, gV, gOut, gLse, gDelta, gDq, H, T, S, scale, scale_l
     tl.store(gDelta + i_bh.to(tl.int64) * T + i_m, rDelta, mask=i_m < T)
     rQ = _load(_rows(gQ, i_b, i_h, first, stride_qb, stride_qt, stride_qh, BLOCK_M, BLOCK_D), i_m, T, True, D, BLOCK_D)
     rLse = tl.load(gLse + i_bh.to(tl.int64) * T + i_m, mask=i_m < T, other=float("inf")) * 1.4426950408889634  # log2 e
+    tl.store(gLse2 + i_bh.to(tl.int64) * T + i_m, rLse, mask=i_m < T)
     at_k = _rows(gK, i_b, i_h, 0, stride_kb, stride_ks, stride_kh, BLOCK_N, BLOCK_D)
     at_v = _rows(gV, i_b, i_h, 0, stride_vb, stride_vs, stride_vh, BLOCK_N, BLOCK_D)
     width = tl.full([], BLOCK_N, tl.int64)
@@ -175,21 +176,21 @@ def _queries(gDout, gQ, gK, gV, gOut, gLse, gDelta, gDq, H, T, S, scale, scale_l
 
 
 @triton.jit
-def _keys_of(rDk, rDv, rK, rV, at_q, at_dout, gLse, gDelta, step_q, step_g, first, last, i_n, T, shift, scale_log2,
+def _keys_of(rDk, rDv, rK, rV, at_q, at_dout, gLse2, gDelta, step_q, step_g, first, last, i_n, T, shift, scale_log2,
              MASKED: tl.constexpr, EVEN_T: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr):  # fmt: skip
     for start in range(first, last, BLOCK_M):
         i_m = start + tl.arange(0, BLOCK_M)
         rQ = _load(at_q, i_m, T, not EVEN_T, D, BLOCK_D)
         rDout = _load(at_dout, i_m, T, not EVEN_T, D, BLOCK_D)
         if EVEN_T:
-            rLse = tl.load(gLse + i_m)
+            rLse = tl.load(gLse2 + i_m)
             rDelta = tl.load(gDelta + i_m)
         else:
-            rLse = tl.load(gLse + i_m, mask=i_m < T, other=float("inf"))  # exp(s - inf): no query, no weight
+            rLse = tl.load(gLse2 + i_m, mask=i_m < T, other=float("inf"))  # exp(s - inf): no query, no weight
             rDelta = tl.load(gDelta + i_m, mask=i_m < T, other=0.0)
         rS = tl.dot(rK, tl.trans(rQ), input_precision="ieee")
         rDp = tl.dot(rV, tl.trans(rDout), input_precision="ieee")
-        rP = tl.exp2(rS * scale_log2 - (rLse * 1.4426950408889634)[None, :])
+        rP = tl.exp2(rS * scale_log2 - rLse[None, :])
         if MASKED:
             rP = tl.where(i_n[:, None] <= i_m[None, :] + shift, rP, 0.0)
         rDv = tl.dot(rP.to(rDout.dtype), rDout, rDv, input_precision="ieee")
@@ -201,7 +202,7 @@ def _keys_of(rDk, rDv, rK, rV, at_q, at_dout, gLse, gDelta, step_q, step_g, firs
 
 
 @triton.jit
-def _keys(gDout, gQ, gK, gV, gLse, gDelta, gDk, gDv, H, T, S, scale, scale_log2, stride_gb, stride_gt, stride_gh, stride_qb, stride_qt,
+def _keys(gDout, gQ, gK, gV, gLse2, gDelta, gDk, gDv, H, T, S, scale, scale_log2, stride_gb, stride_gt, stride_gh, stride_qb, stride_qt,
           stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh, CAUSAL: tl.constexpr, EVEN_T: tl.constexpr,
           D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
     tiles = tl.cdiv(S, BLOCK_N)
@@ -224,12 +225,12 @@ def _keys(gDout, gQ, gK, gV, gLse, gDelta, gDk, gDv, H, T, S, scale, scale_log2,
     at_dout = _rows(gDout, i_b, i_h, some, stride_gb, stride_gt, stride_gh, BLOCK_M, BLOCK_D)
     width = tl.full([], BLOCK_M, tl.int64)
     step_q, step_g = width * stride_qt, width * stride_gt
-    gLse += i_bh.to(tl.int64) * T
+    gLse2 += i_bh.to(tl.int64) * T
     gDelta += i_bh.to(tl.int64) * T
     if CAUSAL:
-        rDk, rDv, at_q, at_dout = _keys_of(rDk, rDv, rK, rV, at_q, at_dout, gLse, gDelta, step_q, step_g, some, min(every, T), i_n, T,
+        rDk, rDv, at_q, at_dout = _keys_of(rDk, rDv, rK, rV, at_q, at_dout, gLse2, gDelta, step_q, step_g, some, min(every, T), i_n, T,
                                            S - T, scale_log2, True, EVEN_T, D, BLOCK_D, BLOCK_M)  # fmt: skip
-    rDk, rDv, at_q, at_dout = _keys_of(rDk, rDv, rK, rV, at_q, at_dout, gLse, gDelta, step_q, step_g, every, T, i_n, T,
+    rDk, rDv, at_q, at_dout = _keys_of(rDk, rDv, rK, rV, at_q, at_dout, gLse2, gDelta, step_q, step_g, every, T, i_n, T,
                                        S - T, scale_log2, False, EVEN_T, D, BLOCK_D, BLOCK_M)  # fmt: skip
     i_d = tl.arange(0, BLOCK_D)[None, :]
     mask = (i_n[:, None] < S) & (i_d < D)
@@ -257,14 +258,14 @@ def attention_backward(dout, q, k, v, out, lse, causal, scale, *, config):
     dout, q, k, v, out, lse = *map(_dense, (dout, q, k, v, out)), lse.contiguous()
     (b, t, h, d), s = q.shape, k.shape[1]
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
-    delta = torch.empty_like(lse)
+    lse2, delta = torch.empty_like(lse), torch.empty_like(lse)
     both = {"CAUSAL": causal, "D": d, "BLOCK_D": power_of_2(d)}
     m, n, warps, stages = (config[f"dq_{x}"] for x in ("m", "n", "warps", "stages"))
-    launch(_queries, (cdiv(t, m) * b * h,), dout, q, k, v, out, lse, delta, dq, h, t, s, scale, scale * LOG2E, *dout.stride()[:3],
+    launch(_queries, (cdiv(t, m) * b * h,), dout, q, k, v, out, lse, lse2, delta, dq, h, t, s, scale, scale * LOG2E, *dout.stride()[:3],
            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], **both, BLOCK_M=m, BLOCK_N=n,
            num_warps=warps, num_stages=stages)  # fmt: skip
     m, n, warps, stages = (config[f"dkv_{x}"] for x in ("m", "n", "warps", "stages"))
-    launch(_keys, (cdiv(s, n) * b * h,), dout, q, k, v, lse, delta, dk, dv, h, t, s, scale, scale * LOG2E, *dout.stride()[:3],
+    launch(_keys, (cdiv(s, n) * b * h,), dout, q, k, v, lse2, delta, dk, dv, h, t, s, scale, scale * LOG2E, *dout.stride()[:3],
            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], **both, EVEN_T=t % m == 0, BLOCK_M=m, BLOCK_N=n,
            num_warps=warps, num_stages=stages)  # fmt: skip
     return dq, dk, dv
@@ -278,38 +279,47 @@ def _tiles(dq, dkv):
     return {f"{name}_{x}": value for name, tile in (("dq", dq), ("dkv", dkv)) for x, value in zip(("m", "n", "warps", "stages"), tile)}
 
 
-FORWARD_CONFIGS = (
+FORWARD = (  # D <= 64
     _tile(128, 64, 4, 3),
     _tile(128, 128, 8, 2),
     _tile(128, 64, 8, 3),
     _tile(64, 64, 4, 3),
     _tile(128, 32, 4, 4),
 )
-BACKWARD_CONFIGS = (
-    _tiles((128, 64, 8, 2), (64, 128, 8, 2)),
-    _tiles((64, 64, 4, 3), (64, 64, 4, 3)),
-    _tiles((128, 64, 8, 3), (64, 128, 8, 3)),
-    _tiles((128, 32, 4, 3), (32, 128, 4, 3)),
+FORWARD_WIDE = (  # D <= 128
+    _tile(128, 128, 8, 2),
+    _tile(128, 64, 8, 3),
+    _tile(64, 64, 4, 3),
+    _tile(128, 32, 4, 4),
 )
-FORWARD_32 = (_tile(32, 32, 4, 1),)
-BACKWARD_32 = (_tiles((32, 32, 4, 1), (32, 32, 4, 1)),)
+BACKWARD = (
+    _tiles((64, 64, 4, 3), (64, 64, 4, 2)),
+    _tiles((128, 64, 8, 2), (64, 128, 8, 2)),
+    _tiles((64, 64, 4, 3), (32, 64, 4, 3)),
+    _tiles((128, 128, 8, 2), (64, 128, 8, 3)),
+    _tiles((64, 128, 4, 2), (32, 128, 8, 3)),
+)
+BACKWARD_WIDE = (
+    _tiles((128, 64, 8, 2), (32, 128, 8, 2)),
+    _tiles((128, 64, 8, 2), (64, 64, 8, 2)),
+    _tiles((64, 64, 4, 2), (32, 64, 4, 2)),
+    _tiles((128, 32, 8, 2), (32, 128, 8, 3)),
+)
+FORWARD_32 = (_tile(32, 32, 8, 1),)
+BACKWARD_32 = (_tiles((32, 32, 8, 1), (32, 32, 8, 1)),)
+# A fused multiply-add product keeps whole rows of both factors in registers: at D = 128, q and dout alone fill them.
+SPILLS_32 = Limits(spill_bytes=512)
 
 
-def _pick_forward(call):
-    return FORWARD_CONFIGS[0 if call["q"].shape[-1] <= 64 else 1]
-
-
-def _pick_backward(call):
-    return BACKWARD_CONFIGS[0]
-
-
-def _refuse(wanted):
+def _refuse(floats, low, high):
     def refuse(call):
         q, d = call["q"], call["q"].shape[-1]
-        if (q.dtype == torch.float32) != wanted:
-            return "16-bit tensors are for triton, on the tensor cores" if wanted else "float32 is for triton.float32"
-        if d % 16 or d > 128 or d == 0:
+        if (q.dtype == torch.float32) != floats:
+            return "16-bit tensors are for the tensor cores of the other kernels" if floats else "float32 is for triton.float32"
+        if d % 16 or not 0 < d <= 128:
             return f"D={d} is not a multiple of 16 up to 128"
+        if not low < d <= high:
+            return f"D={d} is for {'triton.wide' if d > high else 'triton'}"
         if not call["scale"] > 0:
             return f"scale={call['scale']} is not positive, and the running maximum is taken before scaling"
         return off_gpu(q)
@@ -317,7 +327,15 @@ def _refuse(wanted):
     return refuse
 
 
-TRITON = Kernel("triton", attention, "running softmax, whole tiles without masks, longest first", _refuse(False), FORWARD_CONFIGS, _pick_forward)
-TRITON_32 = Kernel("triton.float32", attention, "the same with plain fused multiply-adds: no tf32", _refuse(True), FORWARD_32)
-TRITON_BACKWARD = Kernel("triton", attention_backward, "dq, then dk and dv: no atomics", _refuse(False), BACKWARD_CONFIGS, _pick_backward)
-TRITON_BACKWARD_32 = Kernel("triton.float32", attention_backward, "the same in true float32", _refuse(True), BACKWARD_32)
+def _ladder(run, narrow, wide, narrow_configs, wide_configs, configs_32, limits_32):
+    return (
+        Kernel("triton", run, narrow, _refuse(False, 0, 64), narrow_configs),
+        Kernel("triton.wide", run, wide, _refuse(False, 64, 128), wide_configs),
+        Kernel("triton.float32", run, "true float32: fused multiply-adds, no tf32", _refuse(True, 0, 128), configs_32, limits=limits_32),
+    )
+
+
+KERNELS = _ladder(attention, "running softmax; whole tiles without masks, longest program first", "the same for 64 < D <= 128",
+                  FORWARD, FORWARD_WIDE, FORWARD_32, Limits())  # fmt: skip
+KERNELS_BACKWARD = _ladder(attention_backward, "dq, then dk and dv: seven products, no atomics", "the same for 64 < D <= 128",
+                           BACKWARD, BACKWARD_WIDE, BACKWARD_32, SPILLS_32)  # fmt: skip
