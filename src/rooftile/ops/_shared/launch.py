@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
@@ -28,6 +29,16 @@ def launch(kernel: Any, grid: tuple[int, ...], first: Tensor, *args: Any, **meta
             kernel[grid](first, *args, **meta)
     else:
         kernel[grid](first, *args, **meta)
+
+
+@functools.lru_cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def resident(x: Tensor, per: int) -> int:
+    """Programs of a persistent grid: `per` on each multiprocessor. Interpreted: 2, so that every program loops."""
+    return per * _processors(x.device) if x.is_cuda else 2 if INTERPRETED else 132 * per
 
 
 def rows(x: Tensor) -> tuple[Tensor, int, int, int]:
