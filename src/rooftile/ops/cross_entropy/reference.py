@@ -26,7 +26,8 @@ def cross_entropy(
     logsum, miss = total.log(), rest / total
     row = torch.where(known == peak, rest.log1p(), peak - known + logsum)
     if label_smoothing:
-        row = (1 - label_smoothing) * row + label_smoothing * (peak + logsum - x.mean(1))
+        near = torch.where(known.isfinite(), known, 0)  # differences to the target's logit: their mean does not cancel
+        row = row - label_smoothing * (x - near[:, None]).mean(1)
     row, peak, logsum, miss = (torch.where(counts, torch.where(inside, v, torch.nan), 0) for v in (row, peak, logsum, miss))
     count = counts.sum().to(x.dtype) if reduction == "mean" else x.new_ones(())
     loss = row if reduction == "none" else row.sum() / count
@@ -49,6 +50,20 @@ def cross_entropy_backward(
     p = torch.where(hit, label_smoothing - miss[:, None], p) - label_smoothing / max(1, x.shape[1])
     scale = (dloss / count).expand(x.shape[0])
     return torch.where(counts[:, None], p * scale[:, None], 0).to(logits.dtype)
+
+
+def cross_entropy_overwrite(
+    dloss: Tensor,
+    logits: Tensor,
+    target: Tensor,
+    count: Tensor,
+    peak: Tensor,
+    logsum: Tensor,
+    miss: Tensor,
+    ignore_index: int,
+    label_smoothing: float,
+) -> None:
+    logits.copy_(cross_entropy_backward(dloss, logits, target, count, peak, logsum, miss, ignore_index, label_smoothing))
 
 
 def _rows(logits: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
