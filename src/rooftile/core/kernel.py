@@ -71,7 +71,7 @@ class Op:
 
     def __init__(self, spec: OpSpec, *kernels: Kernel, backward: tuple[Kernel, ...] = ()):
         self.spec = spec
-        self.kernels = (*kernels, Kernel("reference", spec.reference, "plain PyTorch, the definition"))
+        self.kernels = (*kernels, Kernel("reference", _contiguous(spec.reference), "plain PyTorch, the definition"))
         self.backward = Op(spec.gradient, *backward) if spec.gradient is not None else None
         self.names = tuple(spec.signature.parameters)
         self.plan = register.Plan(spec) if spec.gradient is not None else None
@@ -110,6 +110,7 @@ class Op:
         return choice.kernel.bound(choice.config)
 
     def choose(self, call: Call) -> Choice:
+        _force_from_environment()
         name = _forced.get(self.spec.name) or _forced.get(self.spec.name.removesuffix("_backward"))
         if name is not None and (name in {k.name for k in self.kernels} or self.spec.name in _forced):
             kernel = self.kernel(name)
@@ -141,6 +142,17 @@ class Op:
         self._memo.clear()
 
 
+def _contiguous(reference: Callable[..., Any]) -> Callable[..., Any]:
+    """Results are contiguous whoever computes them; PyTorch lets strides follow the inputs."""
+
+    @functools.wraps(reference)
+    def run(*args: Any) -> Any:
+        result = reference(*args)
+        return tuple(t.contiguous() for t in result) if isinstance(result, tuple) else result if result is None else result.contiguous()
+
+    return run
+
+
 def _key(args: Sequence[Any]) -> tuple[Any, ...]:
     key: list[Any] = []
     for a in args:
@@ -166,6 +178,7 @@ def nearest(name: str, known: Sequence[str], what: str) -> str:
 def forced(op: str, kernel: str) -> Iterator[None]:
     """Inside, `op` (and its backward, where it has a kernel of that name) uses this kernel or raises Refused."""
     OPS[nearest(op, list(OPS), "operator")].kernel(kernel)
+    _force_from_environment()
     before = dict(_forced)
     _forced[op] = kernel
     _forget_all()
@@ -177,13 +190,13 @@ def forced(op: str, kernel: str) -> Iterator[None]:
         _forget_all()
 
 
-def force_from_environment() -> None:
-    """ROOFTILE_FORCE=softmax:triton,gemm:cublas, read once when the operators are imported."""
+@functools.cache
+def _force_from_environment() -> None:
+    """ROOFTILE_FORCE=softmax:triton,gemm:cublas, read once, at the first choice."""
     for item in filter(None, os.environ.get("ROOFTILE_FORCE", "").split(",")):
         op, _, kernel = item.partition(":")
         OPS[nearest(op, list(OPS), "operator in ROOFTILE_FORCE")].kernel(kernel)
         _forced[op] = kernel
-    _forget_all()
 
 
 def _forget_all() -> None:

@@ -48,7 +48,7 @@ class Environment:
             :2
         ]
         return Environment(gpu, driver, torch.version.cuda or "", torch.__version__, _version("triton"), platform.python_version(),
-                           _command("git", "rev-parse", "--short", "HEAD"), clocks.splitlines()[0] if clocks else "")  # fmt: skip
+                           os.environ.get("ROOFTILE_COMMIT") or _command("git", "rev-parse", "--short", "HEAD"), clocks.splitlines()[0] if clocks else "")  # fmt: skip
 
 
 @dataclass(frozen=True)

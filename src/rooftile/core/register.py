@@ -28,14 +28,9 @@ def warn(sentence: str) -> None:
 
 
 def needs_second_door(args: Sequence[Any]) -> bool:
-    if (
-        torch.compiler.is_compiling()
-        or torch._C._len_torch_dispatch_stack()
-        or torch.is_autocast_enabled("cuda")
-        or torch.is_autocast_enabled("cpu")
-    ):
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._is_any_autocast_enabled():
         return True
-    return any(isinstance(a, Tensor) and type(a) not in _PLAIN for a in args)
+    return any(type(a) not in _PLAIN and isinstance(a, Tensor) for a in args)
 
 
 class Plan:
@@ -57,6 +52,7 @@ class Plan:
         self.order = [order.index(n) for n in wanted]
         self.grads = [inputs.index(n) for n in spec.backward.grads]
         self.count = len(inputs)
+        self.identity = spec.backward.identity
 
     def wants_grad(self, args: Sequence[Any]) -> bool:
         return any(args[i] is not None and args[i].requires_grad for i in self.grads)
@@ -64,7 +60,8 @@ class Plan:
     def save(self, ctx: Any, args: Sequence[Any], results: Sequence[Tensor]) -> None:
         ctx.save_for_backward(*(args[i] for i in self.saved_inputs), *(results[i] for i in self.saved_results))
         ctx.parameters = [args[i] for i in self.parameters]
-        ctx.results = [(r.shape, r.dtype, r.device) for r in (results[i] for i in self.takes)]
+        if len(self.takes) > 1:  # one may arrive without the other
+            ctx.results = [(results[i].shape, results[i].dtype, results[i].device) for i in self.takes]
         ctx.set_materialize_grads(False)
 
     def backward(self, ctx: Any, call: Callable[..., Any], grads: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
@@ -72,7 +69,10 @@ class Plan:
         taken = [grads[i] for i in self.takes]
         if all(g is None for g in taken):
             return tuple(out)
-        taken = [torch.zeros(s, dtype=t, device=d) if g is None else g for g, (s, t, d) in zip(taken, ctx.results)]
+        if len(taken) > 1:
+            taken = [torch.zeros(s, dtype=t, device=d) if g is None else g for g, (s, t, d) in zip(taken, ctx.results)]
+        if self.identity:
+            return tuple(taken[0] if i in self.grads and ctx.needs_input_grad[i + ctx.offset] else None for i in range(self.count))
         offered = [*taken, *ctx.saved_tensors, *ctx.parameters]
         made = call(*(offered[i] for i in self.order))
         for i, g in zip(self.grads, made if isinstance(made, (tuple, list)) else (made,)):

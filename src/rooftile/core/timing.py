@@ -114,7 +114,7 @@ def _gpu_clock(where: torch.device, cold: bool) -> Callable[[Callable[[], Any]],
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         if cold:
             flush.fill_(1)
-            torch.cuda._sleep(200_000)  # about 100 us for the host to get ahead even of a slow Python wrapper
+        torch.cuda._sleep(200_000)  # about 100 us for the host to get ahead even of a slow Python wrapper
         start.record()
         run()
         end.record()

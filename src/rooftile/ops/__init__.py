@@ -1,13 +1,28 @@
 """The operators: one folder each, one line here."""
 
-from rooftile.core.kernel import force_from_environment
+from rooftile.ops.adamw.api import AdamW, adamw
 from rooftile.ops.cross_entropy.api import CrossEntropyLoss, cross_entropy
 from rooftile.ops.dropout.api import Dropout, dropout
 from rooftile.ops.embedding.api import Embedding, embedding
+from rooftile.ops.gelu.api import GELU, gelu
 from rooftile.ops.layernorm.api import LayerNorm, layernorm
 from rooftile.ops.softmax.api import Softmax, softmax
 from rooftile.ops.vector_add.api import vector_add
 
-__all__ = ["CrossEntropyLoss", "Dropout", "Embedding", "LayerNorm", "Softmax", "cross_entropy", "dropout", "embedding", "layernorm", "softmax", "vector_add"]
-
-force_from_environment()
+__all__ = [
+    "GELU",
+    "AdamW",
+    "CrossEntropyLoss",
+    "Dropout",
+    "Embedding",
+    "LayerNorm",
+    "Softmax",
+    "adamw",
+    "cross_entropy",
+    "dropout",
+    "embedding",
+    "gelu",
+    "layernorm",
+    "softmax",
+    "vector_add",
+]

@@ -28,7 +28,7 @@ class Session:
     """One process's measurements: they share a run id, a device and its ceilings."""
 
     def __init__(self, device: str):
-        self.where = torch.device(device, torch.cuda.current_device() if device == "cuda" else None)
+        self.where = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else torch.device(device)
         self.run = uuid.uuid4().hex[:10]
         self.ceilings = dev.ceilings(self.where, refresh=device == "cuda")
         self.environment = dict(vars(Environment.here()))
@@ -53,7 +53,7 @@ class Session:
 def bench(names: list[str], against: list[str], device: str, only: str, progress: Console | None, folder: Path | None) -> list[Record]:
     session = Session(gatekeeper.resolve(device))
     against = [nearest(p, list(PEERS), "peer") for p in against]
-    ops = gate.with_gradients(gatekeeper.named(names)) if names else gatekeeper.named([])
+    ops = gatekeeper.named(names)
     todo = [(op, c) for op in ops for c in op.spec.cases if "bench" in c.use and only in c.id]
     made: list[Record] = []
     with Progress(console=progress or Console(quiet=True), transient=True) as bar:
@@ -148,8 +148,9 @@ def distance(spec: OpSpec, run: Callable[..., Any], call: dict[str, Any], own: R
 
 def peer_run(spec: OpSpec, case: Case, call: dict[str, Any], where: torch.device, compiled: bool) -> Run | None:
     """PyTorch's own operator on the same inputs; of a gradient, the backward alone of a graph that is kept."""
-    function = (spec.forward or spec).peer
-    if function is None:
+    forward = spec.forward or spec
+    function = forward.peer
+    if function is None or (spec.forward is not None and forward.backward is not None and forward.backward.identity):
         return None
     if compiled:
         torch._dynamo.reset()
@@ -177,7 +178,7 @@ def _host(session: Session, op: Op, against: list[str]) -> list[Record]:
     versions: dict[str, Run] = {op.choose(call).kernel.name: lambda: op(*args)}
     if "torch" in against and op.spec.peer is not None:
         peer = op.spec.peer
-        versions["peer.torch"] = lambda: peer(*args)
+        versions["peer.torch"] = lambda: peer(**call)
     with torch.no_grad():
         costs = {n: timing.host(run, session.where) for n, run in versions.items()}
     return [

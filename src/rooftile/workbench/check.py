@@ -75,14 +75,14 @@ class Problem:
         if family != variant:
             self.call = inputs.lay_out(spec, self.call, variant)
         self.truth = outcome(spec, spec.reference, _upcast(self.call))
-        noisy = outcome(spec, spec.reference, _upcast(self.call, noise=2 * U32))
+        noisy = [outcome(spec, spec.reference, _upcast(self.call, noise=2 * U32, seed=s)) for s in range(3)]
         own = self._own(seed, device, change, family)
         scale = max(
             (float(torch.nan_to_num(t.double(), 0, 0, 0).abs().max()) for t in _tensors(self.call) if t.is_floating_point() and t.numel()),
             default=1.0,
         )
         exact = family == "integers"
-        self.gauges = [Gauge(t, w, n, scale, spec.tolerance, exact) for t, w, n in zip(self.truth, own, noisy)]
+        self.gauges = [Gauge(t, w, list(n), scale, spec.tolerance, exact) for t, w, n in zip(self.truth, own, zip(*noisy))]
         self.names = [*spec.returns, *(n for n, a in spec.args.items() if a.mutated)]
 
     def _own(self, seed: int, device: str, change: inputs.Vary, family: str) -> list[Tensor]:
@@ -90,7 +90,7 @@ class Problem:
         spec = self.spec
         results = outcome(spec, spec.reference, self.call)
         peer = (spec.forward or spec).peer
-        if peer is None or family != self.variant:
+        if peer is None or family != self.variant or any(a.mutated for a in spec.args.values()):
             return results
         if spec.forward is None:
             return [peer(**self.call).to(results[0].dtype), *results[1:]]
@@ -137,6 +137,8 @@ class Problem:
             errors[name] = max(reading.worst, reading.aggregate)
             if not reading.passed:
                 faults.append(f"{name}: {reading.message}")
+            elif not out.is_contiguous():
+                faults.append(f"{name}: strides {out.stride()} for shape {list(out.shape)}, outputs are contiguous")
             elif _bytes(out) != _bytes(again):
                 faults.append(f"{name}: two runs on the same inputs differ")
         return "; ".join(faults), errors
@@ -175,9 +177,14 @@ def run_points(points: list[Point], device: str, each: Callable[[Verdict], None]
     return verdicts
 
 
+before_run: list[Callable[[list[Tensor]], None]] = []  # told of every tensor a run may touch; the interpreter checks bounds by it
+
+
 def outcome(spec: OpSpec, run: Callable[..., Any], call: dict[str, Any]) -> list[Tensor]:
     """What a run produces: its results, then what it wrote in place, on copies."""
     call = {n: _copy(v) if n in spec.args and spec.args[n].mutated else v for n, v in call.items()}
+    for watch in before_run:
+        watch(list(_tensors(call)))
     result = run(*call.values())
     results = [] if result is None else list(result) if isinstance(result, (tuple, list)) else [result]
     for n, a in spec.args.items():
@@ -195,7 +202,7 @@ def _tensors(call: dict[str, Any]) -> Iterator[Tensor]:
         yield from (t for t in (v if isinstance(v, (list, tuple)) else [v]) if isinstance(t, Tensor))
 
 
-def _upcast(call: dict[str, Any], noise: float = 0.0) -> dict[str, Any]:
+def _upcast(call: dict[str, Any], noise: float = 0.0, seed: int = 0) -> dict[str, Any]:
     """To float64, or float32 where that would not fit; `noise` perturbs relatively, seeded."""
     big = sum(t.numel() for t in _tensors(call)) > 2**28
 
@@ -206,7 +213,7 @@ def _upcast(call: dict[str, Any], noise: float = 0.0) -> dict[str, Any]:
             return v
         wide = v.to(torch.float32 if big else torch.float64, copy=True)
         if noise:
-            gen = torch.Generator(device=v.device).manual_seed(17)
+            gen = torch.Generator(device=v.device).manual_seed(17 + seed)
             wide *= 1 + noise * torch.randn(v.shape, generator=gen, device=v.device)
         return wide
 

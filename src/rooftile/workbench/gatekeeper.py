@@ -34,7 +34,7 @@ def resolve(device: str) -> str:
 def check(names: list[str], kernel: str | None, device: str, progress: Console | None) -> dict[str, Any]:
     """Counts and verdicts. On a CPU the references run natively and everything else through the interpreter, in a child process."""
     device = resolve(device)
-    ops = gate.with_gradients([operator(n) for n in names] if names else gate.all_ops())
+    ops = named(names)
     if kernel is not None and not any(k.name == kernel for op in ops for k in op.kernels):
         ops[0].kernel(kernel)  # raises, with the nearest right name
     results: list[dict[str, Any]] = []
@@ -86,4 +86,5 @@ def _interpreted(names: list[str], kernel: str | None, progress: Console | None)
 
 
 def named(names: list[str]) -> list[Op]:
-    return [operator(n) for n in names] if names else gate.with_gradients(gate.all_ops())
+    """The operators of these names, or all, each followed by its gradient."""
+    return gate.with_gradients([operator(n) for n in names] if names else gate.all_ops())

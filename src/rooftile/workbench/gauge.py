@@ -2,10 +2,10 @@
 
 With truth t (float64), PyTorch's own result w in the working dtype, u the unit roundoff of the output's dtype and u32 = 2^-24:
 
-    rounding_ij = (u + 4 u32) |t_ij|                      the last cast, and a few float32 operations before it
-    sense_i     = max_j |t(x (1 + 2 u32 z)) - t(x)|_ij    what float32-sized noise in the inputs does to row i (conditioning)
+    rounding_ij = (u + 4 u32) |t_ij| + tiny               the last cast, a few float32 operations before it, subnormals flushed to zero
+    sense_ij    = |t(x (1 + 2 u32 z)) - t(x)|_ij          what float32-sized noise z in the inputs does (conditioning), the largest of a few draws
     beta        = max_ij (|w - t|_ij - rounding_ij)_+ / max_j |t_ij|      the part of PyTorch's error that rounding does not explain
-    allowed_ij  = factor (rounding_ij + sense_i + beta max_j |t_ij|)
+    allowed_ij  = factor (rounding_ij + sense_ij + max_j sense_ij + beta max_j |t_ij|)
 
 Where PyTorch is exact to rounding (norms, softmax, losses) beta is 0 and every element counts, however small; where sums cancel
 (matrix products, attention) the row's scale counts. Beside it stands the relative error of whole rows, held to `aggregate` times PyTorch's.
@@ -35,27 +35,27 @@ class Reading:
 class Gauge:
     """The measure for one output of one call."""
 
-    def __init__(self, truth: Tensor, own: Tensor, noisy: Tensor, scale: float, tolerance: Tolerance, exact: bool):
+    def __init__(self, truth: Tensor, own: Tensor, noisy: list[Tensor], scale: float, tolerance: Tolerance, exact: bool):
         self.truth, self.tolerance, self.dtype = truth, tolerance, own.dtype
         self.exact = exact or not own.dtype.is_floating_point
-        self.expected = truth.to(own.dtype)
+        self.expected = truth.to(own.dtype).contiguous()
         if self.exact or truth.numel() == 0:
             return
         self.finite = torch.isfinite(self.expected) & torch.isfinite(truth)
         t = self._finite(truth)
         u = torch.finfo(own.dtype).eps / 2
-        self.rounding = (u + 4 * U32) * t.abs() + torch.finfo(own.dtype).tiny * u
+        self.rounding = (u + 4 * U32) * t.abs() + torch.finfo(own.dtype).tiny
         self.row = self._rows(t).abs().amax(-1, keepdim=True)
         zero = self.row == 0  # a row of zeros is measured by the size of what went in
         self.row = torch.where(zero, self.row.max() if bool((~zero).any()) else torch.full_like(self.row, scale), self.row)
-        sense = self._rows(self._finite(noisy) - t).abs().amax(-1, keepdim=True)
+        sense = self._rows(torch.stack([(self._finite(n) - t).abs() for n in noisy]).amax(0))
         error = self._rows((self._finite(own) - t).abs() - self.rounding).clamp_min(0)
         self.beta = float((error / self.row).max())
-        self.allowed = self.tolerance.factor * (self._rows(self.rounding) + sense + self.beta * self.row)
+        self.allowed = self.tolerance.factor * (self._rows(self.rounding) + sense + sense.amax(-1, keepdim=True) + self.beta * self.row)
         norm = self._rows(t).norm(dim=-1)
         self.norm = torch.where(norm == 0, self.row[:, 0] * math.sqrt(t.shape[-1] if t.dim() else 1), norm)
         own_row = self._row_error(own)
-        sense_row = self._rows(self._finite(noisy) - t).norm(dim=-1) / self.norm
+        sense_row = sense.norm(dim=-1) / self.norm
         self.allowed_aggregate = tolerance.aggregate * max(own_row, float(sense_row.max()), 0.6 * u + 2 * U32)
 
     def _finite(self, x: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ def _coarse(x: Tensor) -> Tensor:
 
 
 def _where(bad: Tensor) -> str:
-    if bad.dim() == 0:
+    if bad.dim() == 0 or not bool(bad.any()):
         return ""
     first = [int(i) for i in bad.nonzero()[0]]
     return f", the first at {first} of {list(bad.shape)}"

@@ -93,7 +93,12 @@ def lay_out(spec: OpSpec, call: dict[str, Any], layout: str) -> dict[str, Any]:
             return torch.full_like(t.reshape(-1)[:1], 0.5)[0].expand(t.shape) if upstream and t.numel() else t
         return LAYOUTS[layout](t) if t.dim() and t.numel() else t
 
-    return {n: lay(n, v) if isinstance(v, Tensor) and not spec.args[n].mutated else v for n, v in call.items()}
+    def value(name: str, v: Any) -> Any:
+        if name in spec.args and not spec.args[name].mutated:
+            return [lay(name, t) for t in v] if spec.args[name].many else v if v is None else lay(name, v)
+        return v
+
+    return {n: value(n, v) for n, v in call.items()}
 
 
 def layouts(spec: OpSpec) -> list[str]:

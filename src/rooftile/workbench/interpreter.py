@@ -28,6 +28,8 @@ import triton.language as tl
 from triton.language.extra import libdevice
 from triton.runtime import interpreter as base
 
+from rooftile.workbench import check
+
 Handle, Builder = base.TensorHandle, base.InterpreterBuilder
 _LOW = {
     tl.bfloat16: np.dtype(ml_dtypes.bfloat16),
@@ -169,9 +171,9 @@ def _storages(values: Any) -> Iterator[tuple[Any, Any]]:
 _also: list[tuple[Any, Any]] = []
 
 
-def admit(tensors: Any) -> None:
-    """Tensors a kernel reaches through a table of addresses rather than through its arguments."""
-    _also.extend(_storages(tensors))
+def _admit(tensors: Any) -> None:
+    """A kernel may reach the call's tensors through a table of addresses rather than through its arguments."""
+    _also[:] = list(_storages(tensors))
 
 
 # ---- libdevice -----------------------------------------------------------------------------------------------------------
@@ -222,6 +224,7 @@ def _install() -> None:
         return made
 
     base.GridExecutor._init_args_hst = begin_launch
+    check.before_run.append(_admit)
     _numpy_scalars()
     _patch_language_once()
 

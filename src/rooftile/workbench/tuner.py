@@ -13,7 +13,6 @@ from rooftile.core import device as dev
 from rooftile.core import timing, tune
 from rooftile.core.kernel import Op
 from rooftile.core.record import Record, Status, append
-from rooftile.workbench import check as gate
 from rooftile.workbench import gatekeeper
 from rooftile.workbench.bench import LIMIT, Session, distance, peer_run
 
@@ -22,7 +21,7 @@ def tune_ops(names: list[str], only: str, ship: bool, progress: Console | None) 
     if not torch.cuda.is_available():
         raise ValueError("tuning needs a CUDA device, this machine has 0; without tuned records the heuristics choose")
     session = Session("cuda")
-    ops = gate.with_gradients(gatekeeper.named(names)) if names else gatekeeper.named([])
+    ops = gatekeeper.named(names)
     todo = [
         (op, c)
         for op in ops

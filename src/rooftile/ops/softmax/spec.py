@@ -14,7 +14,7 @@ SPEC = OpSpec(
     cases=(
         *across(
             FLOATS,
-            Case({"M": 5, "N": 67}, use=("smoke", "check"), why="a ragged row narrower than a tile"),
+            Case({"...": (3, 5), "N": 67}, use=("smoke", "check"), why="ragged rows narrower than a tile"),
             Case({"M": 0, "N": 8}, why="no rows"),
             Case({"M": 3, "N": 1}, why="one column: all ones, all-zero gradient"),
             Case({"...": (2, 3, 5), "N": 128}, why="leading axes, a full tile"),

@@ -4,14 +4,13 @@
 a running maximum and sum, and the second read of a row that fits the L2 comes from there.
 """
 
-import torch
 import triton
 import triton.language as tl
 
 from rooftile.core.kernel import Kernel
-from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2, rows
+from rooftile.ops._shared.launch import cdiv, dense_like, launch, off_gpu, power_of_2, rows
 
-MAX_ROW = 65536  # at 32 warps a lane then holds 64 float32: the last size that does not spill
+MAX_ROW = 65536  # at 32 warps a lane then holds 64 float32, the last size that does not spill; the backward holds two rows
 TILE = 4096  # elements a program works on at once: several short rows, or a part of a long one
 
 
@@ -84,33 +83,33 @@ def _tile(n):
 
 
 def softmax(x):
+    out = dense_like(x)
     x, m, n, stride = rows(x)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     per, block, warps = _tile(n)
     launch(_forward, (cdiv(m, per),), x, out, m, n, stride, ROWS=per, BLOCK_N=block, num_warps=warps)
     return out
 
 
 def softmax_online(x):
+    out = dense_like(x)
     x, m, n, stride = rows(x)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     launch(_forward_online, (m,), x, out, n, stride, BLOCK_N=TILE, num_warps=8)
     return out
 
 
 def softmax_backward(dout, out):
+    dx = dense_like(out)
     dout, m, n, stride_dout = rows(dout)
     out, _, _, stride_out = rows(out)
-    dx = torch.empty(out.shape, dtype=out.dtype, device=out.device)
     per, block, warps = _tile(n)
     launch(_backward, (cdiv(m, per),), dout, out, dx, m, n, stride_dout, stride_out, ROWS=per, BLOCK_N=block, num_warps=warps)
     return dx
 
 
 def softmax_backward_online(dout, out):
+    dx = dense_like(out)
     dout, m, n, stride_dout = rows(dout)
     out, _, _, stride_out = rows(out)
-    dx = torch.empty(out.shape, dtype=out.dtype, device=out.device)
     launch(_backward_online, (m,), dout, out, dx, n, stride_dout, stride_out, BLOCK_N=TILE, num_warps=8)
     return dx
 
@@ -128,6 +127,6 @@ FORWARD = (
     Kernel("triton.online", softmax_online, "a running maximum and sum: any length, two reads", lambda call: off_gpu(call["x"])),
 )
 BACKWARD = (
-    Kernel("triton", softmax_backward, "both rows in registers: one read of each", _in_registers("out", MAX_ROW // 2)),
+    Kernel("triton", softmax_backward, "both rows in registers: one read of each", _in_registers("out", MAX_ROW // 4)),
     Kernel("triton.online", softmax_backward_online, "any length, two reads of each", lambda call: off_gpu(call["out"])),
 )

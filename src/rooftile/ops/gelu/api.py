@@ -1,0 +1,45 @@
+import torch
+from torch import Tensor
+
+from rooftile.core.kernel import Op
+from rooftile.ops.gelu.spec import SPEC
+from rooftile.ops.gelu.triton_kernels import BACKWARD, FORWARD
+
+_gelu = Op(SPEC, *FORWARD, backward=BACKWARD)
+
+
+def gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """out = x Phi(x), Phi the normal distribution function; with approximate="tanh"
+    out = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), GPT-2's form.
+
+    Args:
+        x: any shape and strides; float32, bfloat16 or float16.
+        approximate: "none" or "tanh".
+
+    Returns:
+        A contiguous tensor of x's shape and dtype; arithmetic is float32.
+
+    Raises:
+        ValueError: another dtype, or another form.
+
+    Source: Hendrycks and Gimpel, Gaussian error linear units, 2016.
+
+    Example:
+        >>> gelu(torch.tensor([1.0]))
+        tensor([0.8413])
+    """
+    return _gelu(x, approximate)
+
+
+class GELU(torch.nn.Module):
+    """`gelu` as a module, with the arguments of torch.nn.GELU."""
+
+    def __init__(self, approximate: str = "none"):
+        super().__init__()
+        self.approximate = approximate
+
+    def forward(self, x: Tensor) -> Tensor:
+        return gelu(x, self.approximate)
+
+    def extra_repr(self) -> str:
+        return f"approximate={self.approximate!r}"
