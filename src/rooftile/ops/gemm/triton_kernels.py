@@ -144,8 +144,17 @@ def _pick(name, other, axis):
 
 def _forward(run, name, other, axis):
     return (
-        Kernel("triton", run, "tensor cores, any strides, programs grouped for the L2", _refuse(name, False), CONFIGS, _pick(name, other, axis)),
-        Kernel("triton.float32", run, "true float32: no tf32, plain fused multiply-adds", _refuse(name, True), CONFIGS_32, _pick(name, other, axis)),
+        Kernel(
+            "triton", run, "tensor cores, any strides, programs grouped for the L2", _refuse(name, False), CONFIGS, _pick(name, other, axis)
+        ),
+        Kernel(
+            "triton.float32",
+            run,
+            "true float32: no tf32, plain fused multiply-adds",
+            _refuse(name, True),
+            CONFIGS_32,
+            _pick(name, other, axis),
+        ),
     )
 
 
