@@ -2,7 +2,7 @@
 
 With truth t (float64), PyTorch's own result w in the working dtype, u the unit roundoff of the output's dtype and u32 = 2^-24:
 
-    rounding_ij = (u + 4 u32) |t_ij| + tiny               the last cast, a few float32 operations before it, subnormals flushed to zero
+    rounding_ij = (u + 4 u32) |t_ij| + tiny               the last cast, a few float32 operations before it, float32 subnormals flushed to zero
     sense_ij    = |t(x (1 + 2 u32 z)) - t(x)|_ij          what float32-sized noise z in the inputs does (conditioning), the largest of a few draws
     beta        = max_ij (|w - t|_ij - rounding_ij)_+ / max_j |t_ij|      the part of PyTorch's error that rounding does not explain
     allowed_ij  = factor (rounding_ij + sense_ij + max_j sense_ij + beta max_j |t_ij|)
@@ -44,7 +44,7 @@ class Gauge:
         self.finite = torch.isfinite(self.expected) & torch.isfinite(truth)
         t = self._finite(truth)
         u = torch.finfo(own.dtype).eps / 2
-        self.rounding = (u + 4 * U32) * t.abs() + torch.finfo(own.dtype).tiny
+        self.rounding = (u + 4 * U32) * t.abs() + max(torch.finfo(torch.float32).tiny, torch.finfo(own.dtype).tiny * u)
         self.row = self._rows(t).abs().amax(-1, keepdim=True)
         zero = self.row == 0  # a row of zeros is measured by the size of what went in
         self.row = torch.where(zero, self.row.max() if bool((~zero).any()) else torch.full_like(self.row, scale), self.row)
