@@ -156,10 +156,10 @@ def _queries(gDout, gQ, gK, gV, gOut, gLse, gLse2, gDelta, gDq, H, T, S, scale, 
     rDout = _load(_rows(gDout, i_b, i_h, first, stride_gb, stride_gt, stride_gh, BLOCK_M, BLOCK_D), i_m, T, True, D, BLOCK_D)
     rOut = _load(_rows(gOut, i_b, i_h, first, stride_ob, stride_ot, stride_oh, BLOCK_M, BLOCK_D), i_m, T, True, D, BLOCK_D)
     rDelta = tl.sum(rOut.to(tl.float32) * rDout.to(tl.float32), 1)
-    tl.store(gDelta + i_bh.to(tl.int64) * T + i_m, rDelta, mask=i_m < T)
+    tl.store(gDelta + i_bh.to(tl.int64) * tiles * BLOCK_M + i_m, rDelta)  # whole tiles: `_keys` then reads without a mask
     rQ = _load(_rows(gQ, i_b, i_h, first, stride_qb, stride_qt, stride_qh, BLOCK_M, BLOCK_D), i_m, T, True, D, BLOCK_D)
     rLse = tl.load(gLse + i_bh.to(tl.int64) * T + i_m, mask=i_m < T, other=float("inf")) * 1.4426950408889634  # log2 e
-    tl.store(gLse2 + i_bh.to(tl.int64) * T + i_m, rLse, mask=i_m < T)
+    tl.store(gLse2 + i_bh.to(tl.int64) * tiles * BLOCK_M + i_m, rLse)
     at_k = _rows(gK, i_b, i_h, 0, stride_kb, stride_ks, stride_kh, BLOCK_N, BLOCK_D)
     at_v = _rows(gV, i_b, i_h, 0, stride_vb, stride_vs, stride_vh, BLOCK_N, BLOCK_D)
     width = tl.full([], BLOCK_N, tl.int64)
@@ -182,12 +182,8 @@ def _keys_of(rDk, rDv, rK, rV, at_q, at_dout, gLse2, gDelta, step_q, step_g, fir
         i_m = start + tl.arange(0, BLOCK_M)
         rQ = _load(at_q, i_m, T, not EVEN_T, D, BLOCK_D)
         rDout = _load(at_dout, i_m, T, not EVEN_T, D, BLOCK_D)
-        if EVEN_T:
-            rLse = tl.load(gLse2 + i_m)
-            rDelta = tl.load(gDelta + i_m)
-        else:
-            rLse = tl.load(gLse2 + i_m, mask=i_m < T, other=float("inf"))  # exp(s - inf): no query, no weight
-            rDelta = tl.load(gDelta + i_m, mask=i_m < T, other=0.0)
+        rLse = tl.load(gLse2 + i_m)  # inf past the last query: exp2(s - inf), no weight
+        rDelta = tl.load(gDelta + i_m)
         rS = tl.dot(rK, tl.trans(rQ), input_precision="ieee")
         rDp = tl.dot(rV, tl.trans(rDout), input_precision="ieee")
         rP = tl.exp2(rS * scale_log2 - rLse[None, :])
@@ -202,7 +198,7 @@ def _keys_of(rDk, rDv, rK, rV, at_q, at_dout, gLse2, gDelta, step_q, step_g, fir
 
 
 @triton.jit
-def _keys(gDout, gQ, gK, gV, gLse2, gDelta, gDk, gDv, H, T, S, scale, scale_log2, stride_gb, stride_gt, stride_gh, stride_qb, stride_qt,
+def _keys(gDout, gQ, gK, gV, gLse2, gDelta, gDk, gDv, H, T, S, padded, scale, scale_log2, stride_gb, stride_gt, stride_gh, stride_qb, stride_qt,
           stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh, CAUSAL: tl.constexpr, EVEN_T: tl.constexpr,
           D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
     tiles = tl.cdiv(S, BLOCK_N)
@@ -225,8 +221,8 @@ def _keys(gDout, gQ, gK, gV, gLse2, gDelta, gDk, gDv, H, T, S, scale, scale_log2
     at_dout = _rows(gDout, i_b, i_h, some, stride_gb, stride_gt, stride_gh, BLOCK_M, BLOCK_D)
     width = tl.full([], BLOCK_M, tl.int64)
     step_q, step_g = width * stride_qt, width * stride_gt
-    gLse2 += i_bh.to(tl.int64) * T
-    gDelta += i_bh.to(tl.int64) * T
+    gLse2 += i_bh.to(tl.int64) * padded
+    gDelta += i_bh.to(tl.int64) * padded
     if CAUSAL:
         rDk, rDv, at_q, at_dout = _keys_of(rDk, rDv, rK, rV, at_q, at_dout, gLse2, gDelta, step_q, step_g, some, min(every, T), i_n, T,
                                            S - T, scale_log2, True, EVEN_T, D, BLOCK_D, BLOCK_M)  # fmt: skip
@@ -258,14 +254,15 @@ def attention_backward(dout, q, k, v, out, lse, causal, scale, *, config):
     dout, q, k, v, out, lse = *map(_dense, (dout, q, k, v, out)), lse.contiguous()
     (b, t, h, d), s = q.shape, k.shape[1]
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
-    lse2, delta = torch.empty_like(lse), torch.empty_like(lse)
     both = {"CAUSAL": causal, "D": d, "BLOCK_D": power_of_2(d)}
     m, n, warps, stages = (config[f"dq_{x}"] for x in ("m", "n", "warps", "stages"))
+    padded = cdiv(t, m) * m  # a multiple of every dkv_m, so that the last tile of queries reads what was written
+    lse2, delta = (torch.empty(b, h, padded, dtype=torch.float32, device=q.device) for _ in range(2))
     launch(_queries, (cdiv(t, m) * b * h,), dout, q, k, v, out, lse, lse2, delta, dq, h, t, s, scale, scale * LOG2E, *dout.stride()[:3],
            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], **both, BLOCK_M=m, BLOCK_N=n,
            num_warps=warps, num_stages=stages)  # fmt: skip
     m, n, warps, stages = (config[f"dkv_{x}"] for x in ("m", "n", "warps", "stages"))
-    launch(_keys, (cdiv(s, n) * b * h,), dout, q, k, v, lse2, delta, dk, dv, h, t, s, scale, scale * LOG2E, *dout.stride()[:3],
+    launch(_keys, (cdiv(s, n) * b * h,), dout, q, k, v, lse2, delta, dk, dv, h, t, s, padded, scale, scale * LOG2E, *dout.stride()[:3],
            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], **both, EVEN_T=t % m == 0, BLOCK_M=m, BLOCK_N=n,
            num_warps=warps, num_stages=stages)  # fmt: skip
     return dq, dk, dv
@@ -290,7 +287,7 @@ FORWARD_WIDE = (  # D <= 128
     _tile(128, 128, 8, 2),
     _tile(128, 64, 8, 3),
     _tile(64, 64, 4, 3),
-    _tile(128, 32, 4, 4),
+    _tile(128, 64, 8, 2),
 )
 BACKWARD = (
     _tiles((64, 64, 4, 3), (64, 64, 4, 2)),
@@ -301,8 +298,8 @@ BACKWARD = (
 )
 BACKWARD_WIDE = (
     _tiles((128, 64, 8, 2), (32, 128, 8, 2)),
-    _tiles((128, 64, 8, 2), (64, 64, 8, 2)),
-    _tiles((64, 64, 4, 2), (32, 64, 4, 2)),
+    _tiles((64, 64, 4, 2), (16, 64, 4, 2)),
+    _tiles((128, 32, 8, 2), (32, 64, 8, 2)),
     _tiles((128, 32, 8, 2), (32, 128, 8, 3)),
 )
 FORWARD_32 = (_tile(32, 32, 8, 1),)
