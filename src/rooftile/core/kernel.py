@@ -111,6 +111,7 @@ class Op:
         return choice.kernel.bound(choice.config)
 
     def choose(self, call: Call) -> Choice:
+        _force_from_environment()
         name = _forced.get(self.spec.name) or _forced.get(self.spec.name.removesuffix("_backward"))
         if name is not None and (name in {k.name for k in self.kernels} or self.spec.name in _forced):
             kernel = self.kernel(name)
@@ -178,6 +179,7 @@ def nearest(name: str, known: Sequence[str], what: str) -> str:
 def forced(op: str, kernel: str) -> Iterator[None]:
     """Inside, `op` (and its backward, where it has a kernel of that name) uses this kernel or raises Refused."""
     OPS[nearest(op, list(OPS), "operator")].kernel(kernel)
+    _force_from_environment()
     before = dict(_forced)
     _forced[op] = kernel
     _forget_all()
@@ -189,13 +191,13 @@ def forced(op: str, kernel: str) -> Iterator[None]:
         _forget_all()
 
 
-def force_from_environment() -> None:
-    """ROOFTILE_FORCE=softmax:triton,gemm:cublas, read once when the operators are imported."""
+@functools.cache
+def _force_from_environment() -> None:
+    """ROOFTILE_FORCE=softmax:triton,gemm:cublas, read once, at the first choice."""
     for item in filter(None, os.environ.get("ROOFTILE_FORCE", "").split(",")):
         op, _, kernel = item.partition(":")
         OPS[nearest(op, list(OPS), "operator in ROOFTILE_FORCE")].kernel(kernel)
         _forced[op] = kernel
-    _forget_all()
 
 
 def _forget_all() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
@@ -66,6 +67,16 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
 def dense_like(x: Tensor) -> Tensor:
     """A contiguous tensor of x's shape, dtype and device with nothing in it."""
     return torch.empty_like(x) if x.is_contiguous() else torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+@functools.lru_cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def resident(x: Tensor, per: int) -> int:
+    """Programs of a persistent grid: `per` on each multiprocessor. Interpreted: 2, so that every program loops."""
+    return per * _processors(x.device) if x.is_cuda else 2 if INTERPRETED else 132 * per
 
 
 def rows(x: Tensor) -> tuple[Tensor, int, int, int]:

@@ -199,8 +199,8 @@ def _keys_of(rDk, rDv, rK, rV, at_q, at_dout, gLse2, gDelta, step_q, step_g, fir
 
 @triton.jit
 def _keys(gDout, gQ, gK, gV, gLse2, gDelta, gDk, gDv, H, T, S, padded, scale, scale_log2, stride_gb, stride_gt, stride_gh, stride_qb, stride_qt,
-          stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh, CAUSAL: tl.constexpr, EVEN_T: tl.constexpr,
-          D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+          stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh, CAUSAL: tl.constexpr, D: tl.constexpr,
+          BLOCK_D: tl.constexpr, EVEN_T: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
     tiles = tl.cdiv(S, BLOCK_N)
     i_tile = tl.program_id(0) % tiles  # causal: the first keys are seen by the most queries, so this is longest first
     i_bh = tl.program_id(0) // tiles

@@ -1,0 +1,221 @@
+"""GPT-2 (Radford et al., 2019, "Language Models are Unsupervised Multitask Learners") from a table of operators.
+
+x = wte[tokens] + wpe[0..T)
+x = x + proj(attention(qkv(norm(x))))        n_layer times: attention,
+x = x + proj(gelu(fc(norm(x))))              then the two-layer perceptron
+logits = norm(x) wte^T                       the head is the token embedding again
+"""
+
+import math
+from dataclasses import dataclass
+from os import PathLike
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from rooftile.models.operators import Operators, torch_operators
+from rooftile.models.precision import Precision
+
+__all__ = ["GPT2", "GPT2Config"]
+
+GELUS = {"gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu": "none"}  # Hugging Face's word -> our `approximate`
+INIT_STD = 0.02
+
+
+@dataclass(frozen=True)
+class GPT2Config:
+    """The shape of a GPT-2, under Hugging Face's names. The defaults are the 124M model.
+
+    The vocabulary V is `vocab_size`; the longest context is `n_positions`; `n_inner` None means 4 n_embd.
+    """
+
+    vocab_size: int = 50257
+    n_positions: int = 1024
+    n_embd: int = 768
+    n_layer: int = 12
+    n_head: int = 12
+    n_inner: int | None = None
+    resid_pdrop: float = 0.0
+    embd_pdrop: float = 0.0
+    attn_pdrop: float = 0.0
+    layer_norm_epsilon: float = 1e-5
+    activation_function: str = "gelu_new"
+
+    def __post_init__(self):
+        for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+        if self.n_embd % self.n_head:
+            raise ValueError(f"n_embd is {self.n_embd}, not a multiple of n_head {self.n_head}")
+        for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 0 and below 1")
+        if self.activation_function not in GELUS:
+            raise ValueError(f"activation_function is {self.activation_function!r}, must be one of {', '.join(GELUS)}")
+
+    @property
+    def inner(self) -> int:
+        return self.n_inner or 4 * self.n_embd
+
+
+class Attention(nn.Module):
+    """x [B, T, n_embd] -> [B, T, n_embd], each position looking at itself and the past."""
+
+    def __init__(self, config: GPT2Config, precision: Precision):
+        super().__init__()
+        self.config, self.precision = config, precision
+        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
+        self.c_proj = nn.Linear(config.n_embd, config.n_embd)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and self.config.attn_pdrop > 0:
+            raise ValueError(f"attn_pdrop is {self.config.attn_pdrop}, but attention here draws no dropout: train with 0")
+        B, T, _ = x.shape
+        qkv = self.precision.linear(x, self.c_attn.weight, self.c_attn.bias)
+        # strided views of one tensor: no copy is made, and backward keeps qkv once
+        q, k, v = qkv.view(B, T, 3, self.config.n_head, -1).unbind(2)
+        y = self.precision.operators.attention(q, k, v, causal=True).reshape(B, T, -1)
+        return self.precision.linear(y, self.c_proj.weight, self.c_proj.bias)
+
+
+class MLP(nn.Module):
+    """x [B, T, n_embd] -> [B, T, n_embd] through `n_inner` features."""
+
+    def __init__(self, config: GPT2Config, precision: Precision):
+        super().__init__()
+        self.precision, self.approximate = precision, GELUS[config.activation_function]
+        self.c_fc = nn.Linear(config.n_embd, config.inner)
+        self.c_proj = nn.Linear(config.inner, config.n_embd)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.precision.linear(x, self.c_fc.weight, self.c_fc.bias)
+        x = self.precision.operators.gelu(x, approximate=self.approximate)
+        return self.precision.linear(x, self.c_proj.weight, self.c_proj.bias)
+
+
+class Block(nn.Module):
+    """Pre-norm: each branch reads a normalised copy and adds to the stream it left alone."""
+
+    def __init__(self, config: GPT2Config, precision: Precision):
+        super().__init__()
+        self.precision, self.p = precision, config.resid_pdrop
+        self.ln_1 = nn.LayerNorm(config.n_embd, config.layer_norm_epsilon)
+        self.attn = Attention(config, precision)
+        self.ln_2 = nn.LayerNorm(config.n_embd, config.layer_norm_epsilon)
+        self.mlp = MLP(config, precision)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self._drop(self.attn(self.precision.layernorm(x, self.ln_1)))
+        return x + self._drop(self.mlp(self.precision.layernorm(x, self.ln_2)))
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return self.precision.operators.dropout(x, self.p, True) if self.training and self.p > 0 else x
+
+
+class GPT2(nn.Module):
+    """The model. The nn.* layers only hold parameters (under Hugging Face's names); every computation goes through the table.
+
+    operators       the table, PyTorch's by default
+    compute_dtype   float32, or bfloat16 for mixed precision; parameters are float32 in both
+    checkpointing   keep only each block's input for the backward pass and compute the rest again
+    """
+
+    def __init__(
+        self,
+        config: GPT2Config,
+        operators: Operators | None = None,
+        compute_dtype: torch.dtype = torch.float32,
+        checkpointing: bool = False,
+    ):
+        super().__init__()
+        self.config, self.checkpointing = config, checkpointing
+        self.precision = Precision(operators or torch_operators(), compute_dtype)
+        self.wte = nn.Embedding(config.vocab_size, config.n_embd)
+        self.wpe = nn.Embedding(config.n_positions, config.n_embd)
+        self.h = nn.ModuleList(Block(config, self.precision) for _ in range(config.n_layer))
+        self.ln_f = nn.LayerNorm(config.n_embd, config.layer_norm_epsilon)
+        self.initialise()
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Normal matrices of standard deviation 0.02, zero biases. The two projections into the residual stream are scaled
+        by 1/sqrt(2 n_layer), so that the stream's variance does not grow with the number of branches added to it."""
+        for name, p in self.named_parameters():
+            if p.dim() > 1:
+                p.normal_(std=INIT_STD / math.sqrt(2 * self.config.n_layer) if name.endswith("c_proj.weight") else INIT_STD)
+            elif name.endswith("bias"):
+                p.zero_()
+
+    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
+        """tokens [B, T] int64 -> logits [B, T, V] in the compute dtype; with targets [B, T] the mean loss, a float32 scalar.
+
+        Targets of -100 count for nothing. Raises ValueError when T is more than n_positions.
+        """
+        with self.precision.region(tokens.device.type):
+            x = self._hidden(tokens)
+            if targets is None:
+                return self.precision.linear(x, self.wte.weight)
+            return self.precision.operators.linear_cross_entropy(x.flatten(0, 1), self.wte.weight, targets.flatten())
+
+    def _hidden(self, tokens: Tensor) -> Tensor:
+        """tokens [B, T] -> the normalised residual stream [B, T, n_embd]."""
+        T = tokens.shape[1]
+        if self.config.n_positions < T:
+            raise ValueError(f"the context is {T} tokens, this model's n_positions is {self.config.n_positions}")
+        # Summed in float32 and cast once: the embedding's gradient, hundreds of rows added into one, then sums in float32 too.
+        x = self.precision.stream(self.precision.operators.embedding(tokens, self.wte.weight) + self.wpe.weight[:T])
+        if self.training and self.config.embd_pdrop > 0:
+            x = self.precision.operators.dropout(x, self.config.embd_pdrop, True)
+        again = self.checkpointing and torch.is_grad_enabled()
+        for block in self.h:
+            # without dropout there is no random state to put back, and saving it costs a copy a block
+            x = checkpoint(block, x, use_reentrant=False, preserve_rng_state=block.p > 0) if again else block(x)
+        return self.precision.layernorm(x, self.ln_f)
+
+    @torch.no_grad()
+    def generate(
+        self,
+        tokens: Tensor,
+        count: int,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Continue tokens [B, T] by `count` drawn tokens -> [B, T + count]; temperature 0 takes the likeliest.
+
+        The last n_positions tokens are read again for each new one: plain, and no cache to be wrong.
+        `generator` must live on the tokens' device.
+        """
+        if tokens.shape[1] < 1:
+            raise ValueError("generation needs at least 1 token to start from, got 0")
+        was_training = self.training
+        self.eval()
+        for _ in range(count):
+            logits = self(tokens[:, -self.config.n_positions :])[:, -1].float()
+            if temperature == 0:
+                drawn = logits.argmax(-1, keepdim=True)
+            else:
+                if top_k is not None and top_k < logits.shape[-1]:
+                    logits = logits.masked_fill(logits < logits.topk(top_k).values[:, -1:], float("-inf"))
+                drawn = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
+            tokens = torch.cat([tokens, drawn], dim=1)
+        self.train(was_training)
+        return tokens
+
+    @classmethod
+    def from_pretrained(cls, folder: str | PathLike, **options) -> "GPT2":
+        """Read a Hugging Face GPT-2 folder (config.json, model.safetensors).
+
+        `options` go to the constructor, but for `dropout`, which replaces the stored rates (attention's becomes 0).
+        """
+        from rooftile.models.pretrained import load
+
+        return load(cls, folder, **options)
+
+    def save_pretrained(self, folder: str | PathLike) -> None:
+        """Write the folder Hugging Face transformers reads, whole or not at all."""
+        from rooftile.models.pretrained import save
+
+        save(self, folder)

@@ -1,0 +1,44 @@
+"""The one place where float32 master weights meet the compute dtype."""
+
+import contextlib
+
+import torch
+from torch import Tensor, nn
+
+from rooftile.models.operators import Operators
+
+__all__ = ["Precision"]
+
+
+class Precision:
+    """Binds a table of operators to a compute dtype (float32 or bfloat16); parameters are float32 throughout.
+
+    Tables with `autocast` run as most people run PyTorch: inside `torch.autocast`, the residual stream in float32.
+    The others run without it: the residual stream is in the compute dtype and each matrix is cast where it is used,
+    a cast autograd sees, so that gradients arrive in float32. Layer norms take their float32 weights as they are.
+    """
+
+    def __init__(self, operators: Operators, compute_dtype: torch.dtype = torch.float32):
+        if compute_dtype not in (torch.float32, torch.bfloat16):
+            raise ValueError(f"compute_dtype is {compute_dtype}, must be torch.float32 or torch.bfloat16")
+        self.operators, self.dtype = operators, compute_dtype
+
+    def region(self, device_type: str) -> contextlib.AbstractContextManager:
+        """What the whole forward pass runs inside."""
+        if self.operators.autocast and self.dtype != torch.float32:
+            return torch.autocast(device_type, self.dtype)
+        return contextlib.nullcontext()
+
+    def stream(self, x: Tensor) -> Tensor:
+        """The residual stream, at its entry."""
+        return x if self.operators.autocast else x.to(self.dtype)
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x [..., K] weight [N, K] bias [N] -> [..., N]."""
+        if not self.operators.autocast:
+            weight, bias = weight.to(self.dtype), None if bias is None else bias.to(self.dtype)
+        return self.operators.linear(x, weight, bias)
+
+    def layernorm(self, x: Tensor, module: nn.LayerNorm) -> Tensor:
+        """x [..., D] -> [..., D]."""
+        return self.operators.layernorm(x, module.weight, module.bias, module.eps)

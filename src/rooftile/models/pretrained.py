@@ -1,0 +1,110 @@
+"""Hugging Face GPT-2 folders, read and written: config.json and model.safetensors.
+
+Two things differ from our own state dict. Their linear layers ("Conv1D") keep the weight as [K, N], ours as [N, K]; and the
+names begin with "transformer." when the file was saved from the language model rather than from its trunk. The head is tied
+to the token embedding, so `lm_head.weight` is not stored.
+"""
+
+import dataclasses
+import json
+from os import PathLike
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from rooftile.models.atomic import atomic_folder
+from rooftile.models.gpt2 import GPT2, GPT2Config
+
+__all__ = ["load", "read_config", "save"]
+
+TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
+MASKS = (".attn.bias", ".attn.masked_bias")  # constant buffers that old versions stored beside the weights
+# Variants of GPT-2 that this model does not compute: a folder asking for one is refused, not misread.
+FIXED = {
+    "model_type": "gpt2",
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "tie_word_embeddings": True,
+    "add_cross_attention": False,
+}
+
+
+def read_config(folder: Path) -> GPT2Config:
+    """config.json -> GPT2Config. FileNotFoundError or ValueError with the path in it."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} holds no config.json: a GPT-2 folder has config.json and model.safetensors")
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    for name, wanted in FIXED.items():
+        if stored.get(name, wanted) != wanted:
+            raise ValueError(f"{path} has {name} {stored[name]!r}; this model only computes {wanted!r}")
+    names = {field.name for field in dataclasses.fields(GPT2Config)}
+    return GPT2Config(**{name: value for name, value in stored.items() if name in names})
+
+
+def load(cls: type[GPT2], folder: str | PathLike, *, dropout: float | None = None, **options) -> GPT2:
+    """Build the model a folder describes and fill it. Stored half-precision weights become float32.
+
+    `dropout` replaces the stored rates: of the embedding and of both branches; attention then has none.
+    ValueError when a tensor is missing, unknown or of another shape (both shapes named).
+    """
+    folder = Path(folder)
+    config = read_config(folder)
+    if dropout is not None:
+        config = dataclasses.replace(config, embd_pdrop=dropout, resid_pdrop=dropout, attn_pdrop=0.0)
+    path = folder / "model.safetensors"
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} holds no model.safetensors (other formats and sharded checkpoints are not read)")
+    try:
+        stored = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} cannot be read, it holds {path.stat().st_size} bytes: {error}") from None
+    model = cls(config, **options)
+    _fill(model, _ours(stored), path)
+    return model
+
+
+def save(model: GPT2, folder: str | PathLike) -> None:
+    """Write config.json and model.safetensors (float32) so that transformers reads them; a new folder appears whole."""
+    stored = {f"transformer.{name}": _turn(name, p.detach().cpu()).contiguous() for name, p in model.state_dict().items()}
+    config = {
+        **FIXED,
+        **dataclasses.asdict(model.config),
+        "architectures": ["GPT2LMHeadModel"],
+        "torch_dtype": "float32",
+        # Hugging Face's defaults are GPT-2's end of text, which a smaller vocabulary lacks
+        "bos_token_id": model.config.vocab_size - 1,
+        "eos_token_id": model.config.vocab_size - 1,
+    }
+    with atomic_folder(Path(folder)) as made:
+        save_file(stored, made / "model.safetensors", metadata={"format": "pt"})
+        (made / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _turn(name: str, tensor: Tensor) -> Tensor:
+    """[N, K] <-> [K, N] for the four matrices of a block; its own inverse."""
+    return tensor.t() if name.endswith(TRANSPOSED) else tensor
+
+
+def _ours(stored: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Their names and layouts -> ours."""
+    plain = {name.removeprefix("transformer."): tensor for name, tensor in stored.items()}
+    return {name: _turn(name, tensor) for name, tensor in plain.items() if name != "lm_head.weight" and not name.endswith(MASKS)}
+
+
+@torch.no_grad()
+def _fill(model: GPT2, tensors: dict[str, Tensor], path: Path) -> None:
+    parameters = dict(model.named_parameters())
+    for kind, names in (("lacks", parameters.keys() - tensors.keys()), ("has the unknown", tensors.keys() - parameters.keys())):
+        if names:
+            raise ValueError(f"{path} {kind} {sorted(names)[0]} ({len(names)} such of {len(parameters)} tensors)")
+    for name, p in parameters.items():
+        if p.shape != tensors[name].shape:
+            raise ValueError(f"{path}: {name} has shape {tuple(tensors[name].shape)}, config.json says {tuple(p.shape)}")
+        p.copy_(tensors[name])

@@ -1,0 +1,272 @@
+"""Cross-entropy over rows of logits. Floor: one read forward, one read and one write backward; 4 operations an element.
+
+The sum of exponentials is kept without the target's: 1 - p of a row the model is sure of is then a sum, not a difference of
+two numbers near 1, in the loss (log1p) and in the gradient. The maximum is saved beside log(sum), not added to it: at logits of
+1e4 their float32 sum would be off by 5e-4, and so would every probability.
+
+`triton` keeps short rows in registers, several a program. `triton.online` walks over a row with a maximum and a sum for every group of
+neighbours a lane loads at once (8 of 16 bits, 4 of 32): one rescaling a group instead of an element halves the exponentials, and no
+lane waits for another before the row ends, so loads stay in flight.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from rooftile.core.kernel import Kernel
+from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2, rows
+from rooftile.ops.cross_entropy import reference
+from rooftile.ops.cross_entropy.reference import check_target
+
+TILE = 2048  # logits a program holds at once where rows are short: 16 a lane; 32 spill where rows are misaligned
+MAX_ROW = 2048
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def _exp(x):
+    """Through exp2, which flushes what lies below 2^-126; tl.exp keeps it for 3 more instructions of 9 an element."""
+    return tl.exp2(x * LOG2_E)
+
+
+@triton.jit
+def _log1p(x):
+    """log(1 + x) for x >= 0; the rounding of 1 + x cancels between numerator and denominator."""
+    u = 1.0 + x
+    return tl.where(u == 1.0, x, tl.log(u) * (x / (u - 1.0)))
+
+
+@triton.jit
+def _finish(top, rest, known):
+    """From the other classes' maximum and sum and the target's logit: loss, maximum, log of the sum, 1 - p."""
+    peak = tl.maximum(top, known)
+    rest_at_peak = rest * _exp(top - peak)
+    total = rest_at_peak + _exp(known - peak)
+    logsum = tl.log(total)
+    loss = tl.where(known == peak, _log1p(rest_at_peak), peak - known + logsum)
+    strange = (known != known) | ((rest != rest) & (top != float("inf")))  # a NaN among the logits; maxima pass it over
+    return loss, tl.where(strange, float("nan"), peak), logsum, rest_at_peak / total
+
+
+@triton.jit
+def _forward(gX, gTarget, gLoss, gCount, gPeak, gLogsum, gMiss, M, V, stride_x, ignore, smoothing,
+             SMOOTH: tl.constexpr, NONE: tl.constexpr, ROWS: tl.constexpr, BLOCK_V: tl.constexpr):  # fmt: skip
+    i_m = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    i_v = tl.arange(0, BLOCK_V)
+    i_t = tl.load(gTarget + i_m, mask=i_m < M, other=0)
+    counts = (i_m < M) & (i_t != ignore)
+    inside = (i_t >= 0) & (i_t < V)
+    mask = (counts & inside)[:, None] & (i_v < V)[None, :]
+    known = tl.load(gX + i_m * stride_x + i_t, mask=counts & inside, other=0.0).to(tl.float32)
+    rX = tl.load(gX + i_m[:, None] * stride_x + i_v[None, :], mask=mask, other=float("-inf"), eviction_policy="evict_first").to(tl.float32)
+    rOther = tl.where(i_v[None, :] == i_t[:, None], float("-inf"), rX)
+    top = tl.max(rOther, 1)
+    base = tl.where(top == float("-inf"), 0.0, top)
+    loss, peak, logsum, miss = _finish(top, tl.sum(_exp(rOther - base[:, None]), 1), known)
+    if SMOOTH:
+        near = tl.where(tl.abs(known) < float("inf"), known, 0.0)
+        loss -= smoothing * (tl.sum(tl.where(mask, rX - near[:, None], 0.0), 1) / V)
+    _save(gLoss, gPeak, gLogsum, gMiss, i_m, i_m < M, counts, inside, loss, peak, logsum, miss)
+    if NONE:
+        if tl.program_id(0) == 0:
+            tl.store(gCount, 1.0)
+
+
+@triton.jit
+def _save(gLoss, gPeak, gLogsum, gMiss, i_m, mask, counts, inside, loss, peak, logsum, miss):
+    """0 where the row does not count, NaN where its target is no class."""
+    tl.store(gLoss + i_m, tl.where(counts, tl.where(inside, loss, float("nan")), 0.0), mask=mask)
+    tl.store(gPeak + i_m, tl.where(counts, tl.where(inside, peak, float("nan")), 0.0), mask=mask)
+    tl.store(gLogsum + i_m, tl.where(counts, tl.where(inside, logsum, float("nan")), 0.0), mask=mask)
+    tl.store(gMiss + i_m, tl.where(counts, tl.where(inside, miss, float("nan")), 0.0), mask=mask)
+
+
+@triton.jit
+def _take(rX, lane_max, lane_sum, GROUP: tl.constexpr):
+    """One tile into the statistics of its groups."""
+    rX = tl.reshape(rX, [rX.shape[0] // GROUP, GROUP])  # a group is what one lane loads at once: this moves nothing
+    new = tl.maximum(lane_max, tl.max(rX, 1))
+    base = tl.where(new == float("-inf"), 0.0, new)  # -inf - -inf would poison a group of masked classes
+    lane_sum = lane_sum * _exp(lane_max - base) + tl.sum(_exp(rX - base[:, None]), 1)
+    return new, lane_sum
+
+
+@triton.jit
+def _forward_online(gX, gTarget, gLoss, gCount, gPeak, gLogsum, gMiss, V, stride_x, ignore, smoothing,
+                    SMOOTH: tl.constexpr, NONE: tl.constexpr, GROUP: tl.constexpr, BLOCK_V: tl.constexpr):  # fmt: skip
+    i_m = tl.program_id(0).to(tl.int64)
+    i_t = tl.load(gTarget + i_m)
+    counts = i_t != ignore
+    inside = (i_t >= 0) & (i_t < V)
+    gX += i_m * stride_x
+    known = tl.load(gX + i_t, mask=counts & inside, other=0.0).to(tl.float32)
+    near = tl.where(tl.abs(known) < float("inf"), known, 0.0)
+    n = tl.where(counts & inside, V, 0)  # a row that does not count is not read
+    i_t = tl.where(inside, i_t, 0).to(tl.int32)
+    full = n // BLOCK_V
+    tile = i_t // BLOCK_V  # the target's own tile comes first, so that the loop need not look for it
+    lane_max = tl.full([BLOCK_V // GROUP], float("-inf"), tl.float32)
+    lane_sum = tl.zeros([BLOCK_V // GROUP], tl.float32)
+    lane_spread = tl.zeros([BLOCK_V], tl.float32)
+    i_v = tile * BLOCK_V + tl.arange(0, BLOCK_V)
+    rX = tl.load(gX + i_v, mask=i_v < n, other=float("-inf"), eviction_policy="evict_first").to(tl.float32)
+    if SMOOTH:
+        lane_spread += tl.where(i_v < n, rX - near, 0.0)
+    lane_max, lane_sum = _take(tl.where(i_v == i_t, float("-inf"), rX), lane_max, lane_sum, GROUP)
+    for i in range(full - (tile < full).to(tl.int32)):
+        i_v = (i + (i >= tile)) * BLOCK_V + tl.arange(0, BLOCK_V)
+        rX = tl.load(gX + i_v, eviction_policy="evict_first").to(tl.float32)
+        if SMOOTH:
+            lane_spread += rX - near
+        lane_max, lane_sum = _take(rX, lane_max, lane_sum, GROUP)
+    i_v = full * BLOCK_V + tl.arange(0, BLOCK_V)
+    rest = (i_v < n) & (tile != full)
+    rX = tl.load(gX + i_v, mask=rest, other=float("-inf"), eviction_policy="evict_first").to(tl.float32)
+    if SMOOTH:
+        lane_spread += tl.where(rest, rX - near, 0.0)
+    lane_max, lane_sum = _take(rX, lane_max, lane_sum, GROUP)
+    top = tl.max(lane_max, 0)
+    base = tl.where(top == float("-inf"), 0.0, top)
+    loss, peak, logsum, miss = _finish(top, tl.sum(lane_sum * _exp(lane_max - base), 0), known)
+    if SMOOTH:
+        loss -= smoothing * (tl.sum(lane_spread, 0) / V)
+    _save(gLoss, gPeak, gLogsum, gMiss, i_m, True, counts, inside, loss, peak, logsum, miss)
+    if NONE:
+        if tl.program_id(0) == 0:
+            tl.store(gCount, 1.0)
+
+
+@triton.jit
+def _total(gRow, gTarget, gLoss, gCount, M, ignore, MEAN: tl.constexpr, BLOCK_M: tl.constexpr):
+    """One program, one order: the sum of the rows' losses, and for the mean how many count."""
+    lane_loss = tl.zeros([BLOCK_M], tl.float32)
+    lane_count = tl.zeros([BLOCK_M], tl.float32)
+    for start in range(0, M, BLOCK_M):
+        i_m = start + tl.arange(0, BLOCK_M)
+        lane_loss += tl.load(gRow + i_m, mask=i_m < M, other=0.0)
+        if MEAN:
+            lane_count += (tl.load(gTarget + i_m, mask=i_m < M, other=ignore) != ignore).to(tl.float32)
+    if MEAN:
+        count = tl.sum(lane_count, 0)
+    else:
+        count = 1.0
+    tl.store(gLoss, tl.sum(lane_loss, 0) / count)
+    tl.store(gCount, count)
+
+
+@triton.jit
+def _backward(gDloss, gX, gTarget, gCount, gPeak, gLogsum, gMiss, gDx, M, V, stride_dloss, stride_x, stride_dx, ignore, smoothing,
+              ROWS: tl.constexpr, BLOCK_V: tl.constexpr):  # fmt: skip
+    tiles = tl.cdiv(V, BLOCK_V)
+    i_p = tl.program_id(0)
+    i_m = (i_p // tiles * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    i_v = i_p % tiles * BLOCK_V + tl.arange(0, BLOCK_V)
+    i_t = tl.load(gTarget + i_m, mask=i_m < M, other=0)
+    counts = (i_m < M) & (i_t != ignore)
+    mask = (i_m < M)[:, None] & (i_v < V)[None, :]
+    rX = tl.load(gX + i_m[:, None] * stride_x + i_v[None, :], mask=mask & counts[:, None], other=0.0, eviction_policy="evict_first").to(
+        tl.float32
+    )
+    peak = tl.load(gPeak + i_m, mask=counts, other=0.0)
+    logsum = tl.load(gLogsum + i_m, mask=counts, other=0.0)
+    miss = tl.load(gMiss + i_m, mask=counts, other=0.0)
+    scale = tl.load(gDloss + i_m * stride_dloss, mask=counts, other=0.0) / tl.load(gCount)
+    rP = _exp((rX - peak[:, None]) - logsum[:, None])
+    rP = tl.where(i_v[None, :] == i_t[:, None], (smoothing - miss)[:, None], rP) - smoothing / V
+    rDx = tl.where(counts[:, None], rP * scale[:, None], 0.0)
+    tl.store(gDx + i_m[:, None] * stride_dx + i_v[None, :], rDx.to(gDx.dtype.element_ty), mask=mask)
+
+
+def _run(kernel, grid, logits, target, ignore_index, label_smoothing, reduction, sizes, **meta):
+    check_target(target, logits.shape[1], ignore_index)
+    x, m, _, stride = rows(logits)
+    if m == 0:  # nothing to launch over, and the loss of nothing is still a number
+        return reference.cross_entropy(logits, target, ignore_index, label_smoothing, reduction)
+    target = target.contiguous()
+    row, peak, logsum, miss = torch.empty((4, m), dtype=torch.float32, device=x.device).unbind(0)
+    count = torch.empty((), dtype=torch.float32, device=x.device)
+    none = reduction == "none"
+    launch(kernel, grid, x, target, row, count, peak, logsum, miss, *sizes, stride, ignore_index, label_smoothing,
+           SMOOTH=label_smoothing != 0, NONE=none, **meta)  # fmt: skip
+    if none:
+        return row, count, peak, logsum, miss
+    loss = torch.empty((), dtype=torch.float32, device=x.device)
+    launch(
+        _total, (1,), row, target, loss, count, m, ignore_index, MEAN=reduction == "mean", BLOCK_M=min(8192, power_of_2(m)), num_warps=16
+    )
+    return loss, count, peak, logsum, miss
+
+
+def cross_entropy(logits, target, ignore_index, label_smoothing, reduction):
+    m, v = logits.shape
+    per, block = _tile(v)
+    return _run(
+        _forward, (cdiv(m, per),), logits, target, ignore_index, label_smoothing, reduction, (m, v), ROWS=per, BLOCK_V=block, num_warps=4
+    )
+
+
+def cross_entropy_online(logits, target, ignore_index, label_smoothing, reduction, *, config):
+    m, v = logits.shape
+    return _run(_forward_online, (m,), logits, target, ignore_index, label_smoothing, reduction, (v,), GROUP=16 // logits.itemsize,
+                BLOCK_V=config["block"], num_warps=config["warps"])  # fmt: skip
+
+
+def _tile(v):
+    block = min(TILE, power_of_2(v))
+    return min(TILE // block, 32), block
+
+
+def cross_entropy_backward(dloss, logits, target, count, peak, logsum, miss, ignore_index, label_smoothing, *, config):
+    dx = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
+    _differentiate(dloss, rows(logits)[0], target, count, peak, logsum, miss, ignore_index, label_smoothing, dx, config)
+    return dx
+
+
+def cross_entropy_overwrite(dloss, logits, target, count, peak, logsum, miss, ignore_index, label_smoothing, *, config):
+    _differentiate(dloss, logits, target, count, peak, logsum, miss, ignore_index, label_smoothing, logits, config)
+
+
+def _differentiate(dloss, x, target, count, peak, logsum, miss, ignore_index, label_smoothing, dx, config):
+    m, v = x.shape
+    block = min(config["block"], power_of_2(v))
+    per = min(config["block"] // block, 32)
+    stride_dloss = dloss.stride(0) if dloss.dim() else 0
+    launch(_backward, (cdiv(m, per) * cdiv(v, block),), dloss, x, target.contiguous(), count, peak.contiguous(), logsum.contiguous(),
+           miss.contiguous(), dx, m, v, stride_dloss, x.stride(0), dx.stride(0), ignore_index, label_smoothing,
+           ROWS=per, BLOCK_V=block, num_warps=config["warps"])  # fmt: skip
+
+
+def _short(call):
+    v = call["logits"].shape[1]
+    return off_gpu(call["logits"]) or (None if v <= MAX_ROW else f"V={v} is longer than the {MAX_ROW} classes a program keeps in registers")
+
+
+def _writable(call):
+    x = call["logits"]
+    rows_apart = x.stride(1) == 1 and x.stride(0) >= x.shape[1]
+    return off_gpu(x) or (None if rows_apart or x.numel() == 0 else f"logits with strides {list(x.stride())} are no rows to write into")
+
+
+_WALK = tuple({"block": b, "warps": w} for b, w in ((8192, 8), (4096, 4), (4096, 8), (8192, 16), (16384, 16), (8192, 4)))
+_TILES = tuple({"block": b, "warps": w} for b, w in ((4096, 4), (2048, 4), (4096, 8), (8192, 8), (2048, 2)))
+
+FORWARD = (
+    Kernel("triton", cross_entropy, "short rows in registers, several a program: one read", _short),
+    Kernel(
+        "triton.online",
+        cross_entropy_online,
+        "a maximum and a sum a lane: any length, one read",
+        lambda call: off_gpu(call["logits"]),
+        _WALK,
+    ),
+)
+BACKWARD = (
+    Kernel(
+        "triton",
+        cross_entropy_backward,
+        "tiles that know their row's sums: one read, one write",
+        lambda call: off_gpu(call["logits"]),
+        _TILES,
+    ),
+)
+OVERWRITE = (Kernel("triton", cross_entropy_overwrite, "the same, into the logits' own memory", _writable, _TILES),)

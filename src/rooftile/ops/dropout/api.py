@@ -1,0 +1,64 @@
+import torch
+from torch import Tensor
+
+from rooftile.core.kernel import Op
+from rooftile.ops.dropout.spec import SPEC
+from rooftile.ops.dropout.triton_kernels import BACKWARD, FORWARD
+
+_dropout = Op(SPEC, *FORWARD, backward=BACKWARD)
+
+
+def dropout(x: Tensor, p: float = 0.5, training: bool = True, *, seed: int | Tensor | None = None) -> Tensor:
+    """out_i = x_i / (1 - p) with probability 1 - p, else 0; x itself if p is 0 or not training.
+
+    The mask is a function of (seed, i), i counting row-major whatever the strides: element i takes word i % 4 of Philox4x32-10 at the
+    counter i // 4 under the seed's 64 bits, and is kept iff that word is at least p 2^32. It is never stored, and the same on every device.
+
+    Args:
+        x: any shape; float32, bfloat16 or float16.
+        p: the probability of a zero.
+        training: whether to drop at all.
+        seed: an integer, or a tensor of one int64 on x's device. Without one it is drawn from PyTorch's default generator on x's
+            device, without waiting: torch.manual_seed makes it repeatable, and a CUDA graph draws a fresh one at each replay.
+
+    Returns:
+        A contiguous tensor of x's shape and dtype.
+
+    Raises:
+        ValueError: p is outside [0, 1], or the dtype is another.
+
+    Source: Srivastava et al., Dropout, 2014; Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, 2011.
+
+    Example:
+        >>> dropout(torch.ones(4), 0.5, seed=7)
+        tensor([2., 2., 0., 0.])
+    """
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout: p is {p}, it lies between 0 and 1")
+    if not training or p == 0:
+        return x
+    if seed is None:
+        seed = torch.randint(-(2**63), 2**63 - 1, (), dtype=torch.int64, device=x.device)
+    elif not isinstance(seed, Tensor):
+        seed = torch.full((), seed, dtype=torch.int64, device=x.device)
+    elif seed.dim():
+        seed = seed.reshape(())
+    return _dropout(x, seed, p)
+
+
+class Dropout(torch.nn.Module):
+    """`dropout` as a module, with the arguments of torch.nn.Dropout."""
+
+    def __init__(self, p: float = 0.5, inplace: bool = False):
+        super().__init__()
+        if not 0 <= p <= 1:
+            raise ValueError(f"Dropout: p is {p}, it lies between 0 and 1")
+        if inplace:
+            raise ValueError("Dropout: inplace=True is not supported: the output has memory of its own")
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        return dropout(x, self.p, self.training)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"

@@ -1,0 +1,28 @@
+import torch
+from torch import Tensor
+
+from rooftile.ops._shared.reference import wide
+
+
+def check_indices(indices: Tensor, rows: int) -> None:
+    """A CPU can afford to look. A GPU would have to wait for the answer: there the row becomes NaN."""
+    if indices.device.type == "cpu" and indices.numel():
+        low, high = (int(i) for i in indices.aminmax())
+        if low < 0 or high >= rows:
+            raise ValueError(f"embedding: an index is {low if low < 0 else high}, but the weight has {rows} rows")
+
+
+def embedding(indices: Tensor, weight: Tensor, padding_idx: int) -> Tensor:
+    check_indices(indices, weight.shape[0])
+    if weight.is_cuda:
+        inside = (indices >= 0) & (indices < weight.shape[0])
+        return torch.where(inside[..., None], weight[indices.clamp(0, weight.shape[0] - 1)], torch.nan)
+    return weight[indices]
+
+
+def embedding_backward(dout: Tensor, indices: Tensor, weight: Tensor, padding_idx: int) -> Tensor:
+    flat, g = indices.reshape(-1), wide(dout).reshape(-1, weight.shape[1])
+    counts = (flat >= 0) & (flat < weight.shape[0]) & (flat != padding_idx)
+    g = torch.where(counts[:, None], g, 0)
+    dweight = torch.zeros(weight.shape, dtype=g.dtype, device=g.device)
+    return dweight.index_add_(0, torch.where(counts, flat, 0), g).to(weight.dtype)

@@ -1,0 +1,64 @@
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rooftile.core.kernel import Op
+from rooftile.ops.layernorm.spec import SPEC
+from rooftile.ops.layernorm.triton_kernels import BACKWARD, FORWARD
+
+_layernorm = Op(SPEC, *FORWARD, backward=BACKWARD)
+
+
+def layernorm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
+    """out = (x - mean x) / sqrt(var x + eps) * weight + bias over the last axis.
+
+    Args:
+        x: [..., N] float32, bfloat16 or float16, any strides.
+        weight, bias: [N] in x's dtype or float32; either may be absent.
+        eps: added to the variance.
+
+    Returns:
+        A tensor of x's shape and dtype. Statistics and sums are float32, the variance is that of x - mean. dweight and dbias
+        come in the parameters' own dtype, added in one fixed order: two runs on one device give the same bits.
+
+    Raises:
+        ValueError: N differs between x and a parameter, or a dtype is another; the message has both.
+
+    Source: Ba, Kiros and Hinton, Layer Normalization, 2016.
+
+    Example:
+        >>> layernorm(torch.tensor([[1.0, 3.0]]), eps=0.0)
+        tensor([[-1.,  1.]])
+    """
+    return _layernorm(x, weight, bias, eps)[0]
+
+
+class LayerNorm(torch.nn.Module):
+    """`layernorm` as a module, with the arguments and the state dict of torch.nn.LayerNorm; over the last axis only."""
+
+    def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True, bias: bool = True,
+                 device: Any = None, dtype: Any = None):  # fmt: skip
+        super().__init__()
+        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        if len(shape) != 1:
+            raise ValueError(f"LayerNorm: normalized_shape is {list(shape)}, only the last axis can be normalised: give one number")
+        self.normalized_shape, self.eps, self.elementwise_affine = shape, eps, elementwise_affine
+        weight = torch.nn.Parameter(torch.ones(shape, device=device, dtype=dtype)) if elementwise_affine else None
+        self.register_parameter("weight", weight)
+        self.register_parameter("bias", torch.nn.Parameter(torch.zeros_like(weight)) if weight is not None and bias else None)
+
+    def reset_parameters(self) -> None:
+        if self.weight is not None:
+            torch.nn.init.ones_(self.weight)
+        if self.bias is not None:
+            torch.nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[-1:] != self.normalized_shape:
+            raise ValueError(f"LayerNorm: N is {self.normalized_shape[0]} in the module, but x is {list(x.shape)}")
+        return layernorm(x, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"

@@ -1,0 +1,68 @@
+import torch
+import torch.nn.functional as F
+
+from rooftile.core.spec import FLOATS, Arg, Backward, Case, OpSpec, across, positive
+from rooftile.ops.layernorm.reference import layernorm, layernorm_backward
+
+X, WEIGHT, ROW = Arg("... N"), Arg("N", "io|f32", make=positive, optional=True), Arg("...", "f32")
+EPS = {"eps": 1e-5}
+MASTER = {**EPS, "affine": "float32"}
+SHAPES = [(32768, 1024), (16384, 4096), (8192, 8192), (4096, 16384), (2048, 65536)]
+
+
+def parameters(call, case, gen):
+    """`affine` is the case's word, not the operator's: float32 parameters beside a narrower x, or none at all."""
+    kind = case.params.get("affine")
+    if kind == "float32":
+        call["weight"], call["bias"] = call["weight"].float(), call["bias"].float()
+    elif kind == "none":
+        call["weight"] = call["bias"] = None
+    elif kind == "weight":
+        call["bias"] = None
+    return call
+
+
+def torch_layernorm(x, weight, bias, eps):
+    if weight is None or weight.dtype == x.dtype:
+        return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+    return F.layer_norm(x.float(), x.shape[-1:], weight, bias, eps).to(x.dtype)  # CUDA refuses mixed dtypes
+
+
+def backward_bytes(call, results):
+    """The bias is an argument for its dtype only."""
+    read = [call[n] for n in ("dout", "x", "weight", "mean", "rstd") if call[n] is not None]
+    return sum(t.numel() * t.itemsize for t in [*read, *results])
+
+
+SPEC = OpSpec(
+    "layernorm",
+    layernorm,
+    args={"x": X, "weight": WEIGHT, "bias": WEIGHT},
+    returns={"out": X, "mean": ROW, "rstd": ROW},
+    cases=(
+        *across(
+            FLOATS,
+            Case({"M": 29, "N": 67}, params=EPS, use=("smoke", "check"), why="primes: a ragged row in a ragged tile of rows"),
+            Case({"M": 0, "N": 8}, params=EPS, why="no rows: the parameters' gradients are zeros"),
+            Case({"M": 5, "N": 1}, params=EPS, why="one column: out is the bias, dx is zero"),
+            Case({"...": (2, 3, 5), "N": 128}, params={**EPS, "affine": "none"}, why="leading axes, no parameters"),
+            Case({"M": 7, "N": 1025}, params=EPS, why="one column into the next power of two"),
+        ),
+        *across(FLOATS[1:], Case({"M": 11, "N": 768}, params=MASTER, use=("smoke", "check"), why="GPT-2's width, float32 parameters")),
+        Case({"M": 9, "N": 129}, torch.float16, {**EPS, "affine": "weight"}, why="a weight and no bias"),
+        Case({"M": 1031, "N": 257}, torch.float32, EPS, why="every program of the persistent backward loops, the last one partly"),
+        Case({"M": 3, "N": 65536 + 1}, torch.bfloat16, EPS, why="longer than a row in registers"),
+        Case({"M": 2, "N": 262144}, torch.float32, EPS, why="the longest row promised"),
+        Case({"M": 32768, "N": 768}, torch.bfloat16, MASTER, use=("bench",), why="GPT-2's training step"),
+        *(Case({"M": m, "N": n}, torch.bfloat16, EPS, use=("bench",), why="anchor") for m, n in SHAPES),
+    ),
+    peer=torch_layernorm,
+    draw_with=parameters,
+    flops=lambda d: 8 * d["M"] * d["N"],  # sum; subtract, square, add; subtract, scale, times weight, plus bias
+    backward=Backward(
+        layernorm_backward,
+        grads=("x", "weight", "bias"),
+        flops=lambda d: 14 * d["M"] * d["N"],  # x̂ 2, g 1, two sums 3, dx 4, dweight 2, dbias 1, and x̂ of dx once more
+        moved=backward_bytes,
+    ),
+)

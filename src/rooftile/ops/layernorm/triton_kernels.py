@@ -1,0 +1,323 @@
+"""LayerNorm over rows. Floor: 2 tensors through memory forward, 3 backward; about 8 and 14 operations an element, so bytes decide.
+
+`triton` keeps the row in registers: one read, and a variance taken from x - mean, not from E[x²] - E[x]². Backward it is persistent:
+a program walks over many rows with the weight and its share of dweight and dbias in registers and writes one partial row;
+a second kernel adds the partial rows in one fixed order. No atomics: two runs give the same bits.
+`triton.online` takes any length: forward in two reads (Welford's statistics, one set a lane); `triton.columns` backward in two reads:
+the row sums first, then strips of columns, where nothing crosses a lane before the last row.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from rooftile.core.kernel import Kernel
+from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2, resident, rows
+
+MAX_ROW = 16384  # forward: 16 warps hold 32 float32 a lane
+MAX_ROW_BACKWARD = 8192  # x, dout, weight and two accumulators: 5 values a column, 80 a lane at 16 warps
+TILE = 4096
+STRIP = 1024  # columns of a strip: 2 KiB of bf16 a row, and 8 columns a lane for 4 warps
+
+
+@triton.jit
+def _forward(
+    gX, gW, gB, gOut, gMean, gRstd, M, N, stride_x, eps, W: tl.constexpr, B: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr
+):
+    i_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    i_n = tl.arange(0, BLOCK_N)
+    in_n = i_n < N
+    mask = (i_m < M)[:, None] & in_n[None, :]
+    rX = tl.load(gX + i_m[:, None] * stride_x + i_n[None, :], mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+    mean = tl.sum(rX, 1) / N
+    rX = tl.where(in_n[None, :], rX - mean[:, None], 0.0)
+    rstd = tl.rsqrt(tl.sum(rX * rX, 1) / N + eps)
+    rX = rX * rstd[:, None]
+    if W:
+        rX *= tl.load(gW + i_n, mask=in_n, other=0.0, eviction_policy="evict_last").to(tl.float32)[None, :]
+    if B:
+        rX += tl.load(gB + i_n, mask=in_n, other=0.0, eviction_policy="evict_last").to(tl.float32)[None, :]
+    tl.store(gOut + i_m[:, None] * N + i_n[None, :], rX.to(gOut.dtype.element_ty), mask=mask)
+    tl.store(gMean + i_m, mean, mask=i_m < M)
+    tl.store(gRstd + i_m, rstd, mask=i_m < M)
+
+
+@triton.jit
+def _forward_online(gX, gW, gB, gOut, gMean, gRstd, N, stride_x, eps, W: tl.constexpr, B: tl.constexpr, BLOCK_N: tl.constexpr):
+    i_m = tl.program_id(0).to(tl.int64)
+    i_lane = tl.arange(0, BLOCK_N)
+    lane_mean = tl.zeros([BLOCK_N], tl.float32)
+    lane_square = tl.zeros([BLOCK_N], tl.float32)  # sum of (x - lane_mean)²
+    full = N // BLOCK_N
+    for i in range(full):
+        rX = tl.load(gX + i_m * stride_x + i * BLOCK_N + i_lane).to(tl.float32)
+        rDelta = rX - lane_mean
+        lane_mean += rDelta * (1.0 / (i + 1))
+        lane_square += rDelta * (rX - lane_mean)
+    i_n = full * BLOCK_N + i_lane  # the last, ragged tile: its lanes have seen one element more
+    rX = tl.load(gX + i_m * stride_x + i_n, mask=i_n < N, other=0.0).to(tl.float32)
+    rDelta = tl.where(i_n < N, rX - lane_mean, 0.0)
+    lane_mean += rDelta / (full + 1)
+    lane_square += rDelta * tl.where(i_n < N, rX - lane_mean, 0.0)
+    lane_count = full + (i_n < N).to(tl.float32)
+    mean = tl.sum(lane_mean * lane_count, 0) / N
+    apart = lane_mean - mean
+    rstd = tl.rsqrt(tl.sum(lane_square + lane_count * apart * apart, 0) / N + eps)
+    for start in range(0, N, BLOCK_N):
+        i_n = start + i_lane
+        rX = (tl.load(gX + i_m * stride_x + i_n, mask=i_n < N, other=0.0, eviction_policy="evict_first").to(tl.float32) - mean) * rstd
+        if W:
+            rX *= tl.load(gW + i_n, mask=i_n < N, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        if B:
+            rX += tl.load(gB + i_n, mask=i_n < N, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        tl.store(gOut + i_m * N + i_n, rX.to(gOut.dtype.element_ty), mask=i_n < N)
+    tl.store(gMean + i_m, mean)
+    tl.store(gRstd + i_m, rstd)
+
+
+@triton.jit
+def _backward(gDout, gX, gW, gMean, gRstd, gDx, gPartial, M, N, stride_dout, stride_x, W: tl.constexpr, B: tl.constexpr,
+              ROWS: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
+    i_p = tl.program_id(0)
+    programs = tl.num_programs(0)
+    i_n = tl.arange(0, BLOCK_N)
+    in_n = i_n < N
+    rDw = tl.zeros([BLOCK_N], tl.float32)
+    rDb = tl.zeros([BLOCK_N], tl.float32)
+    if W:
+        rW = tl.load(gW + i_n, mask=in_n, other=0.0).to(tl.float32)
+    for i_tile in tl.range(i_p, tl.cdiv(M, ROWS), programs, num_stages=STAGES):
+        i_m = (i_tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+        in_m = i_m < M
+        mask = in_m[:, None] & in_n[None, :]
+        rDout = tl.load(gDout + i_m[:, None] * stride_dout + i_n[None, :], mask=mask, other=0.0).to(tl.float32)
+        rX = tl.load(gX + i_m[:, None] * stride_x + i_n[None, :], mask=mask, other=0.0).to(tl.float32)
+        rMean = tl.load(gMean + i_m, mask=in_m, other=0.0)
+        rRstd = tl.load(gRstd + i_m, mask=in_m, other=0.0)
+        rX = (rX - rMean[:, None]) * rRstd[:, None]
+        if W:
+            rDw += tl.sum(rDout * rX, 0)
+        if B:
+            rDb += tl.sum(rDout, 0)
+        if W:
+            rDout = rDout * rW[None, :]
+        along = tl.sum(rDout * rX, 1) / N
+        level = tl.sum(rDout, 1) / N
+        rDx = (rDout - level[:, None] - rX * along[:, None]) * rRstd[:, None]
+        tl.store(gDx + i_m[:, None] * N + i_n[None, :], rDx.to(gDx.dtype.element_ty), mask=mask)
+    i_p = i_p.to(tl.int64)
+    if W:
+        tl.store(gPartial + i_p * N + i_n, rDw, mask=in_n)
+    if B:
+        tl.store(gPartial + (programs + i_p) * N + i_n, rDb, mask=in_n)
+
+
+@triton.jit
+def _row_sums(gDout, gX, gW, gMean, gRstd, gSums, M, N, stride_dout, stride_x, W: tl.constexpr, BLOCK_N: tl.constexpr):
+    i_m = tl.program_id(0).to(tl.int64)
+    mean, rstd = tl.load(gMean + i_m), tl.load(gRstd + i_m)
+    lane_along = tl.zeros([BLOCK_N], tl.float32)
+    lane_level = tl.zeros([BLOCK_N], tl.float32)
+    for start in range(0, N, BLOCK_N):
+        i_n = start + tl.arange(0, BLOCK_N)
+        rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=i_n < N, other=0.0).to(tl.float32)
+        rX = tl.load(gX + i_m * stride_x + i_n, mask=i_n < N, other=0.0).to(tl.float32)
+        if W:
+            rDout *= tl.load(gW + i_n, mask=i_n < N, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        lane_along += rDout * ((rX - mean) * rstd)
+        lane_level += rDout
+    tl.store(gSums + i_m, tl.sum(lane_along, 0) / N)
+    tl.store(gSums + M + i_m, tl.sum(lane_level, 0) / N)
+
+
+@triton.jit
+def _strips(gDout, gX, gW, gMean, gRstd, gSums, gDx, gPartial, M, N, stride_dout, stride_x, W: tl.constexpr, B: tl.constexpr,
+            ROWS: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+    i_p = tl.program_id(1)
+    programs = tl.num_programs(1)
+    i_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    in_n = i_n < N
+    rDw = tl.zeros([BLOCK_N], tl.float32)
+    rDb = tl.zeros([BLOCK_N], tl.float32)
+    if W:
+        rW = tl.load(gW + i_n, mask=in_n, other=0.0).to(tl.float32)
+    for i_tile in range(i_p, tl.cdiv(M, ROWS), programs):
+        i_m = (i_tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+        in_m = i_m < M
+        mask = in_m[:, None] & in_n[None, :]
+        rDout = tl.load(gDout + i_m[:, None] * stride_dout + i_n[None, :], mask=mask, other=0.0, eviction_policy="evict_first").to(
+            tl.float32
+        )
+        rX = tl.load(gX + i_m[:, None] * stride_x + i_n[None, :], mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        rRstd = tl.load(gRstd + i_m, mask=in_m, other=0.0)
+        along = tl.load(gSums + i_m, mask=in_m, other=0.0)
+        level = tl.load(gSums + M + i_m, mask=in_m, other=0.0)
+        rX = (rX - tl.load(gMean + i_m, mask=in_m, other=0.0)[:, None]) * rRstd[:, None]
+        if W:
+            rDw += tl.sum(rDout * rX, 0)
+        if B:
+            rDb += tl.sum(rDout, 0)
+        if W:
+            rDout = rDout * rW[None, :]
+        rDx = (rDout - level[:, None] - rX * along[:, None]) * rRstd[:, None]
+        tl.store(gDx + i_m[:, None] * N + i_n[None, :], rDx.to(gDx.dtype.element_ty), mask=mask)
+    i_p = i_p.to(tl.int64)
+    if W:
+        tl.store(gPartial + i_p * N + i_n, rDw, mask=in_n)
+    if B:
+        tl.store(gPartial + (programs + i_p) * N + i_n, rDb, mask=in_n)
+
+
+@triton.jit
+def _add_partials(gPartial, gDw, gDb, P, N, W: tl.constexpr, B: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr):
+    which = tl.program_id(1)  # 0: dweight, 1: dbias
+    i_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    rSum = tl.zeros([BLOCK_P, BLOCK_N], tl.float32)
+    for start in range(0, P, BLOCK_P):
+        i_p = start + tl.arange(0, BLOCK_P)
+        mask = (i_p < P)[:, None] & (i_n < N)[None, :]
+        rSum += tl.load(gPartial + (which * P + i_p).to(tl.int64)[:, None] * N + i_n[None, :], mask=mask, other=0.0)
+    rTotal = tl.sum(rSum, 0)
+    if W:
+        if which == 0:
+            tl.store(gDw + i_n, rTotal.to(gDw.dtype.element_ty), mask=i_n < N)
+    if B:
+        if which == 1:
+            tl.store(gDb + i_n, rTotal.to(gDb.dtype.element_ty), mask=i_n < N)
+
+
+def _outputs(x):
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    stats = torch.empty((2, *x.shape[:-1]), dtype=torch.float32, device=x.device)
+    return out, stats[0], stats[1]
+
+
+def _dense(weight):
+    return weight if weight is None or weight.is_contiguous() else weight.contiguous()
+
+
+def layernorm(x, weight, bias, eps, *, config):
+    out, mean, rstd = _outputs(x)
+    x, m, n, stride = rows(x)
+    weight, bias = _dense(weight), _dense(bias)
+    launch(_forward, (cdiv(m, config["rows"]),), x, weight, bias, out, mean, rstd, m, n, stride, eps, W=weight is not None, B=bias is not None,
+           ROWS=config["rows"], BLOCK_N=power_of_2(n), num_warps=config["warps"])  # fmt: skip
+    return out, mean, rstd
+
+
+def layernorm_online(x, weight, bias, eps, *, config):
+    out, mean, rstd = _outputs(x)
+    x, m, n, stride = rows(x)
+    weight, bias = _dense(weight), _dense(bias)
+    launch(_forward_online, (m,), x, weight, bias, out, mean, rstd, n, stride, eps, W=weight is not None, B=bias is not None,
+           BLOCK_N=config["block"], num_warps=config["warps"])  # fmt: skip
+    return out, mean, rstd
+
+
+def _grads(x, weight, bias):
+    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    dweight = x.new_empty(0) if weight is None else torch.empty(weight.shape, dtype=weight.dtype, device=x.device)
+    dbias = x.new_empty(0) if bias is None else torch.empty(bias.shape, dtype=bias.dtype, device=x.device)
+    return dx, dweight, dbias
+
+
+def _reduce(partial, programs, n, dweight, dbias, weight, bias):
+    """The partial rows of `programs` programs, added in one order. 16 columns a program: enough programs to fill the device, 64 bytes a row."""
+    if weight is not None or bias is not None:
+        launch(_add_partials, (cdiv(n, 16), 2), partial, dweight, dbias, programs, n, W=weight is not None, B=bias is not None,
+               BLOCK_P=128, BLOCK_N=16, num_warps=4)  # fmt: skip
+
+
+def layernorm_backward(dout, x, weight, bias, mean, rstd, *, config):
+    dx, dweight, dbias = _grads(x, weight, bias)
+    dout, m, n, stride_dout = rows(dout)
+    x, _, _, stride_x = rows(x)
+    weight = _dense(weight)
+    # every program writes its partial rows, also one with no row to read
+    programs = max(1, min(cdiv(m, config["rows"]), resident(x, config["per_sm"])))
+    partial = torch.empty((2, programs, n), dtype=torch.float32, device=x.device)
+    launch(_backward, (programs,), dout, x, weight, mean.contiguous(), rstd.contiguous(), dx, partial, m, n, stride_dout, stride_x,
+           W=weight is not None, B=bias is not None, ROWS=config["rows"], BLOCK_N=power_of_2(n), STAGES=config["stages"],
+           num_warps=config["warps"])  # fmt: skip
+    _reduce(partial, programs, n, dweight, dbias, weight, bias)
+    return dx, dweight, dbias
+
+
+def layernorm_backward_columns(dout, x, weight, bias, mean, rstd):
+    dx, dweight, dbias = _grads(x, weight, bias)
+    dout, m, n, stride_dout = rows(dout)
+    x, _, _, stride_x = rows(x)
+    weight, mean, rstd = _dense(weight), mean.contiguous(), rstd.contiguous()
+    sums = torch.empty((2, m), dtype=torch.float32, device=x.device)
+    launch(_row_sums, (m,), dout, x, weight, mean, rstd, sums, m, n, stride_dout, stride_x, W=weight is not None, BLOCK_N=2048, num_warps=8)
+    strips = cdiv(n, STRIP)
+    programs = max(1, min(cdiv(m, 4), resident(x, 8) // strips))
+    partial = torch.empty((2, programs, n), dtype=torch.float32, device=x.device)
+    launch(_strips, (strips, programs), dout, x, weight, mean, rstd, sums, dx, partial, m, n, stride_dout, stride_x,
+           W=weight is not None, B=bias is not None, ROWS=4, BLOCK_N=STRIP, num_warps=4)  # fmt: skip
+    _reduce(partial, programs, n, dweight, dbias, weight, bias)
+    return dx, dweight, dbias
+
+
+def _upto(longest):
+    def refuse(call):
+        n = call["x"].shape[-1]
+        return (
+            off_gpu(call["x"])
+            or _no_columns(n)
+            or (None if n <= longest else f"N={n} is longer than the {longest} columns a program keeps in registers")
+        )
+
+    return refuse
+
+
+def _any(call):
+    return off_gpu(call["x"]) or _no_columns(call["x"].shape[-1])
+
+
+def _no_columns(n):
+    return None if n else "N=0: a row without columns has no mean"
+
+
+def pick_forward(call):
+    """32 elements a lane, so that 4 loads of 16 bytes are in flight from each; warps lie along the row, rows in the lane."""
+    block = power_of_2(call["x"].shape[-1])
+    per = max(1, min(TILE // block, 16))
+    return {"rows": per, "warps": min(16, max(1, per * block // 1024))}
+
+
+def pick_backward(call):
+    """8 columns a lane where the row is that wide: the rows of a tile then lie in one lane, and their share of dweight adds up there.
+    Three stages: two tiles (32 KiB at N=1024) are on their way through shared memory while one is worked on; 16 warps of 128 registers."""
+    block = power_of_2(call["x"].shape[-1])
+    if block <= 128:
+        return {"rows": 1024 // block, "warps": 1, "per_sm": 16, "stages": 1}
+    warps = min(16, max(1, block // 256))
+    per = 4 if block <= 1024 else 2 if block <= 4096 else 1
+    return {"rows": per, "warps": warps, "per_sm": max(1, 16 // warps), "stages": 3}
+
+
+def _configs(rows_, warps, per_sm=(), stages=(1,)):
+    if not per_sm:
+        return tuple({"rows": r, "warps": w} for r in rows_ for w in warps)
+    return tuple({"rows": r, "warps": w, "per_sm": p, "stages": s} for r in rows_ for w in warps for p in per_sm for s in stages)
+
+
+_ONLINE = ({"block": 8192, "warps": 16}, {"block": 8192, "warps": 8}, {"block": 4096, "warps": 8}, {"block": 16384, "warps": 16})
+_PERSISTENT = _configs((1, 2), (4, 8, 16), (1, 2, 4, 8), (1, 3)) + _configs((4,), (4, 8), (2, 4), (1, 2, 3))
+
+FORWARD = (
+    Kernel("triton", layernorm, "the row in registers: one read", _upto(MAX_ROW), _configs((1, 2, 4), (1, 2, 4, 8, 16)), pick_forward),
+    Kernel("triton.online", layernorm_online, "Welford's statistics a lane: any length, two reads", _any, _ONLINE),
+)
+BACKWARD = (
+    Kernel(
+        "triton",
+        layernorm_backward,
+        "persistent: weight and partial gradients in registers",
+        _upto(MAX_ROW_BACKWARD),
+        _PERSISTENT,
+        pick_backward,
+    ),
+    Kernel("triton.columns", layernorm_backward_columns, "row sums, then strips of columns: any length, two reads", _any),
+)

@@ -1,0 +1,216 @@
+"""Whole training steps, the same model on each table: milliseconds, tokens a second, peak memory, and whether the losses agree.
+
+Each contestant starts from the same weights and sees the same batches. Peak memory is taken with nobody else alive; then all live
+side by side and take turns, so that a clock that drifts or a neighbour that wakes up hurts them alike.
+"""
+
+import gc
+import statistics
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rooftile.models import GPT2, KERNELS, GPT2Config, operators
+from rooftile.training.config import TrainConfig
+from rooftile.training.data import to_device, training_batch
+from rooftile.training.loop import build_optimizer, train_step
+from rooftile.training.text import standard_library
+
+__all__ = ["GPT2_124M", "benchmark_gpt2", "compare_losses"]
+
+GPT2_124M = GPT2Config(vocab_size=50304)  # 50257 rounded up to whole matrix tiles, as everyone trains it
+WARMUP = 4  # steps: compiling, tuning, the optimizer's state and the allocator's growth are over by then
+TEXT_BYTES = 8_000_000
+
+
+def benchmark_gpt2(
+    kernels: Iterable[str] = KERNELS,
+    *,
+    batch_size: int = 32,
+    context: int = 1024,
+    steps: int = 20,
+    rounds: int = 3,
+    model: GPT2Config = GPT2_124M,
+    dtype: str = "bfloat16",
+    device: str = "cuda",
+    seed: int = 0,
+) -> list[dict]:
+    """One row a table: `ms` a step (the median over `rounds` turns of `steps` steps, with the lowest and the highest),
+    `tokens_per_s`, `peak_bytes`, `loss` after the last step, and what was run.
+
+    Clipping is off and the learning rate constant: a step is forward, backward and AdamW. When the contestants together would
+    not fit beside the largest peak they are timed one after another, and `interleaved` says so.
+    """
+    kernels = tuple(kernels)
+    run = {"batch_size": batch_size, "context": context, "dtype": dtype, "device": device, "seed": seed}
+    config = _check(TrainConfig(**run, steps=WARMUP + rounds * steps, lr=3e-4, min_lr=3e-4, warmup=0, clip=0.0), model)
+    peaks, resident = {}, {}
+    for name in kernels:
+        with _contestant(name, model, config) as one:
+            one.run(WARMUP)
+            resident[name] = _allocated(device)
+            _reset_peak(device)
+            one.run(2)
+            peaks[name] = _peak(device)
+    together = sum(resident.values()) + max(p - resident[n] for n, p in peaks.items())
+    interleaved = together < 0.9 * _memory(device)
+    times, losses = (_interleaved if interleaved else _in_turn)(kernels, model, config, rounds, steps)
+    tokens = batch_size * context
+    shape = {name: getattr(model, name) for name in ("vocab_size", "n_embd", "n_layer", "n_head")}
+    return [
+        {
+            "kernels": name,
+            "ms": statistics.median(times[name]),
+            "ms_low": min(times[name]),
+            "ms_high": max(times[name]),
+            "tokens_per_s": 1e3 * tokens / statistics.median(times[name]),
+            "peak_bytes": peaks[name],
+            "loss": losses[name],
+            "interleaved": interleaved,
+            "steps": steps,
+            "rounds": rounds,
+            **run,
+            **shape,
+        }
+        for name in kernels
+    ]
+
+
+def compare_losses(
+    kernels: Iterable[str] = KERNELS,
+    *,
+    steps: int = 200,
+    batch_size: int = 8,
+    context: int = 1024,
+    model: GPT2Config = GPT2_124M,
+    dtype: str = "bfloat16",
+    device: str = "cuda",
+    seed: int = 0,
+) -> list[dict]:
+    """One row a table: {"kernels", "dtype", "losses": [float] * steps} from the same weights over the same batches.
+
+    With clipping, warm-up and decay as in training: what is compared is the series a user would see.
+    """
+    run = {"batch_size": batch_size, "context": context, "dtype": dtype, "device": device, "seed": seed}
+    config = _check(TrainConfig(**run, steps=steps, lr=6e-4, min_lr=6e-5, warmup=min(20, steps), clip=1.0), model)
+    rows = []
+    for name in kernels:
+        with _contestant(name, model, config) as one:
+            losses = torch.stack(one.run(steps)).tolist()
+        rows.append({"kernels": name, "dtype": dtype, "losses": losses})
+    return rows
+
+
+class _Contestant:
+    """One table's model and optimizer, and how many steps it has done."""
+
+    def __init__(self, kernels: str, model: GPT2Config, config: TrainConfig, tokens: Tensor):
+        self.config, self.tokens, self.device, self.step = config, tokens, torch.device(config.device), 0
+        torch.manual_seed(config.seed)
+        self.model = GPT2(model, operators(kernels), config.torch_dtype).to(self.device)
+        self.optimizer = build_optimizer(self.model, config)
+        self.forward = torch.compile(self.model) if kernels == "compile" else self.model
+
+    def run(self, steps: int) -> list[Tensor]:
+        """Do `steps` steps -> their losses, still on the device."""
+        config, losses = self.config, []
+        for _ in range(steps):
+            self.step += 1
+            batch = training_batch(self.tokens, config.context, config.batch_size, seed=config.seed, step=self.step)
+            losses.append(train_step(self.forward, self.optimizer, to_device(batch, self.device), config, self.step)[0])
+        return losses
+
+    def timed(self, steps: int) -> tuple[float, float]:
+        """Do `steps` steps -> milliseconds a step by the wall clock between two synchronisations, and the last loss."""
+        _synchronise(self.config.device)
+        began = time.perf_counter()
+        losses = self.run(steps)
+        _synchronise(self.config.device)
+        return 1e3 * (time.perf_counter() - began) / steps, losses[-1].item()
+
+
+@contextmanager
+def _contestant(kernels: str, model: GPT2Config, config: TrainConfig) -> Iterator[_Contestant]:
+    """A contestant alone on the device; everything it held is given back at the end."""
+    _free(config.device)
+    one = _Contestant(kernels, model, config, _tokens(model.vocab_size))
+    try:
+        yield one
+    finally:
+        one.__dict__.clear()  # the caller's name still points to `one`: empty it
+        _free(config.device)
+
+
+def _interleaved(kernels: tuple, model: GPT2Config, config: TrainConfig, rounds: int, steps: int) -> tuple[dict, dict]:
+    """A B C, A B C, ...: times and last losses by name."""
+    tokens = _tokens(model.vocab_size)
+    field = {name: _Contestant(name, model, config, tokens) for name in kernels}
+    times, losses = {name: [] for name in kernels}, {}
+    for one in field.values():
+        one.run(WARMUP)
+    for _ in range(rounds):
+        for name, one in field.items():
+            ms, losses[name] = one.timed(steps)
+            times[name].append(ms)
+    field.clear()
+    _free(config.device)
+    return times, losses
+
+
+def _in_turn(kernels: tuple, model: GPT2Config, config: TrainConfig, rounds: int, steps: int) -> tuple[dict, dict]:
+    """A A A, B B B, ...: for a device too small to hold them all."""
+    times, losses = {}, {}
+    for name in kernels:
+        with _contestant(name, model, config) as one:
+            one.run(WARMUP)
+            turns = [one.timed(steps) for _ in range(rounds)]
+        times[name], losses[name] = [ms for ms, _ in turns], turns[-1][1]
+    return times, losses
+
+
+def _check(config: TrainConfig, model: GPT2Config) -> TrainConfig:
+    if config.context > model.n_positions:
+        raise ValueError(f"context is {config.context}, the model's n_positions is {model.n_positions}")
+    return config.resolved()
+
+
+def _tokens(vocab_size: int) -> Tensor:
+    """Source code with two bytes to a token: real text's skewed frequencies (they decide how the embedding's gradient collides)
+    over a vocabulary of GPT-2's size, with no download."""
+    pairs = np.frombuffer(standard_library(TEXT_BYTES), dtype="<u2")
+    return torch.from_numpy((pairs % vocab_size).astype(np.int32))
+
+
+def _synchronise(device: str) -> None:
+    if device != "cpu":
+        torch.cuda.synchronize(device)
+
+
+def _free(device: str) -> None:
+    gc.collect()
+    torch.compiler.reset()  # compiled graphs hold on to their model's memory
+    if device != "cpu":
+        torch.cuda.empty_cache()
+
+
+def _reset_peak(device: str) -> None:
+    if device != "cpu":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def _peak(device: str) -> int:
+    """Bytes; 0 on a CPU, where PyTorch does not count."""
+    return 0 if device == "cpu" else torch.cuda.max_memory_allocated(device)
+
+
+def _allocated(device: str) -> int:
+    return 0 if device == "cpu" else torch.cuda.memory_allocated(device)
+
+
+def _memory(device: str) -> int:
+    return 1 if device == "cpu" else torch.cuda.get_device_properties(device).total_memory

@@ -1,0 +1,129 @@
+"""Every knob of a run, with its one line of help: the command line is made from this."""
+
+import dataclasses
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from rooftile.models import KERNELS
+from rooftile.training.errors import TrainError
+
+__all__ = ["TrainConfig"]
+
+TOKENIZERS = ("bytes", "gpt2")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def _knob(default, help: str):
+    return dataclasses.field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A run. The defaults are a small byte-level model that trains in two minutes on two CPU cores."""
+
+    out: str = _knob("", "folder for checkpoints, metrics and the loss curve [a new one under runs/]")
+    steps: int = _knob(400, "optimizer steps in all, those before a resume included")
+    batch_size: int = _knob(16, "sequences in one forward pass")
+    context: int = _knob(128, "tokens in a sequence")
+    accumulate: int = _knob(1, "forward passes whose gradients are averaged into one step")
+    kernels: str = _knob("rooftile", f"which operators compute: {', '.join(KERNELS)}")
+    device: str = _knob("auto", "cpu, cuda, or auto: cuda when there is one")
+    dtype: str = _knob("auto", "float32, bfloat16, or auto: bfloat16 on cuda; weights are float32 in both")
+    seed: int = _knob(0, "draws the initial weights, the batches, dropout and the sample")
+
+    text: str = _knob("", "a text file, or tinyshakespeare [Python's own standard library]")
+    tokenizer: str = _knob("bytes", f"how text becomes tokens: {', '.join(TOKENIZERS)}")
+    text_mb: float = _knob(4.0, "megabytes of the standard library to read, when that is the text")
+
+    n_layer: int = _knob(4, "blocks")
+    n_head: int = _knob(4, "heads")
+    n_embd: int = _knob(128, "width of the residual stream")
+    dropout: float = _knob(0.0, "dropout of the embedding and of both branches; attention draws none")
+    init: str = _knob("", "start from this Hugging Face GPT-2 folder; its config.json then gives the shape")
+    checkpointing: bool = _knob(False, "keep only each block's input and compute the rest again in the backward pass")
+
+    lr: float = _knob(3e-3, "peak learning rate")
+    min_lr: float = _knob(3e-4, "learning rate at the end of the cosine")
+    warmup: int = _knob(50, "steps over which the learning rate rises from zero")
+    decay_steps: int = _knob(0, "step at which the cosine ends [steps]")
+    weight_decay: float = _knob(0.1, "decay of the matrices; vectors have none")
+    beta1: float = _knob(0.9, "AdamW's first decay rate")
+    beta2: float = _knob(0.95, "AdamW's second decay rate")
+    clip: float = _knob(1.0, "largest global norm of the gradient; 0 leaves it alone")
+
+    resume: bool = _knob(False, "go on from the newest checkpoint in out [the last run under runs/]")
+    resume_from: str = _knob("", "go on from this checkpoint file instead of the newest")
+    save_every: int = _knob(100, "steps between checkpoints; the last two are kept")
+    eval_every: int = _knob(100, "steps between evaluations on the validation part")
+    eval_batches: int = _knob(16, "batches in one evaluation")
+    log_every: int = _knob(10, "steps between looks at the device: losses wait there until then")
+    sample_tokens: int = _knob(256, "tokens of text drawn at the end")
+    prompt: str = _knob("\n", "what that text begins with")
+
+    def __post_init__(self):
+        for name in ("steps", "batch_size", "context", "accumulate", "save_every", "eval_every", "eval_batches", "log_every"):
+            self._at_least(name, 1)
+        for name in ("seed", "warmup", "decay_steps", "sample_tokens", "lr", "min_lr", "weight_decay", "clip"):
+            self._at_least(name, 0)
+        for name in ("beta1", "beta2", "dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise TrainError(f"{name} is {getattr(self, name)}, must be at least 0 and below 1")
+        if not self.text_mb > 0:
+            raise TrainError(f"text_mb is {self.text_mb}, must be above 0")
+        for name, words in (("kernels", KERNELS), ("tokenizer", TOKENIZERS), ("dtype", ("auto", *DTYPES))):
+            if getattr(self, name) not in words:
+                raise TrainError(f"{name} is {getattr(self, name)!r}, must be one of {', '.join(words)}")
+
+    def _at_least(self, name: str, least: int) -> None:
+        value = getattr(self, name)
+        if not least <= value < math.inf:
+            raise TrainError(f"{name} is {value}, must be at least {least} and finite")
+
+    def resolved(self) -> "TrainConfig":
+        """The same run with every "auto" and empty default decided. TrainError when the device is not there."""
+        device = self.device
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        try:
+            kind = torch.device(device).type
+        except RuntimeError:
+            raise TrainError(f"device is {device!r}, must be auto, cpu, cuda or cuda:N") from None
+        if kind == "cuda" and not torch.cuda.is_available():
+            raise TrainError(f"device {device} was asked for, but torch {torch.__version__} finds no CUDA device")
+        dtype = self.dtype
+        if dtype == "auto":
+            dtype = "bfloat16" if kind == "cuda" else "float32"
+        out = self.out
+        if not out:
+            out = str(self._last_run()) if self.resume or self.resume_from else time.strftime("runs/%Y%m%d-%H%M%S")
+        return dataclasses.replace(self, device=device, dtype=dtype, out=out, decay_steps=self.decay_steps or self.steps)
+
+    def _last_run(self) -> Path:
+        """The run to go on with when none is named: the checkpoint's own, or the newest under runs/ that has one."""
+        if self.resume_from:
+            return Path(self.resume_from).parent
+        found = sorted(Path("runs").glob("*/checkpoint-*.pt"), key=lambda p: p.stat().st_mtime)
+        if not found:
+            raise TrainError("resume found 0 checkpoints under runs/: name the run's folder with out")
+        return found[-1].parent
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return DTYPES[self.dtype]
+
+    @property
+    def step_rows(self) -> int:
+        """Sequences behind one optimizer step."""
+        return self.batch_size * self.accumulate
+
+    def learning_rate(self, step: int) -> float:
+        """The rate of update `step` = 1, 2, ...: a straight rise over `warmup`, then half a cosine from lr to min_lr."""
+        if step <= self.warmup:
+            return self.lr * step / self.warmup
+        end = self.decay_steps or self.steps
+        done = min(1.0, (step - self.warmup) / max(1, end - self.warmup))
+        return self.min_lr + 0.5 * (self.lr - self.min_lr) * (1 + math.cos(math.pi * done))

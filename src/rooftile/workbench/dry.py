@@ -1,0 +1,192 @@
+"""Compile every Triton kernel and config for a GPU that is not there, as a launch would, and hold it to its declared limits.
+
+Run as `python -m rooftile.workbench.dry --arch 90` with ROOFTILE_DRY_GPU=1. A stand-in driver answers Triton's questions for the
+architecture asked for; launches on meta tensors then compile with the real specialisation, are measured by the disassembler that
+ships with Triton, and do not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import subprocess
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+from rooftile.core.kernel import Kernel, Op
+from rooftile.core.spec import Case
+from rooftile.workbench import check as gate
+from rooftile.workbench.explain import blank, operator
+
+SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # bytes one block may have
+
+
+@dataclass(frozen=True)
+class Compiled:
+    op: str
+    kernel: str
+    case: str
+    config: dict[str, Any]
+    arch: int
+    function: str
+    registers: int
+    spill_bytes: int
+    shared_bytes: int
+    fault: str  # what breaks the declared limits, or nothing
+
+
+class _Utilities:
+    def __init__(self, arch: int, log: list[dict[str, Any]]):
+        self.log, self.arch, self.launch = log, arch, None
+        self.properties = {"max_shared_mem": SHARED[arch], "multiprocessor_count": 132, "max_num_regs": 65536, "warpSize": 32,
+                           "sm_clock_rate": 1980000, "mem_clock_rate": 3201000, "mem_bus_width": 6144}  # fmt: skip
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        return self.properties
+
+    def load_binary(self, name: str, cubin: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
+        tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+            file.write(cubin)
+            file.flush()
+            report = subprocess.run([str(tool), "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+            stores = " STL" in subprocess.run([str(tool), "-sass", file.name], capture_output=True, text=True, check=True).stdout
+        used = {k: int(v) for k, v in re.findall(r"(REG|STACK|LOCAL):(\d+)", report)}
+        self.log.append(
+            {
+                "function": name,
+                "registers": used["REG"],
+                "spill_bytes": stores * (used["STACK"] + used.get("LOCAL", 0)),
+                "shared_bytes": shared,
+            }
+        )
+        return 1, 1, used["REG"], 0, 1024
+
+    def unload_module(self, module: int) -> None:
+        pass
+
+
+class StandIn:
+    """As much of a CUDA driver as a compilation asks for."""
+
+    def __init__(self, arch: int):
+        self.arch = arch
+        self.log: list[dict[str, Any]] = []
+        self.utils = _Utilities(arch, self.log)
+
+        class Launcher:
+            def __init__(self, source: Any, metadata: Any):
+                pass
+
+            def __call__(self, x: int, y: int, z: int, *args: Any) -> None:
+                assert x > 0 and 0 < y < 65536 and 0 < z < 65536, f"grid {(x, y, z)} is not launchable"
+
+        self.launcher_cls = Launcher
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.arch, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def set_current_device(self, device: int) -> None:
+        pass
+
+    def get_current_stream(self, device: int = 0) -> int:
+        return 0
+
+    def get_device_capability(self, device: int = 0) -> tuple[int, int]:
+        return divmod(self.arch, 10)
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def map_python_to_cpp_type(self, kind: str) -> str:
+        return kind
+
+    @staticmethod
+    def is_active() -> bool:
+        return True
+
+
+def compile_all(names: list[str], arch: int) -> list[Compiled]:
+    if os.environ.get("ROOFTILE_DRY_GPU") != "1":
+        raise ValueError("set ROOFTILE_DRY_GPU=1: the stand-in driver wants a process of its own")
+    stand_in = StandIn(arch)
+    driver.set_active(stand_in)
+    ops = gate.with_gradients([operator(n) for n in names] if names else gate.all_ops())
+    made: list[Compiled] = []
+    for op in ops:
+        for kernel in op.kernels[:-1]:
+            cases = [c for c in op.spec.cases if {"smoke", "bench"} & set(c.use)]
+            for i, case in enumerate(cases):
+                made += _compile(stand_in, op, kernel, case, every=i == len(cases) - 1)
+    return made
+
+
+def _compile(stand_in: StandIn, op: Op, kernel: Kernel, case: Case, every: bool) -> list[Compiled]:
+    """The heuristic's config of a case, and on the last case every config."""
+    call = blank(op.spec, case, "meta")
+    if kernel.refuse(call) is not None:
+        return []
+    configs = [kernel.heuristic(call), *(kernel.configs if every else ())]
+    made = []
+    for config in [c for i, c in enumerate(configs) if c not in configs[:i]]:
+        stand_in.log.clear()
+        problem = ""
+        try:
+            kernel.bound(config)(*call.values())
+        except Exception as error:
+            problem = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        for used in [dict(u) for u in stand_in.log]:
+            made.append(
+                Compiled(
+                    op.spec.name,
+                    kernel.name,
+                    case.id,
+                    dict(config),
+                    stand_in.arch,
+                    fault=problem or _fault(kernel, used, stand_in.arch),
+                    **used,
+                )
+            )
+        if problem and not stand_in.log:
+            made.append(Compiled(op.spec.name, kernel.name, case.id, dict(config), stand_in.arch, "", 0, 0, 0, problem))
+    return made
+
+
+def _fault(kernel: Kernel, used: dict[str, Any], arch: int) -> str:
+    limits = {
+        "registers": kernel.limits.registers,
+        "spill_bytes": kernel.limits.spill_bytes,
+        "shared_bytes": min(kernel.limits.shared_bytes, SHARED[arch]),
+    }
+    over = [f"{used[n]} {n.replace('_', ' ')}, the limit is {limit}" for n, limit in limits.items() if used[n] > limit]
+    return "; ".join(over)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("ops", nargs="*")
+    parser.add_argument("--arch", type=int, choices=sorted(SHARED), default=90)
+    parser.add_argument("--json", action="store_true")
+    wanted = parser.parse_args()
+    rows = compile_all(wanted.ops, wanted.arch)
+    with contextlib.suppress(BrokenPipeError):
+        if wanted.json:
+            print(json.dumps([asdict(r) for r in rows]))
+        else:
+            for r in rows:
+                print(
+                    f"{r.op:24} {r.kernel:14} {r.function:22} {r.registers:4} regs {r.spill_bytes:4} spill {r.shared_bytes:7} shared  {r.config or ''} {r.case} {r.fault}"
+                )

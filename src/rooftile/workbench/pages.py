@@ -1,0 +1,187 @@
+"""Pages from records: speed tables in README.md, a ladder table in every operator's README.md, roofline pictures.
+
+A table stands between two markers, `<!-- rooftile:NAME -->` and `<!-- /rooftile:NAME -->`; what lies between is written here and nowhere
+else. A figure whose kernel has changed since is marked stale.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from rooftile.core.kernel import OPS, Op
+from rooftile.core.record import Record, Status
+from rooftile.workbench import ledger
+from rooftile.workbench.check import all_ops
+
+STALE = " (stale)"
+PEER_NAMES = {"peer.torch": "torch", "peer.compile": "torch.compile"}
+Table = dict[tuple[str, str, str], list[Record]]
+
+
+def write(repository: Path, verify: bool) -> list[str]:
+    """Rewrite every marked block; the names of the pages that changed (with verify, that would)."""
+    records = repository / "records"
+    table = ledger.latest(records) if records.is_dir() else {}
+    blocks: dict[Path, dict[str, str]] = {
+        repository / "README.md": {"speed": speed(table), "training": training(table), "host": host(table)}
+    }
+    for op in all_ops():
+        blocks[repository / "src" / "rooftile" / "ops" / op.spec.name / "README.md"] = {"ladder": ladder(op, table)}
+    changed = []
+    for page, named in blocks.items():
+        if not page.is_file():
+            continue
+        before = page.read_text(encoding="utf-8")
+        text = before
+        for name, body in named.items():
+            text = replace(text, name, body, page)
+        if text != before:
+            changed.append(str(page.relative_to(repository)))
+            if not verify:
+                page.write_text(text, encoding="utf-8")
+    if not verify and table:
+        roofline(table, repository / "docs")
+    return changed
+
+
+def replace(text: str, name: str, body: str, page: Path) -> str:
+    pattern = re.compile(rf"(<!-- rooftile:{name} -->\n).*?(<!-- /rooftile:{name} -->)", re.DOTALL)
+    if not pattern.search(text):
+        raise ValueError(f"{page} has no block <!-- rooftile:{name} --> ... <!-- /rooftile:{name} -->")
+    return pattern.sub(lambda m: m[1] + body + m[2], text)
+
+
+def rows(header: list[str], lines: list[list[str]]) -> str:
+    if not lines:
+        return "Not measured yet.\n"
+    return "".join(f"| {' | '.join(line)} |\n" for line in [header, ["---"] * len(header), *lines])
+
+
+def figure(r: Record) -> str:
+    """GB/s where bytes decide, TFLOP/s where arithmetic does."""
+    if r.us is None:
+        return r.status if r.status != Status.PASSED else ""
+    mark = STALE if ledger.is_stale(r) else ""
+    if r.tflops and r.gbps and r.tflops * 1e3 / r.gbps > 100:  # operations a byte
+        return f"{r.tflops:.0f} TFLOP/s{mark}"
+    return f"{r.gbps:.0f} GB/s{mark}"
+
+
+def timed(records: list[Record]) -> tuple[list[Record], list[Record]]:
+    """Our kernels and the peers of one case, fastest first."""
+    good = sorted((r for r in records if r.us and r.status == Status.PASSED), key=lambda r: r.us[1] if r.us else 0.0)
+    return [r for r in good if not r.kernel.startswith("peer.")], [r for r in good if r.kernel.startswith("peer.")]
+
+
+def speed(table: Table) -> str:
+    """The fastest of ours beside each peer, case by case."""
+    lines = []
+    for (device, name, case), records in table.items():
+        ours, peers = timed(records)
+        if name not in OPS or not ours:
+            continue
+        best = ours[0]
+        theirs = [f"{PEER_NAMES.get(p.kernel, p.kernel)} {figure(p)}" for p in peers]
+        ratio = f"{peers[0].us[1] / best.us[1]:.2f}" if peers and peers[0].us and best.us else ""
+        lines.append(
+            [
+                device,
+                name,
+                f"`{case}`",
+                best.kernel,
+                figure(best),
+                f"{best.of_ceiling:.0%}" if best.of_ceiling else "",
+                ", ".join(theirs),
+                ratio,
+            ]
+        )
+    return rows(["device", "operator", "case", "kernel", "ours", "of ceiling", "peers", "times the best peer"], lines)
+
+
+def host(table: Table) -> str:
+    lines = []
+    for (device, name, case), records in table.items():
+        if case.startswith("host-"):
+            ours = next((r for r in records if not r.kernel.startswith("peer.")), None)
+            peer = next((r for r in records if r.kernel == "peer.torch"), None)
+            if ours is not None:
+                mark = STALE if ledger.is_stale(ours) else ""
+                lines.append([device, name, f"{ours.extra['host_us']:.1f}{mark}", f"{peer.extra['host_us']:.1f}" if peer else ""])
+    return rows(["device", "operator", "ours, us a call", "torch, us a call"], lines)
+
+
+def training(table: Table) -> str:
+    lines = []
+    for (device, name, case), records in table.items():
+        if name.startswith("train."):
+            for r in records:
+                mark = STALE if ledger.is_stale(r) else ""
+                ms = f"{r.us[1] / 1e3:.1f}" if r.us else ""
+                loss = f"{r.extra['loss']:.3f}" if "loss" in r.extra else ""
+                lines.append([device, name.removeprefix("train."), f"`{case}`", PEER_NAMES.get(r.kernel, r.kernel), ms + mark,
+                              f"{r.extra.get('tokens_per_s', 0):,.0f}", f"{r.extra.get('peak_bytes', 0) / 2**30:.2f}", loss])  # fmt: skip
+    return rows(["device", "model", "case", "kernels", "ms a step", "tokens/s", "peak GiB", "final loss"], lines)
+
+
+def ladder(op: Op, table: Table) -> str:
+    """Every rung of an operator and of its gradient, on every measured case."""
+    ideas = {(o.spec.name, k.name): k.idea for o in (op, op.backward) if o is not None for k in o.kernels}
+    lines = []
+    for (device, name, case), records in table.items():
+        if (name, "reference") not in ideas:
+            continue
+        for r in sorted(records, key=lambda r: r.us[1] if r.us else float("inf")):
+            us = f"{r.us[1]:.1f}" if r.us else ""
+            note = ideas.get((name, r.kernel), "") if r.status == Status.PASSED else f"{r.status}: {r.message}"
+            if us or r.status != Status.PASSED:
+                lines.append(
+                    [
+                        device,
+                        name,
+                        f"`{case}`",
+                        PEER_NAMES.get(r.kernel, r.kernel),
+                        us,
+                        figure(r),
+                        f"{r.of_ceiling:.0%}" if r.of_ceiling else "",
+                        note,
+                    ]
+                )
+    return rows(["device", "operator", "case", "kernel", "us", "rate", "of ceiling", "idea"], lines)
+
+
+def roofline(table: Table, folder: Path) -> None:
+    """One picture a device: each case at its intensity, ours and the best peer, under the two measured ceilings."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "rooftile"
+    from matplotlib import pyplot as plt
+
+    for device in sorted({d for d, *_ in table}):
+        ceilings = [r for (d, name, _), rs in table.items() if d == device and name == "device.ceilings" for r in rs]
+        if not ceilings:
+            continue
+        facts = ceilings[-1].extra
+        fig, ax = plt.subplots(figsize=(8, 5))
+        x = [2.0**e for e in range(-5, 14)]
+        ax.plot(
+            x,
+            [min(i * facts["copy_gbps"] / 1e3, facts["matmul_bfloat16"]) for i in x],
+            color="black",
+            lw=1,
+            label="measured ceilings: copy, bf16 matmul",
+        )
+        for label, marker, pick in (("ours", "o", 0), ("best peer", "x", 1)):
+            points = []
+            for (d, name, _), rs in table.items():
+                group = timed(rs)[pick] if d == device and name in OPS else []
+                if group and group[0].tflops and group[0].gbps:
+                    points.append((group[0].tflops * 1e3 / group[0].gbps, group[0].tflops))
+            ax.scatter([p[0] for p in points], [p[1] for p in points], marker=marker, s=24, label=label, alpha=0.8)
+        ax.set(xscale="log", yscale="log", xlabel="operations a byte", ylabel="TFLOP/s", title=f"{device}: cold L2, medians from records/")
+        ax.legend()
+        ax.grid(alpha=0.3, which="both", lw=0.4)
+        folder.mkdir(exist_ok=True)
+        fig.savefig(folder / f"roofline-{device}.svg", metadata={"Date": None})
+        plt.close(fig)

@@ -1,0 +1,48 @@
+"""No arrow runs up, and no slice knows another but through a listed composition."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from importlinter.cli import lint_imports
+
+ROOT = Path(__file__).resolve().parent.parent
+OPS = ROOT / "src" / "rooftile" / "ops"
+SLICES = sorted(p.name for p in OPS.iterdir() if p.is_dir() and not p.name.startswith("_"))
+COMPOSITIONS: set[tuple[str, str]] = set()  # (who, of what): through the other's api only
+
+
+def imports(file: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+        elif isinstance(node, ast.Import):
+            found |= {a.name for a in node.names}
+    return found
+
+
+def test_contracts(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert lint_imports(config_filename="pyproject.toml") == 0
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_slices_do_not_know_each_other(name):
+    for file in (OPS / name).glob("*.py"):
+        for module in imports(file):
+            parts = module.split(".")
+            if parts[:2] == ["rooftile", "ops"] and len(parts) > 2 and parts[2] not in (name, "_shared"):
+                assert (name, parts[2]) in COMPOSITIONS and parts[3:] == ["api"], f"{file.name} imports {module}"
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_meaning_is_read_without_a_compiler(name):
+    for part in ("spec.py", "reference.py"):
+        assert not {m for m in imports(OPS / name / part) if m.split(".")[0] == "triton" or m.startswith("rooftile.cuda")}
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_a_slice_is_whole(name):
+    for part in ("reference.py", "spec.py", "triton_kernels.py", "api.py", "README.md"):
+        assert (OPS / name / part).is_file(), f"{name} lacks {part}"

@@ -1,0 +1,279 @@
+"""GPT-2: equal to transformers tensor by tensor, both ways; the pieces the training floor leans on."""
+
+import dataclasses
+import importlib.util
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+
+from rooftile.models import GPT2, GPT2Config, operators
+from rooftile.models.loss import chunked_linear_cross_entropy
+from rooftile.models.pretrained import TRANSPOSED
+
+transformers = pytest.importorskip("transformers")
+SMALL = GPT2Config(vocab_size=61, n_positions=24, n_embd=32, n_layer=3, n_head=4)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """These models are too small for two: on shared cores the threads would mostly wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def small(seed=0, **options):
+    torch.manual_seed(seed)
+    return GPT2(SMALL, **options)
+
+
+def text(rows=3, length=17, seed=1):
+    tokens = torch.randint(0, SMALL.vocab_size, (rows, length + 1), generator=torch.Generator().manual_seed(seed))
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+def gap(a, b):
+    """Relative error by norm."""
+    return ((a - b).norm() / b.norm()).item()
+
+
+def theirs(**changes):
+    torch.manual_seed(7)
+    config = transformers.GPT2Config(
+        vocab_size=61, n_positions=24, n_embd=32, n_layer=3, n_head=4, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+        bos_token_id=0, eos_token_id=0, attn_implementation="eager", **changes,
+    )  # fmt: skip
+    model = transformers.GPT2LMHeadModel(config)
+    with torch.no_grad():  # their initial biases are zero and norms one: a swapped or forgotten one would not show
+        for p in model.parameters():
+            p += 0.1 * torch.randn_like(p)
+    return model
+
+
+def compare(ours, hf):
+    """Logits, loss and every gradient, within 1e-5 by norm."""
+    x, y = text()
+    logits = hf(x).logits
+    assert gap(ours(x), logits) < 1e-5
+    expected = F.cross_entropy(logits.flatten(0, 1), y.flatten())
+    expected.backward()
+    loss = ours(x, y)
+    loss.backward()
+    assert gap(loss, expected) < 1e-6
+    wanted = {name.removeprefix("transformer."): p.grad for name, p in hf.named_parameters() if name != "lm_head.weight"}
+    got = {name: p.grad.t() if name.endswith(TRANSPOSED) else p.grad for name, p in ours.named_parameters()}
+    assert got.keys() == wanted.keys()
+    for name, grad in got.items():
+        if name.endswith("c_attn.bias"):  # the key's part is zero in exact arithmetic: compare what is not noise
+            k = slice(SMALL.n_embd, 2 * SMALL.n_embd)
+            assert grad[k].norm() < 1e-6 and wanted[name][k].norm() < 1e-6
+        assert gap(grad, wanted[name]) < 1e-5, name
+
+
+@pytest.mark.parametrize("activation", ["gelu_new", "gelu"])
+def test_transformers_checkpoint_is_read(tmp_path, activation):
+    hf = theirs(activation_function=activation)
+    hf.save_pretrained(tmp_path)
+    compare(GPT2.from_pretrained(tmp_path), hf)
+
+
+def test_trunk_checkpoint_is_read(tmp_path):
+    """Saved from GPT2Model: names without the prefix; an old file's mask buffers and stored head do not disturb."""
+    hf = theirs()
+    hf.save_pretrained(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    plain = {name.removeprefix("transformer."): tensor for name, tensor in stored.items()}
+    plain["h.0.attn.bias"] = torch.ones(1, 1, 24, 24)
+    plain["lm_head.weight"] = plain["wte.weight"].clone()
+    save_file(plain, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    compare(GPT2.from_pretrained(tmp_path), hf)
+
+
+def test_transformers_reads_ours(tmp_path):
+    ours = small()
+    with torch.no_grad():
+        for p in ours.parameters():
+            p += 0.1 * torch.randn_like(p)
+    ours.save_pretrained(tmp_path / "new")
+    assert [f.name for f in tmp_path.iterdir()] == ["new"]  # nothing temporary left
+    compare(ours, transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "new", attn_implementation="eager"))
+    ours.save_pretrained(tmp_path / "new")  # over an existing folder, too
+    again = GPT2.from_pretrained(tmp_path / "new")
+    assert all(torch.equal(a, b) for a, b in zip(ours.state_dict().values(), again.state_dict().values()))
+
+
+def test_folder_appears_whole_or_not(tmp_path, monkeypatch):
+    def broken(*args, **kwargs):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("rooftile.models.pretrained.save_file", broken)
+    with pytest.raises(OSError, match="disk full"):
+        small().save_pretrained(tmp_path / "new")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_folders_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no config\.json"):
+        GPT2.from_pretrained(tmp_path)
+    small().save_pretrained(tmp_path)
+    config, weights = tmp_path / "config.json", tmp_path / "model.safetensors"
+    good, stored = json.loads(config.read_text()), load_file(weights)
+
+    def refused(match, changes=None, tensors=None):
+        config.write_text(json.dumps({**good, **(changes or {})}))
+        save_file(tensors or stored, weights)
+        with pytest.raises(ValueError, match=match):
+            GPT2.from_pretrained(tmp_path)
+
+    refused(r"wte\.weight has shape \(61, 32\), config\.json says \(62, 32\)", {"vocab_size": 62})
+    refused("n_embd is 32, not a multiple of n_head 5", {"n_head": 5})
+    refused("scale_attn_by_inverse_layer_idx True", {"scale_attn_by_inverse_layer_idx": True})
+    refused("tie_word_embeddings False", {"tie_word_embeddings": False})
+    refused(r"lacks h\.2", tensors={k: v for k, v in stored.items() if ".h.2." not in k})
+    refused("has the unknown extra", tensors={**stored, "extra": torch.ones(1)})
+    config.write_text(json.dumps(good))
+    save_file(stored, weights)
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=f"holds {len(whole) // 2} bytes"):
+        GPT2.from_pretrained(tmp_path)
+    weights.unlink()
+    with pytest.raises(FileNotFoundError, match=r"no model\.safetensors"):
+        GPT2.from_pretrained(tmp_path)
+
+
+def test_initialisation():
+    torch.manual_seed(0)
+    model = GPT2(GPT2Config(vocab_size=500, n_positions=64, n_embd=128, n_layer=8, n_head=4))
+    assert model.wte.weight.std().item() == pytest.approx(0.02, rel=0.02)
+    assert model.h[3].mlp.c_fc.weight.std().item() == pytest.approx(0.02, rel=0.02)
+    assert model.h[3].mlp.c_proj.weight.std().item() == pytest.approx(0.005, rel=0.02)
+    assert not model.h[0].attn.c_attn.bias.any() and (model.ln_f.weight == 1).all()
+    assert sum(p.numel() for p in GPT2(GPT2Config()).parameters()) == 124_439_808
+
+
+@pytest.mark.parametrize("ignored", [0, 5])
+def test_chunked_loss_equals_the_plain_one(ignored):
+    g = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(shape, generator=g, dtype=torch.float64).requires_grad_() for shape in ((23, 8), (31, 8)))
+    y = torch.randint(0, 31, (23,), generator=g)
+    y[:ignored] = -100
+    expected = F.cross_entropy(F.linear(x, w), y)
+    wanted = torch.autograd.grad(3 * expected, (x, w))
+    loss = chunked_linear_cross_entropy(x, w, y, linear=F.linear, cross_entropy=F.cross_entropy, chunk_rows=7)
+    assert gap(loss, expected) < 1e-6  # a float32 scalar
+    for a, b in zip(torch.autograd.grad(3 * loss, (x, w)), wanted):
+        assert gap(a, b) < 1e-6
+    with torch.no_grad():
+        again = chunked_linear_cross_entropy(x, w, y, linear=F.linear, cross_entropy=F.cross_entropy, chunk_rows=7)
+    assert gap(again, expected) < 1e-6
+
+
+def test_checkpointing_changes_no_gradient():
+    x, y = text()
+    plain, again = small(), small(checkpointing=True)
+    for model in (plain, again):
+        model(x, y).backward()
+    for a, b in zip(plain.parameters(), again.parameters()):
+        assert torch.equal(a.grad, b.grad)
+
+
+def test_checkpointing_repeats_its_dropout():
+    config = GPT2Config(vocab_size=61, n_positions=24, n_embd=32, n_layer=2, n_head=4, resid_pdrop=0.3, embd_pdrop=0.1)
+    x, y = text()
+    grads = []
+    for checkpointing in (False, True):
+        torch.manual_seed(0)
+        model = GPT2(config, checkpointing=checkpointing)
+        model(x, y).backward()
+        grads.append([p.grad for p in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*grads))
+    assert not torch.equal(model(x), model(x)) and torch.equal(model.eval()(x), model(x))
+
+
+def rooftile():
+    """The package's own table; skipped only while an operator's folder is absent, never because it fails to import."""
+    needed = ("adamw", "attention", "cross_entropy", "dropout", "embedding", "gelu", "gemm", "layernorm")
+    absent = [name for name in needed if importlib.util.find_spec(f"rooftile.ops.{name}") is None]
+    if absent:
+        pytest.skip(f"rooftile.ops lacks {', '.join(absent)}")
+    return operators("rooftile")
+
+
+def plain_table(**changes):
+    """The torch calls under the rules of the rooftile table (no autocast, chunked loss): tests those rules without kernels."""
+
+    def head(x, weight, target):
+        return chunked_linear_cross_entropy(x, weight, target, linear=F.linear, cross_entropy=F.cross_entropy, chunk_rows=20)
+
+    return dataclasses.replace(operators("torch"), autocast=False, linear_cross_entropy=head, **changes)
+
+
+def test_casting_table_equals_the_autocast_table_in_float32():
+    x, y = text()
+    a, b = small(), small(operators=plain_table())
+    for model in (a, b):
+        model(x, y).backward()
+    for p, q in zip(a.parameters(), b.parameters()):
+        assert gap(q.grad, p.grad) < 1e-5
+
+
+@pytest.mark.parametrize("table", [operators("torch"), plain_table()])
+def test_bfloat16_stays_near_float32_and_weights_stay_float32(table):
+    x, y = text()
+    exact, mixed = small(), small(operators=table, compute_dtype=torch.bfloat16)
+    for model in (exact, mixed):
+        model(x, y).backward()
+    assert mixed(x).dtype == torch.bfloat16 and mixed(x, y).dtype == torch.float32
+    for (name, p), q in zip(exact.named_parameters(), mixed.parameters()):
+        assert q.dtype == q.grad.dtype == torch.float32
+        assert 1e-7 < gap(q.grad, p.grad) < 0.05, name
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
+def test_rooftile_table_equals_torch(dtype, tolerance):
+    ours = rooftile()
+    x, y = text()
+    a, b = small(), small(operators=ours, compute_dtype=dtype)
+    loss, expected = b(x, y), a(x, y)
+    loss.backward(), expected.backward()
+    assert loss.dtype == torch.float32 and b(x).dtype == dtype and gap(loss, expected) < tolerance
+    for (name, p), q in zip(a.named_parameters(), b.parameters()):
+        assert gap(q.grad, p.grad) < tolerance, name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_compiles_into_one_graph(dtype):
+    x, y = text()
+    eager, traced = small(compute_dtype=dtype), small(compute_dtype=dtype)
+    torch.compile(traced, fullgraph=True, backend="aot_eager")(x, y).backward()
+    eager(x, y).backward()
+    for a, b in zip(traced.parameters(), eager.parameters()):
+        assert gap(a.grad, b.grad) < (1e-5 if dtype == torch.float32 else 2e-2)
+
+
+def test_generation_is_seeded_and_bounded():
+    model, (x, _) = small(), text()
+    draw = [model.generate(x, 12, top_k=9, generator=torch.Generator().manual_seed(s)) for s in (0, 0, 1)]
+    assert draw[0].shape == (3, 29) and torch.equal(draw[0][:, :17], x)  # 29 is past n_positions: the window slides
+    assert torch.equal(draw[0], draw[1]) and not torch.equal(draw[0], draw[2])
+    likeliest = model.generate(x, 1, temperature=0)
+    assert torch.equal(likeliest[:, -1], model.eval()(x)[:, -1].argmax(-1))
+    assert torch.equal(model.generate(x, 1, top_k=1), likeliest)
+
+
+def test_bad_calls_name_both_numbers():
+    with pytest.raises(ValueError, match="25 tokens, this model's n_positions is 24"):
+        small()(torch.zeros(1, 25, dtype=torch.long))
+    with pytest.raises(ValueError, match="n_embd is 30, not a multiple of n_head 4"):
+        GPT2Config(n_embd=30, n_head=4)
+    with pytest.raises(ValueError, match=r"attn_pdrop is 0\.1"):
+        GPT2(GPT2Config(vocab_size=61, n_positions=24, n_embd=32, n_layer=1, n_head=4, attn_pdrop=0.1))(text()[0])
+    with pytest.raises(ValueError, match="kernels is 'cuda'"):
+        operators("cuda")
+    with pytest.raises(ValueError, match=r"torch\.float16"):
+        small(compute_dtype=torch.float16)

@@ -1,0 +1,57 @@
+"""The grid: operator x kernel x case x input family x layout. It does not grow; operators declare themselves into it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rooftile.workbench import check
+
+OPS = {op.spec.name: op for op in check.all_ops()}
+
+
+def child(*words: str, **environment: str) -> str:
+    """The interpreter and the stand-in driver each want a process of their own."""
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", *words], env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+    assert run.returncode in (0, 1) and run.stdout, run.stderr[-3000:]
+    return run.stdout
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_reference(name):
+    """The definition passes its own gate: no case is vacuous, every family and layout can be posed."""
+    points = [p for p in check.grid(check.with_gradients([OPS[name]])) if p.kernel is p.op.kernels[-1]]
+    verdicts = check.run_points(points, "cpu")
+    assert verdicts
+    assert [v for v in verdicts if v.status != "passed"] == []
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_triton_through_the_interpreter(name):
+    answer = json.loads(child("rooftile", "check", name, "--device", "interpret", "--json", TRITON_INTERPRET="1"))
+    bad = [v for v in answer["results"] if v["status"] in ("failed", "error")]
+    assert bad == []
+    ran = {(v["op"], v["kernel"]) for v in answer["results"] if v["status"] == "passed"}
+    declared = {(o.spec.name, k.name) for o in check.with_gradients([OPS[name]]) for k in o.kernels if k.name.startswith("triton")}
+    assert declared <= ran, f"never ran: {declared - ran}"
+
+
+@pytest.mark.parametrize("arch", [80, 90, 100])
+def test_triton_compiles_within_its_limits(arch):
+    rows = json.loads(child("rooftile.workbench.dry", "--arch", str(arch), "--json", ROOFTILE_DRY_GPU="1"))
+    assert [f"{r['op']} {r['kernel']} {r['case']} {r['config']}: {r['fault']}" for r in rows if r["fault"]] == []
+    compiled = {(r["op"], r["kernel"]) for r in rows if r["registers"] > 0}
+    declared = {(o.spec.name, k.name) for o in check.with_gradients(list(OPS.values())) for k in o.kernels if k.name.startswith("triton")}
+    assert declared <= compiled, f"never compiled: {declared - compiled}"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", OPS)
+def test_on_the_gpu(name):
+    verdicts = check.run_points(check.grid(check.with_gradients([OPS[name]])), "cuda")
+    assert [v for v in verdicts if v.status in ("failed", "error")] == []
+    assert any(v.status == "passed" and v.kernel != "reference" for v in verdicts)

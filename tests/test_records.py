@@ -1,0 +1,111 @@
+"""No figure without a record, and none that is older than its kernel without saying so."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rooftile.core import record
+from rooftile.core.kernel import OPS
+from rooftile.core.record import Record, append, digest_of, essence, read
+from rooftile.workbench import ledger, pages
+
+ROOT = Path(__file__).resolve().parent.parent
+FIGURE = re.compile(r"\d[\d,.]*\s*(?:GB/s|TFLOP/s|tokens/s|tok/s|us\b|ms\b|GiB)")
+
+
+def test_every_page_tells_what_the_records_tell():
+    assert pages.write(ROOT, verify=True) == []
+
+
+def test_no_figure_stands_outside_the_marked_blocks():
+    for page in [ROOT / "README.md", *(ROOT / "src" / "rooftile" / "ops").glob("*/README.md")]:
+        text = re.sub(r"<!-- rooftile:(\w+) -->.*?<!-- /rooftile:\1 -->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        assert FIGURE.findall(text) == [], page
+
+
+def test_committed_records_are_whole():
+    for device, r in ledger.every(ROOT / "records"):
+        assert device and r.op and r.kernel and r.case and r.run, r
+        assert r.environment.get("gpu") and r.environment.get("torch"), r
+
+
+def page(folder: Path, name: str) -> str:
+    (folder / "README.md").write_text("".join(f"<!-- rooftile:{b} -->\n<!-- /rooftile:{b} -->\n" for b in ("speed", "training", "host")))
+    pages.write(folder, verify=False)
+    return (folder / "README.md").read_text()
+
+
+@pytest.fixture
+def measured(tmp_path):
+    op = OPS["softmax"]
+    kernel = op.kernels[0]
+    r = Record(
+        "softmax",
+        kernel.name,
+        "M1_N1",
+        "passed",
+        us=(1.0, 2.0, 3.0),
+        gbps=1234.0,
+        tflops=0.1,
+        of_ceiling=0.5,
+        digest=digest_of(kernel.run),
+        run="r1",
+    )
+    append(tmp_path / "records" / "gpu" / "softmax.jsonl", [r, replace(r, kernel="peer.torch", digest="", us=(2.0, 4.0, 6.0), gbps=617.0)])
+    return tmp_path, r
+
+
+def test_a_current_figure_is_shown_as_current(measured):
+    folder, _ = measured
+    text = page(folder, "README.md")
+    assert "1234 GB/s" in text and "stale" not in text and "2.00" in text
+    assert pages.write(folder, verify=True) == []
+
+
+def test_a_changed_kernel_makes_its_figure_stale_and_the_page_wrong(measured, monkeypatch):
+    folder, _ = measured
+    page(folder, "README.md")
+    monkeypatch.setattr(ledger, "digest_of", lambda run: "another")
+    assert pages.write(folder, verify=True) == ["README.md"]
+    assert "1234 GB/s (stale)" in page(folder, "README.md")
+    assert [row["stale"] for row in ledger.overview(folder / "records", True)] == [True]
+
+
+def test_a_figure_no_record_holds_is_found(measured):
+    folder, _ = measured
+    page(folder, "README.md")
+    text = (folder / "README.md").read_text()
+    (folder / "README.md").write_text(text.replace("1234", "2345"))
+    assert pages.write(folder, verify=True) == ["README.md"]
+
+
+def test_comments_and_docstrings_do_not_count():
+    a = 'def f(x):\n    """Doc."""\n    # why\n    return x + 1  # because\n'
+    b = "def f(x):\n\n    return x + 1\n"
+    assert essence(a) == essence(b)
+    assert essence(a) != essence(a.replace("+ 1", "+ 2"))
+    assert essence('s = "# no comment"\n') == 's = "# no comment"'
+    assert essence('def é():\n    "ü" "ö"\n    return "ß"  # ä\n') == 'def é():\n    return "ß"'
+
+
+def test_digest_reaches_what_a_kernel_is_made_of(monkeypatch):
+    run = OPS["softmax"].kernels[0].run
+    before = digest_of(run)
+    record.digest.cache_clear()
+    shared = Path(record._origin("rooftile.ops._shared.launch"))
+    real = Path.read_text
+    monkeypatch.setattr(Path, "read_text", lambda self, **k: real(self, **k) + ("\nX = 1\n" if self == shared else ""))
+    assert digest_of(run) != before
+    record.digest.cache_clear()
+
+
+def test_records_survive_the_file(tmp_path):
+    r = Record("op", "k", "c", "passed", us=(1.0, 2.0, 3.0), errors={"out": float("inf")}, extra={"a": [1, 2.5]})
+    append(tmp_path / "x.jsonl", [r, r])
+    back = list(read(tmp_path / "x.jsonl"))
+    assert len(back) == 2 and back[0].us == (1.0, 2.0, 3.0) and back[0].errors == {"out": "inf"}
+    (tmp_path / "x.jsonl").write_text('{"op": 1\n')
+    with pytest.raises(ValueError, match=r"x\.jsonl:1 is not a record"):
+        list(read(tmp_path / "x.jsonl"))

@@ -1,0 +1,146 @@
+"""What PyTorch asks of an operator, for every operator: opcheck, one graph, both doors bitwise equal, and gradients that are gradients."""
+
+import pytest
+import torch
+
+from rooftile.core.kernel import OPS as ALL
+from rooftile.core.kernel import Op
+from rooftile.workbench import check
+
+OPS = {op.spec.name: op for op in check.all_ops()}
+DIFFERENTIABLE = {n: op for n, op in OPS.items() if op.spec.gradient is not None}
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+def smoke(op: Op, device: str = "cpu", **wanted):
+    for case in op.spec.cases:
+        if "smoke" in case.use:
+            yield case, op.spec.draw(case, 1, device)
+
+
+def leaves(op: Op, call: dict) -> dict:
+    return {n: call[n].requires_grad_() for n in op.spec.backward.grads if call[n] is not None and call[n].is_floating_point()}
+
+
+def results(out) -> list:
+    return list(out) if isinstance(out, tuple) else [out]
+
+
+def gradients(op: Op, run, call: dict) -> list:
+    call = {n: v.detach().clone() if isinstance(v, torch.Tensor) else v for n, v in call.items()}
+    wanted = leaves(op, call)
+    out = results(run(*call.values()))
+    taken = [out[i] for i in op.plan.takes]
+    weights = [torch.arange(t.numel(), dtype=t.dtype, device=t.device).reshape(t.shape) % 7 - 3 for t in taken]
+    return [*out, *torch.autograd.grad(taken, list(wanted.values()), weights)]
+
+
+def same(a: list, b: list) -> bool:
+    return len(a) == len(b) and all(torch.equal(torch.nan_to_num(x.detach()), torch.nan_to_num(y.detach())) for x, y in zip(a, b))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", ALL)
+def test_opcheck(name, device):
+    op = ALL[name]
+    for case, call in smoke(op, device):
+        if case.dtype == torch.float32:
+            if op.plan is not None:
+                leaves(op, call)
+            torch.library.opcheck(op.entry, tuple(call.values()))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_both_doors_are_bitwise_equal(name, device):
+    op = DIFFERENTIABLE[name]
+    for _, call in smoke(op, device):
+        assert same(gradients(op, op, call), gradients(op, op.entry, call))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_compiles_as_one_graph(name, device):
+    op = DIFFERENTIABLE[name]
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda *args: op(*args), fullgraph=True, backend="aot_eager", dynamic=True)
+    for case, call in smoke(op, device):
+        if case.dtype == torch.float32:
+            assert same(gradients(op, op, call), gradients(op, compiled, call))
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_backward_is_the_derivative(name):
+    """The backward's reference against autograd of the forward's, both in float64: no formula is trusted for being written down."""
+    op = DIFFERENTIABLE[name]
+    compared = 0
+    for case in op.spec.cases:
+        if "check" not in case.use or case.dtype != torch.float32:
+            continue
+        call = check._upcast(op.spec.draw(case, 2))
+        wanted = leaves(op, call)
+        out = results(op.spec.reference(**call))
+        gradient = op.spec.gradient
+        upstream = {f"d{n}": torch.randn_like(out[i]) for i, n in enumerate(op.spec.returns) if i in op.plan.takes}
+        truth = torch.autograd.grad([out[i] for i in op.plan.takes], list(wanted.values()), list(upstream.values()))
+        known = {
+            n: v.detach() if isinstance(v, torch.Tensor) else v for n, v in {**call, **dict(zip(op.spec.returns, out)), **upstream}.items()
+        }
+        ours = dict(zip(op.spec.backward.grads, results(gradient.reference(**{n: known[n] for n in gradient.signature.parameters}))))
+        for n, t in zip(wanted, truth):
+            torch.testing.assert_close(ours[n], t, rtol=1e-9, atol=1e-11)
+            compared += 1
+    assert compared
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_autocast_and_export_take_the_second_door(name):
+    op = OPS[name]
+    _case, call = next(iter(smoke(op)))
+    with torch.autocast("cpu", torch.bfloat16):
+        op(*call.values())
+    if op.spec.returns:
+
+        class Module(torch.nn.Module):
+            def forward(self, *args):
+                return op(*args)
+
+        program = torch.export.export(Module(), tuple(call.values()))
+        assert any(f"rooftile.{name}" in str(node.target) for node in program.graph.nodes)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_wrong_calls_are_sentences(name):
+    for make, words in OPS[name].spec.rejects:
+        with pytest.raises(ValueError, match=words):
+            OPS[name](*make().values())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", OPS)
+def test_cuda_graph_side_stream_and_second_gpu(name):
+    op = OPS[name]
+    for _case, call in smoke(op, "cuda"):
+        expected = check.outcome(op.spec, op.launch, call)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            aside = check.outcome(op.spec, op.launch, call)
+        stream.synchronize()
+        assert same(expected, aside)
+        if not any(a.mutated for a in op.spec.args.values()):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                captured = results(op.launch(*call.values()))
+            for t in captured:
+                t.zero_()
+            graph.replay()
+            torch.cuda.synchronize()
+            assert same(expected, captured)
+        if torch.cuda.device_count() > 1:
+            there = {
+                n: [t.to("cuda:1") for t in v] if isinstance(v, list) else v.to("cuda:1") if isinstance(v, torch.Tensor) else v
+                for n, v in call.items()
+            }
+            assert torch.cuda.current_device() == 0
+            assert same([t.cpu() for t in expected], [t.cpu() for t in check.outcome(op.spec, op.launch, there)])

@@ -1,0 +1,23 @@
+"""The wheel that people install holds what the checkout holds."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_the_built_wheel_is_whole(tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    inside = set(zipfile.ZipFile(wheel).namelist())
+    wanted = {
+        str(p.relative_to(ROOT / "src")) for p in (ROOT / "src").rglob("*") if p.suffix in (".py", ".cu", ".cuh", ".md", ".jsonl", ".typed")
+    }
+    wanted |= {"rooftile/py.typed"}
+    assert wanted <= inside, sorted(wanted - inside)
+    assert any(n.endswith("LICENSE") for n in inside)
