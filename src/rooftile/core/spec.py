@@ -3,7 +3,7 @@
 The law of letters, the same in specs, docstrings, Triton constants and CUDA templates:
 
     B batch   T sequence   H heads   D head dimension   M rows   N columns   K inner dimension   V vocabulary   E experts
-    ...  any leading axes; M is then the number of rows they hold      P a list of tensors of any shapes
+    ...  any leading axes; M is then the number of rows they hold      S keys' sequence      P a list of tensors of any shapes
 
 The law of names: the gradient of `x` is `dx`. Which tensors a backward saves, which output gradients it takes and where its
 own results go are all read off its reference's signature.

@@ -23,18 +23,23 @@ LOG2E = math.log2(math.e)  # exp(x) = exp2(x log2 e): one instruction, and the f
 
 
 @triton.jit
-def _rows(gX, i_b, i_h, first, stride_b, stride_t, stride_h, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Pointers to BLOCK rows of one head from row `first` on, in 64 bits: one tensor may hold more than 2^31 elements."""
-    i = tl.arange(0, BLOCK)[:, None].to(tl.int64)
-    start = i_b.to(tl.int64) * stride_b + i_h.to(tl.int64) * stride_h + tl.cast(first, tl.int64) * stride_t
-    return gX + start + i * stride_t + tl.arange(0, BLOCK_D)[None, :]
+def _row(gX, i_b, i_h, first, stride_b, stride_t, stride_h):
+    """Row `first` of one head, in 64 bits: one tensor may hold more than 2^31 elements."""
+    return gX + i_b.to(tl.int64) * stride_b + i_h.to(tl.int64) * stride_h + tl.cast(first, tl.int64) * stride_t
 
 
 @triton.jit
-def _load(at, i, N, MASK_ROWS: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Rows i < N, zeros elsewhere; a whole tile pays for no mask."""
+def _at(gRow, stride_t, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Pointers to BLOCK rows from gRow on: one pointer in 64 bits and 32-bit offsets, so that loops carry no tensor of pointers."""
+    return gRow + tl.arange(0, BLOCK)[:, None] * stride_t + tl.arange(0, BLOCK_D)[None, :]
+
+
+@triton.jit
+def _load(gRow, stride_t, i, N, MASKED: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr):
+    """The tile at gRow, whose rows are i: those below N, zeros elsewhere. A whole tile pays for no mask."""
+    at = _at(gRow, stride_t, BLOCK, BLOCK_D)
     i_d = tl.arange(0, BLOCK_D)[None, :]
-    if MASK_ROWS:
+    if MASKED:
         if D == BLOCK_D:
             rX = tl.load(at, mask=i[:, None] < N, other=0.0)
         else:
@@ -48,11 +53,11 @@ def _load(at, i, N, MASK_ROWS: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.conste
 
 
 @triton.jit
-def _attend(rAcc, rSum, rMax, rQ, at_k, at_v, step_k, step_v, first, last, i_m, S, shift, scale_log2,
+def _attend(rAcc, rSum, rMax, rQ, gK, gV, stride_ks, stride_vs, first, last, i_m, S, shift, scale_log2,
             MASKED: tl.constexpr, CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
     for start in range(first, last, BLOCK_N):
         i_n = start + tl.arange(0, BLOCK_N)
-        rK = _load(at_k, i_n, S, MASKED, D, BLOCK_D)
+        rK = _load(gK, stride_ks, i_n, S, MASKED, D, BLOCK_N, BLOCK_D)
         rS = tl.dot(rQ, tl.trans(rK), input_precision="ieee")
         if MASKED:
             seen = i_n[None, :] < S
@@ -67,12 +72,12 @@ def _attend(rAcc, rSum, rMax, rQ, at_k, at_v, step_k, step_v, first, last, i_m, 
         shrink = tl.exp2(rMax - base)
         rSum = rSum * shrink + tl.sum(rP, 1)
         rAcc = rAcc * shrink[:, None]
-        rV = _load(at_v, i_n, S, MASKED, D, BLOCK_D)
+        rV = _load(gV, stride_vs, i_n, S, MASKED, D, BLOCK_N, BLOCK_D)
         rAcc = tl.dot(rP.to(rV.dtype), rV, rAcc, input_precision="ieee")
         rMax = new
-        at_k += step_k
-        at_v += step_v
-    return rAcc, rSum, rMax, at_k, at_v
+        gK += tl.full([], BLOCK_N, tl.int64) * stride_ks
+        gV += tl.full([], BLOCK_N, tl.int64) * stride_vs
+    return rAcc, rSum, rMax, gK, gV
 
 
 @triton.jit
@@ -98,34 +103,32 @@ def _forward(gQ, gK, gV, gOut, gLse, H, T, S, scale_log2, stride_qb, stride_qt, 
     i_bh = tl.program_id(0) // tiles
     i_b, i_h = i_bh // H, i_bh % H
     i_m = i_tile * BLOCK_M + tl.arange(0, BLOCK_M)
-    rQ = _load(_rows(gQ, i_b, i_h, i_tile * BLOCK_M, stride_qb, stride_qt, stride_qh, BLOCK_M, BLOCK_D), i_m, T, True, D, BLOCK_D)
-    at_k = _rows(gK, i_b, i_h, 0, stride_kb, stride_ks, stride_kh, BLOCK_N, BLOCK_D)
-    at_v = _rows(gV, i_b, i_h, 0, stride_vb, stride_vs, stride_vh, BLOCK_N, BLOCK_D)
-    width = tl.full([], BLOCK_N, tl.int64)
-    step_k, step_v = width * stride_ks, width * stride_vs
+    rQ = _load(_row(gQ, i_b, i_h, i_tile * BLOCK_M, stride_qb, stride_qt, stride_qh), stride_qt, i_m, T, True, D, BLOCK_M, BLOCK_D)
+    gK = _row(gK, i_b, i_h, 0, stride_kb, stride_ks, stride_kh)
+    gV = _row(gV, i_b, i_h, 0, stride_vb, stride_vs, stride_vh)
     rMax = tl.full([BLOCK_M], float("-inf"), tl.float32)
     rSum = tl.zeros([BLOCK_M], tl.float32)
     rAcc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     whole, end = _visible(i_tile, T, S, CAUSAL, BLOCK_M, BLOCK_N)
-    rAcc, rSum, rMax, at_k, at_v = _attend(rAcc, rSum, rMax, rQ, at_k, at_v, step_k, step_v, 0, whole, i_m, S, S - T, scale_log2,
+    rAcc, rSum, rMax, gK, gV = _attend(rAcc, rSum, rMax, rQ, gK, gV, stride_ks, stride_vs, 0, whole, i_m, S, S - T, scale_log2,
                                            False, CAUSAL, D, BLOCK_D, BLOCK_N)  # fmt: skip
-    rAcc, rSum, rMax, at_k, at_v = _attend(rAcc, rSum, rMax, rQ, at_k, at_v, step_k, step_v, whole, end, i_m, S, S - T, scale_log2,
+    rAcc, rSum, rMax, gK, gV = _attend(rAcc, rSum, rMax, rQ, gK, gV, stride_ks, stride_vs, whole, end, i_m, S, S - T, scale_log2,
                                            True, CAUSAL, D, BLOCK_D, BLOCK_N)  # fmt: skip
     rOut = rAcc / tl.where(rSum == 0.0, 1.0, rSum)[:, None]  # a row that sees nothing is zero
     i_d = tl.arange(0, BLOCK_D)[None, :]
-    at_out = _rows(gOut, i_b, i_h, i_tile * BLOCK_M, tl.cast(T, tl.int64) * H * D, H * D, D, BLOCK_M, BLOCK_D)
+    at_out = _at(_row(gOut, i_b, i_h, i_tile * BLOCK_M, tl.cast(T, tl.int64) * H * D, H * D, D), H * D, BLOCK_M, BLOCK_D)
     tl.store(at_out, rOut.to(gOut.dtype.element_ty), mask=(i_m[:, None] < T) & (i_d < D))
     rLse = (rMax + tl.log2(rSum)) * 0.6931471805599453  # ln 2
     tl.store(gLse + i_bh.to(tl.int64) * T + i_m, rLse, mask=i_m < T)
 
 
 @triton.jit
-def _queries_of(rDq, rQ, rDout, rLse, rDelta, at_k, at_v, step_k, step_v, first, last, i_m, S, shift, scale_log2,
+def _queries_of(rDq, rQ, rDout, rLse, rDelta, gK, gV, stride_ks, stride_vs, first, last, i_m, S, shift, scale_log2,
                 MASKED: tl.constexpr, CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
     for start in range(first, last, BLOCK_N):
         i_n = start + tl.arange(0, BLOCK_N)
-        rK = _load(at_k, i_n, S, MASKED, D, BLOCK_D)
-        rV = _load(at_v, i_n, S, MASKED, D, BLOCK_D)
+        rK = _load(gK, stride_ks, i_n, S, MASKED, D, BLOCK_N, BLOCK_D)
+        rV = _load(gV, stride_vs, i_n, S, MASKED, D, BLOCK_N, BLOCK_D)
         rS = tl.dot(rQ, tl.trans(rK), input_precision="ieee")
         rDp = tl.dot(rDout, tl.trans(rV), input_precision="ieee")
         rP = tl.exp2(rS * scale_log2 - rLse[:, None])
@@ -136,9 +139,9 @@ def _queries_of(rDq, rQ, rDout, rLse, rDelta, at_k, at_v, step_k, step_v, first,
             rP = tl.where(seen, rP, 0.0)
         rDs = rP * (rDp - rDelta[:, None])
         rDq = tl.dot(rDs.to(rK.dtype), rK, rDq, input_precision="ieee")
-        at_k += step_k
-        at_v += step_v
-    return rDq, at_k, at_v
+        gK += tl.full([], BLOCK_N, tl.int64) * stride_ks
+        gV += tl.full([], BLOCK_N, tl.int64) * stride_vs
+    return rDq, gK, gV
 
 
 @triton.jit
@@ -153,41 +156,35 @@ def _queries(gDout, gQ, gK, gV, gOut, gLse, gLse2, gDelta, gDq, H, T, S, scale, 
     i_b, i_h = i_bh // H, i_bh % H
     first = i_tile * BLOCK_M
     i_m = first + tl.arange(0, BLOCK_M)
-    rDout = _load(_rows(gDout, i_b, i_h, first, stride_gb, stride_gt, stride_gh, BLOCK_M, BLOCK_D), i_m, T, True, D, BLOCK_D)
-    rOut = _load(_rows(gOut, i_b, i_h, first, stride_ob, stride_ot, stride_oh, BLOCK_M, BLOCK_D), i_m, T, True, D, BLOCK_D)
+    rDout = _load(_row(gDout, i_b, i_h, first, stride_gb, stride_gt, stride_gh), stride_gt, i_m, T, True, D, BLOCK_M, BLOCK_D)
+    rOut = _load(_row(gOut, i_b, i_h, first, stride_ob, stride_ot, stride_oh), stride_ot, i_m, T, True, D, BLOCK_M, BLOCK_D)
     rDelta = tl.sum(rOut.to(tl.float32) * rDout.to(tl.float32), 1)
-    tl.store(gDelta + i_bh.to(tl.int64) * T + i_m, rDelta, mask=i_m < T)
-    rQ = _load(_rows(gQ, i_b, i_h, first, stride_qb, stride_qt, stride_qh, BLOCK_M, BLOCK_D), i_m, T, True, D, BLOCK_D)
+    tl.store(gDelta + i_bh.to(tl.int64) * tiles * BLOCK_M + i_m, rDelta)  # whole tiles: `_keys` then reads without a mask
+    rQ = _load(_row(gQ, i_b, i_h, first, stride_qb, stride_qt, stride_qh), stride_qt, i_m, T, True, D, BLOCK_M, BLOCK_D)
     rLse = tl.load(gLse + i_bh.to(tl.int64) * T + i_m, mask=i_m < T, other=float("inf")) * 1.4426950408889634  # log2 e
-    tl.store(gLse2 + i_bh.to(tl.int64) * T + i_m, rLse, mask=i_m < T)
-    at_k = _rows(gK, i_b, i_h, 0, stride_kb, stride_ks, stride_kh, BLOCK_N, BLOCK_D)
-    at_v = _rows(gV, i_b, i_h, 0, stride_vb, stride_vs, stride_vh, BLOCK_N, BLOCK_D)
-    width = tl.full([], BLOCK_N, tl.int64)
-    step_k, step_v = width * stride_ks, width * stride_vs
+    tl.store(gLse2 + i_bh.to(tl.int64) * tiles * BLOCK_M + i_m, rLse)
+    gK = _row(gK, i_b, i_h, 0, stride_kb, stride_ks, stride_kh)
+    gV = _row(gV, i_b, i_h, 0, stride_vb, stride_vs, stride_vh)
     rDq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     whole, end = _visible(i_tile, T, S, CAUSAL, BLOCK_M, BLOCK_N)
-    rDq, at_k, at_v = _queries_of(rDq, rQ, rDout, rLse, rDelta, at_k, at_v, step_k, step_v, 0, whole, i_m, S, S - T, scale_log2,
+    rDq, gK, gV = _queries_of(rDq, rQ, rDout, rLse, rDelta, gK, gV, stride_ks, stride_vs, 0, whole, i_m, S, S - T, scale_log2,
                                   False, CAUSAL, D, BLOCK_D, BLOCK_N)  # fmt: skip
-    rDq, at_k, at_v = _queries_of(rDq, rQ, rDout, rLse, rDelta, at_k, at_v, step_k, step_v, whole, end, i_m, S, S - T, scale_log2,
+    rDq, gK, gV = _queries_of(rDq, rQ, rDout, rLse, rDelta, gK, gV, stride_ks, stride_vs, whole, end, i_m, S, S - T, scale_log2,
                                   True, CAUSAL, D, BLOCK_D, BLOCK_N)  # fmt: skip
     i_d = tl.arange(0, BLOCK_D)[None, :]
-    at_dq = _rows(gDq, i_b, i_h, first, tl.cast(T, tl.int64) * H * D, H * D, D, BLOCK_M, BLOCK_D)
+    at_dq = _at(_row(gDq, i_b, i_h, first, tl.cast(T, tl.int64) * H * D, H * D, D), H * D, BLOCK_M, BLOCK_D)
     tl.store(at_dq, (rDq * scale).to(gDq.dtype.element_ty), mask=(i_m[:, None] < T) & (i_d < D))
 
 
 @triton.jit
-def _keys_of(rDk, rDv, rK, rV, at_q, at_dout, gLse2, gDelta, step_q, step_g, first, last, i_n, T, shift, scale_log2,
+def _keys_of(rDk, rDv, rK, rV, gQ, gDout, gLse2, gDelta, stride_qt, stride_gt, first, last, i_n, T, shift, scale_log2,
              MASKED: tl.constexpr, EVEN_T: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr):  # fmt: skip
     for start in range(first, last, BLOCK_M):
         i_m = start + tl.arange(0, BLOCK_M)
-        rQ = _load(at_q, i_m, T, not EVEN_T, D, BLOCK_D)
-        rDout = _load(at_dout, i_m, T, not EVEN_T, D, BLOCK_D)
-        if EVEN_T:
-            rLse = tl.load(gLse2 + i_m)
-            rDelta = tl.load(gDelta + i_m)
-        else:
-            rLse = tl.load(gLse2 + i_m, mask=i_m < T, other=float("inf"))  # exp(s - inf): no query, no weight
-            rDelta = tl.load(gDelta + i_m, mask=i_m < T, other=0.0)
+        rQ = _load(gQ, stride_qt, i_m, T, not EVEN_T, D, BLOCK_M, BLOCK_D)
+        rDout = _load(gDout, stride_gt, i_m, T, not EVEN_T, D, BLOCK_M, BLOCK_D)
+        rLse = tl.load(gLse2 + i_m)  # inf past the last query: exp2(s - inf), no weight
+        rDelta = tl.load(gDelta + i_m)
         rS = tl.dot(rK, tl.trans(rQ), input_precision="ieee")
         rDp = tl.dot(rV, tl.trans(rDout), input_precision="ieee")
         rP = tl.exp2(rS * scale_log2 - rLse[None, :])
@@ -196,23 +193,23 @@ def _keys_of(rDk, rDv, rK, rV, at_q, at_dout, gLse2, gDelta, step_q, step_g, fir
         rDv = tl.dot(rP.to(rDout.dtype), rDout, rDv, input_precision="ieee")
         rDs = rP * (rDp - rDelta[None, :])
         rDk = tl.dot(rDs.to(rQ.dtype), rQ, rDk, input_precision="ieee")
-        at_q += step_q
-        at_dout += step_g
-    return rDk, rDv, at_q, at_dout
+        gQ += tl.full([], BLOCK_M, tl.int64) * stride_qt
+        gDout += tl.full([], BLOCK_M, tl.int64) * stride_gt
+    return rDk, rDv, gQ, gDout
 
 
 @triton.jit
-def _keys(gDout, gQ, gK, gV, gLse2, gDelta, gDk, gDv, H, T, S, scale, scale_log2, stride_gb, stride_gt, stride_gh, stride_qb, stride_qt,
-          stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh, CAUSAL: tl.constexpr, EVEN_T: tl.constexpr,
-          D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+def _keys(gDout, gQ, gK, gV, gLse2, gDelta, gDk, gDv, H, T, S, padded, scale, scale_log2, stride_gb, stride_gt, stride_gh, stride_qb, stride_qt,
+          stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh, CAUSAL: tl.constexpr, D: tl.constexpr,
+          BLOCK_D: tl.constexpr, EVEN_T: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
     tiles = tl.cdiv(S, BLOCK_N)
     i_tile = tl.program_id(0) % tiles  # causal: the first keys are seen by the most queries, so this is longest first
     i_bh = tl.program_id(0) // tiles
     i_b, i_h = i_bh // H, i_bh % H
     first = i_tile * BLOCK_N
     i_n = first + tl.arange(0, BLOCK_N)
-    rK = _load(_rows(gK, i_b, i_h, first, stride_kb, stride_ks, stride_kh, BLOCK_N, BLOCK_D), i_n, S, True, D, BLOCK_D)
-    rV = _load(_rows(gV, i_b, i_h, first, stride_vb, stride_vs, stride_vh, BLOCK_N, BLOCK_D), i_n, S, True, D, BLOCK_D)
+    rK = _load(_row(gK, i_b, i_h, first, stride_kb, stride_ks, stride_kh), stride_ks, i_n, S, True, D, BLOCK_N, BLOCK_D)
+    rV = _load(_row(gV, i_b, i_h, first, stride_vb, stride_vs, stride_vh), stride_vs, i_n, S, True, D, BLOCK_N, BLOCK_D)
     rDk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     rDv = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     if CAUSAL:  # query tiles: [some, every) meet the diagonal, from `every` on each query sees each key
@@ -221,27 +218,25 @@ def _keys(gDout, gQ, gK, gV, gLse2, gDelta, gDk, gDv, H, T, S, scale, scale_log2
     else:
         some = 0
         every = 0
-    at_q = _rows(gQ, i_b, i_h, some, stride_qb, stride_qt, stride_qh, BLOCK_M, BLOCK_D)
-    at_dout = _rows(gDout, i_b, i_h, some, stride_gb, stride_gt, stride_gh, BLOCK_M, BLOCK_D)
-    width = tl.full([], BLOCK_M, tl.int64)
-    step_q, step_g = width * stride_qt, width * stride_gt
-    gLse2 += i_bh.to(tl.int64) * T
-    gDelta += i_bh.to(tl.int64) * T
+    gQ = _row(gQ, i_b, i_h, some, stride_qb, stride_qt, stride_qh)
+    gDout = _row(gDout, i_b, i_h, some, stride_gb, stride_gt, stride_gh)
+    gLse2 += i_bh.to(tl.int64) * padded
+    gDelta += i_bh.to(tl.int64) * padded
     if CAUSAL:
-        rDk, rDv, at_q, at_dout = _keys_of(rDk, rDv, rK, rV, at_q, at_dout, gLse2, gDelta, step_q, step_g, some, min(every, T), i_n, T,
+        rDk, rDv, gQ, gDout = _keys_of(rDk, rDv, rK, rV, gQ, gDout, gLse2, gDelta, stride_qt, stride_gt, some, min(every, T), i_n, T,
                                            S - T, scale_log2, True, EVEN_T, D, BLOCK_D, BLOCK_M)  # fmt: skip
-    rDk, rDv, at_q, at_dout = _keys_of(rDk, rDv, rK, rV, at_q, at_dout, gLse2, gDelta, step_q, step_g, every, T, i_n, T,
+    rDk, rDv, gQ, gDout = _keys_of(rDk, rDv, rK, rV, gQ, gDout, gLse2, gDelta, stride_qt, stride_gt, every, T, i_n, T,
                                        S - T, scale_log2, False, EVEN_T, D, BLOCK_D, BLOCK_M)  # fmt: skip
     i_d = tl.arange(0, BLOCK_D)[None, :]
     mask = (i_n[:, None] < S) & (i_d < D)
     row = tl.cast(S, tl.int64) * H * D
-    tl.store(_rows(gDk, i_b, i_h, first, row, H * D, D, BLOCK_N, BLOCK_D), (rDk * scale).to(gDk.dtype.element_ty), mask=mask)
-    tl.store(_rows(gDv, i_b, i_h, first, row, H * D, D, BLOCK_N, BLOCK_D), rDv.to(gDv.dtype.element_ty), mask=mask)
+    tl.store(_at(_row(gDk, i_b, i_h, first, row, H * D, D), H * D, BLOCK_N, BLOCK_D), (rDk * scale).to(gDk.dtype.element_ty), mask=mask)
+    tl.store(_at(_row(gDv, i_b, i_h, first, row, H * D, D), H * D, BLOCK_N, BLOCK_D), rDv.to(gDv.dtype.element_ty), mask=mask)
 
 
 def _dense(x):
-    """Rows of D neighbouring elements; anything else is copied."""
-    return x if x.stride(-1) == 1 else x.contiguous()
+    """Rows of D neighbouring elements, a tile of them within 32-bit offsets; anything else is copied."""
+    return x if x.stride(-1) == 1 and x.stride(1) < 2**24 else x.contiguous()
 
 
 def attention(q, k, v, causal, scale, *, config):
@@ -258,14 +253,15 @@ def attention_backward(dout, q, k, v, out, lse, causal, scale, *, config):
     dout, q, k, v, out, lse = *map(_dense, (dout, q, k, v, out)), lse.contiguous()
     (b, t, h, d), s = q.shape, k.shape[1]
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
-    lse2, delta = torch.empty_like(lse), torch.empty_like(lse)
     both = {"CAUSAL": causal, "D": d, "BLOCK_D": power_of_2(d)}
     m, n, warps, stages = (config[f"dq_{x}"] for x in ("m", "n", "warps", "stages"))
+    padded = cdiv(t, m) * m  # a multiple of every dkv_m, so that the last tile of queries reads what was written
+    lse2, delta = (torch.empty(b, h, padded, dtype=torch.float32, device=q.device) for _ in range(2))
     launch(_queries, (cdiv(t, m) * b * h,), dout, q, k, v, out, lse, lse2, delta, dq, h, t, s, scale, scale * LOG2E, *dout.stride()[:3],
            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], **both, BLOCK_M=m, BLOCK_N=n,
            num_warps=warps, num_stages=stages)  # fmt: skip
     m, n, warps, stages = (config[f"dkv_{x}"] for x in ("m", "n", "warps", "stages"))
-    launch(_keys, (cdiv(s, n) * b * h,), dout, q, k, v, lse2, delta, dk, dv, h, t, s, scale, scale * LOG2E, *dout.stride()[:3],
+    launch(_keys, (cdiv(s, n) * b * h,), dout, q, k, v, lse2, delta, dk, dv, h, t, s, padded, scale, scale * LOG2E, *dout.stride()[:3],
            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], **both, EVEN_T=t % m == 0, BLOCK_M=m, BLOCK_N=n,
            num_warps=warps, num_stages=stages)  # fmt: skip
     return dq, dk, dv
@@ -290,7 +286,7 @@ FORWARD_WIDE = (  # D <= 128
     _tile(128, 128, 8, 2),
     _tile(128, 64, 8, 3),
     _tile(64, 64, 4, 3),
-    _tile(128, 32, 4, 4),
+    _tile(128, 64, 8, 2),
 )
 BACKWARD = (
     _tiles((64, 64, 4, 3), (64, 64, 4, 2)),
@@ -301,8 +297,8 @@ BACKWARD = (
 )
 BACKWARD_WIDE = (
     _tiles((128, 64, 8, 2), (32, 128, 8, 2)),
-    _tiles((128, 64, 8, 2), (64, 64, 8, 2)),
-    _tiles((64, 64, 4, 2), (32, 64, 4, 2)),
+    _tiles((64, 64, 4, 2), (16, 64, 4, 2)),
+    _tiles((128, 32, 8, 2), (32, 64, 8, 2)),
     _tiles((128, 32, 8, 2), (32, 128, 8, 3)),
 )
 FORWARD_32 = (_tile(32, 32, 8, 1),)

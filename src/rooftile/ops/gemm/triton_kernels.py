@@ -4,6 +4,8 @@ One program a tile of the output. Any strides, through pointers: a b that is wei
 the same kernel with strides swapped, and dbias a sum in two fixed stages: no atomics, so the same bits every time.
 """
 
+import inspect
+
 import torch
 import triton
 import triton.language as tl
@@ -60,8 +62,9 @@ def _column_sum(gX, gOut, M, N, rows, stride_m, stride_n, BLOCK_M: tl.constexpr,
     tl.store(gOut + tl.program_id(1).to(tl.int64) * N + i_n, rOut.to(gOut.dtype.element_ty), mask=i_n < N)
 
 
-def product(a, b, bias, config):
+def product(a, b, bias=None, config=None):
     """[M, K] by [K, N], any strides; a dense [M, N]."""
+    config = config or pick(a, b)
     (m, k), n = a.shape, b.shape[1]
     out = torch.empty(m, n, dtype=a.dtype, device=a.device)
     grid = (cdiv(m, config["BLOCK_M"]) * cdiv(n, config["BLOCK_N"]),)
@@ -92,18 +95,22 @@ CONFIGS = (
     _config(128, 128, 64, 4, 3),
     _config(128, 64, 64, 4, 4),
     _config(64, 64, 64, 4, 4),
+    _config(64, 64, 32, 4, 2),
 )
 CONFIGS_32 = (_config(128, 64, 16, 8, 2), _config(64, 64, 16, 4, 2))  # plain fused multiply-adds: the tile lives in registers
 PROGRAMS = 132  # about one for every multiprocessor of a Hopper; with fewer a smaller tile is faster
 
 
-def pick(m, n, dtype):
-    if dtype == torch.float32:
+def pick(a, b):
+    m, n = a.shape[0], b.shape[1]
+    if a.dtype == torch.float32:
         return CONFIGS_32[0 if cdiv(m, 128) * cdiv(n, 64) >= PROGRAMS else 1]
-    for config in CONFIGS[:-1]:
+    if any(x not in (0, 1) and x % 16 for x in (a.shape[1], *a.stride(), *b.stride())):
+        return CONFIGS[6]  # loaded element by element, through registers: a larger tile spills
+    for config in CONFIGS[:5]:
         if m >= config["BLOCK_M"] and n >= config["BLOCK_N"] and cdiv(m, config["BLOCK_M"]) * cdiv(n, config["BLOCK_N"]) >= PROGRAMS:
             return config
-    return CONFIGS[-1] if m <= 64 or cdiv(m, 128) * cdiv(n, 64) < PROGRAMS // 2 else CONFIGS[-2]
+    return CONFIGS[5 if m <= 64 or cdiv(m, 128) * cdiv(n, 64) < PROGRAMS // 2 else 4]
 
 
 def gemm(a, b, bias=None, *, config):
@@ -112,9 +119,7 @@ def gemm(a, b, bias=None, *, config):
 
 def gemm_backward(dout, a, b, bias):
     g, rows = flat(dout), flat(a)
-    da = product(g, b.t(), None, pick(g.shape[0], b.shape[0], a.dtype))
-    db = product(rows.t(), g, None, pick(*b.shape, a.dtype))
-    return da.view(a.shape), db, g.new_empty(0) if bias is None else column_sum(g)
+    return product(g, b.t()).view(a.shape), product(rows.t(), g), g.new_empty(0) if bias is None else column_sum(g)
 
 
 def linear(x, weight, bias=None, *, config):
@@ -123,9 +128,7 @@ def linear(x, weight, bias=None, *, config):
 
 def linear_backward(dout, x, weight, bias):
     g, rows = flat(dout), flat(x)
-    dx = product(g, weight, None, pick(g.shape[0], weight.shape[1], x.dtype))
-    dweight = product(g.t(), rows, None, pick(*weight.shape, x.dtype))
-    return dx.view(x.shape), dweight, g.new_empty(0) if bias is None else column_sum(g)
+    return product(g, weight).view(x.shape), product(g.t(), rows), g.new_empty(0) if bias is None else column_sum(g)
 
 
 def _refuse(name, wanted):
@@ -138,23 +141,11 @@ def _refuse(name, wanted):
     return refuse
 
 
-def _pick(name, other, axis):
-    return lambda call: pick(flat(call[name]).shape[0], call[other].shape[axis], call[name].dtype)
-
-
-def _forward(run, name, other, axis):
+def _forward(run, pick_call):
+    name = next(iter(inspect.signature(run).parameters))
     return (
-        Kernel(
-            "triton", run, "tensor cores, any strides, programs grouped for the L2", _refuse(name, False), CONFIGS, _pick(name, other, axis)
-        ),
-        Kernel(
-            "triton.float32",
-            run,
-            "true float32: no tf32, plain fused multiply-adds",
-            _refuse(name, True),
-            CONFIGS_32,
-            _pick(name, other, axis),
-        ),
+        Kernel("triton", run, "tensor cores, any strides, programs grouped for the L2", _refuse(name, False), CONFIGS, pick_call),
+        Kernel("triton.float32", run, "true float32: fused multiply-adds, no tf32", _refuse(name, True), CONFIGS_32, pick_call),
     )
 
 
@@ -162,5 +153,6 @@ def _backward(run):
     return Kernel("triton", run, "the same kernel with strides swapped; dbias without atomics", lambda call: off_gpu(call["dout"]))
 
 
-GEMM, LINEAR = _forward(gemm, "a", "b", 1), _forward(linear, "x", "weight", 0)
+GEMM = _forward(gemm, lambda call: pick(flat(call["a"]), call["b"]))
+LINEAR = _forward(linear, lambda call: pick(flat(call["x"]), call["weight"].t()))
 GEMM_BACKWARD, LINEAR_BACKWARD = _backward(gemm_backward), _backward(linear_backward)

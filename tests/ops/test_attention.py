@@ -1,0 +1,111 @@
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from rooftile import attention
+
+
+def qkv(b=1, t=9, s=9, h=2, d=16, seed=0):
+    gen = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(b, n, h, d, generator=gen, dtype=torch.float64).float() for n in (t, s, s))
+
+
+def test_the_order_of_keys_is_no_matter_without_a_mask():
+    q, k, v = qkv(s=13)
+    order = torch.randperm(13)
+    torch.testing.assert_close(attention(q, k[:, order], v[:, order]), attention(q, k, v))
+
+
+def test_causal_ignores_the_future_bitwise():
+    q, k, v = qkv()
+    before = attention(q, k, v, causal=True)
+    k[:, 5:], v[:, 5:] = 3.0, -7.0
+    assert torch.equal(attention(q, k, v, causal=True)[:, :5], before[:, :5])
+
+
+def test_the_last_query_sees_every_key():
+    q, k, v = qkv(t=4, s=11)
+    torch.testing.assert_close(attention(q, k, v, causal=True)[:, -1:], attention(q[:, -1:], k, v))
+
+
+def test_a_query_that_sees_nothing_is_zero_and_takes_no_gradient():
+    q, k, v = (x.requires_grad_() for x in qkv(t=7, s=3))
+    out = attention(q, k, v, causal=True)
+    assert not out[:, :4].any() and out[:, 4:].all()
+    out.sum().backward()
+    assert not q.grad[:, :4].any() and all(x.grad.isfinite().all() for x in (q, k, v))
+
+
+def test_one_key_gives_its_value():
+    q, k, v = qkv(s=1)
+    torch.testing.assert_close(attention(q, k, v), v.expand(q.shape))
+
+
+def test_the_default_scale():
+    q, k, v = qkv()
+    assert torch.equal(attention(q, k, v), attention(q, k, v, scale=1 / math.sqrt(16)))
+
+
+@pytest.mark.parametrize("b, t, s, h", [(0, 3, 3, 1), (1, 0, 3, 1), (1, 3, 0, 1), (1, 3, 3, 0)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_empty(b, t, s, h, causal):
+    q, k, v = (x.requires_grad_() for x in qkv(b, t, s, h))
+    out = attention(q, k, v, causal=causal)
+    assert out.shape == q.shape and not out.any()
+    out.sum().backward()
+    assert not any(x.grad.any() for x in (q, k, v))
+
+
+def test_scores_that_overflow_exp():
+    q, k, v = qkv()
+    out = attention(q * 100, k * 100, v)
+    assert torch.isfinite(out).all() and out.abs().max() <= v.abs().max()
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (lambda q, k, v: (q, k, v[:, :-1]), "S is 8 in v, but 9 in k"),
+        (lambda q, k, v: (q, k[:, :, :1], v), "H is 1 in k, but 2 in q"),
+        (lambda q, k, v: (q, k.bfloat16(), v), "dtype is bfloat16 in k, but float32 in q"),
+        (lambda q, k, v: (q[0], k, v), "needs 4"),
+    ],
+)
+def test_a_wrong_call_names_both_sides(change, said):
+    with pytest.raises(ValueError, match=said):
+        attention(*change(*qkv()))
+
+
+INTERPRETED = """
+import importlib, torch
+from rooftile.workbench import interpreter
+kernels = importlib.import_module("rooftile.ops.attention.triton_kernels")
+reference = importlib.import_module("rooftile.ops.attention.reference")
+f, b = {"BLOCK_M": 32, "BLOCK_N": 32}, kernels.BACKWARD_32[0]
+def both(q, k, v, causal, scale=0.25, tol=2e-5):
+    out, lse = kernels.attention(q, k, v, causal, scale, config=f)
+    want, want_lse = reference.attention(q, k, v, causal, scale)
+    torch.testing.assert_close(out, want, atol=tol, rtol=tol)
+    torch.testing.assert_close(lse, want_lse)
+    g = torch.ones_like(out)
+    for x, y in zip(kernels.attention_backward(g, q, k, v, out, lse, causal, scale, config=b), reference.attention_backward(g, q, k, v, out, lse, causal, scale)):
+        torch.testing.assert_close(x, y, atol=tol, rtol=tol)
+draw = lambda t, s: tuple(torch.randn(1, n, 1, 16) for n in (t, s, s))
+both(*draw(40, 7), True)      # most queries see nothing
+both(*draw(5, 0), False)      # no keys at all
+both(*draw(0, 5), True)       # no queries: zero gradients of k and v must still be written
+q, k, v = draw(3, 33)
+both(q.abs() * 9, -k.abs() * 9, v, False)   # lse near -400: the keys past the end score 0, and exp(0 - lse) is infinite
+q, k, v = draw(33, 33)
+both(q * 60, k, v, True, tol=2e-3)   # scores beyond 88
+"""
+
+
+def test_the_kernels_at_their_edges():
+    """Through the interpreter, in a child: what the grid's cases do not reach."""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", INTERPRETED], env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
