@@ -4,7 +4,7 @@ BIN    := .venv/bin
 
 .PHONY: train test test-gpu lint setup clean
 train: setup
-	$(BIN)/rooftile train
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/rooftile train
 
 test: setup
 	$(BIN)/python -m pytest -n 2 tests

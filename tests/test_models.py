@@ -206,6 +206,7 @@ def rooftile():
 
 def plain_table(**changes):
     """The torch calls under the rules of the rooftile table (no autocast, chunked loss): tests those rules without kernels."""
+
     def head(x, weight, target):
         return chunked_linear_cross_entropy(x, weight, target, linear=F.linear, cross_entropy=F.cross_entropy, chunk_rows=20)
 

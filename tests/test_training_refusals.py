@@ -94,9 +94,13 @@ def test_bad_knobs(tiny, tmp_path, changes, match):
     assert not (tmp_path / "run").exists()
 
 
-def test_resume_needs_a_folder():
-    with pytest.raises(TrainError, match="resume needs out"):
-        TrainConfig(resume=True)
+def test_resume_without_a_folder_finds_the_last_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TrainError, match="resume found 0 checkpoints under runs/"):
+        TrainConfig(resume=True).resolved()
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "runs" / "a" / "checkpoint-00000001.pt").touch()
+    assert TrainConfig(resume=True).resolved().out == "runs/a"
 
 
 def test_absent_cuda(tiny, monkeypatch):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from rich.console import Console
@@ -192,3 +194,39 @@ def records(
             "[yellow]stale[/]" if r["stale"] else "current",
         )
     return out.print(table if rows else "nothing is stale" if stale else "no records")
+
+
+def _train(as_json: bool, **knobs: Any) -> None:
+    """Train a GPT-2 built from the operators: loss curve, sample and a Hugging Face folder at the end; --resume goes on after a kill."""
+    from rooftile.training import TrainConfig, train
+
+    result = train(TrainConfig(**knobs), progress=not as_json)
+    if as_json:
+        return _say(result.to_dict())
+    out.print(result.sample, highlight=False, markup=False)
+    speed = f", {result.tokens_per_s:,.0f} tokens/s" if result.tokens_per_s else ""
+    out.print(
+        f"validation loss {result.val_loss:.3f} nats a token after {result.steps} steps ({result.seconds:.0f} s{speed})", highlight=False
+    )
+    return out.print(f"{result.curve}  {result.metrics}  {result.model}", highlight=False)
+
+
+def _knobs() -> inspect.Signature:
+    """The options of `train`, read off TrainConfig: a knob is declared once, with its line of help."""
+    from rooftile.training import TrainConfig
+
+    hints = get_type_hints(TrainConfig)
+    options = [
+        inspect.Parameter(
+            f.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=f.default,
+            annotation=Annotated[hints[f.name], typer.Option(help=f.metadata["help"])],
+        )
+        for f in dataclasses.fields(TrainConfig)
+    ]
+    return inspect.Signature([inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json), *options])
+
+
+_train.__signature__ = _knobs()  # type: ignore[attr-defined]
+app.command("train")(_train)

@@ -118,10 +118,10 @@ def cache_folder() -> Path:
 
 
 @functools.lru_cache
-def digest(module: str) -> str:
-    """Of a kernel module's source and of every rooftile.ops module it imports, without comments, docstrings and blank lines."""
+def digest(module: str, within: tuple[str, ...] = ("rooftile.ops.",)) -> str:
+    """Of a module's source and of every module it imports from `within`, without comments, docstrings and blank lines."""
     sha = hashlib.sha256()
-    for name in sorted(_reachable(module)):
+    for name in sorted(_reachable(module, within)):
         sha.update(f"{name}\n{essence(Path(_origin(name)).read_text(encoding='utf-8'))}\n".encode())
     return sha.hexdigest()[:16]
 
@@ -164,7 +164,7 @@ def _column(lines: list[str], row: int, utf8: int) -> int:
     return len(lines[row - 1].encode()[:utf8].decode())
 
 
-def _reachable(module: str) -> set[str]:
+def _reachable(module: str, within: tuple[str, ...]) -> set[str]:
     todo, seen = [module], set[str]()
     while todo:
         name = todo.pop()
@@ -177,7 +177,7 @@ def _reachable(module: str) -> set[str]:
                 found = [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
             elif isinstance(node, ast.Import):
                 found = [a.name for a in node.names]
-            todo += [f for f in found if f.startswith("rooftile.ops.")]
+            todo += [f for f in found if f.startswith(within)]
     return {n for n in seen if not n.endswith((".spec",))}
 
 

@@ -1,9 +1,9 @@
 """GPT-2 (Radford et al., 2019, "Language Models are Unsupervised Multitask Learners") from a table of operators.
 
-    x = wte[tokens] + wpe[0..T)
-    x = x + proj(attention(qkv(norm(x))))        n_layer times: attention,
-    x = x + proj(gelu(fc(norm(x))))              then the two-layer perceptron
-    logits = norm(x) wte^T                       the head is the token embedding again
+x = wte[tokens] + wpe[0..T)
+x = x + proj(attention(qkv(norm(x))))        n_layer times: attention,
+x = x + proj(gelu(fc(norm(x))))              then the two-layer perceptron
+logits = norm(x) wte^T                       the head is the token embedding again
 """
 
 import math
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .operators import Operators, torch_operators
-from .precision import Precision
+from rooftile.models.operators import Operators, torch_operators
+from rooftile.models.precision import Precision
 
 __all__ = ["GPT2", "GPT2Config"]
 
@@ -210,12 +210,12 @@ class GPT2(nn.Module):
 
         `options` go to the constructor, but for `dropout`, which replaces the stored rates (attention's becomes 0).
         """
-        from .pretrained import load
+        from rooftile.models.pretrained import load
 
         return load(cls, folder, **options)
 
     def save_pretrained(self, folder: str | PathLike) -> None:
         """Write the folder Hugging Face transformers reads, whole or not at all."""
-        from .pretrained import save
+        from rooftile.models.pretrained import save
 
         save(self, folder)

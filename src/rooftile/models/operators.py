@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .loss import chunked_linear_cross_entropy
+from rooftile.models.loss import chunked_linear_cross_entropy
 
 __all__ = ["KERNELS", "Operators", "operators", "rooftile_operators", "torch_operators"]
 

@@ -5,7 +5,7 @@ import contextlib
 import torch
 from torch import Tensor, nn
 
-from .operators import Operators
+from rooftile.models.operators import Operators
 
 __all__ = ["Precision"]
 

@@ -15,8 +15,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from .atomic import atomic_folder
-from .gpt2 import GPT2, GPT2Config
+from rooftile.models.atomic import atomic_folder
+from rooftile.models.gpt2 import GPT2, GPT2Config
 
 __all__ = ["load", "read_config", "save"]
 
@@ -95,11 +95,7 @@ def _turn(name: str, tensor: Tensor) -> Tensor:
 def _ours(stored: dict[str, Tensor]) -> dict[str, Tensor]:
     """Their names and layouts -> ours."""
     plain = {name.removeprefix("transformer."): tensor for name, tensor in stored.items()}
-    return {
-        name: _turn(name, tensor)
-        for name, tensor in plain.items()
-        if name != "lm_head.weight" and not name.endswith(MASKS)
-    }
+    return {name: _turn(name, tensor) for name, tensor in plain.items() if name != "lm_head.weight" and not name.endswith(MASKS)}
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
 """Data, loop, checkpoints: from a text to a trained model that survives being killed."""
 
-from .config import TrainConfig
-from .errors import TrainError
-from .loop import TrainResult, train
+from rooftile.training.config import TrainConfig
+from rooftile.training.errors import TrainError
+from rooftile.training.loop import TrainResult, train
 
 __all__ = ["TrainConfig", "TrainError", "TrainResult", "train"]

@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from rooftile.models import GPT2, KERNELS, GPT2Config, operators
-
-from .config import TrainConfig
-from .data import to_device, training_batch
-from .loop import build_optimizer, train_step
-from .text import standard_library
+from rooftile.training.config import TrainConfig
+from rooftile.training.data import to_device, training_batch
+from rooftile.training.loop import build_optimizer, train_step
+from rooftile.training.text import standard_library
 
 __all__ = ["GPT2_124M", "benchmark_gpt2", "compare_losses"]
 

@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 from rooftile.models.atomic import TEMPORARY, atomic_file
-
-from .errors import TrainError
+from rooftile.training.errors import TrainError
 
 __all__ = ["checkpoints", "load_checkpoint", "newest", "restore", "save_checkpoint"]
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 
 from rooftile.models import KERNELS
-
-from .errors import TrainError
+from rooftile.training.errors import TrainError
 
 __all__ = ["TrainConfig"]
 
@@ -56,7 +55,7 @@ class TrainConfig:
     beta2: float = _knob(0.95, "AdamW's second decay rate")
     clip: float = _knob(1.0, "largest global norm of the gradient; 0 leaves it alone")
 
-    resume: bool = _knob(False, "go on from the newest checkpoint in out")
+    resume: bool = _knob(False, "go on from the newest checkpoint in out [the last run under runs/]")
     resume_from: str = _knob("", "go on from this checkpoint file instead of the newest")
     save_every: int = _knob(100, "steps between checkpoints; the last two are kept")
     eval_every: int = _knob(100, "steps between evaluations on the validation part")
@@ -78,8 +77,6 @@ class TrainConfig:
         for name, words in (("kernels", KERNELS), ("tokenizer", TOKENIZERS), ("dtype", ("auto", *DTYPES))):
             if getattr(self, name) not in words:
                 raise TrainError(f"{name} is {getattr(self, name)!r}, must be one of {', '.join(words)}")
-        if self.resume and not self.out and not self.resume_from:
-            raise TrainError("resume needs out: the folder of the run to go on with")
 
     def _at_least(self, name: str, least: int) -> None:
         value = getattr(self, name)
@@ -102,8 +99,17 @@ class TrainConfig:
             dtype = "bfloat16" if kind == "cuda" else "float32"
         out = self.out
         if not out:
-            out = str(Path(self.resume_from).parent) if self.resume_from else time.strftime("runs/%Y%m%d-%H%M%S")
+            out = str(self._last_run()) if self.resume or self.resume_from else time.strftime("runs/%Y%m%d-%H%M%S")
         return dataclasses.replace(self, device=device, dtype=dtype, out=out, decay_steps=self.decay_steps or self.steps)
+
+    def _last_run(self) -> Path:
+        """The run to go on with when none is named: the checkpoint's own, or the newest under runs/ that has one."""
+        if self.resume_from:
+            return Path(self.resume_from).parent
+        found = sorted(Path("runs").glob("*/checkpoint-*.pt"), key=lambda p: p.stat().st_mtime)
+        if not found:
+            raise TrainError("resume found 0 checkpoints under runs/: name the run's folder with out")
+        return found[-1].parent
 
     @property
     def torch_dtype(self) -> torch.dtype:

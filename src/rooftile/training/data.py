@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .config import TrainConfig
-from .errors import TrainError
-from .text import Tokenizer, read_text, tokenizer
+from rooftile.training.config import TrainConfig
+from rooftile.training.errors import TrainError
+from rooftile.training.text import Tokenizer, read_text, tokenizer
 
 __all__ = ["Data", "evaluation_batches", "load_data", "to_device", "training_batch", "windows"]
 

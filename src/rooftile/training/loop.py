@@ -20,12 +20,11 @@ from torch import Tensor, nn
 from rooftile.models import GPT2, GPT2Config, operators
 from rooftile.models.atomic import atomic_file
 from rooftile.models.pretrained import read_config
-
-from .checkpoint import checkpoints, load_checkpoint, newest, restore, save_checkpoint
-from .config import TrainConfig
-from .data import Data, evaluation_batches, load_data, to_device, training_batch
-from .errors import TrainError
-from .metrics import Metrics, draw_curve, memory_bytes, read_metrics
+from rooftile.training.checkpoint import checkpoints, load_checkpoint, newest, restore, save_checkpoint
+from rooftile.training.config import TrainConfig
+from rooftile.training.data import Data, evaluation_batches, load_data, to_device, training_batch
+from rooftile.training.errors import TrainError
+from rooftile.training.metrics import Metrics, draw_curve, memory_bytes, read_metrics
 
 __all__ = ["TrainResult", "build_optimizer", "train", "train_step"]
 

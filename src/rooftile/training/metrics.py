@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from rooftile.models.atomic import atomic_file
-
-from .errors import TrainError
+from rooftile.training.errors import TrainError
 
 __all__ = ["Metrics", "draw_curve", "memory_bytes", "read_metrics"]
 

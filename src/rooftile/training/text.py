@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from rooftile.models.atomic import atomic_file
-
-from .errors import TrainError
+from rooftile.training.errors import TrainError
 
 __all__ = ["Tokenizer", "read_text", "tokenizer"]
 

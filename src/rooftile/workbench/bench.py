@@ -18,7 +18,7 @@ from rooftile.core.kernel import Kernel, Op, nearest
 from rooftile.core.record import Environment, Record, Status, append, digest_of
 from rooftile.core.spec import Case, OpSpec
 from rooftile.workbench import check as gate
-from rooftile.workbench import gatekeeper
+from rooftile.workbench import gatekeeper, training_records
 
 PEERS = ("torch", "compile")
 Run = Callable[[], Any]
@@ -53,9 +53,13 @@ class Session:
 def bench(names: list[str], against: list[str], device: str, only: str, progress: Console | None, folder: Path | None) -> list[Record]:
     session = Session(gatekeeper.resolve(device))
     against = [nearest(p, list(PEERS), "peer") for p in against]
+    if training_records.NAME in names:
+        rest = [n for n in names if n != training_records.NAME]
+        made: list[Record] = training_records.bench(against, session.where, session.run, 200, progress, folder)
+        return made + (bench(rest, against, device, only, progress, folder) if rest else [])
     ops = gatekeeper.named(names)
+    made = []
     todo = [(op, c) for op in ops for c in op.spec.cases if "bench" in c.use and only in c.id]
-    made: list[Record] = []
     with Progress(console=progress or Console(quiet=True), transient=True) as bar:
         task = bar.add_task("timing", total=len(todo))
         for op, case in todo:

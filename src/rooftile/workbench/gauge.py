@@ -49,11 +49,14 @@ class Gauge:
         zero = self.row == 0  # a row of zeros is measured by the size of what went in
         self.row = torch.where(zero, self.row.max() if bool((~zero).any()) else torch.full_like(self.row, scale), self.row)
         sense = self._rows(torch.stack([(self._finite(n) - t).abs() for n in noisy]).amax(0))
+        # A sum that cancels to noise (dq of a query that sees one key) has no digits of its own: its scale is that of its terms.
+        ill = sense.amax(-1, keepdim=True) > 2.0**-10 * self.row
+        self.row = torch.where(ill, sense.amax(-1, keepdim=True) / (2 * U32), self.row)
         error = self._rows((self._finite(own) - t).abs() - self.rounding).clamp_min(0)
         self.beta = float((error / self.row).max())
         self.allowed = self.tolerance.factor * (self._rows(self.rounding) + sense + sense.amax(-1, keepdim=True) + self.beta * self.row)
         norm = self._rows(t).norm(dim=-1)
-        self.norm = torch.where(norm == 0, self.row[:, 0] * math.sqrt(t.shape[-1] if t.dim() else 1), norm)
+        self.norm = torch.where((norm == 0) | ill[:, 0], self.row[:, 0] * math.sqrt(t.shape[-1] if t.dim() else 1), norm)
         own_row = self._row_error(own)
         sense_row = sense.norm(dim=-1) / self.norm
         self.allowed_aggregate = tolerance.aggregate * max(own_row, float(sense_row.max()), 0.6 * u + 2 * U32)

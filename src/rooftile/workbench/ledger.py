@@ -9,6 +9,7 @@ from typing import Any
 import rooftile.ops  # noqa: F401  fills OPS
 from rooftile.core.kernel import OPS
 from rooftile.core.record import Record, digest_of, read
+from rooftile.workbench import training_records
 
 
 def every(folder: Path) -> Iterator[tuple[str, Record]]:
@@ -33,12 +34,10 @@ def is_stale(r: Record) -> bool:
     """A peer's record never goes stale by our doing; ours does once the kernel's sources have changed or the kernel is gone."""
     if not r.digest:
         return False
+    if r.op == training_records.NAME:
+        return r.digest != training_records.training_digest()
     op = OPS.get(r.op)
     kernel = {k.name: k for k in op.kernels}.get(r.kernel) if op is not None else None
-    if r.op.startswith("train."):
-        from rooftile.workbench.training_records import training_digest
-
-        return r.digest != training_digest()
     return kernel is None or digest_of(kernel.run) != r.digest
 
 

@@ -79,7 +79,9 @@ class CrossEntropyLoss(torch.nn.Module):
                  reduction: str = "mean", label_smoothing: float = 0.0, *, inplace_backward: bool = False):  # fmt: skip
         super().__init__()
         if weight is not None:
-            raise ValueError(f"CrossEntropyLoss: weight has {weight.numel()} classes, but class weights are not supported: use torch.nn.CrossEntropyLoss")
+            raise ValueError(
+                f"CrossEntropyLoss: weight has {weight.numel()} classes, but class weights are not supported: use torch.nn.CrossEntropyLoss"
+            )
         if size_average is not None or reduce is not None:
             raise ValueError("CrossEntropyLoss: size_average and reduce are PyTorch's old words: say reduction='mean', 'sum' or 'none'")
         self.ignore_index, self.reduction, self.label_smoothing = ignore_index, reduction, label_smoothing
@@ -87,7 +89,9 @@ class CrossEntropyLoss(torch.nn.Module):
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         if target.is_floating_point():
-            raise ValueError(f"CrossEntropyLoss: target is {target.dtype}: class probabilities are not supported, give class numbers in int64")
+            raise ValueError(
+                f"CrossEntropyLoss: target is {target.dtype}: class probabilities are not supported, give class numbers in int64"
+            )
         return cross_entropy(logits, target, ignore_index=self.ignore_index, label_smoothing=self.label_smoothing, reduction=self.reduction,
                              inplace_backward=self.inplace_backward)  # fmt: skip
 

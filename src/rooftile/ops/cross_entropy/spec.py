@@ -52,7 +52,9 @@ SPEC = OpSpec(
             Case({"M": 9, "V": 300}, params={**PLAIN, "ignore_index": 2, "label_smoothing": 0.1}, why="padding and smoothing"),
         ),
         Case({"M": 6, "V": 257}, torch.float32, SMOOTH, use=("smoke", "check"), why="padding and smoothing, a loss for each row"),
-        Case({"M": 4, "V": 9000}, torch.bfloat16, {**PLAIN, "ignore_index": 0, "reduction": "sum"}, use=("smoke", "check"), why="two tiles"),
+        Case(
+            {"M": 4, "V": 9000}, torch.bfloat16, {**PLAIN, "ignore_index": 0, "reduction": "sum"}, use=("smoke", "check"), why="two tiles"
+        ),
         Case({"M": 3, "V": 11}, torch.float32, {**PLAIN, "padding": "all"}, why="nothing but padding: the mean is 0/0, as PyTorch has it"),
         Case({"M": 5, "V": 262144 + 3}, torch.bfloat16, PLAIN, why="the longest vocabulary in use, misaligned rows"),
         Case({"M": 32768, "V": 50304}, torch.bfloat16, PLAIN, use=("bench",), why="GPT-2's training step"),

@@ -164,7 +164,9 @@ def _backward(gDloss, gX, gTarget, gCount, gPeak, gLogsum, gMiss, gDx, M, V, str
     i_t = tl.load(gTarget + i_m, mask=i_m < M, other=0)
     counts = (i_m < M) & (i_t != ignore)
     mask = (i_m < M)[:, None] & (i_v < V)[None, :]
-    rX = tl.load(gX + i_m[:, None] * stride_x + i_v[None, :], mask=mask & counts[:, None], other=0.0, eviction_policy="evict_first").to(tl.float32)
+    rX = tl.load(gX + i_m[:, None] * stride_x + i_v[None, :], mask=mask & counts[:, None], other=0.0, eviction_policy="evict_first").to(
+        tl.float32
+    )
     peak = tl.load(gPeak + i_m, mask=counts, other=0.0)
     logsum = tl.load(gLogsum + i_m, mask=counts, other=0.0)
     miss = tl.load(gMiss + i_m, mask=counts, other=0.0)
@@ -189,14 +191,18 @@ def _run(kernel, grid, logits, target, ignore_index, label_smoothing, reduction,
     if none:
         return row, count, peak, logsum, miss
     loss = torch.empty((), dtype=torch.float32, device=x.device)
-    launch(_total, (1,), row, target, loss, count, m, ignore_index, MEAN=reduction == "mean", BLOCK_M=min(8192, power_of_2(m)), num_warps=16)
+    launch(
+        _total, (1,), row, target, loss, count, m, ignore_index, MEAN=reduction == "mean", BLOCK_M=min(8192, power_of_2(m)), num_warps=16
+    )
     return loss, count, peak, logsum, miss
 
 
 def cross_entropy(logits, target, ignore_index, label_smoothing, reduction):
     m, v = logits.shape
     per, block = _tile(v)
-    return _run(_forward, (cdiv(m, per),), logits, target, ignore_index, label_smoothing, reduction, (m, v), ROWS=per, BLOCK_V=block, num_warps=4)
+    return _run(
+        _forward, (cdiv(m, per),), logits, target, ignore_index, label_smoothing, reduction, (m, v), ROWS=per, BLOCK_V=block, num_warps=4
+    )
 
 
 def cross_entropy_online(logits, target, ignore_index, label_smoothing, reduction, *, config):
@@ -246,7 +252,21 @@ _TILES = tuple({"block": b, "warps": w} for b, w in ((4096, 4), (2048, 4), (4096
 
 FORWARD = (
     Kernel("triton", cross_entropy, "short rows in registers, several a program: one read", _short),
-    Kernel("triton.online", cross_entropy_online, "a maximum and a sum a lane: any length, one read", lambda call: off_gpu(call["logits"]), _WALK),
+    Kernel(
+        "triton.online",
+        cross_entropy_online,
+        "a maximum and a sum a lane: any length, one read",
+        lambda call: off_gpu(call["logits"]),
+        _WALK,
+    ),
 )
-BACKWARD = (Kernel("triton", cross_entropy_backward, "tiles that know their row's sums: one read, one write", lambda call: off_gpu(call["logits"]), _TILES),)
+BACKWARD = (
+    Kernel(
+        "triton",
+        cross_entropy_backward,
+        "tiles that know their row's sums: one read, one write",
+        lambda call: off_gpu(call["logits"]),
+        _TILES,
+    ),
+)
 OVERWRITE = (Kernel("triton", cross_entropy_overwrite, "the same, into the logits' own memory", _writable, _TILES),)

@@ -40,7 +40,9 @@ SPEC = OpSpec(
         Case({"M": 211, "V": 2, "N": 20}, torch.float32, NONE, use=("smoke", "check"), why="long segments: whole chunks, heads and tails"),
         Case({"M": 203, "V": 3, "N": 20}, torch.float32, {"padding_idx": 1}, use=("smoke", "check"), why="a frequent token is padding"),
         Case({"M": 32768, "V": 50304, "N": 768}, torch.bfloat16, NONE, use=("bench",), why="GPT-2's training step"),
-        Case({"M": 32768, "V": 50304, "N": 768}, torch.float32, NONE, use=("bench",), why="the same with float32 weights, as autocast has it"),
+        Case(
+            {"M": 32768, "V": 50304, "N": 768}, torch.float32, NONE, use=("bench",), why="the same with float32 weights, as autocast has it"
+        ),
         Case({"M": 32768, "V": 256, "N": 768}, torch.bfloat16, NONE, use=("bench",), why="bytes as tokens: every token is frequent"),
         Case({"M": 32768, "V": 1, "N": 768}, torch.bfloat16, NONE, use=("bench",), why="one token for all: the longest segment"),
         Case({"M": 16384, "V": 128256, "N": 4096}, torch.bfloat16, NONE, use=("bench",), why="anchor"),

@@ -144,4 +144,6 @@ def embedding_backward(dout, indices, weight, padding_idx):
 
 
 FORWARD = (Kernel("triton", embedding, "several rows a program, 16 bytes a lane", lambda call: off_gpu(call["weight"])),)
-BACKWARD = (Kernel("triton", embedding_backward, "sorted tokens, segments added in order, long ones in chunks", lambda call: off_gpu(call["dout"])),)
+BACKWARD = (
+    Kernel("triton", embedding_backward, "sorted tokens, segments added in order, long ones in chunks", lambda call: off_gpu(call["dout"])),
+)

@@ -48,9 +48,7 @@ SPEC = OpSpec(
             Case({"...": (2, 3, 5), "N": 128}, params={**EPS, "affine": "none"}, why="leading axes, no parameters"),
             Case({"M": 7, "N": 1025}, params=EPS, why="one column into the next power of two"),
         ),
-        *across(
-            FLOATS[1:], Case({"M": 11, "N": 768}, params=MASTER, use=("smoke", "check"), why="GPT-2's width, float32 parameters")
-        ),
+        *across(FLOATS[1:], Case({"M": 11, "N": 768}, params=MASTER, use=("smoke", "check"), why="GPT-2's width, float32 parameters")),
         Case({"M": 9, "N": 129}, torch.float16, {**EPS, "affine": "weight"}, why="a weight and no bias"),
         Case({"M": 1031, "N": 257}, torch.float32, EPS, why="every program of the persistent backward loops, the last one partly"),
         Case({"M": 3, "N": 65536 + 1}, torch.bfloat16, EPS, why="longer than a row in registers"),

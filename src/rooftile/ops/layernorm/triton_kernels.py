@@ -21,7 +21,9 @@ STRIP = 1024  # columns of a strip: 2 KiB of bf16 a row, and 8 columns a lane fo
 
 
 @triton.jit
-def _forward(gX, gW, gB, gOut, gMean, gRstd, M, N, stride_x, eps, W: tl.constexpr, B: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):
+def _forward(
+    gX, gW, gB, gOut, gMean, gRstd, M, N, stride_x, eps, W: tl.constexpr, B: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr
+):
     i_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     i_n = tl.arange(0, BLOCK_N)
     in_n = i_n < N
@@ -143,7 +145,9 @@ def _strips(gDout, gX, gW, gMean, gRstd, gSums, gDx, gPartial, M, N, stride_dout
         i_m = (i_tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
         in_m = i_m < M
         mask = in_m[:, None] & in_n[None, :]
-        rDout = tl.load(gDout + i_m[:, None] * stride_dout + i_n[None, :], mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        rDout = tl.load(gDout + i_m[:, None] * stride_dout + i_n[None, :], mask=mask, other=0.0, eviction_policy="evict_first").to(
+            tl.float32
+        )
         rX = tl.load(gX + i_m[:, None] * stride_x + i_n[None, :], mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
         rRstd = tl.load(gRstd + i_m, mask=in_m, other=0.0)
         along = tl.load(gSums + i_m, mask=in_m, other=0.0)
@@ -258,7 +262,11 @@ def layernorm_backward_columns(dout, x, weight, bias, mean, rstd):
 def _upto(longest):
     def refuse(call):
         n = call["x"].shape[-1]
-        return off_gpu(call["x"]) or _no_columns(n) or (None if n <= longest else f"N={n} is longer than the {longest} columns a program keeps in registers")
+        return (
+            off_gpu(call["x"])
+            or _no_columns(n)
+            or (None if n <= longest else f"N={n} is longer than the {longest} columns a program keeps in registers")
+        )
 
     return refuse
 
@@ -303,6 +311,13 @@ FORWARD = (
     Kernel("triton.online", layernorm_online, "Welford's statistics a lane: any length, two reads", _any, _ONLINE),
 )
 BACKWARD = (
-    Kernel("triton", layernorm_backward, "persistent: weight and partial gradients in registers", _upto(MAX_ROW_BACKWARD), _PERSISTENT, pick_backward),
+    Kernel(
+        "triton",
+        layernorm_backward,
+        "persistent: weight and partial gradients in registers",
+        _upto(MAX_ROW_BACKWARD),
+        _PERSISTENT,
+        pick_backward,
+    ),
     Kernel("triton.columns", layernorm_backward_columns, "row sums, then strips of columns: any length, two reads", _any),
 )

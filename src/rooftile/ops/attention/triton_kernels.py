@@ -1,0 +1,341 @@
+"""softmax(q kᵀ scale) v without the [T S] matrix. Floor: 4 D operations a visible pair forward, 10 D backward; the tensors pass once.
+
+Forward: a program owns BLOCK_M queries and walks the keys with a running maximum and sum. Key tiles that every query of the
+program sees run in a loop without masks; the few on the diagonal and at the ragged end follow in a second one, with them.
+
+Backward: two kernels and no atomics, so the same bits every time, at 14 D operations a pair instead of 10 D: scores are made twice.
+`_queries` owns queries and makes dq; it has dout and out in hand anyway, so it also leaves delta = rowsum(out dout) and lse to
+base 2. `_keys` owns keys and makes dk and dv on transposed scores, so that p and ds are first factors and never leave the registers.
+
+Programs of one head are neighbours (their K and V stay in the L2) and, causal, the longest of them starts first.
+"""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+from rooftile.core.kernel import Kernel, Limits
+from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2
+
+LOG2E = math.log2(math.e)  # exp(x) = exp2(x log2 e): one instruction, and the factor rides on the scale
+
+
+@triton.jit
+def _rows(gX, i_b, i_h, first, stride_b, stride_t, stride_h, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Pointers to BLOCK rows of one head from row `first` on, in 64 bits: one tensor may hold more than 2^31 elements."""
+    i = tl.arange(0, BLOCK)[:, None].to(tl.int64)
+    start = i_b.to(tl.int64) * stride_b + i_h.to(tl.int64) * stride_h + tl.cast(first, tl.int64) * stride_t
+    return gX + start + i * stride_t + tl.arange(0, BLOCK_D)[None, :]
+
+
+@triton.jit
+def _load(at, i, N, MASK_ROWS: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Rows i < N, zeros elsewhere; a whole tile pays for no mask."""
+    i_d = tl.arange(0, BLOCK_D)[None, :]
+    if MASK_ROWS:
+        if D == BLOCK_D:
+            rX = tl.load(at, mask=i[:, None] < N, other=0.0)
+        else:
+            rX = tl.load(at, mask=(i[:, None] < N) & (i_d < D), other=0.0)
+    else:
+        if D == BLOCK_D:
+            rX = tl.load(at)
+        else:
+            rX = tl.load(at, mask=i_d < D, other=0.0)
+    return rX
+
+
+@triton.jit
+def _attend(rAcc, rSum, rMax, rQ, at_k, at_v, step_k, step_v, first, last, i_m, S, shift, scale_log2,
+            MASKED: tl.constexpr, CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+    for start in range(first, last, BLOCK_N):
+        i_n = start + tl.arange(0, BLOCK_N)
+        rK = _load(at_k, i_n, S, MASKED, D, BLOCK_D)
+        rS = tl.dot(rQ, tl.trans(rK), input_precision="ieee")
+        if MASKED:
+            seen = i_n[None, :] < S
+            if CAUSAL:
+                seen = seen & (i_n[None, :] <= i_m[:, None] + shift)
+            rS = tl.where(seen, rS, float("-inf"))
+        new = tl.maximum(rMax, tl.max(rS, 1) * scale_log2)
+        base = new
+        if MASKED:
+            base = tl.where(new == float("-inf"), 0.0, new)  # -inf - -inf: a row that has seen nothing yet
+        rP = tl.exp2(rS * scale_log2 - base[:, None])
+        shrink = tl.exp2(rMax - base)
+        rSum = rSum * shrink + tl.sum(rP, 1)
+        rAcc = rAcc * shrink[:, None]
+        rV = _load(at_v, i_n, S, MASKED, D, BLOCK_D)
+        rAcc = tl.dot(rP.to(rV.dtype), rV, rAcc, input_precision="ieee")
+        rMax = new
+        at_k += step_k
+        at_v += step_v
+    return rAcc, rSum, rMax, at_k, at_v
+
+
+@triton.jit
+def _visible(i_tile, T, S, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """(end of the key tiles that every query of this tile sees whole, end of the keys that any of them sees)."""
+    if CAUSAL:
+        every = min(max(i_tile * BLOCK_M + S - T + 1, 0), S)
+        some = min(max((i_tile + 1) * BLOCK_M + S - T, 0), S)
+    else:
+        every = S
+        some = S
+    return every // BLOCK_N * BLOCK_N, some
+
+
+@triton.jit
+def _forward(gQ, gK, gV, gOut, gLse, H, T, S, scale_log2, stride_qb, stride_qt, stride_qh, stride_kb, stride_ks, stride_kh,
+             stride_vb, stride_vs, stride_vh, CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
+             BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+    tiles = tl.cdiv(T, BLOCK_M)
+    i_tile = tl.program_id(0) % tiles
+    if CAUSAL:
+        i_tile = tiles - 1 - i_tile
+    i_bh = tl.program_id(0) // tiles
+    i_b, i_h = i_bh // H, i_bh % H
+    i_m = i_tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    rQ = _load(_rows(gQ, i_b, i_h, i_tile * BLOCK_M, stride_qb, stride_qt, stride_qh, BLOCK_M, BLOCK_D), i_m, T, True, D, BLOCK_D)
+    at_k = _rows(gK, i_b, i_h, 0, stride_kb, stride_ks, stride_kh, BLOCK_N, BLOCK_D)
+    at_v = _rows(gV, i_b, i_h, 0, stride_vb, stride_vs, stride_vh, BLOCK_N, BLOCK_D)
+    width = tl.full([], BLOCK_N, tl.int64)
+    step_k, step_v = width * stride_ks, width * stride_vs
+    rMax = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    rSum = tl.zeros([BLOCK_M], tl.float32)
+    rAcc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    whole, end = _visible(i_tile, T, S, CAUSAL, BLOCK_M, BLOCK_N)
+    rAcc, rSum, rMax, at_k, at_v = _attend(rAcc, rSum, rMax, rQ, at_k, at_v, step_k, step_v, 0, whole, i_m, S, S - T, scale_log2,
+                                           False, CAUSAL, D, BLOCK_D, BLOCK_N)  # fmt: skip
+    rAcc, rSum, rMax, at_k, at_v = _attend(rAcc, rSum, rMax, rQ, at_k, at_v, step_k, step_v, whole, end, i_m, S, S - T, scale_log2,
+                                           True, CAUSAL, D, BLOCK_D, BLOCK_N)  # fmt: skip
+    rOut = rAcc / tl.where(rSum == 0.0, 1.0, rSum)[:, None]  # a row that sees nothing is zero
+    i_d = tl.arange(0, BLOCK_D)[None, :]
+    at_out = _rows(gOut, i_b, i_h, i_tile * BLOCK_M, tl.cast(T, tl.int64) * H * D, H * D, D, BLOCK_M, BLOCK_D)
+    tl.store(at_out, rOut.to(gOut.dtype.element_ty), mask=(i_m[:, None] < T) & (i_d < D))
+    rLse = (rMax + tl.log2(rSum)) * 0.6931471805599453  # ln 2
+    tl.store(gLse + i_bh.to(tl.int64) * T + i_m, rLse, mask=i_m < T)
+
+
+@triton.jit
+def _queries_of(rDq, rQ, rDout, rLse, rDelta, at_k, at_v, step_k, step_v, first, last, i_m, S, shift, scale_log2,
+                MASKED: tl.constexpr, CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+    for start in range(first, last, BLOCK_N):
+        i_n = start + tl.arange(0, BLOCK_N)
+        rK = _load(at_k, i_n, S, MASKED, D, BLOCK_D)
+        rV = _load(at_v, i_n, S, MASKED, D, BLOCK_D)
+        rS = tl.dot(rQ, tl.trans(rK), input_precision="ieee")
+        rDp = tl.dot(rDout, tl.trans(rV), input_precision="ieee")
+        rP = tl.exp2(rS * scale_log2 - rLse[:, None])
+        if MASKED:  # keys past the end too: their score is 0, and exp(0 - lse) may be infinite
+            seen = i_n[None, :] < S
+            if CAUSAL:
+                seen = seen & (i_n[None, :] <= i_m[:, None] + shift)
+            rP = tl.where(seen, rP, 0.0)
+        rDs = rP * (rDp - rDelta[:, None])
+        rDq = tl.dot(rDs.to(rK.dtype), rK, rDq, input_precision="ieee")
+        at_k += step_k
+        at_v += step_v
+    return rDq, at_k, at_v
+
+
+@triton.jit
+def _queries(gDout, gQ, gK, gV, gOut, gLse, gLse2, gDelta, gDq, H, T, S, scale, scale_log2, stride_gb, stride_gt, stride_gh, stride_qb,
+             stride_qt, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh, stride_ob, stride_ot, stride_oh,
+             CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+    tiles = tl.cdiv(T, BLOCK_M)
+    i_tile = tl.program_id(0) % tiles
+    if CAUSAL:
+        i_tile = tiles - 1 - i_tile
+    i_bh = tl.program_id(0) // tiles
+    i_b, i_h = i_bh // H, i_bh % H
+    first = i_tile * BLOCK_M
+    i_m = first + tl.arange(0, BLOCK_M)
+    rDout = _load(_rows(gDout, i_b, i_h, first, stride_gb, stride_gt, stride_gh, BLOCK_M, BLOCK_D), i_m, T, True, D, BLOCK_D)
+    rOut = _load(_rows(gOut, i_b, i_h, first, stride_ob, stride_ot, stride_oh, BLOCK_M, BLOCK_D), i_m, T, True, D, BLOCK_D)
+    rDelta = tl.sum(rOut.to(tl.float32) * rDout.to(tl.float32), 1)
+    tl.store(gDelta + i_bh.to(tl.int64) * T + i_m, rDelta, mask=i_m < T)
+    rQ = _load(_rows(gQ, i_b, i_h, first, stride_qb, stride_qt, stride_qh, BLOCK_M, BLOCK_D), i_m, T, True, D, BLOCK_D)
+    rLse = tl.load(gLse + i_bh.to(tl.int64) * T + i_m, mask=i_m < T, other=float("inf")) * 1.4426950408889634  # log2 e
+    tl.store(gLse2 + i_bh.to(tl.int64) * T + i_m, rLse, mask=i_m < T)
+    at_k = _rows(gK, i_b, i_h, 0, stride_kb, stride_ks, stride_kh, BLOCK_N, BLOCK_D)
+    at_v = _rows(gV, i_b, i_h, 0, stride_vb, stride_vs, stride_vh, BLOCK_N, BLOCK_D)
+    width = tl.full([], BLOCK_N, tl.int64)
+    step_k, step_v = width * stride_ks, width * stride_vs
+    rDq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    whole, end = _visible(i_tile, T, S, CAUSAL, BLOCK_M, BLOCK_N)
+    rDq, at_k, at_v = _queries_of(rDq, rQ, rDout, rLse, rDelta, at_k, at_v, step_k, step_v, 0, whole, i_m, S, S - T, scale_log2,
+                                  False, CAUSAL, D, BLOCK_D, BLOCK_N)  # fmt: skip
+    rDq, at_k, at_v = _queries_of(rDq, rQ, rDout, rLse, rDelta, at_k, at_v, step_k, step_v, whole, end, i_m, S, S - T, scale_log2,
+                                  True, CAUSAL, D, BLOCK_D, BLOCK_N)  # fmt: skip
+    i_d = tl.arange(0, BLOCK_D)[None, :]
+    at_dq = _rows(gDq, i_b, i_h, first, tl.cast(T, tl.int64) * H * D, H * D, D, BLOCK_M, BLOCK_D)
+    tl.store(at_dq, (rDq * scale).to(gDq.dtype.element_ty), mask=(i_m[:, None] < T) & (i_d < D))
+
+
+@triton.jit
+def _keys_of(rDk, rDv, rK, rV, at_q, at_dout, gLse2, gDelta, step_q, step_g, first, last, i_n, T, shift, scale_log2,
+             MASKED: tl.constexpr, EVEN_T: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr):  # fmt: skip
+    for start in range(first, last, BLOCK_M):
+        i_m = start + tl.arange(0, BLOCK_M)
+        rQ = _load(at_q, i_m, T, not EVEN_T, D, BLOCK_D)
+        rDout = _load(at_dout, i_m, T, not EVEN_T, D, BLOCK_D)
+        if EVEN_T:
+            rLse = tl.load(gLse2 + i_m)
+            rDelta = tl.load(gDelta + i_m)
+        else:
+            rLse = tl.load(gLse2 + i_m, mask=i_m < T, other=float("inf"))  # exp(s - inf): no query, no weight
+            rDelta = tl.load(gDelta + i_m, mask=i_m < T, other=0.0)
+        rS = tl.dot(rK, tl.trans(rQ), input_precision="ieee")
+        rDp = tl.dot(rV, tl.trans(rDout), input_precision="ieee")
+        rP = tl.exp2(rS * scale_log2 - rLse[None, :])
+        if MASKED:
+            rP = tl.where(i_n[:, None] <= i_m[None, :] + shift, rP, 0.0)
+        rDv = tl.dot(rP.to(rDout.dtype), rDout, rDv, input_precision="ieee")
+        rDs = rP * (rDp - rDelta[None, :])
+        rDk = tl.dot(rDs.to(rQ.dtype), rQ, rDk, input_precision="ieee")
+        at_q += step_q
+        at_dout += step_g
+    return rDk, rDv, at_q, at_dout
+
+
+@triton.jit
+def _keys(gDout, gQ, gK, gV, gLse2, gDelta, gDk, gDv, H, T, S, scale, scale_log2, stride_gb, stride_gt, stride_gh, stride_qb, stride_qt,
+          stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh, CAUSAL: tl.constexpr, EVEN_T: tl.constexpr,
+          D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+    tiles = tl.cdiv(S, BLOCK_N)
+    i_tile = tl.program_id(0) % tiles  # causal: the first keys are seen by the most queries, so this is longest first
+    i_bh = tl.program_id(0) // tiles
+    i_b, i_h = i_bh // H, i_bh % H
+    first = i_tile * BLOCK_N
+    i_n = first + tl.arange(0, BLOCK_N)
+    rK = _load(_rows(gK, i_b, i_h, first, stride_kb, stride_ks, stride_kh, BLOCK_N, BLOCK_D), i_n, S, True, D, BLOCK_D)
+    rV = _load(_rows(gV, i_b, i_h, first, stride_vb, stride_vs, stride_vh, BLOCK_N, BLOCK_D), i_n, S, True, D, BLOCK_D)
+    rDk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    rDv = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    if CAUSAL:  # query tiles: [some, every) meet the diagonal, from `every` on each query sees each key
+        some = min(max(first - (S - T), 0), T) // BLOCK_M * BLOCK_M
+        every = tl.cdiv(min(max(first + BLOCK_N - 1 - (S - T), 0), T), BLOCK_M) * BLOCK_M
+    else:
+        some = 0
+        every = 0
+    at_q = _rows(gQ, i_b, i_h, some, stride_qb, stride_qt, stride_qh, BLOCK_M, BLOCK_D)
+    at_dout = _rows(gDout, i_b, i_h, some, stride_gb, stride_gt, stride_gh, BLOCK_M, BLOCK_D)
+    width = tl.full([], BLOCK_M, tl.int64)
+    step_q, step_g = width * stride_qt, width * stride_gt
+    gLse2 += i_bh.to(tl.int64) * T
+    gDelta += i_bh.to(tl.int64) * T
+    if CAUSAL:
+        rDk, rDv, at_q, at_dout = _keys_of(rDk, rDv, rK, rV, at_q, at_dout, gLse2, gDelta, step_q, step_g, some, min(every, T), i_n, T,
+                                           S - T, scale_log2, True, EVEN_T, D, BLOCK_D, BLOCK_M)  # fmt: skip
+    rDk, rDv, at_q, at_dout = _keys_of(rDk, rDv, rK, rV, at_q, at_dout, gLse2, gDelta, step_q, step_g, every, T, i_n, T,
+                                       S - T, scale_log2, False, EVEN_T, D, BLOCK_D, BLOCK_M)  # fmt: skip
+    i_d = tl.arange(0, BLOCK_D)[None, :]
+    mask = (i_n[:, None] < S) & (i_d < D)
+    row = tl.cast(S, tl.int64) * H * D
+    tl.store(_rows(gDk, i_b, i_h, first, row, H * D, D, BLOCK_N, BLOCK_D), (rDk * scale).to(gDk.dtype.element_ty), mask=mask)
+    tl.store(_rows(gDv, i_b, i_h, first, row, H * D, D, BLOCK_N, BLOCK_D), rDv.to(gDv.dtype.element_ty), mask=mask)
+
+
+def _dense(x):
+    """Rows of D neighbouring elements; anything else is copied."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def attention(q, k, v, causal, scale, *, config):
+    q, k, v = _dense(q), _dense(k), _dense(v)
+    (b, t, h, d), s = q.shape, k.shape[1]
+    out = torch.empty(b, t, h, d, dtype=q.dtype, device=q.device)
+    lse = torch.empty(b, h, t, dtype=torch.float32, device=q.device)
+    launch(_forward, (cdiv(t, config["BLOCK_M"]) * b * h,), q, k, v, out, lse, h, t, s, scale * LOG2E, *q.stride()[:3], *k.stride()[:3],
+           *v.stride()[:3], CAUSAL=causal, D=d, BLOCK_D=power_of_2(d), **config)  # fmt: skip
+    return out, lse
+
+
+def attention_backward(dout, q, k, v, out, lse, causal, scale, *, config):
+    dout, q, k, v, out, lse = *map(_dense, (dout, q, k, v, out)), lse.contiguous()
+    (b, t, h, d), s = q.shape, k.shape[1]
+    dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
+    lse2, delta = torch.empty_like(lse), torch.empty_like(lse)
+    both = {"CAUSAL": causal, "D": d, "BLOCK_D": power_of_2(d)}
+    m, n, warps, stages = (config[f"dq_{x}"] for x in ("m", "n", "warps", "stages"))
+    launch(_queries, (cdiv(t, m) * b * h,), dout, q, k, v, out, lse, lse2, delta, dq, h, t, s, scale, scale * LOG2E, *dout.stride()[:3],
+           *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], **both, BLOCK_M=m, BLOCK_N=n,
+           num_warps=warps, num_stages=stages)  # fmt: skip
+    m, n, warps, stages = (config[f"dkv_{x}"] for x in ("m", "n", "warps", "stages"))
+    launch(_keys, (cdiv(s, n) * b * h,), dout, q, k, v, lse2, delta, dk, dv, h, t, s, scale, scale * LOG2E, *dout.stride()[:3],
+           *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], **both, EVEN_T=t % m == 0, BLOCK_M=m, BLOCK_N=n,
+           num_warps=warps, num_stages=stages)  # fmt: skip
+    return dq, dk, dv
+
+
+def _tile(m, n, warps, stages):
+    return {"BLOCK_M": m, "BLOCK_N": n, "num_warps": warps, "num_stages": stages}
+
+
+def _tiles(dq, dkv):
+    return {f"{name}_{x}": value for name, tile in (("dq", dq), ("dkv", dkv)) for x, value in zip(("m", "n", "warps", "stages"), tile)}
+
+
+FORWARD = (  # D <= 64
+    _tile(128, 64, 4, 3),
+    _tile(128, 128, 8, 2),
+    _tile(128, 64, 8, 3),
+    _tile(64, 64, 4, 3),
+    _tile(128, 32, 4, 4),
+)
+FORWARD_WIDE = (  # D <= 128
+    _tile(128, 128, 8, 2),
+    _tile(128, 64, 8, 3),
+    _tile(64, 64, 4, 3),
+    _tile(128, 32, 4, 4),
+)
+BACKWARD = (
+    _tiles((64, 64, 4, 3), (64, 64, 4, 2)),
+    _tiles((128, 64, 8, 2), (64, 128, 8, 2)),
+    _tiles((64, 64, 4, 3), (32, 64, 4, 3)),
+    _tiles((128, 128, 8, 2), (64, 128, 8, 3)),
+    _tiles((64, 128, 4, 2), (32, 128, 8, 3)),
+)
+BACKWARD_WIDE = (
+    _tiles((128, 64, 8, 2), (32, 128, 8, 2)),
+    _tiles((128, 64, 8, 2), (64, 64, 8, 2)),
+    _tiles((64, 64, 4, 2), (32, 64, 4, 2)),
+    _tiles((128, 32, 8, 2), (32, 128, 8, 3)),
+)
+FORWARD_32 = (_tile(32, 32, 8, 1),)
+BACKWARD_32 = (_tiles((32, 32, 8, 1), (32, 32, 8, 1)),)
+# A fused multiply-add product keeps whole rows of both factors in registers: at D = 128, q and dout alone fill them.
+SPILLS_32 = Limits(spill_bytes=512)
+
+
+def _refuse(floats, low, high):
+    def refuse(call):
+        q, d = call["q"], call["q"].shape[-1]
+        if (q.dtype == torch.float32) != floats:
+            return "16-bit tensors are for the tensor cores of the other kernels" if floats else "float32 is for triton.float32"
+        if d % 16 or not 0 < d <= 128:
+            return f"D={d} is not a multiple of 16 up to 128"
+        if not low < d <= high:
+            return f"D={d} is for {'triton.wide' if d > high else 'triton'}"
+        if not call["scale"] > 0:
+            return f"scale={call['scale']} is not positive, and the running maximum is taken before scaling"
+        return off_gpu(q)
+
+    return refuse
+
+
+def _ladder(run, narrow, wide, narrow_configs, wide_configs, configs_32, limits_32):
+    return (
+        Kernel("triton", run, narrow, _refuse(False, 0, 64), narrow_configs),
+        Kernel("triton.wide", run, wide, _refuse(False, 64, 128), wide_configs),
+        Kernel("triton.float32", run, "true float32: fused multiply-adds, no tf32", _refuse(True, 0, 128), configs_32, limits=limits_32),
+    )
+
+
+KERNELS = _ladder(attention, "running softmax; whole tiles without masks, longest program first", "the same for 64 < D <= 128",
+                  FORWARD, FORWARD_WIDE, FORWARD_32, Limits())  # fmt: skip
+KERNELS_BACKWARD = _ladder(attention_backward, "dq, then dk and dv: seven products, no atomics", "the same for 64 < D <= 128",
+                           BACKWARD, BACKWARD_WIDE, BACKWARD_32, SPILLS_32)  # fmt: skip

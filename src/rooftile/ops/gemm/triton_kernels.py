@@ -1,0 +1,166 @@
+"""out = a b + bias with float32 accumulation. Floor: 2 M N K operations; bytes only where M or N is small.
+
+One program a tile of the output. Any strides, through pointers: a b that is weight.t() is read as it lies. The gradients are
+the same kernel with strides swapped, and dbias a sum in two fixed stages: no atomics, so the same bits every time.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from rooftile.core.kernel import Kernel
+from rooftile.ops._shared.launch import cdiv, launch, off_gpu
+from rooftile.ops.gemm.reference import flat
+
+SUM_CHUNKS = 128  # row chunks of the first stage of dbias: with N = 768 that is 6 x 128 programs, over five a multiprocessor
+
+
+@triton.jit
+def _gemm(gA, gB, gBias, gOut, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, HAS_BIAS: tl.constexpr, EVEN_K: tl.constexpr,
+          BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):  # fmt: skip
+    # Programs run down GROUP_M tiles before they step right, so that a wave of them shares tiles of a and b in the L2.
+    program = tl.program_id(0)
+    tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    first = program // (GROUP_M * tiles_n) * GROUP_M
+    height = min(tiles_m - first, GROUP_M)
+    inside = program % (GROUP_M * tiles_n)
+    i_m = (first + inside % height).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    i_n = (inside // height).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+    i_k = tl.arange(0, BLOCK_K).to(tl.int64)
+    at_a = gA + i_m * stride_am + i_k[None, :] * stride_ak
+    at_b = gB + i_k[:, None] * stride_bk + i_n * stride_bn
+    step = tl.full([], BLOCK_K, tl.int64)
+    rAcc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for start in range(0, K, BLOCK_K):
+        if EVEN_K:
+            rA = tl.load(at_a, mask=i_m < M, other=0.0)
+            rB = tl.load(at_b, mask=i_n < N, other=0.0)
+        else:
+            rA = tl.load(at_a, mask=(i_m < M) & (i_k[None, :] < K - start), other=0.0)
+            rB = tl.load(at_b, mask=(i_k[:, None] < K - start) & (i_n < N), other=0.0)
+        rAcc = tl.dot(rA, rB, rAcc, input_precision="ieee")  # tf32 would keep 10 bits of a float32
+        at_a += step * stride_ak
+        at_b += step * stride_bk
+    if HAS_BIAS:
+        rAcc += tl.load(gBias + i_n, mask=i_n < N, other=0.0).to(tl.float32)
+    tl.store(gOut + i_m * N + i_n, rAcc.to(gOut.dtype.element_ty), mask=(i_m < M) & (i_n < N))
+
+
+@triton.jit
+def _column_sum(gX, gOut, M, N, rows, stride_m, stride_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """gOut[chunk, :] = the sum of the chunk's `rows` rows of gX."""
+    i_n = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+    first = tl.program_id(1).to(tl.int64) * rows
+    rSum = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for start in range(0, rows, BLOCK_M):
+        i_m = first + start + tl.arange(0, BLOCK_M)[:, None]
+        mask = (i_m < min(M, first + rows)) & (i_n < N)
+        rSum += tl.load(gX + i_m * stride_m + i_n * stride_n, mask=mask, other=0.0).to(tl.float32)
+    rOut = tl.sum(rSum, 0)[None, :]
+    tl.store(gOut + tl.program_id(1).to(tl.int64) * N + i_n, rOut.to(gOut.dtype.element_ty), mask=i_n < N)
+
+
+def product(a, b, bias, config):
+    """[M, K] by [K, N], any strides; a dense [M, N]."""
+    (m, k), n = a.shape, b.shape[1]
+    out = torch.empty(m, n, dtype=a.dtype, device=a.device)
+    grid = (cdiv(m, config["BLOCK_M"]) * cdiv(n, config["BLOCK_N"]),)
+    launch(_gemm, grid, a, b, bias, out, m, n, k, *a.stride(), *b.stride(), HAS_BIAS=bias is not None,
+           EVEN_K=k % config["BLOCK_K"] == 0, **config)  # fmt: skip
+    return out
+
+
+def column_sum(x):
+    """The sum of each column in float32, in an order that depends on the shape only."""
+    m, n = x.shape
+    chunks = min(SUM_CHUNKS, max(1, cdiv(m, 64)))
+    out = torch.empty(n, dtype=x.dtype, device=x.device)
+    part = torch.empty(chunks, n, dtype=torch.float32, device=x.device)
+    launch(_column_sum, (cdiv(n, 128), chunks), x, part, m, n, cdiv(m, chunks), *x.stride(), BLOCK_M=16, BLOCK_N=128)
+    launch(_column_sum, (cdiv(n, 128), 1), part, out, chunks, n, chunks, n, 1, BLOCK_M=16, BLOCK_N=128)
+    return out
+
+
+def _config(m, n, k, warps, stages):
+    return {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP_M": 8, "num_warps": warps, "num_stages": stages}
+
+
+CONFIGS = (
+    _config(128, 256, 64, 8, 3),
+    _config(256, 128, 64, 8, 3),
+    _config(128, 128, 64, 8, 4),
+    _config(128, 128, 64, 4, 3),
+    _config(128, 64, 64, 4, 4),
+    _config(64, 64, 64, 4, 4),
+)
+CONFIGS_32 = (_config(128, 64, 16, 8, 2), _config(64, 64, 16, 4, 2))  # plain fused multiply-adds: the tile lives in registers
+PROGRAMS = 132  # about one for every multiprocessor of a Hopper; with fewer a smaller tile is faster
+
+
+def pick(m, n, dtype):
+    if dtype == torch.float32:
+        return CONFIGS_32[0 if cdiv(m, 128) * cdiv(n, 64) >= PROGRAMS else 1]
+    for config in CONFIGS[:-1]:
+        if m >= config["BLOCK_M"] and n >= config["BLOCK_N"] and cdiv(m, config["BLOCK_M"]) * cdiv(n, config["BLOCK_N"]) >= PROGRAMS:
+            return config
+    return CONFIGS[-1] if m <= 64 or cdiv(m, 128) * cdiv(n, 64) < PROGRAMS // 2 else CONFIGS[-2]
+
+
+def gemm(a, b, bias=None, *, config):
+    return product(flat(a), b, bias, config).view(*a.shape[:-1], b.shape[1])
+
+
+def gemm_backward(dout, a, b, bias):
+    g, rows = flat(dout), flat(a)
+    da = product(g, b.t(), None, pick(g.shape[0], b.shape[0], a.dtype))
+    db = product(rows.t(), g, None, pick(*b.shape, a.dtype))
+    return da.view(a.shape), db, g.new_empty(0) if bias is None else column_sum(g)
+
+
+def linear(x, weight, bias=None, *, config):
+    return gemm(x, weight.t(), bias, config=config)
+
+
+def linear_backward(dout, x, weight, bias):
+    g, rows = flat(dout), flat(x)
+    dx = product(g, weight, None, pick(g.shape[0], weight.shape[1], x.dtype))
+    dweight = product(g.t(), rows, None, pick(*weight.shape, x.dtype))
+    return dx.view(x.shape), dweight, g.new_empty(0) if bias is None else column_sum(g)
+
+
+def _refuse(name, wanted):
+    def refuse(call):
+        x = call[name]
+        if (x.dtype == torch.float32) != wanted:
+            return "float32 is for triton.float32" if not wanted else "16-bit tensors are for triton, on the tensor cores"
+        return off_gpu(x)
+
+    return refuse
+
+
+def _pick(name, other, axis):
+    return lambda call: pick(flat(call[name]).shape[0], call[other].shape[axis], call[name].dtype)
+
+
+def _forward(run, name, other, axis):
+    return (
+        Kernel(
+            "triton", run, "tensor cores, any strides, programs grouped for the L2", _refuse(name, False), CONFIGS, _pick(name, other, axis)
+        ),
+        Kernel(
+            "triton.float32",
+            run,
+            "true float32: no tf32, plain fused multiply-adds",
+            _refuse(name, True),
+            CONFIGS_32,
+            _pick(name, other, axis),
+        ),
+    )
+
+
+def _backward(run):
+    return Kernel("triton", run, "the same kernel with strides swapped; dbias without atomics", lambda call: off_gpu(call["dout"]))
+
+
+GEMM, LINEAR = _forward(gemm, "a", "b", 1), _forward(linear, "x", "weight", 0)
+GEMM_BACKWARD, LINEAR_BACKWARD = _backward(gemm_backward), _backward(linear_backward)
