@@ -39,6 +39,7 @@ class Kernel:
     configs: tuple[Config, ...] = ()
     pick: Callable[[Call], Config] | None = None  # the heuristic; without one, the first config
     limits: Limits = field(default_factory=Limits)
+    varies: str = ""  # why two runs on the same inputs may differ in the last bits; empty: they must not
 
     def heuristic(self, call: Call) -> Config:
         if self.pick is not None:

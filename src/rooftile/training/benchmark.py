@@ -84,7 +84,7 @@ def compare_losses(
     kernels: Iterable[str] = KERNELS,
     *,
     steps: int = 200,
-    batch_size: int = 8,
+    batch_size: int = 32,
     context: int = 1024,
     model: GPT2Config = GPT2_124M,
     dtype: str = "bfloat16",
@@ -96,7 +96,7 @@ def compare_losses(
     With clipping, warm-up and decay as in training: what is compared is the series a user would see.
     """
     run = {"batch_size": batch_size, "context": context, "dtype": dtype, "device": device, "seed": seed}
-    config = _check(TrainConfig(**run, steps=steps, lr=6e-4, min_lr=6e-5, warmup=min(20, steps), clip=1.0), model)
+    config = _check(TrainConfig(**run, steps=steps, lr=3e-4, min_lr=3e-5, warmup=min(20, steps), clip=1.0), model)
     rows = []
     for name in kernels:
         with _contestant(name, model, config) as one:

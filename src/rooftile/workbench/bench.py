@@ -84,10 +84,11 @@ def _case(session: Session, op: Op, case: Case, against: list[str]) -> list[Reco
         if run is not None:
             versions[kernel.name] = run
     for name in against:
-        run = peer_run(op.spec, case, call, session.where, compiled=name == "compile")
+        fact, run = _peer(op.spec, case, call, session.where, name)
+        if fact:
+            facts[f"peer.{name}"] = fact
         if run is not None:
             versions[f"peer.{name}"] = run
-            facts[f"peer.{name}"] = {"status": Status.PASSED}
     if not versions:
         return [session.record(op, n, case.id, **f) for n, f in facts.items()]
     with torch.no_grad():
@@ -131,6 +132,20 @@ def _candidate(session: Session, op: Op, kernel: Kernel, call: dict[str, Any], o
             "message": f"{error:.3g} away from PyTorch's result at this size",
         }, None
     return {"status": Status.PASSED, "config": dict(config), "errors": {"to_torch": error}}, lambda: run(*call.values())
+
+
+def _peer(spec: OpSpec, case: Case, call: dict[str, Any], where: torch.device, name: str) -> tuple[dict[str, Any], Run | None]:
+    """A peer that does run; one that cannot is an ERROR with its words, and the others are timed without it."""
+    try:
+        run = peer_run(spec, case, call, where, compiled=name == "compile")
+        if run is None:
+            return {}, None
+        run()
+    except torch.AcceleratorError:
+        raise
+    except Exception as problem:
+        return {"status": Status.ERROR, "message": f"{type(problem).__name__}: {problem}"[:300]}, None
+    return {"status": Status.PASSED}, run
 
 
 LIMIT = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 2e-2}  # two roundings and PyTorch's own error between two right answers

@@ -91,8 +91,8 @@ class Problem:
         spec = self.spec
         results = outcome(spec, spec.reference, self.call)
         peer = (spec.forward or spec).peer
-        if peer is None or any(a.mutated for a in spec.args.values()):
-            return results
+        if peer is None or any(a.mutated for a in spec.args.values()) or any(t.numel() == 0 for t in _tensors(self.call)):
+            return results  # PyTorch's own operators are not all defined on nothing
         call = (spec.forward or spec).draw(self.case, seed, device, change)  # dense: strange strides may send PyTorch another way
         if spec.forward is None:
             return [peer(**call).to(results[0].dtype), *results[1:]]
@@ -113,6 +113,8 @@ class Problem:
             return Verdict(op, kernel.name, case, self.variant, Status.REFUSED, why)
         try:
             message, errors = self._faults(kernel)
+        except torch.AcceleratorError:
+            raise
         except Exception as error:  # a kernel may die in any way; the verdict says how, the other verdicts go on
             first = (str(error).splitlines() or [""])[0]
             return Verdict(op, kernel.name, case, self.variant, Status.ERROR, f"{type(error).__name__}: {first}")
@@ -140,7 +142,7 @@ class Problem:
                 faults.append(f"{name}: {reading.message}")
             elif not out.is_contiguous():
                 faults.append(f"{name}: strides {out.stride()} for shape {list(out.shape)}, outputs are contiguous")
-            elif _bytes(out) != _bytes(again):
+            elif not kernel.varies and _bytes(out) != _bytes(again):
                 faults.append(f"{name}: two runs on the same inputs differ")
         return "; ".join(faults), errors
 
@@ -152,7 +154,8 @@ def peer_gradients(spec: OpSpec, forward: dict[str, Any], backward: dict[str, An
     leaves = {n: forward[n].detach().clone().requires_grad_() for n in names if forward[n] is not None}
     out = spec.forward.peer(**{**forward, **leaves})
     upstream = backward[f"d{next(iter(spec.forward.returns))}"]
-    made = dict(zip(leaves, torch.autograd.grad(out, list(leaves.values()), upstream.to(out.dtype))))
+    dense = torch.empty_like(out).copy_(upstream)  # PyTorch's attention dies of a misaligned gradient
+    made = dict(zip(leaves, torch.autograd.grad(out, list(leaves.values()), dense)))
     return [made[n] if n in made else upstream.new_empty(0) for n in names]
 
 
@@ -162,20 +165,27 @@ def run_points(points: list[Point], device: str, each: Callable[[Verdict], None]
     made: tuple[Any, Problem | str] | None = None
     for p in sorted(points, key=lambda p: (list(OPS).index(p.op.spec.name), p.case.id, p.variant)):
         key = (p.op.spec.name, p.case.id, p.variant)
-        if made is None or made[0] != key:
-            try:
-                made = (key, Problem(p.op.spec, p.case, p.variant, device))
-            except Exception as error:  # a problem that cannot be posed is a finding like any other
-                made = (key, f"the problem cannot be posed: {type(error).__name__}: {error}")
-        problem = made[1]
-        verdict = (
-            Verdict(p.op.spec.name, p.kernel.name, p.case.id, p.variant, Status.ERROR, problem)
-            if isinstance(problem, str)
-            else problem.judge(p.kernel)
-        )
+        where = (p.op.spec.name, p.kernel.name, p.case.id, p.variant)
+        try:
+            if made is None or made[0] != key:
+                made = (key, _posed(p, device))
+            problem = made[1]
+            verdict = Verdict(*where, Status.ERROR, problem) if isinstance(problem, str) else problem.judge(p.kernel)
+        except torch.AcceleratorError as error:  # the device is gone for this process: any verdict after this would blame the innocent
+            verdicts.append(Verdict(*where, Status.ERROR, f"the device died, nothing after this was judged: {str(error).splitlines()[0]}"))
+            break
         verdicts.append(verdict)
         each(verdict)
     return verdicts
+
+
+def _posed(p: Point, device: str) -> Problem | str:
+    try:
+        return Problem(p.op.spec, p.case, p.variant, device)
+    except torch.AcceleratorError:
+        raise
+    except Exception as error:  # a problem that cannot be posed is a finding like any other
+        return f"the problem cannot be posed: {type(error).__name__}: {error}"
 
 
 before_run: list[Callable[[list[Tensor]], None]] = []  # told of every tensor a run may touch; the interpreter checks bounds by it

@@ -46,4 +46,4 @@ def _refuse(call):
 
 
 CUDNN = Kernel("cudnn", attention, "the vendor's library, through PyTorch", _refuse)
-CUDNN_BACKWARD = Kernel("cudnn", attention_backward, "the vendor's library; its dq is summed by atomics", _refuse)
+CUDNN_BACKWARD = Kernel("cudnn", attention_backward, "the vendor's library; through PyTorch", _refuse, varies="cuDNN sums dq by atomics")
