@@ -101,8 +101,8 @@ def mutating(spec):
     def run(*args):
         call = dict(zip(spec.signature.parameters, args))
         made = [t.contiguous() for t in results(spec.reference(**call))]
-        target = next(v for n, v in call.items() if n in spec.args and not spec.args[n].mutated)
-        target = target[0] if isinstance(target, list) else target
+        target = [v for n, v in call.items() if n in spec.args and not spec.args[n].mutated]
+        target = next(t for t in (v[0] if isinstance(v, list) else v for v in target) if t is not None and t.is_floating_point())
         target.view(-1)[0] += 1
         return packed(made) if spec.returns else None
 

@@ -183,7 +183,7 @@ def _run(kernel, grid, logits, target, ignore_index, label_smoothing, reduction,
     if m == 0:  # nothing to launch over, and the loss of nothing is still a number
         return reference.cross_entropy(logits, target, ignore_index, label_smoothing, reduction)
     target = target.contiguous()
-    row, peak, logsum, miss = torch.empty((4, m), dtype=torch.float32, device=x.device).unbind(0)
+    row, peak, logsum, miss = (torch.empty(m, dtype=torch.float32, device=x.device) for _ in range(4))  # results may not share memory
     count = torch.empty((), dtype=torch.float32, device=x.device)
     none = reduction == "none"
     launch(kernel, grid, x, target, row, count, peak, logsum, miss, *sizes, stride, ignore_index, label_smoothing,

@@ -61,7 +61,7 @@ def _dropout(gX, gSeed, gOut, N, threshold, scale, BLOCK: tl.constexpr, LANE: tl
     i = start + tl.arange(0, BLOCK)
     rX = tl.load(gX + i, mask=i < N, other=0.0, eviction_policy="evict_first").to(tl.float32)
     rWord = _words(start, tl.load(gSeed).to(tl.uint64), BLOCK, LANE)
-    rOut = tl.where(rWord >= threshold.to(tl.uint32), rX * scale, 0.0)
+    rOut = tl.where(rWord >= tl.cast(threshold, tl.uint32), rX * scale, 0.0)
     tl.store(gOut + i, rOut.to(gOut.dtype.element_ty), mask=i < N, eviction_policy="evict_first")
 
 

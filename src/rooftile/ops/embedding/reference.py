@@ -1,4 +1,5 @@
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from rooftile.ops._shared.reference import wide
@@ -14,10 +15,11 @@ def check_indices(indices: Tensor, rows: int) -> None:
 
 def embedding(indices: Tensor, weight: Tensor, padding_idx: int) -> Tensor:
     check_indices(indices, weight.shape[0])
-    if weight.is_cuda:
-        inside = (indices >= 0) & (indices < weight.shape[0])
-        return torch.where(inside[..., None], weight[indices.clamp(0, weight.shape[0] - 1)], torch.nan)
-    return weight[indices]
+    padding = padding_idx if padding_idx >= 0 else None
+    if indices.device.type == "cpu":
+        return F.embedding(indices, weight, padding)
+    inside = (indices >= 0) & (indices < weight.shape[0])
+    return torch.where(inside[..., None], F.embedding(indices.clamp(0, weight.shape[0] - 1), weight, padding), torch.nan)
 
 
 def embedding_backward(dout: Tensor, indices: Tensor, weight: Tensor, padding_idx: int) -> Tensor:

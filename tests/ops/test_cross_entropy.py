@@ -1,0 +1,101 @@
+"""What the grid cannot say of cross_entropy: confident rows, padding, the logits' memory, messages."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from rooftile.ops import CrossEntropyLoss, cross_entropy
+
+
+@pytest.mark.parametrize("lead", [5.0, 20.0, 60.0])
+def test_a_confident_row_keeps_its_last_bits(lead):
+    """1 - p is 6e-27 at a lead of 60: PyTorch's float32 loss and gradient are 0 there."""
+    x = torch.zeros(1, 4, requires_grad=True)
+    with torch.no_grad():
+        x[0, 2] = lead
+    loss = cross_entropy(x, torch.tensor([2]))
+    loss.backward()
+    rest = 3 * torch.tensor(-lead, dtype=torch.float64).exp()
+    torch.testing.assert_close(loss.detach().double(), rest.log1p(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(x.grad[0, 2].double(), -rest / (1 + rest), rtol=1e-6, atol=0)
+
+
+def test_a_common_shift_changes_nothing():
+    x, t = torch.randn(4, 9), torch.tensor([0, 3, 8, 5])
+    assert torch.equal(cross_entropy(x.round(), t), cross_entropy(x.round() + 4096, t))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_against_pytorch_with_padding(reduction, smoothing):
+    x, t = torch.randn(7, 11, dtype=torch.float32), torch.tensor([1, -1, 10, 0, -1, 3, 3])
+    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+    ours = CrossEntropyLoss(ignore_index=-1, label_smoothing=smoothing, reduction=reduction)(a, t)
+    theirs = F.cross_entropy(b, t, ignore_index=-1, label_smoothing=smoothing, reduction=reduction)
+    torch.testing.assert_close(ours, theirs)
+    weight = torch.arange(1.0, ours.numel() + 1).reshape(ours.shape)
+    (ours * weight).sum().backward()
+    (theirs * weight).sum().backward()
+    torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_nothing_but_padding():
+    x, t = torch.randn(3, 5, requires_grad=True), torch.full((3,), -100)
+    assert cross_entropy(x, t).isnan() and cross_entropy(x, t, reduction="sum") == 0
+    cross_entropy(x, t, reduction="sum").backward()
+    assert torch.equal(x.grad, torch.zeros(3, 5))
+
+
+def test_a_masked_target_costs_infinitely_much():
+    x = torch.tensor([[0.0, float("-inf")]])
+    assert cross_entropy(x, torch.tensor([1])) == float("inf")
+    assert cross_entropy(x, torch.tensor([0])) == 0
+
+
+class TestOverwriting:
+    def leaf(self):
+        x = torch.randn(6, 10, requires_grad=True)
+        return x, x * 1, torch.arange(6)
+
+    def test_same_gradient_in_the_same_memory(self):
+        _x, logits, t = self.leaf()
+        plain = torch.autograd.grad(cross_entropy(logits, t), logits)[0]
+        (made,) = torch.autograd.grad(cross_entropy(logits, t, inplace_backward=True), logits)
+        assert made.data_ptr() == logits.data_ptr() and torch.equal(made, plain)
+
+    def test_a_second_backward_is_refused(self):
+        _, logits, t = self.leaf()
+        loss = cross_entropy(logits, t, inplace_backward=True)
+        loss.backward(retain_graph=True)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+    def test_whoever_else_saved_the_logits_finds_out(self):
+        _, logits, t = self.leaf()
+        other = logits.square().sum()
+        cross_entropy(logits, t, inplace_backward=True).backward(retain_graph=True)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            other.backward()
+
+    def test_logits_that_are_no_rows_keep_their_values(self):
+        x = torch.randn(10, 6, requires_grad=True)
+        logits = x.t()
+        before = x.detach().clone()
+        cross_entropy(logits, torch.arange(6), inplace_backward=True).backward()
+        assert torch.equal(x.detach(), before)
+
+
+def test_messages_have_both_numbers():
+    x = torch.zeros(2, 5)
+    with pytest.raises(ValueError, match=r"target\[1\] is 5, but the logits have 5 classes"):
+        cross_entropy(x, torch.tensor([0, 5]))
+    with pytest.raises(ValueError, match="M is 3 in target, but 2 in logits"):
+        cross_entropy(x, torch.tensor([0, 1, 2]))
+    with pytest.raises(ValueError, match="reduction is 'avg'"):
+        cross_entropy(x, torch.tensor([0, 1]), reduction="avg")
+    with pytest.raises(ValueError, match=r"label_smoothing is 1\.5"):
+        cross_entropy(x, torch.tensor([0, 1]), label_smoothing=1.5)
+    with pytest.raises(ValueError, match="class weights are not supported"):
+        CrossEntropyLoss(weight=torch.ones(5))
+    with pytest.raises(ValueError, match="class probabilities are not supported"):
+        CrossEntropyLoss()(x, torch.full((2, 5), 0.2))
