@@ -78,6 +78,7 @@ class Op:
         self.plan = register.Plan(spec) if spec.gradient is not None else None
         self._memo: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._warned = False
+        self._varies = any(k.varies for k in kernels)
         OPS[spec.name] = self
         self.entry = register.second_door(self)
 
@@ -95,6 +96,8 @@ class Op:
     def launch(self, *args: Any) -> Any:
         """Straight to the chosen kernel. The choice is remembered by shapes, strides, alignment, dtypes, devices and parameters."""
         key = _key(args)
+        if self._varies:
+            key += (torch.are_deterministic_algorithms_enabled(),)
         run = self._memo.get(key)
         if run is None:
             run = self._memo[key] = self._resolve(args)
@@ -121,10 +124,10 @@ class Op:
             return Choice(kernel, self.config(kernel, call), (), "forced")
         refused: list[tuple[str, str]] = []
         tuned = tune.lookup(self, call)
-        if tuned is not None and (why := tuned[0].refuse(call)) is None:
+        if tuned is not None and (tuned[0].refuse(call) or _too_free(tuned[0])) is None:
             return Choice(*tuned, (), "tuned")
         for kernel in self.kernels:
-            why = kernel.refuse(call)
+            why = kernel.refuse(call) or _too_free(kernel)
             if why is None:
                 return Choice(kernel, kernel.heuristic(call), tuple(refused), "heuristic")
             refused.append((kernel.name, why))
@@ -141,6 +144,12 @@ class Op:
     def forget(self) -> None:
         """Drop remembered choices: the tuning cache or a force has changed."""
         self._memo.clear()
+
+
+def _too_free(kernel: Kernel) -> str | None:
+    if kernel.varies and torch.are_deterministic_algorithms_enabled():
+        return f"deterministic algorithms are asked for, and here {kernel.varies}"
+    return None
 
 
 def _contiguous(reference: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ This is what makes the comparison honest. There is one model class; `--kernels` 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -86,7 +87,7 @@ def rooftile_operators() -> Operators:
     from rooftile.ops.layernorm.api import layernorm
 
     def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
-        return chunked_linear_cross_entropy(x, weight, target, linear=linear, cross_entropy=cross_entropy)
+        return chunked_linear_cross_entropy(x, weight, target, linear=linear, cross_entropy=partial(cross_entropy, inplace_backward=True))
 
     return Operators(
         name="rooftile",

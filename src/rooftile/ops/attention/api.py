@@ -5,7 +5,7 @@ from rooftile.ops.attention.cudnn_kernels import CUDNN, CUDNN_BACKWARD
 from rooftile.ops.attention.spec import SPEC
 from rooftile.ops.attention.triton_kernels import KERNELS, KERNELS_BACKWARD
 
-_attention = Op(SPEC, *KERNELS, CUDNN, backward=(*KERNELS_BACKWARD, CUDNN_BACKWARD))
+_attention = Op(SPEC, CUDNN, *KERNELS, backward=(CUDNN_BACKWARD, *KERNELS_BACKWARD))
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: float | None = None) -> Tensor:
@@ -19,7 +19,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: f
 
     Returns:
         [B, T, H, D], dense, of q's dtype; scores, maxima and sums are float32. A query that sees no key gives zeros, and gets
-        and gives no gradient. The backward repeats to the last bit: it uses no atomics.
+        and gives no gradient. Where cuDNN is chosen its dq is summed by atomics; under torch.use_deterministic_algorithms(True), and
+        where Triton is chosen, the backward repeats to the last bit.
 
     Raises:
         ValueError: shapes, dtypes or devices disagree; the message names both.
