@@ -130,7 +130,7 @@ def embedding_backward(dout, indices, weight, padding_idx):
     dweight = torch.empty((v, n), dtype=weight.dtype, device=weight.device)
     dout, _, _, stride = rows(dout)
     ordered, order = indices.reshape(-1).sort(stable=True)
-    m, block = order.numel(), min(256, max(16, power_of_2(n)))
+    m, block = order.numel(), min(512 // dout.itemsize, max(16, power_of_2(n)))  # 512 bytes of a row; 1024 spill in float32
     searches, strips = cdiv(v + 1, SEARCH), cdiv(n, block)
     borders = torch.empty(v + 1, dtype=torch.int32, device=dout.device)
     partial = torch.empty((m // CHUNK, n), dtype=torch.float32, device=dout.device)

@@ -305,7 +305,9 @@ def _configs(rows_, warps, per_sm=(), stages=(1,)):
 
 _ONLINE = ({"block": 8192, "warps": 16}, {"block": 8192, "warps": 8}, {"block": 4096, "warps": 8}, {"block": 16384, "warps": 16})
 _ONCE = _configs((1,), (1, 2, 4, 8, 16)) + _configs((2,), (2, 4, 8)) + _configs((4,), (4, 8))
-_PERSISTENT = _configs((1, 2), (4, 8, 16), (1, 2, 4, 8), (1, 3)) + _configs((4,), (4, 8), (2, 4), (1, 2, 3))
+_PERSISTENT = (
+    _configs((1,), (4, 8, 16), (1, 2, 4, 8), (1, 3)) + _configs((2,), (8, 16), (1, 2, 4), (1, 3)) + _configs((4,), (4, 8), (2, 4), (1, 2, 3))
+)
 
 FORWARD = (
     Kernel("triton", layernorm, "the row in registers: one read", _upto(MAX_ROW), _ONCE, pick_forward),
