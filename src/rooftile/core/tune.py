@@ -23,11 +23,11 @@ _entries: dict[str, dict[tuple[str, str], list[Record]]] = {}  # device -> (oper
 
 
 def key(call: Call) -> str:
-    """What a tuned choice depends on: shapes, dtypes, which axis is dense, and the parameters."""
+    """What a tuned choice depends on: shapes, dtypes, whether the rows are dense, and the parameters."""
 
     def text(value: Any) -> str:
         if isinstance(value, Tensor):
-            order = "" if value.is_contiguous() else f"/{'x'.join(map(str, value.stride()))}"
+            order = "" if value.dim() == 0 or value.stride(-1) == 1 else "/strided"
             return f"{'x'.join(map(str, value.shape))}:{str(value.dtype).removeprefix('torch.')}{order}"
         if isinstance(value, (list, tuple)) and value and isinstance(value[0], Tensor):
             return f"{len(value)} tensors of {sum(t.numel() for t in value)}"

@@ -76,6 +76,9 @@ def blank(spec: OpSpec, case: Case, device: str) -> dict[str, Any]:
         return made if arg.many else made[0]
 
     call = {**forward.defaults, **{n: make(a) for n, a in forward.args.items()}, **case.params}
+    missing = [n for n in forward.signature.parameters if n not in call]
+    if missing:
+        raise ValueError(f"{forward.name} needs {', '.join(missing)} too, as in --shape ...,{missing[0]}=...")
     call = {n: call[n] for n in forward.signature.parameters}
     if spec.forward is None:
         return call

@@ -21,6 +21,7 @@ def off_gpu(x: Tensor) -> str | None:
     return f"it needs a CUDA device, the tensor is on {x.device}"
 
 
+_OPTIONS = ("num_warps", "num_stages", "maxnreg", "enable_fp_fusion")  # of the compiler; every other keyword is a constexpr
 _compiled: dict[tuple[Any, ...], Any] = {}
 
 
@@ -51,7 +52,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
     found = _compiled.get(key)
     if found is None:
         compiled = kernel[grid](*args, **meta)
-        constants = tuple(v for n, v in meta.items() if n not in ("num_warps", "num_stages", "maxnreg"))
+        constants = tuple(v for n, v in meta.items() if n not in _OPTIONS)
         if len(_compiled) > 8192:  # lengths that never repeat must not fill the memory
             _compiled.clear()
         _compiled[key] = (compiled, constants)

@@ -27,4 +27,5 @@ def embedding_backward(dout: Tensor, indices: Tensor, weight: Tensor, padding_id
     counts = (flat >= 0) & (flat < weight.shape[0]) & (flat != padding_idx)
     g = torch.where(counts[:, None], g, 0)
     dweight = torch.zeros(weight.shape, dtype=g.dtype, device=g.device)
-    return dweight.index_add_(0, torch.where(counts, flat, 0), g).to(weight.dtype)
+    # accumulating index_put_ sorts on a GPU, where index_add_ would add in any order
+    return dweight.index_put_((torch.where(counts, flat, 0),), g, accumulate=True).to(weight.dtype)

@@ -214,6 +214,10 @@ def layernorm_online(x, weight, bias, eps, *, config):
     return out, mean, rstd
 
 
+# One column is its own mean and has no gradient: dout w - mean(dout w) must be zero, and a fused multiply-add would leave its rounding
+# times a rstd of 1/sqrt(eps). Hence enable_fp_fusion=n > 1 below.
+
+
 def _grads(x, weight, bias):
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     dweight = x.new_empty(0) if weight is None else torch.empty(weight.shape, dtype=weight.dtype, device=x.device)
@@ -238,7 +242,7 @@ def layernorm_backward(dout, x, weight, bias, mean, rstd, *, config):
     partial = torch.empty((2, programs, n), dtype=torch.float32, device=x.device)
     launch(_backward, (programs,), dout, x, weight, mean.contiguous(), rstd.contiguous(), dx, partial, m, n, stride_dout, stride_x,
            W=weight is not None, B=bias is not None, ROWS=config["rows"], BLOCK_N=power_of_2(n), STAGES=config["stages"],
-           num_warps=config["warps"])  # fmt: skip
+           num_warps=config["warps"], enable_fp_fusion=n > 1)  # fmt: skip
     _reduce(partial, programs, n, dweight, dbias, weight, bias)
     return dx, dweight, dbias
 
@@ -254,7 +258,7 @@ def layernorm_backward_columns(dout, x, weight, bias, mean, rstd):
     programs = max(1, min(cdiv(m, 4), resident(x, 8) // strips))
     partial = torch.empty((2, programs, n), dtype=torch.float32, device=x.device)
     launch(_strips, (strips, programs), dout, x, weight, mean, rstd, sums, dx, partial, m, n, stride_dout, stride_x,
-           W=weight is not None, B=bias is not None, ROWS=4, BLOCK_N=STRIP, num_warps=4)  # fmt: skip
+           W=weight is not None, B=bias is not None, ROWS=4, BLOCK_N=STRIP, num_warps=4, enable_fp_fusion=n > 1)  # fmt: skip
     _reduce(partial, programs, n, dweight, dbias, weight, bias)
     return dx, dweight, dbias
 
@@ -306,7 +310,9 @@ def _configs(rows_, warps, per_sm=(), stages=(1,)):
 _ONLINE = ({"block": 8192, "warps": 16}, {"block": 8192, "warps": 8}, {"block": 4096, "warps": 8}, {"block": 16384, "warps": 16})
 _ONCE = _configs((1,), (1, 2, 4, 8, 16)) + _configs((2,), (2, 4, 8)) + _configs((4,), (4, 8))
 _PERSISTENT = (
-    _configs((1,), (4, 8, 16), (1, 2, 4, 8), (1, 3)) + _configs((2,), (8, 16), (1, 2, 4), (1, 3)) + _configs((4,), (4, 8), (2, 4), (1, 2, 3))
+    _configs((1,), (4, 8, 16), (1, 2, 4, 8), (1, 3))
+    + _configs((2,), (8, 16), (1, 2, 4), (1, 3))
+    + _configs((4,), (4, 8), (2, 4), (1, 2, 3))
 )
 
 FORWARD = (
