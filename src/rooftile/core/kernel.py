@@ -25,6 +25,7 @@ class Limits:
 
     registers: int = 255
     spill_bytes: int = 0
+    spill_bytes_elsewhere: int = 0  # on other architectures than sm_90, for which configs are chosen
     shared_bytes: int = 163 * 1024  # what sm_80 gives one block; sm_90 and sm_100 give 227 KiB
 
 

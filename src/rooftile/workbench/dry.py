@@ -166,7 +166,7 @@ def _compile(stand_in: StandIn, op: Op, kernel: Kernel, case: Case, every: bool)
 def _fault(kernel: Kernel, used: dict[str, Any], arch: int) -> str:
     limits = {
         "registers": kernel.limits.registers,
-        "spill_bytes": kernel.limits.spill_bytes,
+        "spill_bytes": max(kernel.limits.spill_bytes, kernel.limits.spill_bytes_elsewhere if arch != 90 else 0),
         "shared_bytes": min(kernel.limits.shared_bytes, SHARED[arch]),
     }
     over = [f"{used[n]} {n.replace('_', ' ')}, the limit is {limit}" for n, limit in limits.items() if used[n] > limit]
