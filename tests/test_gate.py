@@ -75,7 +75,8 @@ def _last_column(t):
 
 
 def _wrong_axis(t):
-    return t.transpose(-1, -2).reshape(t.shape) if t.dim() > 1 else t.flip(-1)
+    turned = t.transpose(-1, -2).reshape(t.shape) if t.dim() > 1 else t
+    return t.flip(-1) if torch.equal(turned, t) else turned  # one head, one row: there is no other axis to mistake it for
 
 
 def stale(spec):
@@ -176,3 +177,88 @@ def test_lower_precision_is_refused(name):
         return packed([down(t).contiguous() for t in made]) if spec.returns else None
 
     assert set(refused(OPS[name], run)) == {"failed"}
+
+
+def _zeroed(name):
+    """The reference with one of its inputs lost."""
+
+    def plant(spec):
+        def run(*args):
+            call = dict(zip(spec.signature.parameters, args))
+            return packed([t.contiguous() for t in results(spec.reference(**{**call, name: torch.zeros_like(call[name])}))])
+
+        return run
+
+    return plant
+
+
+def _only(formula):
+    return lambda spec: lambda *args: formula(dict(zip(spec.signature.parameters, args)))
+
+
+def _first_result(change):
+    """The reference with its first result changed, the others right."""
+
+    def plant(spec):
+        def run(*args):
+            call = dict(zip(spec.signature.parameters, args))
+            first, *rest = results(spec.reference(**call))
+            return packed([change(call, first).contiguous(), *rest])
+
+        return run
+
+    return plant
+
+
+def _last_result_zero(spec):
+    return lambda *args: packed([*(made := results(spec.reference(*args)))[:-1], torch.zeros_like(made[-1])])
+
+
+def _without_level(call, dx):
+    """LayerNorm's dx without the mean it takes off."""
+    g = call["dout"].float() if call["weight"] is None else call["dout"].float() * call["weight"].float()
+    return dx + g.mean(-1, keepdim=True) * call["rstd"].unsqueeze(-1)
+
+
+def _overwriting(call):
+    dweight = torch.zeros_like(call["weight"])
+    dweight[call["indices"].flatten()] = call["dout"].reshape(-1, dweight.shape[1])  # the last of equal tokens wins
+    return dweight
+
+
+MISSING_TERM = {
+    "softmax_backward": _only(lambda c: c["out"] * c["dout"]),
+    "gelu_backward": _only(lambda c: c["dout"] * torch.sigmoid(1.702 * c["x"])),
+    "layernorm_backward": _first_result(_without_level),
+    "add_layernorm_backward": _zeroed("dsum"),
+    "cross_entropy_backward": _first_result(
+        lambda c, d: torch.where(torch.arange(d.shape[1]) == c["target"][:, None], torch.zeros_like(d), d)
+    ),
+    "attention_backward": _zeroed("out"),
+    "gemm_backward": _last_result_zero,
+    "linear_backward": _last_result_zero,
+    "embedding_backward": _only(_overwriting),
+    "dropout_backward": _first_result(lambda c, d: d * (1 - c["p"])),
+    "vector_add_backward": _only(lambda c: packed([torch.zeros_like(c["dout"])] * len(OPS["vector_add_backward"].spec.returns))),
+}
+
+
+@pytest.mark.parametrize("name", [n for n in OPS if n.endswith("_backward")])
+def test_a_gradient_missing_a_term_is_refused(name):
+    cases = [c for c in OPS[name].spec.cases if "smoke" in c.use and c.dtype == torch.float32]
+    run = MISSING_TERM[name](OPS[name].spec)
+    statuses = [Problem(OPS[name].spec, c, "normal", "cpu").judge(Kernel("planted", run)) for c in cases]
+    assert "failed" in {v.status for v in statuses}, statuses
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_a_case_that_can_refuse_nothing_fails(name, monkeypatch):
+    """With a tolerance so wide that wrong answers pass, the case itself must fail."""
+    from dataclasses import replace
+
+    from rooftile.core.spec import Tolerance
+
+    spec = replace(OPS[name].spec, tolerance=Tolerance(factor=1e9, aggregate=1e9), linear=False)
+    case = next(c for c in spec.cases if "smoke" in c.use and c.dtype == torch.float32)
+    verdict = Problem(spec, case, "normal", "cpu").judge(OPS[name].kernels[-1])
+    assert verdict.status == "failed" and "vacuous" in verdict.message

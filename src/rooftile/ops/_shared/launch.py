@@ -46,7 +46,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
     key = (
         kernel,
         device,
-        *meta.values(),
+        *meta.items(),
         *[a if type(a) is int else (a.dtype, a.data_ptr() & 15) if isinstance(a, Tensor) else type(a) for a in args],
     )
     found = _compiled.get(key)
