@@ -39,7 +39,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
         kernel[grid](*args, **meta)
         return
     device = first.device.index
-    if device != torch.cuda.current_device():
+    if device != torch._C._cuda_getDevice():
         with torch.cuda.device(device):
             launch(kernel, grid, *args, **meta)
         return
@@ -55,14 +55,15 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
         constants = tuple(v for n, v in meta.items() if n not in _OPTIONS)
         if len(_compiled) > 8192:  # lengths that never repeat must not fill the memory
             _compiled.clear()
-        _compiled[key] = (compiled, constants)
+        _compiled[key] = (compiled, compiled.run, compiled.function, compiled.packed_metadata, constants)
         return
-    compiled, constants = found
-    x, y, z = (*grid, 1, 1)[:3]
+    compiled, run, function, packed, constants = found
+    x, y, z = grid if len(grid) == 3 else (*grid, 1, 1)[:3]
     stream = torch._C._cuda_getCurrentRawStream(device)
     args += constants
-    compiled.run(x, y, z, stream, compiled.function, compiled.packed_metadata, compiled.launch_metadata((x, y, z), stream, *args),
-                 knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook, *args)  # fmt: skip
+    enter = knobs.runtime.launch_enter_hook
+    metadata = None if enter is None else compiled.launch_metadata((x, y, z), stream, *args)  # for a profiler that listens
+    run(x, y, z, stream, function, packed, metadata, enter, knobs.runtime.launch_exit_hook, *args)
 
 
 def dense_like(x: Tensor) -> Tensor:
