@@ -30,7 +30,7 @@ def warn(sentence: str) -> None:
 def needs_second_door(args: Sequence[Any]) -> bool:
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._is_any_autocast_enabled():
         return True
-    for a in args:  # a plain loop: any() over a generator costs 0.3 us more, and this runs at every call
+    for a in args:  # noqa: SIM110  any() over a generator costs 0.3 us more, and this runs at every call
         if type(a) not in _PLAIN and isinstance(a, Tensor):
             return True
     return False
