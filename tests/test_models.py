@@ -277,3 +277,43 @@ def test_bad_calls_name_both_numbers():
         operators("cuda")
     with pytest.raises(ValueError, match=r"torch\.float16"):
         small(compute_dtype=torch.float16)
+
+
+@pytest.mark.gpu
+def test_bfloat16_is_no_worse_than_twice_pytorchs_own(tmp_path):
+    """On the GPU, against the float64 model of transformers, loaded by us from its checkpoint; PyTorch's own error is that of the
+    same transformers model in bfloat16. The figures are printed."""
+    torch.manual_seed(3)
+    config = transformers.GPT2Config(vocab_size=1024, n_positions=256, n_embd=256, n_layer=4, n_head=4, resid_pdrop=0.0, embd_pdrop=0.0,
+                                     attn_pdrop=0.0, bos_token_id=0, eos_token_id=0, attn_implementation="sdpa")  # fmt: skip
+    hf = transformers.GPT2LMHeadModel(config)
+    hf.save_pretrained(tmp_path)
+    x, y = (torch.randint(0, 1024, (4, 256), generator=torch.Generator().manual_seed(s)).cuda() for s in (1, 2))
+
+    def judged(model, logits_of, loss_of):
+        model.zero_grad()
+        logits = logits_of(model).detach().double()
+        loss_of(model).backward()
+        grads = {n.removeprefix("transformer."): p.grad.double() for n, p in model.named_parameters() if n != "lm_head.weight"}
+        return logits, grads
+
+    def hf_loss(m):
+        return F.cross_entropy(m(x).logits.flatten(0, 1).float() if m.dtype != torch.float64 else m(x).logits.flatten(0, 1), y.flatten())
+
+    truth = judged(
+        transformers.GPT2LMHeadModel.from_pretrained(tmp_path, attn_implementation="sdpa").cuda().double(), lambda m: m(x).logits, hf_loss
+    )
+    own = judged(
+        transformers.GPT2LMHeadModel.from_pretrained(tmp_path, attn_implementation="sdpa").cuda().bfloat16(), lambda m: m(x).logits, hf_loss
+    )
+    ours_model = GPT2.from_pretrained(tmp_path, operators=operators("rooftile"), compute_dtype=torch.bfloat16).cuda()
+    ours = judged(ours_model, lambda m: m(x), lambda m: m(x, y))
+    print(f"logits: ours {gap(ours[0], truth[0]):.3g}, torch bf16 {gap(own[0], truth[0]):.3g}")
+    assert gap(ours[0], truth[0]) <= 2 * gap(own[0], truth[0])
+    worst = 0.0
+    for name, grad in ours[1].items():
+        wanted = truth[1][name].t() if name.endswith(TRANSPOSED) else truth[1][name]
+        mine, theirs_ = gap(grad, wanted), gap(own[1][name], truth[1][name])
+        worst = max(worst, mine / theirs_)
+        assert mine <= 2 * theirs_, f"{name}: {mine:.3g}, PyTorch's own {theirs_:.3g}"
+    print(f"gradients: at most {worst:.3g} times PyTorch's own error")
