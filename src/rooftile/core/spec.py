@@ -124,7 +124,7 @@ class OpSpec:
     args: Mapping[str, Arg]
     returns: Mapping[str, Arg]
     cases: tuple[Case, ...]
-    peer: Callable[..., Any] | None = None  # PyTorch's own operator, same signature: its first output, or a tuple of the first few; the measure of error
+    peer: Callable[..., Any] | None = None  # PyTorch's own, same signature, its first output or first few; the measure of error
     backward: Backward | None = None
     tolerance: Tolerance = Tolerance()
     flops: Callable[[Mapping[str, Any]], float] = lambda d: 0
