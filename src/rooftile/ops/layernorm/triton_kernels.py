@@ -356,10 +356,10 @@ def pick_backward(call):
 
 
 def pick_add_backward(call):
-    """The same, but three tensors wait in shared memory: two tiles of the longest float32 rows would be 192 KiB."""
+    """The same, but three tensors wait in shared memory: two tiles of the longest float32 rows would be 192 KiB, one is 96."""
     config = pick_backward(call)
     waiting = 2 * 3 * config["rows"] * power_of_2(_row(call).shape[-1]) * _row(call).itemsize
-    return config if waiting <= 128 * 1024 else {**config, "stages": 1}
+    return config if waiting <= 128 * 1024 else {**config, "stages": 2}
 
 
 def _configs(rows_, warps, per_sm=(), stages=(1,)):
