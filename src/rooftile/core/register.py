@@ -53,7 +53,8 @@ class Plan:
         order += [results[i] for i in self.saved_results] + [inputs[i] for i in self.parameters]
         assert sorted(order) == sorted(wanted), f"{gradient.name}: its signature wants {wanted}, the forward offers {order}"
         self.order = [order.index(n) for n in wanted]
-        self.grads = [inputs.index(n) for n in spec.backward.grads]
+        self.groups = [[inputs.index(n) for n in g] for g in spec.backward.groups]
+        self.grads = [i for g in self.groups for i in g]
         self.count = len(inputs)
         self.identity = spec.backward.identity
 
@@ -78,8 +79,9 @@ class Plan:
             return tuple(taken[0] if i in self.grads and ctx.needs_input_grad[i + ctx.offset] else None for i in range(self.count))
         offered = [*taken, *ctx.saved_tensors, *ctx.parameters]
         made = call(*(offered[i] for i in self.order))
-        for i, g in zip(self.grads, made if isinstance(made, (tuple, list)) else (made,)):
-            out[i] = g if ctx.needs_input_grad[i + ctx.offset] else None
+        for group, g in zip(self.groups, made if isinstance(made, (tuple, list)) else (made,)):
+            for i in group:
+                out[i] = g if ctx.needs_input_grad[i + ctx.offset] else None
         return tuple(out)
 
 

@@ -97,7 +97,8 @@ class Tolerance:
 @dataclass(frozen=True)
 class Backward:
     """The gradient, itself an operator. `reference` takes d<output> for the output gradients it needs, and by name whatever
-    it wants of the forward's arguments, results and parameters; it returns one gradient for each name in `grads`."""
+    it wants of the forward's arguments, results and parameters; it returns one gradient for each entry of `grads`. An entry
+    names one argument or several: in ("x residual", "weight") the first result, dx, is the gradient of x and of residual."""
 
     reference: Callable[..., Any]
     grads: tuple[str, ...]
@@ -105,6 +106,15 @@ class Backward:
     moved: Callable[[Call, Sequence[Tensor]], int] | None = None
     tolerance: Tolerance = Tolerance()
     identity: bool = False  # every gradient is the one output gradient itself: autograd passes it on and no kernel runs
+
+    @property
+    def groups(self) -> tuple[tuple[str, ...], ...]:
+        return tuple(tuple(names.split()) for names in self.grads)
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """Every argument with a gradient; first those that give a gradient its name, in the order of the results."""
+        return (*(g[0] for g in self.groups), *(n for g in self.groups for n in g[1:]))
 
 
 @dataclass(frozen=True)
@@ -114,7 +124,7 @@ class OpSpec:
     args: Mapping[str, Arg]
     returns: Mapping[str, Arg]
     cases: tuple[Case, ...]
-    peer: Callable[..., Any] | None = None  # PyTorch's own operator, same signature, first output only: the peer and the measure of error
+    peer: Callable[..., Any] | None = None  # PyTorch's own, same signature, its first output or first few; the measure of error
     backward: Backward | None = None
     tolerance: Tolerance = Tolerance()
     flops: Callable[[Mapping[str, Any]], float] = lambda d: 0
@@ -150,7 +160,7 @@ class OpSpec:
         args = {n: known[n] for n in inspect.signature(b.reference).parameters if n in known}
         returns = {
             f"d{n}": replace(self.args[n], dtype=f"={n}" if "|" in self.args[n].dtype and n in args else self.args[n].dtype)
-            for n in b.grads
+            for n, *_ in b.groups
         }
         return OpSpec(f"{self.name}_backward", b.reference, args, returns, self.cases, flops=b.flops, moved=b.moved, tolerance=b.tolerance,
                       dtypes=self.dtypes, families=self.families, linear=self.linear, forward=self)  # fmt: skip

@@ -4,6 +4,9 @@ x = wte[tokens] + wpe[0..T)
 x = x + proj(attention(qkv(norm(x))))        n_layer times: attention,
 x = x + proj(gelu(fc(norm(x))))              then the two-layer perceptron
 logits = norm(x) wte^T                       the head is the token embedding again
+
+Every addition to the stream x is followed by a norm of it, and the two are one operator: between them the stream travels as a pair,
+(what the last branch made, the stream it is to be added to).
 """
 
 import math
@@ -95,7 +98,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm: each branch reads a normalised copy and adds to the stream it left alone."""
+    """Pre-norm: each branch reads a normalised copy and adds to the stream it left alone. Takes and gives the stream as a pair."""
 
     def __init__(self, config: GPT2Config, precision: Precision):
         super().__init__()
@@ -105,9 +108,10 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.n_embd, config.layer_norm_epsilon)
         self.mlp = MLP(config, precision)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self._drop(self.attn(self.precision.layernorm(x, self.ln_1)))
-        return x + self._drop(self.mlp(self.precision.layernorm(x, self.ln_2)))
+    def forward(self, branch: Tensor | None, x: Tensor) -> tuple[Tensor, Tensor]:
+        normed, x = self.precision.add_layernorm(branch, x, self.ln_1)
+        normed, x = self.precision.add_layernorm(self._drop(self.attn(normed)), x, self.ln_2)
+        return self._drop(self.mlp(normed)), x
 
     def _drop(self, x: Tensor) -> Tensor:
         return self.precision.operators.dropout(x, self.p, True) if self.training and self.p > 0 else x
@@ -118,7 +122,7 @@ class GPT2(nn.Module):
 
     operators       the table, PyTorch's by default
     compute_dtype   float32, or bfloat16 for mixed precision; parameters are float32 in both
-    checkpointing   keep only each block's input for the backward pass and compute the rest again
+    checkpointing   keep only each block's inputs (the pair) for the backward pass and compute the rest again
     """
 
     def __init__(
@@ -168,10 +172,14 @@ class GPT2(nn.Module):
         if self.training and self.config.embd_pdrop > 0:
             x = self.precision.operators.dropout(x, self.config.embd_pdrop, True)
         again = self.checkpointing and torch.is_grad_enabled()
+        branch = None
         for block in self.h:
-            # without dropout there is no random state to put back, and saving it costs a copy a block
-            x = checkpoint(block, x, use_reentrant=False, preserve_rng_state=block.p > 0) if again else block(x)
-        return self.precision.layernorm(x, self.ln_f)
+            if again:
+                # without dropout there is no random state to put back, and saving it costs a copy a block
+                branch, x = checkpoint(block, branch, x, use_reentrant=False, preserve_rng_state=block.p > 0)
+            else:
+                branch, x = block(branch, x)
+        return self.precision.add_layernorm(branch, x, self.ln_f)[0]
 
     @torch.no_grad()
     def generate(

@@ -28,6 +28,7 @@ class Operators:
 
     embedding(indices [...], weight [V, D]) -> [..., D]
     layernorm(x [..., D], weight [D], bias [D], eps) -> [..., D]
+    add_layernorm(x, residual [..., D], weight [D], bias [D], eps) -> (layernorm of the sum, the sum x + residual)
     linear(x [..., K], weight [N, K], bias [N] | None) -> [..., N]
     attention(q, k, v [B, T, H, D], causal=bool) -> [B, T, H, D]; any strides
     gelu(x, approximate="none" | "tanh"), dropout(x, p, training)
@@ -41,6 +42,7 @@ class Operators:
     name: str
     embedding: Callable[..., Tensor]
     layernorm: Callable[..., Tensor]
+    add_layernorm: Callable[..., tuple[Tensor, Tensor]]
     linear: Callable[..., Tensor]
     attention: Callable[..., Tensor]
     gelu: Callable[..., Tensor]
@@ -64,6 +66,7 @@ def torch_operators() -> Operators:
         name="torch",
         embedding=F.embedding,
         layernorm=_torch_layernorm,
+        add_layernorm=_torch_add_layernorm,
         linear=F.linear,
         attention=_torch_attention,
         gelu=F.gelu,
@@ -84,7 +87,7 @@ def rooftile_operators() -> Operators:
     from rooftile.ops.embedding.api import embedding
     from rooftile.ops.gelu.api import gelu
     from rooftile.ops.gemm.api import linear
-    from rooftile.ops.layernorm.api import layernorm
+    from rooftile.ops.layernorm.api import add_layernorm, layernorm
 
     def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
         return chunked_linear_cross_entropy(x, weight, target, linear=linear, cross_entropy=partial(cross_entropy, inplace_backward=True))
@@ -93,6 +96,7 @@ def rooftile_operators() -> Operators:
         name="rooftile",
         embedding=embedding,
         layernorm=layernorm,
+        add_layernorm=add_layernorm,
         linear=linear,
         attention=attention,
         gelu=gelu,
@@ -106,6 +110,11 @@ def rooftile_operators() -> Operators:
 
 def _torch_layernorm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     return F.layer_norm(x, weight.shape, weight, bias, eps)
+
+
+def _torch_add_layernorm(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    s = x + residual
+    return F.layer_norm(s, weight.shape, weight, bias, eps), s
 
 
 def _torch_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:

@@ -42,3 +42,9 @@ class Precision:
     def layernorm(self, x: Tensor, module: nn.LayerNorm) -> Tensor:
         """x [..., D] -> [..., D]."""
         return self.operators.layernorm(x, module.weight, module.bias, module.eps)
+
+    def add_layernorm(self, branch: Tensor | None, residual: Tensor, module: nn.LayerNorm) -> tuple[Tensor, Tensor]:
+        """branch, residual [..., D] -> (the norm of their sum, their sum); without a branch the sum is the residual itself."""
+        if branch is None:
+            return self.layernorm(residual, module), residual
+        return self.operators.add_layernorm(branch, residual, module.weight, module.bias, module.eps)

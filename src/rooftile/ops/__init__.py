@@ -7,7 +7,7 @@ from rooftile.ops.dropout.api import Dropout, dropout
 from rooftile.ops.embedding.api import Embedding, embedding
 from rooftile.ops.gelu.api import GELU, gelu
 from rooftile.ops.gemm.api import Linear, gemm, linear
-from rooftile.ops.layernorm.api import LayerNorm, layernorm
+from rooftile.ops.layernorm.api import LayerNorm, add_layernorm, layernorm
 from rooftile.ops.softmax.api import Softmax, softmax
 from rooftile.ops.vector_add.api import vector_add
 
@@ -21,6 +21,7 @@ __all__ = [
     "Linear",
     "Softmax",
     "adamw",
+    "add_layernorm",
     "attention",
     "cross_entropy",
     "dropout",

@@ -179,12 +179,12 @@ def peer_run(spec: OpSpec, case: Case, call: dict[str, Any], where: torch.device
         return lambda: function(**call)
     inputs = spec.forward.draw(case, 0, where)
     assert spec.forward.backward is not None
-    leaves = {n: inputs[n].detach().requires_grad_() for n in spec.forward.backward.grads if inputs[n] is not None}
-    upstream = call[f"d{next(iter(spec.forward.returns))}"]
+    leaves = {n: inputs[n].detach().requires_grad_() for n in spec.forward.backward.leaves if inputs[n] is not None}
     with torch.enable_grad():
-        out = function(**{**inputs, **leaves})
-    targets = list(leaves.values())
-    return lambda: torch.autograd.grad(out, targets, upstream.to(out.dtype), retain_graph=True)
+        made = function(**{**inputs, **leaves})
+    out, targets = made if isinstance(made, tuple) else (made,), list(leaves.values())
+    upstream = [call[f"d{n}"].to(t.dtype) for t, n in zip(out, spec.forward.returns)]
+    return lambda: torch.autograd.grad(out, targets, upstream, retain_graph=True)
 
 
 def _host(session: Session, op: Op, against: list[str]) -> list[Record]:

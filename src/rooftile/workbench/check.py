@@ -87,7 +87,7 @@ class Problem:
         self.names = [*spec.returns, *(n for n, a in spec.args.items() if a.mutated)]
 
     def _own(self, seed: int, device: str, change: inputs.Vary, family: str) -> list[Tensor]:
-        """PyTorch's operator in the working dtype: its first output; what it does not return comes from the reference."""
+        """PyTorch's operator in the working dtype: its outputs; what it does not return comes from the reference."""
         spec = self.spec
         results = outcome(spec, spec.reference, self.call)
         peer = (spec.forward or spec).peer
@@ -95,7 +95,8 @@ class Problem:
             return results  # PyTorch's own operators are not all defined on nothing
         call = (spec.forward or spec).draw(self.case, seed, device, change)  # dense: strange strides may send PyTorch another way
         if spec.forward is None:
-            return [peer(**call).to(results[0].dtype), *results[1:]]
+            made = _tuple(peer(**call))
+            return [*(t.to(r.dtype) for t, r in zip(made, results)), *results[len(made) :]]
         return peer_gradients(spec, call, self.call) or results
 
     def vacuous(self) -> str:
@@ -148,15 +149,15 @@ class Problem:
 
 
 def peer_gradients(spec: OpSpec, forward: dict[str, Any], backward: dict[str, Any]) -> list[Tensor] | None:
-    """PyTorch's own gradients in the working dtype, for the inputs and the output gradient of this call."""
+    """PyTorch's own gradients in the working dtype, for the inputs and the output gradients of this call."""
     assert spec.forward is not None and spec.forward.peer is not None and spec.forward.backward is not None
-    names = spec.forward.backward.grads
-    leaves = {n: forward[n].detach().clone().requires_grad_() for n in names if forward[n] is not None}
-    out = spec.forward.peer(**{**forward, **leaves})
-    upstream = backward[f"d{next(iter(spec.forward.returns))}"]
-    dense = torch.empty_like(out).copy_(upstream)  # PyTorch's attention dies of a misaligned gradient
+    gradient = spec.forward.backward
+    leaves = {n: forward[n].detach().clone().requires_grad_() for n in gradient.leaves if forward[n] is not None}
+    out = _tuple(spec.forward.peer(**{**forward, **leaves}))
+    # PyTorch's attention dies of a misaligned gradient
+    dense = [torch.empty_like(t).copy_(backward[f"d{n}"]) for t, n in zip(out, spec.forward.returns)]
     made = dict(zip(leaves, torch.autograd.grad(out, list(leaves.values()), dense)))
-    return [made[n] if n in made else upstream.new_empty(0) for n in names]
+    return [made[n] if n in made else out[0].new_empty(0) for n, *_ in gradient.groups]
 
 
 def run_points(points: list[Point], device: str, each: Callable[[Verdict], None] = lambda v: None) -> list[Verdict]:
@@ -202,6 +203,10 @@ def outcome(spec: OpSpec, run: Callable[..., Any], call: dict[str, Any]) -> list
         if a.mutated:
             results.append(torch.cat([t.reshape(-1) for t in call[n]]) if a.many else call[n])
     return results
+
+
+def _tuple(result: Any) -> tuple[Tensor, ...]:
+    return result if isinstance(result, tuple) else (result,)
 
 
 def _copy(v: Any) -> Any:

@@ -5,10 +5,11 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op
-from rooftile.ops.layernorm.spec import SPEC
-from rooftile.ops.layernorm.triton_kernels import BACKWARD, FORWARD
+from rooftile.ops.layernorm.spec import ADD_SPEC, SPEC
+from rooftile.ops.layernorm.triton_kernels import ADD_BACKWARD, ADD_FORWARD, BACKWARD, FORWARD
 
 _layernorm = Op(SPEC, *FORWARD, backward=BACKWARD)
+_add_layernorm = Op(ADD_SPEC, *ADD_FORWARD, backward=ADD_BACKWARD)
 
 
 def layernorm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
@@ -33,6 +34,33 @@ def layernorm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = Non
         tensor([[-1.,  1.]])
     """
     return _layernorm(x, weight, bias, eps)[0]
+
+
+def add_layernorm(
+    x: Tensor, residual: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> tuple[Tensor, Tensor]:
+    """sum = x + residual, out = layernorm(sum, weight, bias, eps), in one pass over the rows.
+
+    Args:
+        x, residual: [..., N] of one shape and dtype, float32, bfloat16 or float16, any strides; no broadcasting.
+        weight, bias: [N] in x's dtype or float32; either may be absent.
+        eps: added to the variance.
+
+    Returns:
+        (out, sum), both of x's shape and dtype and both differentiable. The sum is rounded once, and out is the layernorm of the
+        rounded sum. x and residual have one gradient, layernorm's dx + dsum, rounded once.
+
+    Raises:
+        ValueError: x and residual differ in shape or dtype, N differs between x and a parameter, or a dtype is another; the
+            message has both.
+
+    Source: Ba, Kiros and Hinton, Layer Normalization, 2016; the residual connection is He et al., Deep Residual Learning, 2015.
+
+    Example:
+        >>> add_layernorm(torch.tensor([[1.0, 1.0]]), torch.tensor([[0.0, 2.0]]), eps=0.0)
+        (tensor([[-1.,  1.]]), tensor([[1., 3.]]))
+    """
+    return _add_layernorm(x, residual, weight, bias, eps)[:2]
 
 
 class LayerNorm(torch.nn.Module):

@@ -16,7 +16,29 @@ def layernorm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float)
     return a.to(x.dtype), mean.squeeze(-1), rstd.squeeze(-1)
 
 
+def add_layernorm(
+    x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    sum = x + residual
+    out, mean, rstd = layernorm(sum, weight, bias, eps)  # of the rounded sum, which is what backward reads
+    return out, sum, mean, rstd
+
+
 def layernorm_backward(
+    dout: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, rstd: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    dx, dweight, dbias = _backward(dout, x, weight, bias, mean, rstd)
+    return dx.to(x.dtype), dweight, dbias
+
+
+def add_layernorm_backward(
+    dout: Tensor, dsum: Tensor, sum: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, rstd: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    dx, dweight, dbias = _backward(dout, sum, weight, bias, mean, rstd)
+    return (dx + wide(dsum)).to(sum.dtype), dweight, dbias
+
+
+def _backward(
     dout: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, rstd: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     g, s = wide(dout), rstd.unsqueeze(-1)
@@ -26,5 +48,4 @@ def layernorm_backward(
     dbias = x.new_empty(0) if bias is None else (g.sum(leading) if leading else g).to(bias.dtype, copy=True)
     if weight is not None:
         g = g * wide(weight)
-    dx = s * (g - g.mean(-1, keepdim=True) - n * (g * n).mean(-1, keepdim=True))
-    return dx.to(x.dtype), dweight, dbias
+    return s * (g - g.mean(-1, keepdim=True) - n * (g * n).mean(-1, keepdim=True)), dweight, dbias

@@ -2,7 +2,7 @@ import torch
 import torch.nn.functional as F
 
 from rooftile.core.spec import FLOATS, Arg, Backward, Case, OpSpec, across, positive
-from rooftile.ops.layernorm.reference import layernorm, layernorm_backward
+from rooftile.ops.layernorm.reference import add_layernorm, add_layernorm_backward, layernorm, layernorm_backward
 
 X, WEIGHT, ROW = Arg("... N"), Arg("N", "io|f32", make=positive, optional=True), Arg("...", "f32")
 EPS = {"eps": 1e-5}
@@ -28,9 +28,25 @@ def torch_layernorm(x, weight, bias, eps):
     return F.layer_norm(x.float(), x.shape[-1:], weight, bias, eps).to(x.dtype)  # CUDA refuses mixed dtypes
 
 
+def exact_sums(call, case, gen):
+    """x and residual on one grid a row, so coarse that their sum has 8 bits and is exact in 16: the truth does not round it, and so
+    would be another row, whose statistics float32 must not be held to."""
+    x, residual = call["x"], call["residual"]
+    if x.dtype != torch.float32:
+        top = torch.maximum(x.abs(), residual.abs()).float().nan_to_num(0.0).amax(-1, keepdim=True)
+        step = torch.exp2(torch.floor(torch.log2(top.clamp_min(1e-30))) - 6)
+        call["x"], call["residual"] = (((t.float() / step).round() * step).to(t.dtype) for t in (x, residual))
+    return parameters(call, case, gen)
+
+
+def torch_add_layernorm(x, residual, weight, bias, eps):
+    sum = x + residual
+    return torch_layernorm(sum, weight, bias, eps), sum
+
+
 def backward_bytes(call, results):
     """The bias is an argument for its dtype only."""
-    read = [call[n] for n in ("dout", "x", "weight", "mean", "rstd") if call[n] is not None]
+    read = [t for n, t in call.items() if n != "bias" and t is not None]
     return sum(t.numel() * t.itemsize for t in [*read, *results])
 
 
@@ -63,6 +79,38 @@ SPEC = OpSpec(
         layernorm_backward,
         grads=("x", "weight", "bias"),
         flops=lambda d: 14 * d["M"] * d["N"],  # x̂ 2, g 1, two sums 3, dx 4, dweight 2, dbias 1, and x̂ of dx once more
+        moved=backward_bytes,
+    ),
+)
+
+ADD_SPEC = OpSpec(
+    "add_layernorm",
+    add_layernorm,
+    args={"x": X, "residual": X, "weight": WEIGHT, "bias": WEIGHT},
+    returns={"out": X, "sum": X, "mean": ROW, "rstd": ROW},
+    cases=(
+        *across(
+            FLOATS,
+            Case({"M": 29, "N": 67}, params=EPS, use=("smoke", "check"), why="primes: a ragged row in a ragged tile of rows"),
+            Case({"M": 0, "N": 8}, params=EPS, why="no rows: the parameters' gradients are zeros"),
+            Case({"M": 5, "N": 1}, params=EPS, why="one column: out is the bias, dx is dsum"),
+            Case({"...": (2, 3, 5), "N": 128}, params={**EPS, "affine": "none"}, why="leading axes, no parameters"),
+        ),
+        *across(FLOATS[1:], Case({"M": 11, "N": 768}, params=MASTER, use=("smoke", "check"), why="GPT-2's width, float32 parameters")),
+        Case({"M": 9, "N": 129}, torch.float16, {**EPS, "affine": "weight"}, why="a weight and no bias"),
+        Case({"M": 1031, "N": 257}, torch.float32, EPS, why="every program of the persistent backward loops, the last one partly"),
+        Case({"M": 3, "N": 8192}, torch.float32, EPS, why="the longest row of the persistent backward, in its widest dtype"),
+        Case({"M": 3, "N": 65536 + 1}, torch.bfloat16, EPS, why="longer than a row in registers"),
+        Case({"M": 16384, "N": 4096}, torch.bfloat16, EPS, use=("bench",), why="anchor"),
+        Case({"M": 32768, "N": 768}, torch.bfloat16, MASTER, use=("bench",), why="GPT-2's training step"),
+    ),
+    peer=torch_add_layernorm,
+    draw_with=exact_sums,
+    flops=lambda d: 9 * d["M"] * d["N"],
+    backward=Backward(
+        add_layernorm_backward,
+        grads=("x residual", "weight", "bias"),
+        flops=lambda d: 15 * d["M"] * d["N"],
         moved=backward_bytes,
     ),
 )

@@ -3,6 +3,7 @@
 `triton` keeps the row in registers: one read, and a variance taken from x - mean, not from E[x²] - E[x]². Backward it is persistent:
 a program walks over many rows with the weight and its share of dweight and dbias in registers and writes one partial row;
 a second kernel adds the partial rows in one fixed order. No atomics: two runs give the same bits.
+add_layernorm is the same kernels with R set: they read a second tensor, work on the rounded sum and, backward, add dsum to dx.
 `triton.online` takes any length: forward in two reads (Welford's statistics, one set a lane); `triton.columns` backward in two reads:
 the row sums first, then strips of columns, where nothing crosses a lane before the last row.
 """
@@ -22,13 +23,19 @@ STRIP = 1024  # columns of a strip: 2 KiB of bf16 a row, and 8 columns a lane fo
 
 @triton.jit
 def _forward(
-    gX, gW, gB, gOut, gMean, gRstd, M, N, stride_x, eps, W: tl.constexpr, B: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr
-):
+    gX, gR, gW, gB, gSum, gOut, gMean, gRstd, M, N, stride_x, stride_r, eps,
+    R: tl.constexpr, W: tl.constexpr, B: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
     i_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     i_n = tl.arange(0, BLOCK_N)
     in_n = i_n < N
     mask = (i_m < M)[:, None] & in_n[None, :]
     rX = tl.load(gX + i_m[:, None] * stride_x + i_n[None, :], mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+    if R:
+        rX += tl.load(gR + i_m[:, None] * stride_r + i_n[None, :], mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        rSum = rX.to(gSum.dtype.element_ty)
+        tl.store(gSum + i_m[:, None] * N + i_n[None, :], rSum, mask=mask)
+        rX = rSum.to(tl.float32)
     mean = tl.sum(rX, 1) / N
     rX = tl.where(in_n[None, :], rX - mean[:, None], 0.0)
     rstd = tl.rsqrt(tl.sum(rX * rX, 1) / N + eps)
@@ -76,8 +83,8 @@ def _forward_online(gX, gW, gB, gOut, gMean, gRstd, N, stride_x, eps, W: tl.cons
 
 
 @triton.jit
-def _backward(gDout, gX, gW, gMean, gRstd, gDx, gPartial, M, N, stride_dout, stride_x, W: tl.constexpr, B: tl.constexpr,
-              ROWS: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
+def _backward(gDout, gDsum, gX, gW, gMean, gRstd, gDx, gPartial, M, N, stride_dout, stride_dsum, stride_x, R: tl.constexpr,
+              W: tl.constexpr, B: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
     i_p = tl.program_id(0)
     programs = tl.num_programs(0)
     i_n = tl.arange(0, BLOCK_N)
@@ -104,6 +111,8 @@ def _backward(gDout, gX, gW, gMean, gRstd, gDx, gPartial, M, N, stride_dout, str
         along = tl.sum(rDout * rX, 1) / N
         level = tl.sum(rDout, 1) / N
         rDx = (rDout - level[:, None] - rX * along[:, None]) * rRstd[:, None]
+        if R:
+            rDx += tl.load(gDsum + i_m[:, None] * stride_dsum + i_n[None, :], mask=mask, other=0.0).to(tl.float32)
         tl.store(gDx + i_m[:, None] * N + i_n[None, :], rDx.to(gDx.dtype.element_ty), mask=mask)
     i_p = i_p.to(tl.int64)
     if W:
@@ -131,8 +140,8 @@ def _row_sums(gDout, gX, gW, gMean, gRstd, gSums, M, N, stride_dout, stride_x, W
 
 
 @triton.jit
-def _strips(gDout, gX, gW, gMean, gRstd, gSums, gDx, gPartial, M, N, stride_dout, stride_x, W: tl.constexpr, B: tl.constexpr,
-            ROWS: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+def _strips(gDout, gDsum, gX, gW, gMean, gRstd, gSums, gDx, gPartial, M, N, stride_dout, stride_dsum, stride_x, R: tl.constexpr,
+            W: tl.constexpr, B: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
     i_p = tl.program_id(1)
     programs = tl.num_programs(1)
     i_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -160,6 +169,8 @@ def _strips(gDout, gX, gW, gMean, gRstd, gSums, gDx, gPartial, M, N, stride_dout
         if W:
             rDout = rDout * rW[None, :]
         rDx = (rDout - level[:, None] - rX * along[:, None]) * rRstd[:, None]
+        if R:
+            rDx += tl.load(gDsum + i_m[:, None] * stride_dsum + i_n[None, :], mask=mask, other=0.0).to(tl.float32)
         tl.store(gDx + i_m[:, None] * N + i_n[None, :], rDx.to(gDx.dtype.element_ty), mask=mask)
     i_p = i_p.to(tl.int64)
     if W:
@@ -197,12 +208,24 @@ def _dense(weight):
 
 
 def layernorm(x, weight, bias, eps, *, config):
-    out, mean, rstd = _outputs(x)
-    x, m, n, stride = rows(x)
-    weight, bias = _dense(weight), _dense(bias)
-    launch(_forward, (cdiv(m, config["rows"]),), x, weight, bias, out, mean, rstd, m, n, stride, eps, W=weight is not None, B=bias is not None,
-           ROWS=config["rows"], BLOCK_N=power_of_2(n), num_warps=config["warps"])  # fmt: skip
+    out, _, mean, rstd = _once(x, None, weight, bias, eps, config)
     return out, mean, rstd
+
+
+def add_layernorm(x, residual, weight, bias, eps, *, config):
+    return _once(x, residual, weight, bias, eps, config)
+
+
+def _once(x, residual, weight, bias, eps, config):
+    out, mean, rstd = _outputs(x)
+    total = None if residual is None else torch.empty_like(out)
+    x, m, n, stride = rows(x)
+    residual, _, _, stride_r = (None, m, n, 0) if residual is None else rows(residual)
+    weight, bias = _dense(weight), _dense(bias)
+    launch(_forward, (cdiv(m, config["rows"]),), x, residual, weight, bias, total, out, mean, rstd, m, n, stride, stride_r, eps,
+           R=residual is not None, W=weight is not None, B=bias is not None, ROWS=config["rows"], BLOCK_N=power_of_2(n),
+           num_warps=config["warps"])  # fmt: skip
+    return out, total, mean, rstd
 
 
 def layernorm_online(x, weight, bias, eps, *, config):
@@ -212,6 +235,12 @@ def layernorm_online(x, weight, bias, eps, *, config):
     launch(_forward_online, (m,), x, weight, bias, out, mean, rstd, n, stride, eps, W=weight is not None, B=bias is not None,
            BLOCK_N=config["block"], num_warps=config["warps"])  # fmt: skip
     return out, mean, rstd
+
+
+def add_layernorm_online(x, residual, weight, bias, eps, *, config):
+    total = torch.add(x, residual, out=torch.empty(x.shape, dtype=x.dtype, device=x.device))
+    out, mean, rstd = layernorm_online(total, weight, bias, eps, config=config)
+    return out, total, mean, rstd
 
 
 # One column is its own mean and has no gradient: dout w - mean(dout w) must be zero, and a fused multiply-add would leave its rounding
@@ -233,23 +262,42 @@ def _reduce(partial, programs, n, dweight, dbias, weight, bias):
 
 
 def layernorm_backward(dout, x, weight, bias, mean, rstd, *, config):
+    return _persistent(dout, None, x, weight, bias, mean, rstd, config)
+
+
+def add_layernorm_backward(dout, dsum, sum, weight, bias, mean, rstd, *, config):
+    return _persistent(dout, dsum, sum, weight, bias, mean, rstd, config)
+
+
+def _persistent(dout, dsum, x, weight, bias, mean, rstd, config):
     dx, dweight, dbias = _grads(x, weight, bias)
     dout, m, n, stride_dout = rows(dout)
+    dsum, _, _, stride_dsum = (None, m, n, 0) if dsum is None else rows(dsum)
     x, _, _, stride_x = rows(x)
     weight = _dense(weight)
     # every program writes its partial rows, also one with no row to read
     programs = max(1, min(cdiv(m, config["rows"]), resident(x, config["per_sm"])))
     partial = torch.empty((2, programs, n), dtype=torch.float32, device=x.device)
-    launch(_backward, (programs,), dout, x, weight, mean.contiguous(), rstd.contiguous(), dx, partial, m, n, stride_dout, stride_x,
-           W=weight is not None, B=bias is not None, ROWS=config["rows"], BLOCK_N=power_of_2(n), STAGES=config["stages"],
+    launch(_backward, (programs,), dout, dsum, x, weight, mean.contiguous(), rstd.contiguous(), dx, partial, m, n,
+           stride_dout, stride_dsum, stride_x, R=dsum is not None, W=weight is not None, B=bias is not None,
+           ROWS=config["rows"], BLOCK_N=power_of_2(n), STAGES=config["stages"],
            num_warps=config["warps"], enable_fp_fusion=n > 1)  # fmt: skip
     _reduce(partial, programs, n, dweight, dbias, weight, bias)
     return dx, dweight, dbias
 
 
 def layernorm_backward_columns(dout, x, weight, bias, mean, rstd):
+    return _columns(dout, None, x, weight, bias, mean, rstd)
+
+
+def add_layernorm_backward_columns(dout, dsum, sum, weight, bias, mean, rstd):
+    return _columns(dout, dsum, sum, weight, bias, mean, rstd)
+
+
+def _columns(dout, dsum, x, weight, bias, mean, rstd):
     dx, dweight, dbias = _grads(x, weight, bias)
     dout, m, n, stride_dout = rows(dout)
+    dsum, _, _, stride_dsum = (None, m, n, 0) if dsum is None else rows(dsum)
     x, _, _, stride_x = rows(x)
     weight, mean, rstd = _dense(weight), mean.contiguous(), rstd.contiguous()
     sums = torch.empty((2, m), dtype=torch.float32, device=x.device)
@@ -257,17 +305,23 @@ def layernorm_backward_columns(dout, x, weight, bias, mean, rstd):
     strips = cdiv(n, STRIP)
     programs = max(1, min(cdiv(m, 4), resident(x, 8) // strips))
     partial = torch.empty((2, programs, n), dtype=torch.float32, device=x.device)
-    launch(_strips, (strips, programs), dout, x, weight, mean, rstd, sums, dx, partial, m, n, stride_dout, stride_x,
-           W=weight is not None, B=bias is not None, ROWS=4, BLOCK_N=STRIP, num_warps=4, enable_fp_fusion=n > 1)  # fmt: skip
+    launch(_strips, (strips, programs), dout, dsum, x, weight, mean, rstd, sums, dx, partial, m, n, stride_dout, stride_dsum, stride_x,
+           R=dsum is not None, W=weight is not None, B=bias is not None, ROWS=4, BLOCK_N=STRIP, num_warps=4,
+           enable_fp_fusion=n > 1)  # fmt: skip
     _reduce(partial, programs, n, dweight, dbias, weight, bias)
     return dx, dweight, dbias
 
 
+def _row(call):
+    """The tensor whose rows are normalised."""
+    return call["sum"] if "sum" in call else call["x"]
+
+
 def _upto(longest):
     def refuse(call):
-        n = call["x"].shape[-1]
+        n = _row(call).shape[-1]
         return (
-            off_gpu(call["x"])
+            off_gpu(_row(call))
             or _no_columns(n)
             or (None if n <= longest else f"N={n} is longer than the {longest} columns a program keeps in registers")
         )
@@ -276,7 +330,7 @@ def _upto(longest):
 
 
 def _any(call):
-    return off_gpu(call["x"]) or _no_columns(call["x"].shape[-1])
+    return off_gpu(_row(call)) or _no_columns(_row(call).shape[-1])
 
 
 def _no_columns(n):
@@ -285,7 +339,7 @@ def _no_columns(n):
 
 def pick_forward(call):
     """32 elements a lane, so that 4 loads of 16 bytes are in flight from each; warps lie along the row, rows in the lane."""
-    block = power_of_2(call["x"].shape[-1])
+    block = power_of_2(_row(call).shape[-1])
     per = max(1, min(TILE // block, 16))
     return {"rows": per, "warps": min(16, max(1, per * block // 1024))}
 
@@ -293,12 +347,19 @@ def pick_forward(call):
 def pick_backward(call):
     """8 columns a lane where the row is that wide: the rows of a tile then lie in one lane, and their share of dweight adds up there.
     Three stages: two tiles (32 KiB at N=1024) are on their way through shared memory while one is worked on; 16 warps of 128 registers."""
-    block = power_of_2(call["x"].shape[-1])
+    block = power_of_2(_row(call).shape[-1])
     if block <= 128:
         return {"rows": 1024 // block, "warps": 1, "per_sm": 16, "stages": 1}
     warps = min(16, max(1, block // 256))
     per = 4 if block <= 1024 else 2 if block <= 4096 else 1
     return {"rows": per, "warps": warps, "per_sm": max(1, 16 // warps), "stages": 3}
+
+
+def pick_add_backward(call):
+    """The same, but three tensors wait in shared memory: two tiles of the longest float32 rows would be 192 KiB, one is 96."""
+    config = pick_backward(call)
+    waiting = 2 * 3 * config["rows"] * power_of_2(_row(call).shape[-1]) * _row(call).itemsize
+    return config if waiting <= 128 * 1024 else {**config, "stages": 2}
 
 
 def _configs(rows_, warps, per_sm=(), stages=(1,)):
@@ -329,4 +390,20 @@ BACKWARD = (
         pick_backward,
     ),
     Kernel("triton.columns", layernorm_backward_columns, "row sums, then strips of columns: any length, two reads", _any),
+)
+
+ADD_FORWARD = (
+    Kernel("triton", add_layernorm, "the sum stays in registers: two reads, two writes", _upto(MAX_ROW), _ONCE, pick_forward),
+    Kernel("triton.online", add_layernorm_online, "the addition in a pass of its own, then layernorm's: any length", _any, _ONLINE),
+)
+ADD_BACKWARD = (
+    Kernel(
+        "triton",
+        add_layernorm_backward,
+        "dsum joins dx where it is written; else as layernorm's",
+        _upto(MAX_ROW_BACKWARD),
+        _PERSISTENT,
+        pick_add_backward,
+    ),
+    Kernel("triton.columns", add_layernorm_backward_columns, "row sums, then strips of columns with dsum added: any length", _any),
 )

@@ -5,5 +5,5 @@ def vector_add(x: Tensor, y: Tensor) -> Tensor:
     return x + y
 
 
-def vector_add_backward(dout: Tensor) -> tuple[Tensor, Tensor]:
-    return dout.clone(), dout.clone()
+def vector_add_backward(dout: Tensor) -> Tensor:
+    return dout.clone()

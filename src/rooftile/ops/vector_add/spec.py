@@ -19,5 +19,5 @@ SPEC = OpSpec(
     peer=vector_add,
     linear=True,
     flops=lambda d: d["M"],
-    backward=Backward(vector_add_backward, grads=("x", "y"), identity=True),
+    backward=Backward(vector_add_backward, grads=("x y",), identity=True),
 )
