@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rooftile.core.kernel import Kernel
+from rooftile.core.kernel import Kernel, Limits
 from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2, resident, rows
 
 MAX_ROW = 16384  # forward: 16 warps hold 32 float32 a lane
@@ -404,6 +404,7 @@ ADD_BACKWARD = (
         _upto(MAX_ROW_BACKWARD),
         _PERSISTENT,
         pick_add_backward,
+        Limits(spill_bytes_elsewhere=8),  # sm_100, 2 rows on 16 warps
     ),
     Kernel("triton.columns", add_layernorm_backward_columns, "row sums, then strips of columns with dsum added: any length", _any),
 )
