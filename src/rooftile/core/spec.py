@@ -105,6 +105,7 @@ class Backward:
     flops: Callable[[Mapping[str, Any]], float] = lambda d: 0
     moved: Callable[[Call, Sequence[Tensor]], int] | None = None
     tolerance: Tolerance = Tolerance()
+    dtypes: Mapping[str, str] = field(default_factory=dict)  # of gradients that do not have their argument's dtype: {"dx": "=sum"}
     identity: bool = False  # every gradient is the one output gradient itself: autograd passes it on and no kernel runs
 
     @property
@@ -159,7 +160,9 @@ class OpSpec:
         known = {**self.args, **self.returns, **{f"d{n}": replace(a, make=normal) for n, a in self.returns.items()}}
         args = {n: known[n] for n in inspect.signature(b.reference).parameters if n in known}
         returns = {
-            f"d{n}": replace(self.args[n], dtype=f"={n}" if "|" in self.args[n].dtype and n in args else self.args[n].dtype)
+            f"d{n}": replace(
+                self.args[n], dtype=b.dtypes.get(f"d{n}", f"={n}" if "|" in self.args[n].dtype and n in args else self.args[n].dtype)
+            )
             for n, *_ in b.groups
         }
         return OpSpec(f"{self.name}_backward", b.reference, args, returns, self.cases, flops=b.flops, moved=b.moved, tolerance=b.tolerance,

@@ -42,13 +42,14 @@ def add_layernorm(
     """sum = x + residual, out = layernorm(sum, weight, bias, eps), in one pass over the rows.
 
     Args:
-        x, residual: [..., N] of one shape and dtype, float32, bfloat16 or float16, any strides; no broadcasting.
+        x, residual: [..., N] of one shape, any strides; no broadcasting. x is float32, bfloat16 or float16, residual the same or
+            float32: a stream that many branches are added to loses less in float32.
         weight, bias: [N] in x's dtype or float32; either may be absent.
         eps: added to the variance.
 
     Returns:
-        (out, sum), both of x's shape and dtype and both differentiable. The sum is rounded once, and out is the layernorm of the
-        rounded sum. x and residual have one gradient, layernorm's dx + dsum, rounded once.
+        (out, sum), out of x's dtype and sum of residual's, both differentiable. The sum is rounded once, and out is the layernorm
+        of the rounded sum. x and residual have one gradient, layernorm's dx + dsum, in the sum's dtype.
 
     Raises:
         ValueError: x and residual differ in shape or dtype, N differs between x and a parameter, or a dtype is another; the

@@ -19,9 +19,9 @@ def layernorm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float)
 def add_layernorm(
     x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    sum = x + residual
+    sum = (wide(x) + wide(residual)).to(residual.dtype)
     out, mean, rstd = layernorm(sum, weight, bias, eps)  # of the rounded sum, which is what backward reads
-    return out, sum, mean, rstd
+    return out.to(x.dtype), sum, mean, rstd
 
 
 def layernorm_backward(

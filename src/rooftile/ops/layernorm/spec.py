@@ -32,7 +32,9 @@ def exact_sums(call, case, gen):
     """x and residual on one grid a row, so coarse that their sum has 8 bits and is exact in 16: the truth does not round it, and so
     would be another row, whose statistics float32 must not be held to."""
     x, residual = call["x"], call["residual"]
-    if x.dtype != torch.float32:
+    if case.params.get("affine") == "float32":  # a float32 stream: its sums need no grid
+        call["residual"] = residual.float()
+    elif x.dtype != torch.float32:
         top = torch.maximum(x.abs(), residual.abs()).float().nan_to_num(0.0).amax(-1, keepdim=True)
         step = torch.exp2(torch.floor(torch.log2(top.clamp_min(1e-30))) - 6)
         call["x"], call["residual"] = (((t.float() / step).round() * step).to(t.dtype) for t in (x, residual))
@@ -41,7 +43,7 @@ def exact_sums(call, case, gen):
 
 def torch_add_layernorm(x, residual, weight, bias, eps):
     sum = x + residual
-    return torch_layernorm(sum, weight, bias, eps), sum
+    return torch_layernorm(sum, weight, bias, eps).to(x.dtype), sum
 
 
 def backward_bytes(call, results):
@@ -86,8 +88,8 @@ SPEC = OpSpec(
 ADD_SPEC = OpSpec(
     "add_layernorm",
     add_layernorm,
-    args={"x": X, "residual": X, "weight": WEIGHT, "bias": WEIGHT},
-    returns={"out": X, "sum": X, "mean": ROW, "rstd": ROW},
+    args={"x": X, "residual": Arg("... N", "io|f32"), "weight": WEIGHT, "bias": WEIGHT},
+    returns={"out": X, "sum": Arg("... N", "=residual"), "mean": ROW, "rstd": ROW},
     cases=(
         *across(
             FLOATS,
@@ -96,9 +98,12 @@ ADD_SPEC = OpSpec(
             Case({"M": 5, "N": 1}, params=EPS, why="one column: out is the bias, dx is dsum"),
             Case({"...": (2, 3, 5), "N": 128}, params={**EPS, "affine": "none"}, why="leading axes, no parameters"),
         ),
-        *across(FLOATS[1:], Case({"M": 11, "N": 768}, params=MASTER, use=("smoke", "check"), why="GPT-2's width, float32 parameters")),
+        *across(
+            FLOATS[1:], Case({"M": 11, "N": 768}, params=MASTER, use=("smoke", "check"), why="GPT-2's width, float32 stream and parameters")
+        ),
         Case({"M": 9, "N": 129}, torch.float16, {**EPS, "affine": "weight"}, why="a weight and no bias"),
         Case({"M": 1031, "N": 257}, torch.float32, EPS, why="every program of the persistent backward loops, the last one partly"),
+        Case({"M": 3, "N": 20001}, torch.bfloat16, MASTER, why="a float32 stream longer than a row in registers"),
         Case({"M": 3, "N": 8192}, torch.float32, EPS, why="the longest row of the persistent backward, in its widest dtype"),
         Case({"M": 3, "N": 65536 + 1}, torch.bfloat16, EPS, why="longer than a row in registers"),
         Case({"M": 16384, "N": 4096}, torch.bfloat16, EPS, use=("bench",), why="anchor"),
@@ -110,6 +115,7 @@ ADD_SPEC = OpSpec(
     backward=Backward(
         add_layernorm_backward,
         grads=("x residual", "weight", "bias"),
+        dtypes={"dx": "=sum"},
         flops=lambda d: 15 * d["M"] * d["N"],
         moved=backward_bytes,
     ),

@@ -218,7 +218,7 @@ def add_layernorm(x, residual, weight, bias, eps, *, config):
 
 def _once(x, residual, weight, bias, eps, config):
     out, mean, rstd = _outputs(x)
-    total = None if residual is None else torch.empty_like(out)
+    total = None if residual is None else torch.empty(out.shape, dtype=residual.dtype, device=out.device)
     x, m, n, stride = rows(x)
     residual, _, _, stride_r = (None, m, n, 0) if residual is None else rows(residual)
     weight, bias = _dense(weight), _dense(bias)
@@ -238,9 +238,9 @@ def layernorm_online(x, weight, bias, eps, *, config):
 
 
 def add_layernorm_online(x, residual, weight, bias, eps, *, config):
-    total = torch.add(x, residual, out=torch.empty(x.shape, dtype=x.dtype, device=x.device))
+    total = torch.add(x, residual, out=torch.empty(x.shape, dtype=residual.dtype, device=x.device))
     out, mean, rstd = layernorm_online(total, weight, bias, eps, config=config)
-    return out, total, mean, rstd
+    return out.to(x.dtype), total, mean, rstd
 
 
 # One column is its own mean and has no gradient: dout w - mean(dout w) must be zero, and a fused multiply-add would leave its rounding
