@@ -157,10 +157,7 @@ def peer_gradients(spec: OpSpec, forward: dict[str, Any], backward: dict[str, An
     # PyTorch's attention dies of a misaligned gradient
     dense = [torch.empty_like(t).copy_(backward[f"d{n}"]) for t, n in zip(out, spec.forward.returns)]
     made = dict(zip(leaves, torch.autograd.grad(out, list(leaves.values()), dense)))
-    shared = [
-        max((made[n] for n in group if n in made), key=lambda t: t.itemsize, default=out[0].new_empty(0)) for group in gradient.groups
-    ]
-    return shared  # of several arguments with one gradient, the widest one's: that is the one nothing has rounded again
+    return [max((made[n] for n in group if n in made), key=lambda t: t.itemsize, default=out[0].new_empty(0)) for group in gradient.groups]
 
 
 def run_points(points: list[Point], device: str, each: Callable[[Verdict], None] = lambda v: None) -> list[Verdict]:
