@@ -44,7 +44,7 @@ def test_triton_through_the_interpreter(name):
 def test_triton_compiles_within_its_limits(arch):
     rows = json.loads(child("rooftile.workbench.dry", "--arch", str(arch), "--json", ROOFTILE_DRY_GPU="1"))
     assert [f"{r['op']} {r['kernel']} {r['case']} {r['config']}: {r['fault']}" for r in rows if r["fault"]] == []
-    compiled = {(r["op"], r["kernel"]) for r in rows if r["registers"] > 0}
+    compiled = {(r["op"], r["kernel"]) for r in rows if not r["fault"]}
     declared = {(o.spec.name, k.name) for o in check.with_gradients(list(OPS.values())) for k in o.kernels if k.name.startswith("triton")}
     assert declared <= compiled, f"never compiled: {declared - compiled}"
 

@@ -75,7 +75,9 @@ class Case:
     @property
     def id(self) -> str:
         def text(v: Any) -> str:
-            return "x".join(map(str, v)) if isinstance(v, tuple) and not any(isinstance(s, tuple) for s in v) else str(v).replace(" ", "")
+            if isinstance(v, tuple) and any(isinstance(s, tuple) for s in v):
+                return f"{len(v)}of{sum(math.prod(s) for s in v)}"  # a list of tensors: how many, with how many elements in all
+            return "x".join(map(str, v)) if isinstance(v, tuple) else str(v).replace(" ", "")
 
         dims = [f"{k.replace('...', '')}{text(v)}" for k, v in self.dims.items()]
         params = [f"{k}={v}" for k, v in self.params.items()]

@@ -167,7 +167,8 @@ class GPT2(nn.Module):
         T = tokens.shape[1]
         if self.config.n_positions < T:
             raise ValueError(f"the context is {T} tokens, this model's n_positions is {self.config.n_positions}")
-        x = self.precision.operators.embedding(tokens, self.wte.weight) + self.wpe.weight[:T]  # the stream is float32
+        # Summed in float32 and cast once: the embedding's gradient, hundreds of rows added into one, then sums in float32 too.
+        x = self.precision.stream(self.precision.operators.embedding(tokens, self.wte.weight) + self.wpe.weight[:T])
         if self.training and self.config.embd_pdrop > 0:
             x = self.precision.operators.dropout(x, self.config.embd_pdrop, True)
         again = self.checkpointing and torch.is_grad_enabled()

@@ -242,8 +242,8 @@ def _dense(x):
 def attention(q, k, v, causal, scale, *, config):
     q, k, v = _dense(q), _dense(k), _dense(v)
     (b, t, h, d), s = q.shape, k.shape[1]
-    out = torch.empty(b, t, h, d, dtype=q.dtype, device=q.device)
-    lse = torch.empty(b, h, t, dtype=torch.float32, device=q.device)
+    out = q.new_empty(b, t, h, d)
+    lse = q.new_empty(b, h, t, dtype=torch.float32)
     launch(_forward, (cdiv(t, config["BLOCK_M"]) * b * h,), q, k, v, out, lse, h, t, s, scale * LOG2E, *q.stride()[:3], *k.stride()[:3],
            *v.stride()[:3], CAUSAL=causal, D=d, BLOCK_D=power_of_2(d), **config)  # fmt: skip
     return out, lse
@@ -252,11 +252,11 @@ def attention(q, k, v, causal, scale, *, config):
 def attention_backward(dout, q, k, v, out, lse, causal, scale, *, config):
     dout, q, k, v, out, lse = *map(_dense, (dout, q, k, v, out)), lse.contiguous()
     (b, t, h, d), s = q.shape, k.shape[1]
-    dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
+    dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
     both = {"CAUSAL": causal, "D": d, "BLOCK_D": power_of_2(d)}
     m, n, warps, stages = (config[f"dq_{x}"] for x in ("m", "n", "warps", "stages"))
     padded = cdiv(t, m) * m  # a multiple of every dkv_m, so that the last tile of queries reads what was written
-    lse2, delta = (torch.empty(b, h, padded, dtype=torch.float32, device=q.device) for _ in range(2))
+    lse2, delta = (q.new_empty(b, h, padded, dtype=torch.float32) for _ in range(2))
     launch(_queries, (cdiv(t, m) * b * h,), dout, q, k, v, out, lse, lse2, delta, dq, h, t, s, scale, scale * LOG2E, *dout.stride()[:3],
            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], **both, BLOCK_M=m, BLOCK_N=n,
            num_warps=warps, num_stages=stages)  # fmt: skip
@@ -276,22 +276,22 @@ def _tiles(dq, dkv):
 
 
 FORWARD = (  # D <= 64
+    _tile(64, 64, 4, 3),
     _tile(128, 64, 4, 3),
     _tile(128, 128, 8, 2),
     _tile(128, 64, 8, 3),
-    _tile(64, 64, 4, 3),
     _tile(128, 32, 4, 4),
 )
 FORWARD_WIDE = (  # D <= 128
+    _tile(64, 64, 4, 3),
     _tile(128, 128, 8, 2),
     _tile(128, 64, 8, 3),
-    _tile(64, 64, 4, 3),
     _tile(128, 64, 8, 2),
 )
 BACKWARD = (
+    _tiles((64, 64, 4, 3), (32, 64, 4, 3)),
     _tiles((64, 64, 4, 3), (64, 64, 4, 2)),
     _tiles((128, 64, 8, 2), (64, 128, 8, 2)),
-    _tiles((64, 64, 4, 3), (32, 64, 4, 3)),
     _tiles((128, 128, 8, 2), (64, 128, 8, 3)),
     _tiles((64, 128, 4, 2), (32, 128, 8, 3)),
 )

@@ -183,14 +183,14 @@ def _run(kernel, grid, logits, target, ignore_index, label_smoothing, reduction,
     if m == 0:  # nothing to launch over, and the loss of nothing is still a number
         return reference.cross_entropy(logits, target, ignore_index, label_smoothing, reduction)
     target = target.contiguous()
-    row, peak, logsum, miss = (torch.empty(m, dtype=torch.float32, device=x.device) for _ in range(4))  # results may not share memory
-    count = torch.empty((), dtype=torch.float32, device=x.device)
+    row, peak, logsum, miss = (x.new_empty(m, dtype=torch.float32) for _ in range(4))  # results may not share memory
+    count = x.new_empty((), dtype=torch.float32)
     none = reduction == "none"
     launch(kernel, grid, x, target, row, count, peak, logsum, miss, *sizes, stride, ignore_index, label_smoothing,
            SMOOTH=label_smoothing != 0, NONE=none, **meta)  # fmt: skip
     if none:
         return row, count, peak, logsum, miss
-    loss = torch.empty((), dtype=torch.float32, device=x.device)
+    loss = x.new_empty((), dtype=torch.float32)
     launch(
         _total, (1,), row, target, loss, count, m, ignore_index, MEAN=reduction == "mean", BLOCK_M=min(8192, power_of_2(m)), num_warps=16
     )
@@ -217,7 +217,7 @@ def _tile(v):
 
 
 def cross_entropy_backward(dloss, logits, target, count, peak, logsum, miss, ignore_index, label_smoothing, *, config):
-    dx = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
+    dx = logits.new_empty(logits.shape)
     _differentiate(dloss, rows(logits)[0], target, count, peak, logsum, miss, ignore_index, label_smoothing, dx, config)
     return dx
 

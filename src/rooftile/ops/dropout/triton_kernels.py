@@ -68,7 +68,7 @@ def _dropout(gX, gSeed, gOut, N, threshold, scale, BLOCK: tl.constexpr, LANE: tl
 def dropout(x, seed, p, *, config):
     if p == 1:  # the threshold would be 2^32, which is no 32-bit word
         return torch.zeros(x.shape, dtype=x.dtype, device=x.device)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    out = x.new_empty(x.shape)
     x, n = x.contiguous(), x.numel()
     launch(_dropout, (cdiv(n, config["block"]),), x, seed, out, n, threshold(p), 1 / (1 - p), BLOCK=config["block"],
            LANE=4 if x.itemsize == 4 else 8, num_warps=config["warps"])  # fmt: skip

@@ -117,7 +117,7 @@ def _segments(gDout, gOrder, gBorders, gPartial, gDw, V, N, stride_dout, padding
 def embedding(indices, weight, padding_idx):
     check_indices(indices, weight.shape[0])
     weight, v, n, stride = rows(weight)
-    out = torch.empty((*indices.shape, n), dtype=weight.dtype, device=weight.device)
+    out = weight.new_empty((*indices.shape, n))
     indices = indices.contiguous()
     m, block = indices.numel(), min(power_of_2(n), TILE // 2)
     per = min(TILE // block, 32)
@@ -127,13 +127,13 @@ def embedding(indices, weight, padding_idx):
 
 def embedding_backward(dout, indices, weight, padding_idx):
     v, n = weight.shape
-    dweight = torch.empty((v, n), dtype=weight.dtype, device=weight.device)
+    dweight = weight.new_empty((v, n))
     dout, _, _, stride = rows(dout)
     ordered, order = indices.reshape(-1).sort(stable=True)
     m, block = order.numel(), min(512 // dout.itemsize, max(16, power_of_2(n)))  # 512 bytes of a row; 1024 spill in float32
     searches, strips = cdiv(v + 1, SEARCH), cdiv(n, block)
-    borders = torch.empty(v + 1, dtype=torch.int32, device=dout.device)
-    partial = torch.empty((m // CHUNK, n), dtype=torch.float32, device=dout.device)
+    borders = dout.new_empty(v + 1, dtype=torch.int32)
+    partial = dout.new_empty((m // CHUNK, n), dtype=torch.float32)
     launch(_prepare, (searches + m // CHUNK * strips,), dout, ordered, order, borders, partial, m, v, n, stride, padding_idx,
            searches, m.bit_length(), CHUNK=CHUNK, BLOCK_V=SEARCH, BLOCK_N=block, num_warps=4)  # fmt: skip
     # 16 rows a program where the weight has many, one where it has few: 8 programs a multiprocessor at least

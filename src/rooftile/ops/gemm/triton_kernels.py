@@ -66,7 +66,7 @@ def product(a, b, bias=None, config=None):
     """[M, K] by [K, N], any strides; a dense [M, N]."""
     config = config or pick(a, b)
     (m, k), n = a.shape, b.shape[1]
-    out = torch.empty(m, n, dtype=a.dtype, device=a.device)
+    out = a.new_empty(m, n)
     grid = (cdiv(m, config["BLOCK_M"]) * cdiv(n, config["BLOCK_N"]),)
     launch(_gemm, grid, a, b, bias, out, m, n, k, *a.stride(), *b.stride(), HAS_BIAS=bias is not None,
            EVEN_K=k % config["BLOCK_K"] == 0, **config)  # fmt: skip
@@ -77,8 +77,8 @@ def column_sum(x):
     """The sum of each column in float32, in an order that depends on the shape only."""
     m, n = x.shape
     chunks = min(SUM_CHUNKS, max(1, cdiv(m, 64)))
-    out = torch.empty(n, dtype=x.dtype, device=x.device)
-    part = torch.empty(chunks, n, dtype=torch.float32, device=x.device)
+    out = x.new_empty(n)
+    part = x.new_empty(chunks, n, dtype=torch.float32)
     tile = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4}  # 32 elements a lane: four 16-byte loads in flight
     launch(_column_sum, (cdiv(n, 64), chunks), x, part, m, n, cdiv(m, chunks), *x.stride(), **tile)
     launch(_column_sum, (cdiv(n, 64), 1), part, out, chunks, n, chunks, n, 1, **tile)

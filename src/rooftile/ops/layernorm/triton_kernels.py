@@ -198,8 +198,8 @@ def _add_partials(gPartial, gDw, gDb, P, N, W: tl.constexpr, B: tl.constexpr, BL
 
 
 def _outputs(x):
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    mean = torch.empty(x.shape[:-1], dtype=torch.float32, device=x.device)
+    out = x.new_empty(x.shape)
+    mean = x.new_empty(x.shape[:-1], dtype=torch.float32)
     return out, mean, torch.empty_like(mean)
 
 
@@ -218,7 +218,7 @@ def add_layernorm(x, residual, weight, bias, eps, *, config):
 
 def _once(x, residual, weight, bias, eps, config):
     out, mean, rstd = _outputs(x)
-    total = None if residual is None else torch.empty(out.shape, dtype=residual.dtype, device=out.device)
+    total = None if residual is None else out.new_empty(out.shape, dtype=residual.dtype)
     x, m, n, stride = rows(x)
     residual, _, _, stride_r = (None, m, n, 0) if residual is None else rows(residual)
     weight, bias = _dense(weight), _dense(bias)
@@ -238,7 +238,7 @@ def layernorm_online(x, weight, bias, eps, *, config):
 
 
 def add_layernorm_online(x, residual, weight, bias, eps, *, config):
-    total = torch.add(x, residual, out=torch.empty(x.shape, dtype=residual.dtype, device=x.device))
+    total = torch.add(x, residual, out=x.new_empty(x.shape, dtype=residual.dtype))
     out, mean, rstd = layernorm_online(total, weight, bias, eps, config=config)
     return out.to(x.dtype), total, mean, rstd
 
@@ -248,9 +248,9 @@ def add_layernorm_online(x, residual, weight, bias, eps, *, config):
 
 
 def _grads(x, weight, bias):
-    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    dweight = x.new_empty(0) if weight is None else torch.empty(weight.shape, dtype=weight.dtype, device=x.device)
-    dbias = x.new_empty(0) if bias is None else torch.empty(bias.shape, dtype=bias.dtype, device=x.device)
+    dx = x.new_empty(x.shape)
+    dweight = x.new_empty(0) if weight is None else x.new_empty(weight.shape, dtype=weight.dtype)
+    dbias = x.new_empty(0) if bias is None else x.new_empty(bias.shape, dtype=bias.dtype)
     return dx, dweight, dbias
 
 
@@ -277,7 +277,7 @@ def _persistent(dout, dsum, x, weight, bias, mean, rstd, config):
     weight = _dense(weight)
     # every program writes its partial rows, also one with no row to read
     programs = max(1, min(cdiv(m, config["rows"]), resident(x, config["per_sm"])))
-    partial = torch.empty((2, programs, n), dtype=torch.float32, device=x.device)
+    partial = x.new_empty((2, programs, n), dtype=torch.float32)
     launch(_backward, (programs,), dout, dsum, x, weight, mean.contiguous(), rstd.contiguous(), dx, partial, m, n,
            stride_dout, stride_dsum, stride_x, R=dsum is not None, W=weight is not None, B=bias is not None,
            ROWS=config["rows"], BLOCK_N=power_of_2(n), STAGES=config["stages"],
@@ -300,11 +300,11 @@ def _columns(dout, dsum, x, weight, bias, mean, rstd):
     dsum, _, _, stride_dsum = (None, m, n, 0) if dsum is None else rows(dsum)
     x, _, _, stride_x = rows(x)
     weight, mean, rstd = _dense(weight), mean.contiguous(), rstd.contiguous()
-    sums = torch.empty((2, m), dtype=torch.float32, device=x.device)
+    sums = x.new_empty((2, m), dtype=torch.float32)
     launch(_row_sums, (m,), dout, x, weight, mean, rstd, sums, m, n, stride_dout, stride_x, W=weight is not None, BLOCK_N=2048, num_warps=8)
     strips = cdiv(n, STRIP)
     programs = max(1, min(cdiv(m, 4), resident(x, 8) // strips))
-    partial = torch.empty((2, programs, n), dtype=torch.float32, device=x.device)
+    partial = x.new_empty((2, programs, n), dtype=torch.float32)
     launch(_strips, (strips, programs), dout, dsum, x, weight, mean, rstd, sums, dx, partial, m, n, stride_dout, stride_dsum, stride_x,
            R=dsum is not None, W=weight is not None, B=bias is not None, ROWS=4, BLOCK_N=STRIP, num_warps=4,
            enable_fp_fusion=n > 1)  # fmt: skip
