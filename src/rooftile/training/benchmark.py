@@ -93,14 +93,15 @@ def compare_losses(
 ) -> list[dict]:
     """One row a table: {"kernels", "dtype", "losses": [float] * steps} from the same weights over the same batches.
 
-    GPT-2 124M's usual recipe, a peak rate of 6e-4 after 700 steps of warm-up, cut off after `steps`. A warm-up of 20 steps makes the
-    first hundred chaotic: PyTorch eager and compiled then part by 0.13 (B=8) or 0.013 (B=32) themselves before they meet again.
+    GPT-2 124M's usual recipe on the tokens of `rooftile train` (bytes): a peak rate of 6e-4 after 700 steps of warm-up, cut off after
+    `steps`. Where the loss falls steeply any two runs part before they meet again, PyTorch's eager and compiled ones too; their
+    distance is in the record beside ours.
     """
     run = {"batch_size": batch_size, "context": context, "dtype": dtype, "device": device, "seed": seed}
     config = _check(TrainConfig(**run, steps=steps, lr=6e-4, min_lr=6e-5, warmup=700, clip=1.0), model)
     rows = []
     for name in kernels:
-        with _contestant(name, model, config) as one:
+        with _contestant(name, model, config, width=1) as one:
             losses = torch.stack(one.run(steps)).tolist()
         rows.append({"kernels": name, "dtype": dtype, "losses": losses})
     return rows
@@ -135,10 +136,10 @@ class _Contestant:
 
 
 @contextmanager
-def _contestant(kernels: str, model: GPT2Config, config: TrainConfig) -> Iterator[_Contestant]:
+def _contestant(kernels: str, model: GPT2Config, config: TrainConfig, width: int = 2) -> Iterator[_Contestant]:
     """A contestant alone on the device; everything it held is given back at the end."""
     _free(config.device)
-    one = _Contestant(kernels, model, config, _tokens(model.vocab_size))
+    one = _Contestant(kernels, model, config, _tokens(model.vocab_size, width))
     try:
         yield one
     finally:
@@ -179,11 +180,12 @@ def _check(config: TrainConfig, model: GPT2Config) -> TrainConfig:
     return config.resolved()
 
 
-def _tokens(vocab_size: int) -> Tensor:
-    """Source code with two bytes to a token: real text's skewed frequencies (they decide how the embedding's gradient collides)
-    over a vocabulary of GPT-2's size, with no download."""
-    pairs = np.frombuffer(standard_library(TEXT_BYTES), dtype="<u2")
-    return torch.from_numpy((pairs % vocab_size).astype(np.int32))
+def _tokens(vocab_size: int, width: int = 2) -> Tensor:
+    """Source code, with no download. Two bytes to a token for timing: real text's skewed frequencies (they decide how the embedding's
+    gradient collides) over a vocabulary of GPT-2's size. One byte, the tokens of `rooftile train`, for losses: four megabytes of pairs
+    are seen more than once in 200 steps."""
+    pieces = np.frombuffer(standard_library(TEXT_BYTES), dtype="<u2" if width == 2 else np.uint8)
+    return torch.from_numpy((pieces % vocab_size).astype(np.int32))
 
 
 def _synchronise(device: str) -> None:

@@ -31,13 +31,13 @@ def bench(
         progress.print(f"{NAME}: {', '.join(kernels)} in turn", style="dim")
     rows = benchmark_gpt2(kernels, device=where.type)
     series = {r["kernels"]: r["losses"] for r in compare_losses(kernels, steps=loss_steps, device=where.type)}
-    apart = {name: distances(series["rooftile"], losses) for name, losses in series.items()}
+    apart = {name: {other: distances(losses, series[other]) for other in series if other != name} for name, losses in series.items()}
     environment = dict(vars(Environment.here()))
     records = []
     for r in rows:
         ours = r["kernels"] == "rooftile"
         facts: dict[str, Any] = {n: r[n] for n in ("tokens_per_s", "peak_bytes", "loss", "interleaved", "steps", "rounds")}
-        facts |= {"losses": series[r["kernels"]], "loss_steps": loss_steps, "largest_smoothed_loss_difference": apart[r["kernels"]]}
+        facts |= {"losses": series[r["kernels"]], "loss_steps": loss_steps, "largest_smoothed_loss_difference_to": apart[r["kernels"]]}
         records.append(Record(
             NAME, KERNEL[r["kernels"]], f"B{r['batch_size']}_T{r['context']}_V{r['vocab_size']}-{r['dtype']}", Status.PASSED,
             us=(r["ms_low"] * 1e3, r["ms"] * 1e3, r["ms_high"] * 1e3), method="wall clock between synchronisations, turns interleaved, median of rounds",
