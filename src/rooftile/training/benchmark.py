@@ -185,7 +185,7 @@ def _tokens(vocab_size: int, width: int = 2) -> Tensor:
     gradient collides) over a vocabulary of GPT-2's size. One byte, the tokens of `rooftile train`, for losses: four megabytes of pairs
     are seen more than once in 200 steps."""
     pieces = np.frombuffer(standard_library(TEXT_BYTES), dtype="<u2" if width == 2 else np.uint8)
-    return torch.from_numpy((pieces % vocab_size).astype(np.int32))
+    return torch.from_numpy(pieces.astype(np.int32) % vocab_size)
 
 
 def _synchronise(device: str) -> None:
