@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,11 +16,19 @@ from torch.autograd.function import once_differentiable
 
 from rooftile.core.spec import OpSpec
 
-if TYPE_CHECKING:
-    from rooftile.core.kernel import Op
-
 _library = torch.library.Library("rooftile", "DEF")
 _PLAIN = (Tensor, torch.nn.Parameter)
+
+
+class Operator(Protocol):
+    """What the doors need of core.kernel.Op, which is made on top of them."""
+
+    spec: OpSpec
+    plan: Plan | None
+    backward: Any
+    entry: Any
+
+    def launch(self, *args: Any) -> Any: ...
 
 
 def warn(sentence: str) -> None:
@@ -89,7 +97,7 @@ class Eager(torch.autograd.Function):
     """The thin door: one Function for every operator."""
 
     @staticmethod
-    def forward(ctx: Any, op: Op, *args: Any) -> Any:
+    def forward(ctx: Any, op: Operator, *args: Any) -> Any:
         result = op.launch(*args)
         results = result if isinstance(result, tuple) else (result,)
         plan = op.plan
@@ -107,7 +115,7 @@ class Eager(torch.autograd.Function):
         return (None, *op.plan.backward(ctx, op.backward.launch, grads))
 
 
-def second_door(op: Op) -> Any:
+def second_door(op: Operator) -> Any:
     """Define torch.ops.rooftile.<name> with implementation, fake, autograd and, where the spec asks, autocast."""
     spec = op.spec
     name = f"rooftile::{spec.name}"
@@ -136,7 +144,7 @@ def _all(spec: OpSpec, args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[
     return tuple(spec.complete(args, kwargs).values())
 
 
-def _register_autograd(op: Op, name: str) -> None:
+def _register_autograd(op: Operator, name: str) -> None:
     plan, spec = op.plan, op.spec
     assert plan is not None and op.backward is not None
     gradient = op.backward.entry

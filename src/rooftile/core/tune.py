@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,9 +15,6 @@ from torch import Tensor
 from rooftile.core import device
 from rooftile.core.record import Record, Status, append, cache_folder, digest_of, read
 from rooftile.core.spec import Call
-
-if TYPE_CHECKING:
-    from rooftile.core.kernel import Kernel, Op
 
 _entries: dict[str, dict[tuple[str, str], list[Record]]] = {}  # device -> (operator, call key) -> fastest first
 
@@ -45,8 +42,8 @@ def shipped(name: str) -> Path:
     return Path(__file__).resolve().parent.parent / "tuned" / f"{name}.jsonl"
 
 
-def lookup(op: Op, call: Call, kernel: str | None = None) -> tuple[Kernel, Mapping[str, Any]] | None:
-    """The fastest passed record of this exact call whose kernel has not changed since."""
+def lookup(op: Any, call: Call, kernel: str | None = None) -> tuple[Any, Mapping[str, Any]] | None:
+    """(kernel, config) of an Op: the fastest passed record of this exact call whose kernel has not changed since."""
     where = next((t.device for v in call.values() for t in (v if isinstance(v, (list, tuple)) else [v]) if isinstance(t, Tensor)), None)
     if where is None or where.type != "cuda" or not torch.cuda.is_available():
         return None
