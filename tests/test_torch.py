@@ -110,11 +110,39 @@ def test_autocast_and_export_take_the_second_door(name):
         assert any(f"rooftile.{name}" in str(node.target) for node in program.graph.nodes)
 
 
-@pytest.mark.parametrize("name", OPS)
-def test_wrong_calls_are_sentences(name):
-    for make, words in OPS[name].spec.rejects:
+def longer(t: torch.Tensor) -> torch.Tensor:
+    return t.new_zeros((*t.shape[:-1], t.shape[-1] + 1))
+
+
+def wrong_calls(op: Op):
+    """(call, words of the sentence): another dtype, another device, a letter that disagrees, a list that is too short."""
+    spec, (_, call) = op.spec, next(iter(smoke(op)))
+    one = {n: v for n, v in call.items() if isinstance(v, torch.Tensor)}
+    lists = [n for n, a in spec.args.items() if a.many]
+    io = next((n for n in one if spec.args[n].dtype == "io"), None)
+    if io is not None:
+        yield {**call, io: call[io].to(torch.int16)}, f"{io} is int16, takes float32"
+    if len(one) > 1:
+        last = list(one)[-1]
+        yield {**call, last: call[last].to("meta")}, f"device is meta in {last}, but cpu in"
+    for n in lists[1:]:
+        yield {**call, n: call[n][:-1]}, f"the number of tensors P is {len(call[n]) - 1} in {n}, but {len(call[n])} in"
+    seen: dict[str, str] = {}
+    for n in one:
+        letters = spec.args[n].dims.split()
+        if letters and letters[-1] in seen and call[n].dim():
+            size = call[n].shape[-1]
+            yield {**call, n: longer(call[n])}, rf"is \[?.*{size + 1}\]? in {n}, but \[?.*{size}\]? in"
+        seen |= dict.fromkeys(letters, n)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_wrong_calls_are_sentences_with_both_numbers(name):
+    calls = list(wrong_calls(ALL[name]))
+    assert calls
+    for call, words in calls:
         with pytest.raises(ValueError, match=words):
-            OPS[name](*make().values())
+            ALL[name](*call.values())
 
 
 @pytest.mark.gpu

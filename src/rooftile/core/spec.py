@@ -138,7 +138,6 @@ class OpSpec:
     draw_with: Callable[[dict[str, Any], Case, torch.Generator], dict[str, Any]] | None = None  # inputs that depend on each other
     moved: Callable[[Call, Sequence[Tensor]], int] | None = None
     validate: Callable[[Call, Mapping[str, Any]], None] | None = None  # what letters cannot say, once per new call shape
-    rejects: tuple[tuple[Callable[[], Call], str], ...] = ()  # (a call that must raise ValueError, a part of its message)
     forward: OpSpec | None = None  # of a gradient: the operator it differentiates
 
     @cached_property
