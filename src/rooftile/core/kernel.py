@@ -59,7 +59,7 @@ class Choice:
     source: str  # tuned | heuristic | forced
 
 
-class Refused(RuntimeError):
+class Refused(ValueError):
     """A kernel that was forced cannot take the call."""
 
 
@@ -101,6 +101,8 @@ class Op:
             key += (torch.are_deterministic_algorithms_enabled(),)
         run = self._memo.get(key)
         if run is None:
+            if len(self._memo) >= 8192:  # lengths that never repeat must not fill the memory
+                self._memo.clear()
             run = self._memo[key] = self._resolve(args)
         return run(*args)
 
@@ -119,7 +121,7 @@ class Op:
         name = _forced.get(self.spec.name) or _forced.get(self.spec.name.removesuffix("_backward"))
         if name is not None and (name in {k.name for k in self.kernels} or self.spec.name in _forced):
             kernel = self.kernel(name)
-            why = kernel.refuse(call)
+            why = kernel.refuse(call) or _too_free(kernel)
             if why is not None:
                 raise Refused(f"{self.spec.name}: the forced kernel {name} refuses: {why}")
             return Choice(kernel, self.config(kernel, call), (), "forced")
@@ -181,7 +183,7 @@ def nearest(name: str, known: Sequence[str], what: str) -> str:
     if name in known:
         return name
     close = difflib.get_close_matches(name, known, 1, 0.4)
-    hint = f"; did you mean {close[0]}?" if close else ""
+    hint = f"; did you mean {close[0]}?" if close else "."
     raise ValueError(f"no {what} is called {name!r}{hint} There are {len(known)}: {', '.join(known)}")
 
 

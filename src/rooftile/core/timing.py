@@ -17,7 +17,6 @@ import torch
 
 FLUSH_BYTES = 256 * 2**20  # the H200's L2 is 60 MB
 METHOD_COLD = "CUDA events, L2 flushed by a 256 MiB write, ABBA interleaved, median"
-METHOD_WARM = "CUDA events, warm L2, ABBA interleaved, median"
 METHOD_CPU = "perf_counter, ABBA interleaved, median"
 
 
@@ -40,19 +39,12 @@ class Comparison:
     noise: float  # relative A/A difference of the medians of one and the same version
     method: str
 
-    def verdict(self, a: str, b: str) -> str:
-        """FASTER, SLOWER or SAME: a against b, where a difference below the noise floor is none."""
-        ratio = self.timings[b].us / self.timings[a].us
-        return "SAME" if abs(ratio - 1) <= max(self.noise, 0.01) else "FASTER" if ratio > 1 else "SLOWER"
 
-
-def compare(
-    versions: Mapping[str, Callable[[], Any]], where: torch.device, *, cold: bool = True, budget_ms: float = 120.0, rounds: int = 40
-) -> Comparison:
+def compare(versions: Mapping[str, Callable[[], Any]], where: torch.device, *, budget_ms: float = 120.0, rounds: int = 40) -> Comparison:
     """Time the versions side by side. `budget_ms` bounds the time spent in each; at least 6 samples are taken."""
     first = next(iter(versions))
     runs = {**versions, "\0again": versions[first]}
-    clock = _gpu_clock(where, cold) if where.type == "cuda" else _cpu_clock
+    clock = _gpu_clock(where, cold=True) if where.type == "cuda" else _cpu_clock
     for run in runs.values():
         for _ in range(3):
             run()
@@ -66,7 +58,7 @@ def compare(
     samples = {n: [read() for read in reads] for n, reads in pending.items()}
     timings = {n: Timing.of(s) for n, s in samples.items()}
     noise = abs(timings[first].us / timings.pop("\0again").us - 1)
-    return Comparison(timings, noise, METHOD_CPU if where.type != "cuda" else METHOD_COLD if cold else METHOD_WARM)
+    return Comparison(timings, noise, METHOD_CPU if where.type != "cuda" else METHOD_COLD)
 
 
 def best(run: Callable[[], Any], where: torch.device, repeats: int = 20) -> float:
