@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from rooftile.core import record
-from rooftile.core.kernel import OPS
+from rooftile.core.kernel import OPS, Kernel
 from rooftile.core.record import Record, append, digest_of, essence, read
+from rooftile.cuda.source import Source
 from rooftile.workbench import ledger, pages
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,7 +68,7 @@ def test_a_current_figure_is_shown_as_current(measured):
 def test_a_changed_kernel_makes_its_figure_stale_and_the_page_wrong(measured, monkeypatch):
     folder, _ = measured
     page(folder, "README.md")
-    monkeypatch.setattr(ledger, "digest_of", lambda run: "another")
+    monkeypatch.setattr(Kernel, "digest", "another")
     assert pages.write(folder, verify=True) == ["README.md"]
     assert "1234 GB/s (stale)" in page(folder, "README.md")
     assert [row["stale"] for row in ledger.overview(folder / "records", True)] == [True]
@@ -99,6 +100,22 @@ def test_digest_reaches_what_a_kernel_is_made_of(monkeypatch):
     monkeypatch.setattr(Path, "read_text", lambda self, **k: real(self, **k) + ("\nX = 1\n" if self == shared else ""))
     assert digest_of(run) != before
     record.digest.cache_clear()
+
+
+def test_digest_reaches_the_cuda_files_and_their_headers(tmp_path):
+    run = OPS["softmax"].kernels[0].run
+    (tmp_path / "k.cu").write_text('#include "part.cuh"\n// why\n__global__ void k(int n) {\n}\n')
+    (tmp_path / "part.cuh").write_text("#define WIDTH 4\n")
+
+    def now():
+        record._c_essence.cache_clear()
+        return digest_of(run, Source(tmp_path / "k.cu").files)
+
+    before = now()
+    (tmp_path / "k.cu").write_text('#include "part.cuh"\n__global__ void k(int n) {\n}  // because\n')
+    assert now() == before != digest_of(run)
+    (tmp_path / "part.cuh").write_text("#define WIDTH 8\n")
+    assert now() != before
 
 
 def test_records_survive_the_file(tmp_path):

@@ -8,12 +8,14 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from rooftile.core import register, tune
+from rooftile.core.record import digest_of
 from rooftile.core.spec import Call, OpSpec
 
 Config = Mapping[str, Any]
@@ -29,6 +31,13 @@ class Limits:
     shared_bytes: int = 163 * 1024  # what sm_80 gives one block; sm_90 and sm_100 give 227 KiB
 
 
+class Sources(Protocol):
+    """Files a kernel is compiled from: rooftile.cuda.source.Source."""
+
+    @property
+    def files(self) -> tuple[Path, ...]: ...
+
+
 @dataclass(frozen=True)
 class Kernel:
     """One way to compute an operator. `run` has the reference's signature, and takes `config` by name where `configs` is not empty."""
@@ -40,7 +49,12 @@ class Kernel:
     configs: tuple[Config, ...] = ()
     pick: Callable[[Call], Config] | None = None  # the heuristic; without one, the first config
     limits: Limits = field(default_factory=Limits)
+    sources: tuple[Sources, ...] = ()  # what it is compiled from besides its Python module
     varies: str = ""  # why two runs on the same inputs may differ in the last bits; empty: they must not
+
+    @property
+    def digest(self) -> str:
+        return digest_of(self.run, (path for source in self.sources for path in source.files))
 
     def heuristic(self, call: Call) -> Config:
         if self.pick is not None:

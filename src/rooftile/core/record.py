@@ -11,6 +11,7 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 import tokenize
 from collections.abc import Callable, Iterable, Iterator
@@ -126,10 +127,19 @@ def digest(module: str, within: tuple[str, ...] = ("rooftile.ops.",)) -> str:
     return sha.hexdigest()[:16]
 
 
-def digest_of(run: Callable[..., Any]) -> str:
+def digest_of(run: Callable[..., Any], files: Iterable[Path] = ()) -> str:
+    """Of a kernel: its launcher's module and, where it is CUDA C++, the files it is compiled from."""
     while not hasattr(run, "__module__") and hasattr(run, "func"):
         run = run.func
-    return digest(run.__module__)
+    python = digest(run.__module__)
+    code = [_c_essence(path) for path in files]
+    return hashlib.sha256("\n".join([python, *code]).encode()).hexdigest()[:16] if code else python
+
+
+@functools.lru_cache
+def _c_essence(path: Path) -> str:
+    text = without_c_comments(path.read_text(encoding="utf-8"))
+    return "\n".join([path.name, *(line.rstrip() for line in text.splitlines() if line.strip())])
 
 
 def essence(source: str) -> str:
@@ -157,6 +167,19 @@ def essence(source: str) -> str:
     for row, col, end_row, end_col in sorted(drop, reverse=True):
         lines[row - 1 : end_row] = [lines[row - 1][:col] + lines[end_row - 1][end_col:]]
     return "\n".join(line.rstrip() for line in lines if line.strip())
+
+
+_C_TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
+
+
+def without_c_comments(source: str) -> str:
+    """C or C++ source with its comments gone and every line where it was."""
+
+    def strip(match: re.Match[str]) -> str:
+        token = match[0]
+        return token if token[0] in "\"'" else "\n" * token.count("\n") or " "
+
+    return _C_TOKEN.sub(strip, source)
 
 
 def _column(lines: list[str], row: int, utf8: int) -> int:

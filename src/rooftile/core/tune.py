@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rooftile.core import device
-from rooftile.core.record import Record, Status, append, cache_folder, digest_of, read
+from rooftile.core.record import Record, Status, append, cache_folder, read
 from rooftile.core.spec import Call
 
 _entries: dict[str, dict[tuple[str, str], list[Record]]] = {}  # device -> (operator, call key) -> fastest first
@@ -54,7 +54,7 @@ def lookup(op: Any, call: Call, kernel: str | None = None) -> tuple[Any, Mapping
         return None
     known = {k.name: k for k in op.kernels}
     for r in _entries[name].get((op.spec.name, key(call)), []):
-        if r.kernel in known and kernel in (None, r.kernel) and r.digest == digest_of(known[r.kernel].run):
+        if r.kernel in known and kernel in (None, r.kernel) and r.digest == known[r.kernel].digest:
             return known[r.kernel], r.config
     return None
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from rooftile.core import device as dev
 from rooftile.core import timing
 from rooftile.core.kernel import Kernel, Op, nearest
-from rooftile.core.record import Environment, Record, Status, append, digest_of
+from rooftile.core.record import Environment, Record, Status, append
 from rooftile.core.spec import Case, OpSpec
 from rooftile.workbench import check as gate
 from rooftile.workbench import gatekeeper, training_records
@@ -45,9 +45,7 @@ class Session:
 
     def record(self, op: Op, kernel: str, case: str, **facts: Any) -> Record:
         ours = {k.name: k for k in op.kernels}.get(kernel)
-        return Record(
-            op.spec.name, kernel, case, **facts, digest=digest_of(ours.run) if ours else "", run=self.run, environment=self.environment
-        )
+        return Record(op.spec.name, kernel, case, **facts, digest=ours.digest if ours else "", run=self.run, environment=self.environment)
 
 
 def bench(names: list[str], against: list[str], device: str, only: str, progress: Console | None, folder: Path | None) -> list[Record]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import rooftile.ops  # noqa: F401  fills OPS
 from rooftile.core.kernel import OPS
-from rooftile.core.record import Record, digest_of, read
+from rooftile.core.record import Record, read
 from rooftile.workbench import training_records
 
 
@@ -38,7 +38,7 @@ def is_stale(r: Record) -> bool:
         return r.digest != training_records.training_digest()
     op = OPS.get(r.op)
     kernel = {k.name: k for k in op.kernels}.get(r.kernel) if op is not None else None
-    return kernel is None or digest_of(kernel.run) != r.digest
+    return kernel is None or kernel.digest != r.digest
 
 
 def overview(folder: Path, only_stale: bool) -> list[dict[str, Any]]:
