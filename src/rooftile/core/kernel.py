@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from rooftile.core import register, tune
+from rooftile.core import register, replay, tune
 from rooftile.core.record import digest_of
 from rooftile.core.spec import Call, OpSpec
 
@@ -51,6 +51,7 @@ class Kernel:
     limits: Limits = field(default_factory=Limits)
     sources: tuple[Sources, ...] = ()  # what it is compiled from besides its Python module
     varies: str = ""  # why two runs on the same inputs may differ in the last bits; empty: they must not
+    declines: Callable[[Call], str | None] = lambda call: None  # like refuse, of a call it could take but a later kernel takes sooner
 
     @property
     def digest(self) -> str:
@@ -118,6 +119,9 @@ class Op:
             if len(self._memo) >= 8192:  # lengths that never repeat must not fill the memory
                 self._memo.clear()
             run = self._memo[key] = self._resolve(args)
+            where = next((t.device for t in args if isinstance(t, Tensor)), None)
+            if where is not None and where.type == "cuda":
+                run = self._memo[key] = replay.Rehearsal(run, where, functools.partial(self._memo.__setitem__, key))
         return run(*args)
 
     def _resolve(self, args: Sequence[Any]) -> Callable[..., Any]:
@@ -144,7 +148,7 @@ class Op:
         if tuned is not None and (tuned[0].refuse(call) or _too_free(tuned[0])) is None:
             return Choice(*tuned, (), "tuned")
         for kernel in self.kernels:
-            why = kernel.refuse(call) or _too_free(kernel)
+            why = kernel.refuse(call) or _too_free(kernel) or kernel.declines(call)
             if why is None:
                 return Choice(kernel, kernel.heuristic(call), tuple(refused), "heuristic")
             refused.append((kernel.name, why))

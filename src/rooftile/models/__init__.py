@@ -1,6 +1,7 @@
 """Models built from the operators."""
 
-from rooftile.models.gpt2 import GPT2, GPT2Config
+from rooftile.models.config import GPT2Config
+from rooftile.models.gpt2 import GPT2
 from rooftile.models.operators import KERNELS, Operators, operators
 
 __all__ = ["GPT2", "KERNELS", "GPT2Config", "Operators", "operators"]

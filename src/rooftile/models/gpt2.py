@@ -10,56 +10,18 @@ Every addition to the stream x is followed by a norm of it, and the two are one 
 """
 
 import math
-from dataclasses import dataclass
 from os import PathLike
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from rooftile.models import pretrained
+from rooftile.models.config import GELUS, GPT2Config
 from rooftile.models.operators import Operators, torch_operators
 from rooftile.models.precision import Precision
 
-__all__ = ["GPT2", "GPT2Config"]
-
-GELUS = {"gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu": "none"}  # Hugging Face's word -> our `approximate`
 INIT_STD = 0.02
-
-
-@dataclass(frozen=True)
-class GPT2Config:
-    """The shape of a GPT-2, under Hugging Face's names. The defaults are the 124M model.
-
-    The vocabulary V is `vocab_size`; the longest context is `n_positions`; `n_inner` None means 4 n_embd.
-    """
-
-    vocab_size: int = 50257
-    n_positions: int = 1024
-    n_embd: int = 768
-    n_layer: int = 12
-    n_head: int = 12
-    n_inner: int | None = None
-    resid_pdrop: float = 0.0
-    embd_pdrop: float = 0.0
-    attn_pdrop: float = 0.0
-    layer_norm_epsilon: float = 1e-5
-    activation_function: str = "gelu_new"
-
-    def __post_init__(self):
-        for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
-        if self.n_embd % self.n_head:
-            raise ValueError(f"n_embd is {self.n_embd}, not a multiple of n_head {self.n_head}")
-        for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 0 and below 1")
-        if self.activation_function not in GELUS:
-            raise ValueError(f"activation_function is {self.activation_function!r}, must be one of {', '.join(GELUS)}")
-
-    @property
-    def inner(self) -> int:
-        return self.n_inner or 4 * self.n_embd
 
 
 class Attention(nn.Module):
@@ -213,17 +175,16 @@ class GPT2(nn.Module):
         return tokens
 
     @classmethod
-    def from_pretrained(cls, folder: str | PathLike, **options) -> "GPT2":
+    def from_pretrained(cls, folder: str | PathLike, *, dropout: float | None = None, **options) -> "GPT2":
         """Read a Hugging Face GPT-2 folder (config.json, model.safetensors).
 
-        `options` go to the constructor, but for `dropout`, which replaces the stored rates (attention's becomes 0).
+        `dropout` replaces the stored rates, of the embedding and of both branches (attention then has none); `options` go to the constructor.
         """
-        from rooftile.models.pretrained import load
-
-        return load(cls, folder, **options)
+        config, tensors = pretrained.load(folder, dropout=dropout)
+        model = cls(config, **options)
+        pretrained.fill(model, tensors, folder)
+        return model
 
     def save_pretrained(self, folder: str | PathLike) -> None:
         """Write the folder Hugging Face transformers reads, whole or not at all."""
-        from rooftile.models.pretrained import save
-
-        save(self, folder)
+        pretrained.save(self.state_dict(), self.config, folder)

@@ -7,6 +7,7 @@ to the token embedding, so `lm_head.weight` is not stored.
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 
@@ -14,11 +15,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.nn import Module
 
 from rooftile.models.atomic import atomic_folder
-from rooftile.models.gpt2 import GPT2, GPT2Config
-
-__all__ = ["load", "read_config", "save"]
+from rooftile.models.config import GPT2Config
 
 TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 MASKS = (".attn.bias", ".attn.masked_bias")  # constant buffers that old versions stored beside the weights
@@ -48,12 +48,8 @@ def read_config(folder: Path) -> GPT2Config:
     return GPT2Config(**{name: value for name, value in stored.items() if name in names})
 
 
-def load(cls: type[GPT2], folder: str | PathLike, *, dropout: float | None = None, **options) -> GPT2:
-    """Build the model a folder describes and fill it. Stored half-precision weights become float32.
-
-    `dropout` replaces the stored rates: of the embedding and of both branches; attention then has none.
-    ValueError when a tensor is missing, unknown or of another shape (both shapes named).
-    """
+def load(folder: str | PathLike, *, dropout: float | None = None) -> tuple[GPT2Config, dict[str, Tensor]]:
+    """The model a folder describes, and its tensors under our names. `dropout`: instead of the stored rates; attention then has none."""
     folder = Path(folder)
     config = read_config(folder)
     if dropout is not None:
@@ -65,22 +61,20 @@ def load(cls: type[GPT2], folder: str | PathLike, *, dropout: float | None = Non
         stored = load_file(path)
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} cannot be read, it holds {path.stat().st_size} bytes: {error}") from None
-    model = cls(config, **options)
-    _fill(model, _ours(stored), path)
-    return model
+    return config, _ours(stored)
 
 
-def save(model: GPT2, folder: str | PathLike) -> None:
+def save(state: Mapping[str, Tensor], shape: GPT2Config, folder: str | PathLike) -> None:
     """Write config.json and model.safetensors (float32) so that transformers reads them; a new folder appears whole."""
-    stored = {f"transformer.{name}": _turn(name, p.detach().cpu()).contiguous() for name, p in model.state_dict().items()}
+    stored = {f"transformer.{name}": _turn(name, p.detach().cpu()).contiguous() for name, p in state.items()}
     config = {
         **FIXED,
-        **dataclasses.asdict(model.config),
+        **dataclasses.asdict(shape),
         "architectures": ["GPT2LMHeadModel"],
         "torch_dtype": "float32",
         # Hugging Face's defaults are GPT-2's end of text, which a smaller vocabulary lacks
-        "bos_token_id": model.config.vocab_size - 1,
-        "eos_token_id": model.config.vocab_size - 1,
+        "bos_token_id": shape.vocab_size - 1,
+        "eos_token_id": shape.vocab_size - 1,
     }
     with atomic_folder(Path(folder)) as made:
         save_file(stored, made / "model.safetensors", metadata={"format": "pt"})
@@ -99,7 +93,9 @@ def _ours(stored: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def _fill(model: GPT2, tensors: dict[str, Tensor], path: Path) -> None:
+def fill(model: Module, tensors: Mapping[str, Tensor], folder: str | PathLike) -> None:
+    """Copy the tensors in; stored half precision becomes float32. ValueError where one is missing, unknown or of another shape."""
+    path = Path(folder) / "model.safetensors"
     parameters = dict(model.named_parameters())
     for kind, names in (("lacks", parameters.keys() - tensors.keys()), ("has the unknown", tensors.keys() - parameters.keys())):
         if names:

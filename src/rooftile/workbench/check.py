@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rooftile.core import replay
 from rooftile.core.kernel import OPS, Kernel, Op
 from rooftile.core.record import Status
 from rooftile.core.spec import Case, OpSpec
@@ -130,13 +131,14 @@ class Problem:
         with poisoned():
             first = outcome(self.spec, run, self.call)
             second = outcome(self.spec, run, self.call)
+            replayed = self._replayed(run)
         changed = [n for n, b in before.items() if b != _bytes(self.call[n])]
         if changed:
             return f"it changed its input {', '.join(changed)}", {}
         errors, faults = {}, []
         if len(first) != len(self.gauges):
             return f"{len(first)} outputs, expected {len(self.gauges)}", {}
-        for name, gauge, out, again in zip(self.names, self.gauges, first, second):
+        for i, (name, gauge, out, again) in enumerate(zip(self.names, self.gauges, first, second)):
             reading = gauge.read(out)
             errors[name] = max(reading.worst, reading.aggregate)
             if not reading.passed:
@@ -145,7 +147,25 @@ class Problem:
                 faults.append(f"{name}: strides {out.stride()} for shape {list(out.shape)}, outputs are contiguous")
             elif not kernel.varies and _bytes(out) != _bytes(again):
                 faults.append(f"{name}: two runs on the same inputs differ")
+            elif not kernel.varies and replayed and _bytes(out) != _bytes(replayed[i]):
+                faults.append(f"{name}: the replay of the recorded launcher differs")
         return "; ".join(faults), errors
+
+    def _replayed(self, run: Callable[..., Any]) -> list[Tensor]:
+        """What an eager call gets from the third time on, where the launcher can be replayed."""
+        where = next(_tensors(self.call)).device
+        if where.type != "cuda":
+            return []
+        made: list[Any] = []
+
+        def recorded(*args: Any) -> Any:
+            with _recordable():
+                result, again = replay.record(run, args, where)
+            made.append(again)
+            return result
+
+        outcome(self.spec, recorded, self.call)
+        return outcome(self.spec, made[0], self.call) if made[0] is not None else []
 
 
 def peer_gradients(spec: OpSpec, forward: dict[str, Any], backward: dict[str, Any]) -> list[Tensor] | None:
@@ -245,6 +265,23 @@ def _bytes(v: Any) -> Any:
     return [_bytes(t) for t in v] if isinstance(v, (list, tuple)) else v
 
 
+_FACTORIES = [(torch, "empty"), (torch, "empty_like"), (torch, "empty_strided"), (Tensor, "new_empty")]
+_REPLAYED = [(torch._C._dynamo.guards, "_empty_strided_cuda"), (torch._C._dynamo.guards, "_empty_strided_cpu")]
+_REAL = {n: getattr(p, n) for p, n in (*_FACTORIES, *_REPLAYED)}
+
+
+@contextmanager
+def _set(places: list[tuple[Any, str]], to: Callable[[str], Any]) -> Iterator[None]:
+    before = [getattr(p, n) for p, n in places]
+    for place, name in places:
+        setattr(place, name, to(name))
+    try:
+        yield
+    finally:
+        for (place, name), make in zip(places, before):
+            setattr(place, name, make)
+
+
 @contextmanager
 def poisoned() -> Iterator[None]:
     """Fresh memory holds NaN (or the largest integer), so that what is not written shows."""
@@ -258,12 +295,12 @@ def poisoned() -> Iterator[None]:
 
         return made
 
-    places = [(torch, "empty"), (torch, "empty_like"), (torch, "empty_strided"), (Tensor, "new_empty")]
-    before = [getattr(p, n) for p, n in places]
-    for (place, name), make in zip(places, before):
-        setattr(place, name, poison(make))
-    try:
+    with _set(_FACTORIES + _REPLAYED, lambda name: poison(_REAL[name])):
         yield
-    finally:
-        for (place, name), make in zip(places, before):
-            setattr(place, name, make)
+
+
+@contextmanager
+def _recordable() -> Iterator[None]:
+    """Inside `poisoned`: the launcher being recorded gets its memory unpoisoned (filling it would count as computing), its replay does not."""
+    with _set(_FACTORIES, lambda name: _REAL[name]):
+        yield

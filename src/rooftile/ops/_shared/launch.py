@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from triton import knobs
 
+from rooftile.core import replay
+
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DRY = os.environ.get("ROOFTILE_DRY_GPU") == "1"  # compiled for a GPU that is not there, and not run
 
@@ -36,7 +38,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
         return
     first = args[0]
     if not first.is_cuda:
-        kernel[grid](*args, **meta)
+        _through_triton(kernel, grid, args, meta)
         return
     device = first.device.index
     if device != torch._C._cuda_getDevice():
@@ -51,19 +53,34 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
     )
     found = _compiled.get(key)
     if found is None:
-        compiled = kernel[grid](*args, **meta)
+        compiled = _through_triton(kernel, grid, args, meta)
         constants = tuple(v for n, v in meta.items() if n not in _OPTIONS)
         if len(_compiled) > 8192:  # lengths that never repeat must not fill the memory
             _compiled.clear()
-        _compiled[key] = (compiled, compiled.run, compiled.function, compiled.packed_metadata, constants)
+        _compiled[key] = (compiled.run, compiled.function, compiled.packed_metadata, constants)
         return
-    compiled, run, function, packed, constants = found
+    if _listened_to():
+        _through_triton(kernel, grid, args, meta)
+        return
+    run, function, packed, constants = found
     x, y, z = grid if len(grid) == 3 else (*grid, 1, 1)[:3]
-    stream = torch._C._cuda_getCurrentRawStream(device)
-    args += constants
-    enter = knobs.runtime.launch_enter_hook
-    metadata = None if enter is None else compiled.launch_metadata((x, y, z), stream, *args)  # for a profiler that listens
-    run(x, y, z, stream, function, packed, metadata, enter, knobs.runtime.launch_exit_hook, *args)
+    rest = (function, packed, None, None, None, *args, *constants)
+    run(x, y, z, torch._C._cuda_getCurrentRawStream(device), *rest)
+    recorder = replay.recorder()
+    if recorder is not None:
+        recorder.note(run, (x, y, z, replay.STREAM, *rest), unless=_listened_to)
+
+
+def _through_triton(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], meta: dict[str, Any]) -> Any:
+    recorder = replay.recorder()
+    if recorder is not None:
+        recorder.why = "Triton itself launched it"
+    return kernel[grid](*args, **meta)
+
+
+def _listened_to() -> Any:
+    """Whether a profiler wants to hear of launches; it hears of those that go through Triton."""
+    return knobs.runtime.launch_enter_hook.calls or knobs.runtime.launch_exit_hook.calls
 
 
 def dense_like(x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """AdamW for a whole model in one launch. Floor: 7 tensors through memory (p, g, m, v in; p, m, v out), 12 operations an element.
 
 A program takes one chunk of one tensor. Which chunk is a table made once for a list of sizes; where the tensors lie is a table
-of addresses sent along each step, because gradients move.
+of addresses, sent along where they have moved.
 """
 
 import functools
@@ -57,12 +57,36 @@ def _chunks(sizes, device):
     return torch.tensor(table, dtype=torch.int64, device=device), torch.tensor(sizes, dtype=torch.int64, device=device)
 
 
+_captured = []  # tables a CUDA graph sends anew at every replay, so they must outlive the call
+
+
+def _send(addresses, device):
+    """(host table, device table, whether all are aligned to 16 bytes)."""
+    host = torch.tensor(addresses, dtype=torch.int64, pin_memory=device.type == "cuda")
+    return host, host.to(device, non_blocking=True), all(a % 16 == 0 for a in addresses)
+
+
+@functools.lru_cache(maxsize=64)
+def _sent(addresses, device, stream):
+    """Gradients often come back to where they were, and their table is still there: on the stream it was sent on, so it has arrived."""
+    return _send(addresses, device)
+
+
+def _table(addresses, device):
+    if device.type != "cuda":
+        return _send(addresses, device)[1:]
+    if torch.cuda.is_current_stream_capturing():
+        _captured.append(_send(addresses, device))
+        return _captured[-1][1:]
+    return _sent(addresses, device, torch._C._cuda_getCurrentRawStream(device.index))[1:]
+
+
 def adamw(params, grads, exp_avgs, exp_avg_sqs, hyper, beta1, beta2, eps):
-    grads, hyper = [g.contiguous() for g in grads], hyper.contiguous()
-    chunks, sizes = _chunks(tuple(p.numel() for p in params), hyper.device)
-    addresses = [t.data_ptr() for t in (*params, *grads, *exp_avgs, *exp_avg_sqs)]
-    table = torch.tensor(addresses, dtype=torch.int64, pin_memory=hyper.is_cuda).to(hyper.device, non_blocking=True)
-    aligned = all(a % 16 == 0 for a in addresses)
+    device, hyper = hyper.device, hyper.contiguous()
+    grads = [g if g.is_contiguous() else g.contiguous() for g in grads]
+    chunks, sizes = _chunks(tuple(p.numel() for p in params), device)
+    addresses = tuple(t.data_ptr() for t in (*params, *grads, *exp_avgs, *exp_avg_sqs))
+    table, aligned = _table(addresses, device)
     args = (table, chunks, sizes, hyper, len(params), beta1, beta2, 1 - beta1, 1 - beta2, eps)
     launch(_step, (chunks.numel(),), params[0], *args, ALIGNED=aligned, CHUNK=CHUNK, num_warps=8)
 

@@ -13,7 +13,7 @@ def _heads(x):
 
 
 def attention(q, k, v, causal, scale):
-    out, lse, *_ = _aten._scaled_dot_product_cudnn_attention(_heads(q), _heads(k), _heads(v), None, True, 0.0, causal, False, scale=scale)
+    out, lse, *_ = torch._scaled_dot_product_cudnn_attention(_heads(q), _heads(k), _heads(v), None, True, 0.0, causal, False, scale=scale)
     return _heads(out).contiguous(), lse.reshape(lse.shape[:3])  # out is laid out like q, so this copies only for a strange q
 
 
@@ -45,5 +45,12 @@ def _refuse(call):
     return None
 
 
-CUDNN = Kernel("cudnn", attention, "the vendor's library, through PyTorch", _refuse)
-CUDNN_BACKWARD = Kernel("cudnn", attention_backward, "the vendor's library", _refuse, varies="dq is summed by atomics")
+def _declines(call):
+    """Its host time is about 30 us where a replayed launch takes 8; below this the GPU would wait for the host."""
+    q = call["q"]
+    operations = 4 * q.numel() * call["k"].shape[1] / (2 if call["causal"] else 1)
+    return None if operations >= 4e9 else f"{operations:.1e} operations are done before cuDNN's host code is; it pays from 4e9"
+
+
+CUDNN = Kernel("cudnn", attention, "the vendor's library, through PyTorch", _refuse, declines=_declines)
+CUDNN_BACKWARD = Kernel("cudnn", attention_backward, "the vendor's library", _refuse, varies="dq is summed by atomics", declines=_declines)

@@ -325,15 +325,15 @@ def _refuse(floats, low, high):
     return refuse
 
 
-def _ladder(run, narrow, wide, narrow_configs, wide_configs, configs_32, limits_32):
+def _ladder(run, narrow, wide, narrow_configs, wide_configs, configs_32):
     return (
         Kernel("triton", run, narrow, _refuse(False, 0, 64), narrow_configs, limits=SPILLS),
         Kernel("triton.wide", run, wide, _refuse(False, 64, 128), wide_configs, limits=SPILLS),
-        Kernel("triton.float32", run, "true float32: fused multiply-adds, no tf32", _refuse(True, 0, 128), configs_32, limits=limits_32),
+        Kernel("triton.float32", run, "true float32: fused multiply-adds, no tf32", _refuse(True, 0, 128), configs_32, limits=SPILLS_32),
     )
 
 
 KERNELS = _ladder(attention, "running softmax; whole tiles without masks, longest program first", "the same for 64 < D <= 128",
-                  FORWARD, FORWARD_WIDE, FORWARD_32, Limits())  # fmt: skip
+                  FORWARD, FORWARD_WIDE, FORWARD_32)  # fmt: skip
 KERNELS_BACKWARD = _ladder(attention_backward, "dq, then dk and dv: seven products, no atomics", "the same for 64 < D <= 128",
-                           BACKWARD, BACKWARD_WIDE, BACKWARD_32, SPILLS_32)  # fmt: skip
+                           BACKWARD, BACKWARD_WIDE, BACKWARD_32)  # fmt: skip

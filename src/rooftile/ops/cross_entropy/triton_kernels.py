@@ -49,8 +49,8 @@ def _finish(top, rest, known):
 
 
 @triton.jit
-def _forward(gX, gTarget, gLoss, gCount, gPeak, gLogsum, gMiss, M, V, stride_x, ignore, smoothing,
-             SMOOTH: tl.constexpr, NONE: tl.constexpr, ROWS: tl.constexpr, BLOCK_V: tl.constexpr):  # fmt: skip
+def _forward(gX, gTarget, gRow, gTotal, gCount, gPeak, gLogsum, gMiss, M, V, stride_x, ignore, smoothing, SMOOTH: tl.constexpr,
+             NONE: tl.constexpr, MEAN: tl.constexpr, ALONE: tl.constexpr, ROWS: tl.constexpr, BLOCK_V: tl.constexpr):  # fmt: skip
     i_m = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     i_v = tl.arange(0, BLOCK_V)
     i_t = tl.load(gTarget + i_m, mask=i_m < M, other=0)
@@ -66,8 +66,15 @@ def _forward(gX, gTarget, gLoss, gCount, gPeak, gLogsum, gMiss, M, V, stride_x, 
     if SMOOTH:
         near = tl.where(tl.abs(known) < float("inf"), known, 0.0)
         loss -= smoothing * (tl.sum(tl.where(mask, rX - near[:, None], 0.0), 1) / V)
-    _save(gLoss, gPeak, gLogsum, gMiss, i_m, i_m < M, counts, inside, loss, peak, logsum, miss)
-    if NONE:
+    _save(gRow, gPeak, gLogsum, gMiss, i_m, i_m < M, counts, inside, loss, peak, logsum, miss)
+    if ALONE:  # this program has seen every row: what would be _total's launch is one reduction here
+        count = 1.0
+        if MEAN:
+            count = tl.sum(counts.to(tl.float32), 0)
+        loss = tl.where(counts, tl.where(inside, loss, float("nan")), 0.0)
+        tl.store(gTotal, tl.sum(loss, 0) / count)
+        tl.store(gCount, count)
+    elif NONE:
         if tl.program_id(0) == 0:
             tl.store(gCount, 1.0)
 
@@ -177,38 +184,50 @@ def _backward(gDloss, gX, gTarget, gCount, gPeak, gLogsum, gMiss, gDx, M, V, str
     tl.store(gDx + i_m[:, None] * stride_dx + i_v[None, :], rDx.to(gDx.dtype.element_ty), mask=mask)
 
 
-def _run(kernel, grid, logits, target, ignore_index, label_smoothing, reduction, sizes, **meta):
-    check_target(target, logits.shape[1], ignore_index)
-    x, m, _, stride = rows(logits)
-    if m == 0:  # nothing to launch over, and the loss of nothing is still a number
-        return reference.cross_entropy(logits, target, ignore_index, label_smoothing, reduction)
-    target = target.contiguous()
-    row, peak, logsum, miss = (x.new_empty(m, dtype=torch.float32) for _ in range(4))  # results may not share memory
-    count = x.new_empty((), dtype=torch.float32)
-    none = reduction == "none"
-    launch(kernel, grid, x, target, row, count, peak, logsum, miss, *sizes, stride, ignore_index, label_smoothing,
-           SMOOTH=label_smoothing != 0, NONE=none, **meta)  # fmt: skip
-    if none:
-        return row, count, peak, logsum, miss
-    loss = x.new_empty((), dtype=torch.float32)
-    launch(
-        _total, (1,), row, target, loss, count, m, ignore_index, MEAN=reduction == "mean", BLOCK_M=min(8192, power_of_2(m)), num_warps=16
-    )
-    return loss, count, peak, logsum, miss
+def _statistics(x, m):
+    """What both forwards write for each row: loss, maximum, log of the sum, 1 - p; and the count. Results may not share memory."""
+    row, peak, logsum, miss = (x.new_empty(m, dtype=torch.float32) for _ in range(4))
+    return row, x.new_empty((), dtype=torch.float32), peak, logsum, miss
+
+
+def _reduce(row, target, count, ignore_index, reduction):
+    """One program adds up the rows' losses, and divides by how many count."""
+    m, loss = row.numel(), row.new_empty(())
+    launch(_total, (1,), row, target, loss, count, m, ignore_index, MEAN=reduction == "mean", BLOCK_M=min(8192, power_of_2(m)),
+           num_warps=16)  # fmt: skip
+    return loss
 
 
 def cross_entropy(logits, target, ignore_index, label_smoothing, reduction):
-    m, v = logits.shape
+    check_target(target, logits.shape[1], ignore_index)
+    x, m, v, stride = rows(logits)
+    if m == 0:  # nothing to launch over, and the loss of nothing is still a number
+        return reference.cross_entropy(logits, target, ignore_index, label_smoothing, reduction)
+    target = target.contiguous()
     per, block = _tile(v)
-    return _run(
-        _forward, (cdiv(m, per),), logits, target, ignore_index, label_smoothing, reduction, (m, v), ROWS=per, BLOCK_V=block, num_warps=4
-    )
+    row, count, peak, logsum, miss = _statistics(x, m)
+    alone = m <= per and reduction != "none"
+    loss = x.new_empty((), dtype=torch.float32) if alone else row
+    launch(_forward, (cdiv(m, per),), x, target, row, loss, count, peak, logsum, miss, m, v, stride, ignore_index, label_smoothing,
+           SMOOTH=label_smoothing != 0, NONE=reduction == "none", MEAN=reduction == "mean", ALONE=alone, ROWS=per, BLOCK_V=block,
+           num_warps=4)  # fmt: skip
+    if not alone and reduction != "none":
+        loss = _reduce(row, target, count, ignore_index, reduction)
+    return loss, count, peak, logsum, miss
 
 
 def cross_entropy_online(logits, target, ignore_index, label_smoothing, reduction, *, config):
-    m, v = logits.shape
-    return _run(_forward_online, (m,), logits, target, ignore_index, label_smoothing, reduction, (v,), GROUP=16 // logits.itemsize,
-                BLOCK_V=config["block"], num_warps=config["warps"])  # fmt: skip
+    check_target(target, logits.shape[1], ignore_index)
+    x, m, v, stride = rows(logits)
+    if m == 0:
+        return reference.cross_entropy(logits, target, ignore_index, label_smoothing, reduction)
+    target = target.contiguous()
+    row, count, peak, logsum, miss = _statistics(x, m)
+    launch(_forward_online, (m,), x, target, row, count, peak, logsum, miss, v, stride, ignore_index, label_smoothing,
+           SMOOTH=label_smoothing != 0, NONE=reduction == "none", GROUP=16 // logits.itemsize, BLOCK_V=config["block"],
+           num_warps=config["warps"])  # fmt: skip
+    loss = row if reduction == "none" else _reduce(row, target, count, ignore_index, reduction)
+    return loss, count, peak, logsum, miss
 
 
 def _tile(v):

@@ -1,0 +1,161 @@
+"""A launcher that need not think twice.
+
+What a launcher allocates and launches is fixed by the shapes, strides, dtypes, alignment and parameters of its call, and by these
+an `Op` remembers who runs it. So the second such call is recorded, and from the third on its allocations and launches are replayed
+as straight-line code with this call's pointers: no row views, no grids, no keys. A launcher that computes anything by itself
+(a copy of a strided input, a library's product) is not replayable and stays what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+
+Run = Callable[..., Any]
+STREAM = object()  # stands in a noted call for the stream that is current when it is replayed
+
+_FACTORIES = {
+    torch.ops.aten.empty.memory_format,
+    torch.ops.aten.empty_strided.default,
+    torch.ops.aten.empty_like.default,
+    torch.ops.aten.new_empty.default,
+    torch.ops.aten.new_empty_strided.default,
+}
+
+
+def recorder() -> Recorder | None:
+    """Who records this thread's launches, if anyone does."""
+    if not torch._C._len_torch_dispatch_stack():
+        return None
+    mode = _get_current_dispatch_mode()
+    return mode if isinstance(mode, Recorder) else None
+
+
+class Recorder(TorchDispatchMode):
+    """Follows every tensor of one call back to an argument or an allocation, and writes down what is launched on them."""
+
+    def __init__(self, args: Sequence[Any], device: torch.device):
+        super().__init__()
+        self.device = device
+        self.why = ""  # not replayable
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {}
+        self._roots: dict[int, tuple[str, Tensor]] = {}
+        self._kept: list[Tensor] = []  # an id is a name only while its tensor lives
+        self._allocations = 0
+        self.parameters = [f"a{i}" for i in range(len(args))]
+        for name, value in zip(self.parameters, args):
+            for text, tensor in _tensors(name, value):
+                if id(tensor) in self._roots:
+                    self.why = "one tensor is given twice, and the next call may give two"
+                self._root(tensor, text, tensor)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func in _FACTORIES and out.device == self.device:
+            name = f"o{self._allocations}"
+            self._allocations += 1
+            self.lines.append(f"{name} = empty({tuple(out.shape)}, {out.stride()}, {self._constant(out.dtype)})")
+            self._root(out, name, out)
+        elif getattr(func, "is_view", False) and isinstance(out, Tensor) and id(args[0]) in self._roots:
+            self._root(out, *self._roots[id(args[0])])
+        else:
+            self.why = f"{func} computes"
+        return out
+
+    def note(self, call: Run, args: Sequence[Any], unless: Callable[[], Any] | None = None) -> None:
+        """`call(*args)` has just launched. `unless`: where it is true, the launcher itself must run."""
+        if unless is not None:
+            self.names.setdefault("unless", unless)
+        self.lines.append(f"{self._constant(call)}({', '.join(map(self._argument, args))})")
+
+    def code(self, run: Run, result: Any) -> Run | None:
+        """The recorded call as a function, or None where it cannot be replayed."""
+        results = result if isinstance(result, tuple) else () if result is None else (result,)
+        given = [self._result(t) for t in results]
+        if self.why:
+            return None
+        back = f"return {', '.join(given)}{',' if isinstance(result, tuple) else ''}" if given else "return None"
+        signature = ", ".join(self.parameters)
+        guard = f"if device() != {self.device.index or 0}{' or unless()' if 'unless' in self.names else ''}: return plain({signature})"
+        stream = [f"s = stream({self.device.index or 0})"] if any("s," in line for line in self.lines) else []
+        body = "\n    ".join([guard, *stream, *self.lines, back])
+        scope = {**_platform(self.device), **self.names, "plain": run}
+        exec(f"def replay({signature}):\n    {body}\n", scope)
+        return scope["replay"]
+
+    def _root(self, tensor: Tensor, name: str, root: Tensor) -> None:
+        self._roots.setdefault(id(tensor), (name, root))
+        self._kept.append(tensor)
+
+    def _constant(self, value: Any) -> str:
+        name = f"c{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def _argument(self, value: Any) -> str:
+        if value is STREAM:
+            return "s"
+        if isinstance(value, Tensor):
+            if id(value) not in self._roots:  # it may hold what depends on this call's pointers
+                self.why = self.why or "the launcher keeps a tensor of its own"
+                return ""
+            name, root = self._roots[id(value)]
+            offset = value.data_ptr() - root.data_ptr()
+            return f"{name}.data_ptr() + {offset}" if offset else f"{name}.data_ptr()"
+        return repr(value) if value is None or type(value) in (int, bool) else self._constant(value)
+
+    def _result(self, tensor: Any) -> str:
+        if id(tensor) not in self._roots:
+            self.why = self.why or "a result comes from nowhere"
+            return ""
+        name, root = self._roots[id(tensor)]
+        if tensor is root:
+            return name
+        if name in self.parameters:
+            self.why = self.why or "a result is a view of an argument"
+        return f"{name}.as_strided({tuple(tensor.shape)}, {tensor.stride()}, {tensor.storage_offset()})"
+
+
+def record(run: Run, args: Sequence[Any], device: torch.device) -> tuple[Any, Run | None]:
+    """This call's result, and what replays it (None: it is not replayable)."""
+    # under autograd's view tracking the launcher would be handed another object than the recorder saw
+    with torch.no_grad(), Recorder(args, device) as made:
+        result = run(*args)
+    return result, made.code(run, result)
+
+
+class Rehearsal:
+    """Plain the first time, when kernels are still compiled; recorded the second; what the third call runs goes to `remember`."""
+
+    def __init__(self, run: Run, device: torch.device, remember: Callable[[Run], None]):
+        self.run, self.device, self.remember = run, device, remember
+        self.seen = False
+
+    def __call__(self, *args: Any) -> Any:
+        tensors = [id(t) for a in args for _, t in _tensors("", a)]
+        if not self.seen or len(set(tensors)) < len(tensors):
+            self.seen = True
+            return self.run(*args)
+        result, again = record(self.run, args, self.device)
+        self.remember(again or self.run)
+        return result
+
+
+def _tensors(name: str, value: Any) -> list[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        return [(name, value)]
+    if isinstance(value, (list, tuple)):
+        return [(f"{name}[{i}]", t) for i, t in enumerate(value) if isinstance(t, Tensor)]
+    return []
+
+
+def _platform(device: torch.device) -> dict[str, Any]:
+    made: Any = torch._C._dynamo.guards
+    if device.type == "cuda":
+        return {"empty": made._empty_strided_cuda, "device": torch._C._cuda_getDevice, "stream": torch._C._cuda_getCurrentRawStream}
+    return {"empty": made._empty_strided_cpu, "device": lambda: 0, "stream": lambda index: 0}

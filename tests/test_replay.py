@@ -1,0 +1,171 @@
+"""A recorded launcher does what the launcher does, on other tensors; what cannot be replayed is not."""
+
+import ctypes
+
+import pytest
+import torch
+
+import rooftile
+from rooftile.core import replay
+from rooftile.workbench import check
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def poison():
+    """Not here: filling fresh memory is an operation, and what computes is not recorded."""
+
+
+def move(stream, to, source, count):
+    """A 'kernel': bytes from address to address."""
+    ctypes.memmove(to, source, count)
+
+
+def launch(to, source, count):
+    """As ops/_shared/launch.py does it: run, then tell the recorder."""
+    move(0, to.data_ptr(), source.data_ptr(), count)
+    recorder = replay.recorder()
+    if recorder is not None:
+        recorder.note(move, (replay.STREAM, to, source, count))
+
+
+def doubled(x, scale):
+    """Two allocations, a view of an allocation, a view of an argument, a result that is a view, and one that is not."""
+    pair = x.new_empty((2, x.numel()))
+    launch(pair[0], x.view(-1), x.nbytes)
+    launch(pair[1], x, x.nbytes)
+    out = torch.empty_like(x)
+    launch(out, pair[1], x.nbytes)
+    return pair.view(2, *x.shape), out
+
+
+def again(run, *args):
+    result, replayed = replay.record(run, args, CPU)
+    assert replayed is not None
+    return result, replayed
+
+
+def test_a_replay_is_the_launcher_on_other_tensors():
+    _, replayed = again(doubled, torch.randn(3, 5), 2.0)
+    for _ in range(3):
+        x = torch.randn(3, 5)
+        got, want = replayed(x, 2.0), doubled(x, 2.0)
+        assert all(torch.equal(a, b) and a.stride() == b.stride() for a, b in zip(got, want, strict=True))
+
+
+def test_results_are_fresh_memory():
+    _, replayed = again(doubled, torch.randn(4), 1.0)
+    first = replayed(torch.ones(4), 1.0)[1]
+    replayed(torch.zeros(4), 1.0)
+    assert torch.equal(first, torch.ones(4))
+
+
+def computes(x):
+    return launch_on(x + 0)
+
+
+def launch_on(x):
+    out = torch.empty_like(x)
+    launch(out, x, x.nbytes)
+    return out
+
+
+kept = torch.zeros(4)
+
+
+def keeps(x):
+    launch(kept, x, x.nbytes)
+    return launch_on(x)
+
+
+def copies(x):
+    return launch_on(x.contiguous())
+
+
+@pytest.mark.parametrize(
+    ("run", "x"),
+    [(computes, torch.ones(4)), (keeps, torch.ones(4)), (copies, torch.ones(4, 2).t()), (lambda x: x[1:], torch.ones(4))],
+    ids=["computes", "keeps", "copies", "view of an argument"],
+)
+def test_what_is_more_than_launches_is_not_replayed(run, x):
+    want = run(x)
+    result, replayed = replay.record(run, (x,), CPU)
+    assert replayed is None and torch.equal(result, want)
+
+
+def test_one_tensor_twice_says_nothing_of_two():
+    def join(x, y):
+        out = x.new_empty((2, *x.shape))
+        launch(out[0], x, x.nbytes)
+        launch(out[1], y, y.nbytes)
+        return out
+
+    x, y = torch.randn(4), torch.randn(4)
+    assert replay.record(join, (x, x), CPU)[1] is None
+    remembered = []
+    rehearsal = replay.Rehearsal(join, CPU, remembered.append)
+    for _ in range(3):
+        assert torch.equal(rehearsal(x, x), torch.stack([x, x])) and not remembered
+    assert torch.equal(rehearsal(x, y), torch.stack([x, y]))
+    assert torch.equal(remembered[0](y, x), torch.stack([y, x]))
+
+
+def test_lists_of_tensors_and_guards():
+    calls = []
+
+    def all_of(xs):
+        calls.append(len(xs))
+        out = xs[0].new_empty(sum(x.numel() for x in xs))
+        start = 0
+        for x in xs:
+            launch(out[start : start + x.numel()], x, x.nbytes)
+            start += x.numel()
+        recorder = replay.recorder()
+        if recorder is not None:
+            recorder.note(lambda: None, (), unless=lambda: watched)
+        return out
+
+    watched = []
+    _, replayed = again(all_of, [torch.randn(2), torch.randn(3)])
+    xs = [torch.randn(2), torch.randn(3)]
+    assert torch.equal(replayed(xs), torch.cat(xs)) and calls == [2]
+    watched.append("a profiler")
+    assert torch.equal(replayed(xs), torch.cat(xs)) and calls == [2, 2]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", check.all_ops(), ids=lambda op: op.spec.name)
+def test_an_eager_call_is_the_same_plain_recorded_and_replayed(op):
+    case = next(c for c in op.spec.cases if "smoke" in c.use and c.dtype in (torch.bfloat16, torch.float32))
+    op.forget()
+    for seed in (0, 1, 2, 3, 2):
+        call = op.spec.draw(case, seed, torch.device("cuda", 0))
+        choice = op.choose(call)
+        want = check.outcome(op.spec, choice.kernel.bound(choice.config), call)
+        got = check.outcome(op.spec, op.launch, call)
+        assert all(torch.equal(a, b) for a, b in zip(want, got, strict=True))
+    if choice.kernel.name.startswith("triton") and op.spec.name != "adamw":  # which keeps a table of its own
+        assert [run.__name__ for run in op._memo.values()] == ["replay"]
+    op.forget()
+
+
+@pytest.mark.gpu
+def test_a_replay_takes_the_tensors_device_and_stream():
+    x = torch.randn(64, 512, device="cuda")
+    for _ in range(3):
+        rooftile.softmax(x)
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        y = torch.randn(64, 512, device="cuda")
+        torch.cuda._sleep(20_000_000)
+        y.mul_(3)
+        got = rooftile.softmax(y)
+    side.synchronize()
+    torch.testing.assert_close(got, torch.softmax(y, -1))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = rooftile.softmax(x)
+    x.normal_()
+    graph.replay()
+    torch.testing.assert_close(out, torch.softmax(x, -1))
