@@ -103,7 +103,9 @@ def check(
 @app.command()
 def bench(
     ops: Ops = None,
-    against: Annotated[str, typer.Option(help="Peers to time beside us, comma separated: torch, compile.")] = "torch,compile",
+    against: Annotated[
+        str, typer.Option(help="Peers to time beside us, comma separated: torch, compile, liger, quack, fa4.")
+    ] = "torch,compile",
     record: Annotated[bool, typer.Option("--record", help="Append to records/<device>/.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "",
     folder: Annotated[Path, typer.Option(help="Where records live.")] = Path("records"),

@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+from torch import Tensor
 
 from rooftile.core import device as dev
 from rooftile.core import timing
@@ -19,9 +20,7 @@ from rooftile.core.record import Environment, Record, Status, append
 from rooftile.core.spec import Case, OpSpec
 from rooftile.workbench import check as gate
 from rooftile.workbench import gatekeeper, training_records
-
-PEERS = ("torch", "compile")
-Run = Callable[[], Any]
+from rooftile.workbench.peers import PEERS, Run, peer_run
 
 
 class Session:
@@ -73,7 +72,7 @@ def bench(names: list[str], against: list[str], device: str, only: str, progress
 
 def _case(session: Session, op: Op, case: Case, against: list[str]) -> list[Record]:
     call = op.spec.draw(case, 0, session.where)
-    own = peer_run(op.spec, case, call, session.where, compiled=False)
+    own = peer_run("torch", op.spec, case, call, session.where)
     versions: dict[str, Run] = {}
     facts: dict[str, dict[str, Any]] = {}
     for kernel in op.kernels[:-1] or op.kernels:
@@ -82,7 +81,7 @@ def _case(session: Session, op: Op, case: Case, against: list[str]) -> list[Reco
         if run is not None:
             versions[kernel.name] = run
     for name in against:
-        fact, run = _peer(op.spec, case, call, session.where, name)
+        fact, run = _peer(op.spec, case, call, session.where, name, own)
         if fact:
             facts[f"peer.{name}"] = fact
         if run is not None:
@@ -132,18 +131,22 @@ def _candidate(session: Session, op: Op, kernel: Kernel, call: dict[str, Any], o
     return {"status": Status.PASSED, "config": dict(config), "errors": {"to_torch": error}}, lambda: run(*call.values())
 
 
-def _peer(spec: OpSpec, case: Case, call: dict[str, Any], where: torch.device, name: str) -> tuple[dict[str, Any], Run | None]:
-    """A peer that does run; one that cannot is an ERROR with its words, and the others are timed without it."""
+def _peer(
+    spec: OpSpec, case: Case, call: dict[str, Any], where: torch.device, name: str, own: Run | None
+) -> tuple[dict[str, Any], Run | None]:
+    """A peer that does run and computes the same; one that does not is an ERROR with its words, and the others are timed without it."""
     try:
-        run = peer_run(spec, case, call, where, compiled=name == "compile")
+        run = peer_run(name, spec, case, call, where)
         if run is None:
             return {}, None
-        run()
+        error = _apart(_results(run()), own)
     except torch.AcceleratorError:
         raise
     except Exception as problem:
         return {"status": Status.ERROR, "message": f"{type(problem).__name__}: {problem}"[:300]}, None
-    return {"status": Status.PASSED}, run
+    if error > LIMIT[spec.io(call)]:
+        return {"status": Status.ERROR, "errors": {"to_torch": error}, "message": f"{error:.3g} away from PyTorch's result"}, None
+    return {"status": Status.PASSED, "errors": {"to_torch": error}}, run
 
 
 LIMIT = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 2e-2}  # two roundings and PyTorch's own error between two right answers
@@ -153,36 +156,19 @@ def distance(spec: OpSpec, run: Callable[..., Any], call: dict[str, Any], own: R
     """Relative error against PyTorch's own result at the bench size, where float64 would not fit; the gate has judged the small ones."""
     with torch.no_grad(), gate.poisoned():
         ours = gate.outcome(spec, run, call)
-    if own is None or any(a.mutated for a in spec.args.values()):
-        return 0.0
-    theirs = own()
+    return 0.0 if any(a.mutated for a in spec.args.values()) else _apart(ours, own)
+
+
+def _results(made: Any) -> list[Tensor]:
+    return [t for t in (made if isinstance(made, (tuple, list)) else [made]) if t is not None]
+
+
+def _apart(ours: list[Tensor], own: Run | None) -> float:
     worst = 0.0
-    for a, b in zip(ours, theirs if isinstance(theirs, (tuple, list)) else [theirs]):
+    for a, b in zip(ours, _results(own()) if own is not None else []):
         a, b = a.float(), b.float()
         worst = max(worst, float((a - b).norm() / b.norm().clamp_min(1e-30))) if a.numel() else worst
     return worst if worst == worst else float("inf")
-
-
-def peer_run(spec: OpSpec, case: Case, call: dict[str, Any], where: torch.device, compiled: bool) -> Run | None:
-    """PyTorch's own operator on the same inputs; of a gradient, the backward alone of a graph that is kept."""
-    forward = spec.forward or spec
-    function = forward.peer
-    if function is None or (spec.forward is not None and forward.backward is not None and forward.backward.identity):
-        return None
-    if compiled:
-        torch._dynamo.reset()
-        torch._functorch.config.donated_buffer = False  # the graph is walked more than once
-        function = torch.compile(function, dynamic=False)
-    if spec.forward is None:
-        return lambda: function(**call)
-    inputs = spec.forward.draw(case, 0, where)
-    assert spec.forward.backward is not None
-    leaves = {n: inputs[n].detach().requires_grad_() for n in spec.forward.backward.leaves if inputs[n] is not None}
-    with torch.enable_grad():
-        made = function(**{**inputs, **leaves})
-    out, targets = made if isinstance(made, tuple) else (made,), list(leaves.values())
-    upstream = [call[f"d{n}"].to(t.dtype) for t, n in zip(out, spec.forward.returns)]
-    return lambda: torch.autograd.grad(out, targets, upstream, retain_graph=True)
 
 
 def _host(session: Session, op: Op, against: list[str]) -> list[Record]:

@@ -15,7 +15,6 @@ from rooftile.workbench import ledger
 from rooftile.workbench.check import all_ops
 
 STALE = " (stale)"
-PEER_NAMES = {"peer.torch": "torch", "peer.compile": "torch.compile"}
 Table = dict[tuple[str, str, str], list[Record]]
 
 
@@ -58,6 +57,10 @@ def rows(header: list[str], lines: list[list[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in [header, ["---"] * len(header), *lines])
 
 
+def peer_name(kernel: str) -> str:
+    return "torch.compile" if kernel == "peer.compile" else kernel.removeprefix("peer.")
+
+
 def figure(r: Record) -> str:
     """GB/s where bytes decide, TFLOP/s where arithmetic does."""
     if r.us is None:
@@ -82,7 +85,7 @@ def speed(table: Table) -> str:
         if name not in OPS or not ours:
             continue
         best = ours[0]
-        theirs = [f"{PEER_NAMES.get(p.kernel, p.kernel)} {figure(p)}" for p in peers]
+        theirs = [f"{peer_name(p.kernel)} {figure(p)}" for p in peers]
         ratio = f"{peers[0].us[1] / best.us[1]:.2f}" if peers and peers[0].us and best.us else ""
         lines.append(
             [
@@ -119,7 +122,7 @@ def training(table: Table) -> str:
                 mark = STALE if ledger.is_stale(r) else ""
                 ms = f"{r.us[1] / 1e3:.1f}" if r.us else ""
                 loss = f"{r.extra['loss']:.3f}" if "loss" in r.extra else ""
-                lines.append([device, name.removeprefix("train."), f"`{case}`", PEER_NAMES.get(r.kernel, r.kernel), ms + mark,
+                lines.append([device, name.removeprefix("train."), f"`{case}`", peer_name(r.kernel), ms + mark,
                               f"{r.extra.get('tokens_per_s', 0):,.0f}", f"{r.extra.get('peak_bytes', 0) / 2**30:.2f}", loss])  # fmt: skip
     return rows(["device", "model", "case", "kernels", "ms a step", "tokens/s", "peak GiB", "final loss"], lines)
 
@@ -140,7 +143,7 @@ def ladder(op: Op, table: Table) -> str:
                         device,
                         name,
                         f"`{case}`",
-                        PEER_NAMES.get(r.kernel, r.kernel),
+                        peer_name(r.kernel),
                         us,
                         figure(r),
                         f"{r.of_ceiling:.0%}" if r.of_ceiling else "",

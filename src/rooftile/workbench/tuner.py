@@ -14,7 +14,8 @@ from rooftile.core import timing, tune
 from rooftile.core.kernel import Op
 from rooftile.core.record import Record, Status, append
 from rooftile.workbench import gatekeeper
-from rooftile.workbench.bench import LIMIT, Session, distance, peer_run
+from rooftile.workbench.bench import LIMIT, Session, distance
+from rooftile.workbench.peers import peer_run
 
 
 def tune_ops(names: list[str], only: str, ship: bool, progress: Console | None) -> list[Record]:
@@ -44,7 +45,7 @@ def tune_ops(names: list[str], only: str, ship: bool, progress: Console | None) 
 
 
 def _fastest(session: Session, op: Op, call: dict[str, Any], case: Any) -> Record | None:
-    own = peer_run(op.spec, case, call, session.where, compiled=False)
+    own = peer_run("torch", op.spec, case, call, session.where)
     versions: dict[str, Any] = {}
     who: dict[str, tuple[str, dict[str, Any]]] = {}
     for kernel in op.kernels[:-1]:

@@ -1,0 +1,106 @@
+"""Whom we are timed beside: PyTorch, torch.compile, and the libraries people install for the same operators.
+
+A peer is a function of an operator's arguments by name, so that its gradient is what autograd makes of it. What a library does not
+have it is not asked for; a library that is not installed is an error with the sentence that says so.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from rooftile.core.spec import Case, OpSpec
+
+Run = Callable[[], Any]
+Function = Callable[..., Any]
+PACKAGES = {"liger": "liger-kernel", "quack": "quack-kernels", "fa4": "flash-attn-4"}  # what pip calls them
+PEERS = ("torch", "compile", *PACKAGES)
+
+
+def _liger_layernorm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
+    return _module("liger_kernel.ops.layer_norm").LigerLayerNormFunction.apply(x, weight, bias, eps)
+
+
+def _liger_rmsnorm(x: Any, weight: Any, eps: float) -> Any:
+    return _module("liger_kernel.ops.rms_norm").LigerRMSNormFunction.apply(x, weight, eps, 0.0, "llama", False)
+
+
+def _liger_softmax(x: Any) -> Any:
+    return _module("liger_kernel.ops.softmax").LigerSoftmaxFunction.apply(x)
+
+
+def _quack_softmax(x: Any) -> Any:
+    return _module("quack.softmax").softmax(x)
+
+
+def _quack_rmsnorm(x: Any, weight: Any, eps: float) -> Any:
+    return _module("quack.rmsnorm").rmsnorm(x, weight, eps=eps)
+
+
+def _quack_cross_entropy(logits: Any, target: Any, ignore_index: int, label_smoothing: float, reduction: str) -> Any:
+    if label_smoothing:
+        raise NotImplementedError(f"quack has no label smoothing, the case wants {label_smoothing}")
+    return _module("quack.cross_entropy").cross_entropy(logits, target, ignore_index=ignore_index, reduction=reduction)
+
+
+def _quack_gemm(a: Any, b: Any, bias: Any = None) -> Any:
+    return _module("quack.gemm_interface").gemm(a, b, bias=bias)
+
+
+def _fa4_attention(q: Any, k: Any, v: Any, causal: bool, scale: float) -> Any:
+    made = _module("flash_attn.cute").flash_attn_func(q, k, v, softmax_scale=scale, causal=causal)
+    return made[0] if isinstance(made, tuple) else made
+
+
+LIBRARIES: dict[tuple[str, str], Function] = {
+    ("liger", "layernorm"): _liger_layernorm,
+    ("liger", "rmsnorm"): _liger_rmsnorm,
+    ("liger", "softmax"): _liger_softmax,  # its cross entropy makes the gradient in the forward: no two figures to compare
+    ("quack", "softmax"): _quack_softmax,
+    ("quack", "rmsnorm"): _quack_rmsnorm,
+    ("quack", "cross_entropy"): _quack_cross_entropy,
+    ("quack", "gemm"): _quack_gemm,
+    ("fa4", "attention"): _fa4_attention,
+}
+
+
+def function(name: str, spec: OpSpec) -> Function | None:
+    """How this peer computes the operator, or None where it does not have it. `spec` is a forward's."""
+    if name == "torch" or spec.peer is None:
+        return spec.peer
+    if name == "compile":
+        torch._dynamo.reset()
+        torch._functorch.config.donated_buffer = False  # the graph is walked more than once
+        return torch.compile(spec.peer, dynamic=False)
+    return LIBRARIES.get((name, spec.name))
+
+
+def peer_run(name: str, spec: OpSpec, case: Case, call: dict[str, Any], where: torch.device) -> Run | None:
+    """This peer on the same inputs; of a gradient, the backward alone of a graph that is kept."""
+    forward = spec.forward or spec
+    if spec.forward is not None and forward.backward is not None and forward.backward.identity:
+        return None
+    compute = function(name, forward)
+    if compute is None:
+        return None
+    if spec.forward is None:
+        return lambda: compute(**call)
+    inputs = forward.draw(case, 0, where)
+    assert forward.backward is not None
+    leaves = {n: inputs[n].detach().requires_grad_() for n in forward.backward.leaves if inputs[n] is not None}
+    with torch.enable_grad():
+        made = compute(**{**inputs, **leaves})
+    out, targets = made if isinstance(made, tuple) else (made,), list(leaves.values())
+    upstream = [call[f"d{n}"].to(t.dtype) for t, n in zip(out, forward.returns)]
+    return lambda: torch.autograd.grad(out, targets, upstream, retain_graph=True)
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        library = next(p for p in PACKAGES if name.startswith((p, "flash_attn" if p == "fa4" else p)))
+        raise RuntimeError(f"{name} cannot be imported ({error}); pip install {PACKAGES[library]}") from error

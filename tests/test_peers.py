@@ -1,0 +1,36 @@
+"""Who is timed beside us, and what a missing library is told."""
+
+import importlib.util
+
+import pytest
+import torch
+
+from rooftile.core.kernel import OPS
+from rooftile.workbench import bench, peers
+
+
+@pytest.mark.parametrize(("library", "op"), peers.LIBRARIES, ids=lambda x: x)
+def test_a_library_computes_an_operator_there_is(library, op):
+    assert library in peers.PACKAGES and op in OPS
+
+
+@pytest.mark.skipif(importlib.util.find_spec("liger_kernel") is not None, reason="Liger is installed here")
+def test_a_library_that_is_missing_is_a_sentence():
+    with pytest.raises(RuntimeError, match="liger_kernel.ops.softmax cannot be imported .*pip install liger-kernel"):
+        peers.function("liger", OPS["softmax"].spec)(torch.ones(2, 2))
+
+
+def test_a_library_is_not_asked_for_what_it_does_not_have():
+    assert peers.function("liger", OPS["adamw"].spec) is None
+
+
+def test_a_peer_that_computes_something_else_is_not_timed(monkeypatch):
+    op = OPS["softmax"]
+    case = next(c for c in op.spec.cases if "smoke" in c.use)
+    call = op.spec.draw(case, 0, torch.device("cpu"))
+    own = peers.peer_run("torch", op.spec, case, call, torch.device("cpu"))
+    monkeypatch.setitem(peers.LIBRARIES, ("liger", "softmax"), lambda x: torch.softmax(x, 0))
+    fact, run = bench._peer(op.spec, case, call, torch.device("cpu"), "liger", own)
+    assert run is None and fact["status"] == "error" and "away from PyTorch" in fact["message"]
+    monkeypatch.setitem(peers.LIBRARIES, ("liger", "softmax"), lambda x: torch.softmax(x, -1))
+    assert bench._peer(op.spec, case, call, torch.device("cpu"), "liger", own)[1] is not None
