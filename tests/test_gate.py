@@ -220,6 +220,11 @@ def _without_level(call, dx):
     return dx + g.mean(-1, keepdim=True) * call["rstd"].unsqueeze(-1)
 
 
+def _without_projection(call, dx):
+    """RMSNorm's dx with its part along the row left in."""
+    return call["dout"] * call["rstd"].unsqueeze(-1) * (1 if call["weight"] is None else call["weight"])
+
+
 def _overwriting(call):
     dweight = torch.zeros_like(call["weight"])
     dweight[call["indices"].flatten()] = call["dout"].reshape(-1, dweight.shape[1])  # the last of equal tokens wins
@@ -231,6 +236,8 @@ MISSING_TERM = {
     "gelu_backward": _only(lambda c: c["dout"] * torch.sigmoid(1.702 * c["x"])),
     "layernorm_backward": _first_result(_without_level),
     "add_layernorm_backward": _zeroed("dsum"),
+    "rmsnorm_backward": _first_result(_without_projection),
+    "add_rmsnorm_backward": _zeroed("dsum"),
     "cross_entropy_backward": _first_result(
         lambda c, d: torch.where(torch.arange(d.shape[1]) == c["target"][:, None], torch.zeros_like(d), d)
     ),

@@ -8,6 +8,7 @@ from rooftile.ops.embedding.api import Embedding, embedding
 from rooftile.ops.gelu.api import GELU, gelu
 from rooftile.ops.gemm.api import Linear, gemm, linear
 from rooftile.ops.layernorm.api import LayerNorm, add_layernorm, layernorm
+from rooftile.ops.rmsnorm.api import RMSNorm, add_rmsnorm, rmsnorm
 from rooftile.ops.softmax.api import Softmax, softmax
 from rooftile.ops.vector_add.api import vector_add
 
@@ -19,9 +20,11 @@ __all__ = [
     "Embedding",
     "LayerNorm",
     "Linear",
+    "RMSNorm",
     "Softmax",
     "adamw",
     "add_layernorm",
+    "add_rmsnorm",
     "attention",
     "cross_entropy",
     "dropout",
@@ -30,6 +33,7 @@ __all__ = [
     "gemm",
     "layernorm",
     "linear",
+    "rmsnorm",
     "softmax",
     "vector_add",
 ]
