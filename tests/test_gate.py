@@ -144,10 +144,20 @@ def refused(op, run, dtype=torch.float32) -> list[str]:
     return [Problem(op.spec, c, "normal", "cpu").judge(Kernel("planted", run)).status for c in cases]
 
 
+HARMLESS = {  # plants that change nothing an operator reads
+    ("reduce_sum", "wrong axis"): "a sum has no order",
+    ("reduce_sum_backward", "wrong axis"): "dout is one number, and of x only the shape is read",
+    ("reduce_sum_backward", "last column dropped"): "dout is one number, and of x only the shape is read",
+}
+
+
 @pytest.mark.parametrize("plant", PLANTS)
 @pytest.mark.parametrize("name", OPS)
 def test_planted_wrong_kernels_are_refused(name, plant):
     statuses = refused(OPS[name], PLANTS[plant](OPS[name].spec))
+    if (name, plant) in HARMLESS:
+        assert set(statuses) == {"passed"}, f"{plant} does harm to {name}: {statuses}"
+        return
     assert set(statuses) == {"failed"}, f"{plant} passes for {name}: {statuses}"
 
 
@@ -236,6 +246,8 @@ MISSING_TERM = {
     "gelu_backward": _only(lambda c: c["dout"] * torch.sigmoid(1.702 * c["x"])),
     "layernorm_backward": _first_result(_without_level),
     "add_layernorm_backward": _zeroed("dsum"),
+    "reduce_sum_backward": _only(lambda c: c["dout"].expand(c["x"].shape) / c["x"].numel()),
+    "transpose_backward": _only(lambda c: c["dout"].reshape(*c["dout"].shape[:-2], *c["dout"].shape[:-3:-1])),
     "rmsnorm_backward": _first_result(_without_projection),
     "add_rmsnorm_backward": _zeroed("dsum"),
     "cross_entropy_backward": _first_result(

@@ -8,8 +8,10 @@ from rooftile.ops.embedding.api import Embedding, embedding
 from rooftile.ops.gelu.api import GELU, gelu
 from rooftile.ops.gemm.api import Linear, gemm, linear
 from rooftile.ops.layernorm.api import LayerNorm, add_layernorm, layernorm
+from rooftile.ops.reduce_sum.api import reduce_sum
 from rooftile.ops.rmsnorm.api import RMSNorm, add_rmsnorm, rmsnorm
 from rooftile.ops.softmax.api import Softmax, softmax
+from rooftile.ops.transpose.api import transpose
 from rooftile.ops.vector_add.api import vector_add
 
 __all__ = [
@@ -33,7 +35,9 @@ __all__ = [
     "gemm",
     "layernorm",
     "linear",
+    "reduce_sum",
     "rmsnorm",
     "softmax",
+    "transpose",
     "vector_add",
 ]
