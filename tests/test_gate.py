@@ -248,6 +248,8 @@ MISSING_TERM = {
     "add_layernorm_backward": _zeroed("dsum"),
     "reduce_sum_backward": _only(lambda c: c["dout"].expand(c["x"].shape) / c["x"].numel()),
     "transpose_backward": _only(lambda c: c["dout"].reshape(*c["dout"].shape[:-2], *c["dout"].shape[:-3:-1])),
+    "scan_backward": _only(lambda c: c["dout"].cumsum(-1)),  # the forward's direction
+    "gemv_backward": _last_result_zero,
     "rmsnorm_backward": _first_result(_without_projection),
     "add_rmsnorm_backward": _zeroed("dsum"),
     "cross_entropy_backward": _first_result(
