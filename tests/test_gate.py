@@ -235,6 +235,14 @@ def _without_projection(call, dx):
     return call["dout"] * call["rstd"].unsqueeze(-1) * (1 if call["weight"] is None else call["weight"])
 
 
+def _first_row_of_each(call):
+    """The gradient of a segment's first row only."""
+    begin, end = call["offsets"][:-1], call["offsets"][1:]
+    dx = torch.zeros_like(call["x"])
+    dx[begin[begin < end].long()] = call["dout"][begin < end]
+    return dx
+
+
 def _overwriting(call):
     dweight = torch.zeros_like(call["weight"])
     dweight[call["indices"].flatten()] = call["dout"].reshape(-1, dweight.shape[1])  # the last of equal tokens wins
@@ -250,6 +258,7 @@ MISSING_TERM = {
     "transpose_backward": _only(lambda c: c["dout"].reshape(*c["dout"].shape[:-2], *c["dout"].shape[:-3:-1])),
     "scan_backward": _only(lambda c: c["dout"].cumsum(-1)),  # the forward's direction
     "gemv_backward": _last_result_zero,
+    "segment_sum_backward": _only(_first_row_of_each),
     "rmsnorm_backward": _first_result(_without_projection),
     "add_rmsnorm_backward": _zeroed("dsum"),
     "cross_entropy_backward": _first_result(

@@ -12,6 +12,7 @@ from rooftile.ops.layernorm.api import LayerNorm, add_layernorm, layernorm
 from rooftile.ops.reduce_sum.api import reduce_sum
 from rooftile.ops.rmsnorm.api import RMSNorm, add_rmsnorm, rmsnorm
 from rooftile.ops.scan.api import scan
+from rooftile.ops.segment_sum.api import segment_sum
 from rooftile.ops.softmax.api import Softmax, softmax
 from rooftile.ops.transpose.api import transpose
 from rooftile.ops.vector_add.api import vector_add
@@ -41,6 +42,7 @@ __all__ = [
     "reduce_sum",
     "rmsnorm",
     "scan",
+    "segment_sum",
     "softmax",
     "transpose",
     "vector_add",
