@@ -144,10 +144,20 @@ def refused(op, run, dtype=torch.float32) -> list[str]:
     return [Problem(op.spec, c, "normal", "cpu").judge(Kernel("planted", run)).status for c in cases]
 
 
+HARMLESS = {  # plants that change nothing an operator reads
+    ("reduce_sum", "wrong axis"): "a sum has no order",
+    ("reduce_sum_backward", "wrong axis"): "dout is one number, and of x only the shape is read",
+    ("reduce_sum_backward", "last column dropped"): "dout is one number, and of x only the shape is read",
+}
+
+
 @pytest.mark.parametrize("plant", PLANTS)
 @pytest.mark.parametrize("name", OPS)
 def test_planted_wrong_kernels_are_refused(name, plant):
     statuses = refused(OPS[name], PLANTS[plant](OPS[name].spec))
+    if (name, plant) in HARMLESS:
+        assert set(statuses) == {"passed"}, f"{plant} does harm to {name}: {statuses}"
+        return
     assert set(statuses) == {"failed"}, f"{plant} passes for {name}: {statuses}"
 
 
@@ -220,6 +230,19 @@ def _without_level(call, dx):
     return dx + g.mean(-1, keepdim=True) * call["rstd"].unsqueeze(-1)
 
 
+def _without_projection(call, dx):
+    """RMSNorm's dx with its part along the row left in."""
+    return call["dout"] * call["rstd"].unsqueeze(-1) * (1 if call["weight"] is None else call["weight"])
+
+
+def _first_row_of_each(call):
+    """The gradient of a segment's first row only."""
+    begin, end = call["offsets"][:-1], call["offsets"][1:]
+    dx = torch.zeros_like(call["x"])
+    dx[begin[begin < end].long()] = call["dout"][begin < end]
+    return dx
+
+
 def _overwriting(call):
     dweight = torch.zeros_like(call["weight"])
     dweight[call["indices"].flatten()] = call["dout"].reshape(-1, dweight.shape[1])  # the last of equal tokens wins
@@ -231,6 +254,13 @@ MISSING_TERM = {
     "gelu_backward": _only(lambda c: c["dout"] * torch.sigmoid(1.702 * c["x"])),
     "layernorm_backward": _first_result(_without_level),
     "add_layernorm_backward": _zeroed("dsum"),
+    "reduce_sum_backward": _only(lambda c: c["dout"].expand(c["x"].shape) / c["x"].numel()),
+    "transpose_backward": _only(lambda c: c["dout"].reshape(*c["dout"].shape[:-2], *c["dout"].shape[:-3:-1])),
+    "scan_backward": _only(lambda c: c["dout"].cumsum(-1)),  # the forward's direction
+    "gemv_backward": _last_result_zero,
+    "segment_sum_backward": _only(_first_row_of_each),
+    "rmsnorm_backward": _first_result(_without_projection),
+    "add_rmsnorm_backward": _zeroed("dsum"),
     "cross_entropy_backward": _first_result(
         lambda c, d: torch.where(torch.arange(d.shape[1]) == c["target"][:, None], torch.zeros_like(d), d)
     ),

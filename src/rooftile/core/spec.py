@@ -4,6 +4,7 @@ The law of letters, the same in specs, docstrings, Triton constants and CUDA tem
 
     B batch   T sequence   H heads   D head dimension   M rows   N columns   K inner dimension   V vocabulary   E experts
     ...  any leading axes; M is then the number of rows they hold      S keys' sequence      P a list of tensors of any shapes
+    E+1  an axis that is longer than the letter: the offsets of E segments
 
 The law of names: the gradient of `x` is `dx`. Which tensors a backward saves, which output gradients it takes and where its
 own results go are all read off its reference's signature.
@@ -24,7 +25,7 @@ from torch import Tensor
 Call = Mapping[str, Any]  # the operator's arguments by name, in the order of its signature
 Make = Callable[[Sequence[int], torch.dtype, torch.Generator, Mapping[str, Any]], Tensor]
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-_FIXED = {"f32": torch.float32, "i64": torch.int64, "i32": torch.int32, "u8": torch.uint8, "bool": torch.bool}
+_FIXED = {"f32": torch.float32, "i32|i64": torch.int64, "i64": torch.int64, "i32": torch.int32, "u8": torch.uint8, "bool": torch.bool}
 
 
 def normal(shape: Sequence[int], dtype: torch.dtype, gen: torch.Generator, dims: Mapping[str, Any]) -> Tensor:
@@ -41,9 +42,15 @@ def index(letter: str) -> Make:
     return lambda shape, dtype, gen, dims: torch.randint(0, max(1, dims[letter]), shape, generator=gen, device=gen.device, dtype=dtype)
 
 
+def letter(axis: str) -> tuple[str, int]:
+    """E+1 -> E, 1: an axis is a letter, or a letter and something."""
+    name, _, more = axis.partition("+")
+    return name, int(more or 0)
+
+
 @dataclass(frozen=True)
 class Arg:
-    """One tensor of the signature. dtype: io (the case's), f32, i64, ..., io|f32 (either), =x (that of the argument x)."""
+    """One tensor of the signature. dtype: io (the case's), f32, i64, ..., io|f32 or i32|i64 (either), =x (that of the argument x)."""
 
     dims: str = "..."
     dtype: str = "io"
@@ -53,7 +60,8 @@ class Arg:
     many: bool = False  # a list of tensors; its one letter binds their shapes
 
     def shape(self, dims: Mapping[str, Any]) -> tuple[int, ...]:
-        return tuple(s for x in self.dims.split() for s in (dims[x] if x == "..." else (dims[x],)))
+        axes = [letter(x) for x in self.dims.split()]
+        return tuple(s for x, more in axes for s in (dims[x] if x == "..." else (dims[x] + more,)))
 
     def torch_dtype(self, io: torch.dtype, call: Call | None = None) -> torch.dtype:
         if self.dtype.startswith("="):
@@ -211,6 +219,9 @@ class OpSpec:
             if t.dtype not in self.dtypes:
                 raise ValueError(f"{self.name}: {name} is {_show(t.dtype)}, takes {', '.join(map(_show, self.dtypes))}")
             agree("dtype", name, t.dtype)
+        elif arg.dtype == "i32|i64":
+            if t.dtype not in (torch.int32, torch.int64):
+                raise ValueError(f"{self.name}: {name} is {_show(t.dtype)}, takes int32, int64")
         elif "|" in arg.dtype:
             if t.dtype != torch.float32:
                 agree("dtype", name, t.dtype)
@@ -223,8 +234,10 @@ class OpSpec:
         if (leading is None and len(letters) != len(shape)) or (leading is not None and leading < 0):
             raise ValueError(f"{self.name}: {name} has {len(shape)} axes {list(shape)}, needs {len(letters)} [{arg.dims}]")
         rest = list(shape)
-        for x in letters:
-            value: Any = tuple(rest.pop(0) for _ in range(leading or 0)) if x == "..." else rest.pop(0)
+        for x, more in map(letter, letters):
+            value: Any = tuple(rest.pop(0) for _ in range(leading or 0)) if x == "..." else rest.pop(0) - more
+            if more and value < 0:
+                raise ValueError(f"{self.name}: {name} has {value + more} elements, needs {more} at least [{arg.dims}]")
             agree(f"{'leading shape' if x == '...' else x}", name, value)
             dims[x] = value
         if "..." in letters and "M" not in letters:

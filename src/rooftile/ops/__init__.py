@@ -7,8 +7,14 @@ from rooftile.ops.dropout.api import Dropout, dropout
 from rooftile.ops.embedding.api import Embedding, embedding
 from rooftile.ops.gelu.api import GELU, gelu
 from rooftile.ops.gemm.api import Linear, gemm, linear
+from rooftile.ops.gemv.api import gemv
 from rooftile.ops.layernorm.api import LayerNorm, add_layernorm, layernorm
+from rooftile.ops.reduce_sum.api import reduce_sum
+from rooftile.ops.rmsnorm.api import RMSNorm, add_rmsnorm, rmsnorm
+from rooftile.ops.scan.api import scan
+from rooftile.ops.segment_sum.api import segment_sum
 from rooftile.ops.softmax.api import Softmax, softmax
+from rooftile.ops.transpose.api import transpose
 from rooftile.ops.vector_add.api import vector_add
 
 __all__ = [
@@ -19,17 +25,25 @@ __all__ = [
     "Embedding",
     "LayerNorm",
     "Linear",
+    "RMSNorm",
     "Softmax",
     "adamw",
     "add_layernorm",
+    "add_rmsnorm",
     "attention",
     "cross_entropy",
     "dropout",
     "embedding",
     "gelu",
     "gemm",
+    "gemv",
     "layernorm",
     "linear",
+    "reduce_sum",
+    "rmsnorm",
+    "scan",
+    "segment_sum",
     "softmax",
+    "transpose",
     "vector_add",
 ]

@@ -172,7 +172,13 @@ def peer_gradients(spec: OpSpec, forward: dict[str, Any], backward: dict[str, An
     """PyTorch's own gradients in the working dtype, for the inputs and the output gradients of this call."""
     assert spec.forward is not None and spec.forward.peer is not None and spec.forward.backward is not None
     gradient = spec.forward.backward
-    leaves = {n: forward[n].detach().clone().requires_grad_() for n in gradient.leaves if forward[n] is not None}
+    leaves = {
+        n: forward[n].detach().clone().requires_grad_()
+        for n in gradient.leaves
+        if forward[n] is not None and forward[n].is_floating_point()
+    }
+    if not leaves:  # integers: PyTorch differentiates none
+        return None
     out = _tuple(spec.forward.peer(**{**forward, **leaves}))
     # PyTorch's attention dies of a misaligned gradient
     dense = [torch.empty_like(t).copy_(backward[f"d{n}"]) for t, n in zip(out, spec.forward.returns)]

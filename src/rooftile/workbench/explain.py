@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rooftile.core.kernel import OPS, Op, nearest
-from rooftile.core.spec import Case, OpSpec
+from rooftile.core.spec import Case, OpSpec, letter
 from rooftile.workbench.check import all_ops
 
 
@@ -40,7 +40,7 @@ def dtype_named(name: str) -> torch.dtype:
 
 def case_of(spec: OpSpec, shape: str, dtype: torch.dtype) -> Case:
     """M=4096,N=1024,causal=true -> letters and parameters of a Case."""
-    letters = {x for a in spec.args.values() for x in a.dims.split()} | {"M"}
+    letters = {letter(x)[0] for a in spec.args.values() for x in a.dims.split()} | {"M"}
     dims: dict[str, Any] = {}
     params: dict[str, Any] = {}
     for item in filter(None, shape.replace(" ", "").split(",")):

@@ -116,7 +116,8 @@ class Gauge:
             if not self.exact:
                 mean = torch.where(self.finite, self._finite(self.truth).sum() / self.finite.sum().clamp_min(1), self.truth)
                 made["mean"] = mean.to(t.dtype)
-                made["lower precision"] = torch.where(self.finite, _coarse(self.expected), t)
+                if t.numel() > 1:  # one number may happen to be a number of the lower precision too
+                    made["lower precision"] = torch.where(self.finite, _coarse(self.expected), t)
         return {n: c for n, c in made.items() if not self._right(c)}
 
     def _right(self, control: Tensor) -> bool:

@@ -2,6 +2,7 @@ import torch
 import torch.nn.functional as F
 
 from rooftile.core.spec import FLOATS, Arg, Backward, Case, OpSpec, across, positive
+from rooftile.ops._shared.draw import exact_sums, parameters
 from rooftile.ops.layernorm.reference import add_layernorm, add_layernorm_backward, layernorm, layernorm_backward
 
 X, WEIGHT, ROW = Arg("... N"), Arg("N", "io|f32", make=positive, optional=True), Arg("...", "f32")
@@ -10,35 +11,10 @@ MASTER = {**EPS, "affine": "float32"}
 SHAPES = [(32768, 1024), (16384, 4096), (8192, 8192), (4096, 16384), (2048, 65536)]
 
 
-def parameters(call, case, gen):
-    """`affine` is the case's word, not the operator's: float32 parameters beside a narrower x, or none at all."""
-    kind = case.params.get("affine")
-    if kind == "float32":
-        call["weight"], call["bias"] = call["weight"].float(), call["bias"].float()
-    elif kind == "none":
-        call["weight"] = call["bias"] = None
-    elif kind == "weight":
-        call["bias"] = None
-    return call
-
-
 def torch_layernorm(x, weight, bias, eps):
     if weight is None or weight.dtype == x.dtype:
         return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
     return F.layer_norm(x.float(), x.shape[-1:], weight, bias, eps).to(x.dtype)  # CUDA refuses mixed dtypes
-
-
-def exact_sums(call, case, gen):
-    """x and residual on one grid a row, so coarse that their sum has 8 bits and is exact in 16: the truth does not round it, and so
-    would be another row, whose statistics float32 must not be held to."""
-    x, residual = call["x"], call["residual"]
-    if case.params.get("affine") == "float32":  # a float32 stream: its sums need no grid
-        call["residual"] = residual.float()
-    elif x.dtype != torch.float32:
-        top = torch.maximum(x.abs(), residual.abs()).float().nan_to_num(0.0).amax(-1, keepdim=True)
-        step = torch.exp2(torch.floor(torch.log2(top.clamp_min(1e-30))) - 6)
-        call["x"], call["residual"] = (((t.float() / step).round() * step).to(t.dtype) for t in (x, residual))
-    return parameters(call, case, gen)
 
 
 def torch_add_layernorm(x, residual, weight, bias, eps):

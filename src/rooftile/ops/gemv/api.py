@@ -1,0 +1,27 @@
+from torch import Tensor
+
+from rooftile.core.kernel import Op
+from rooftile.ops.gemv.spec import SPEC
+from rooftile.ops.gemv.triton_kernels import BACKWARD, FORWARD
+
+_gemv = Op(SPEC, *FORWARD, backward=BACKWARD)
+
+
+def gemv(a: Tensor, x: Tensor) -> Tensor:
+    """out_i = sum_k a_ik x_k: a matrix times a vector. `gemv(a.t(), x)` is a vector times a matrix, and copies nothing.
+
+    Args:
+        a: [M, K] float32, bfloat16 or float16; rows or columns dense is fastest, other strides are copied.
+        x: [K] in a's dtype.
+
+    Returns:
+        [M] in a's dtype. Sums are float32, in one fixed order, and rounded once: two runs on one device give the same bits.
+
+    Raises:
+        ValueError: K or the dtype differs between a and x, or a dtype is another; the message has both.
+
+    Example:
+        >>> gemv(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([1.0, 10.0]))
+        tensor([21., 43.])
+    """
+    return _gemv(a, x)

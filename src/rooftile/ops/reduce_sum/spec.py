@@ -1,0 +1,33 @@
+import torch
+
+from rooftile.core.spec import FLOATS, Arg, Backward, Case, OpSpec, across
+from rooftile.ops.reduce_sum.reference import reduce_sum, reduce_sum_backward
+
+
+def backward_bytes(call, results):
+    """x is an argument for its shape only."""
+    return sum(t.numel() * t.itemsize for t in (call["dout"], *results))
+
+
+SPEC = OpSpec(
+    "reduce_sum",
+    reduce_sum,
+    args={"x": Arg("...")},
+    returns={"out": Arg("")},
+    cases=(
+        *across(
+            FLOATS,
+            Case({"...": (3, 67)}, use=("smoke", "check"), why="less than one tile"),
+            Case({"...": (0, 4)}, why="nothing: the sum is 0"),
+            Case({"...": (1,)}, why="one element"),
+            Case({"...": (12289,)}, why="prime: programs with one tile more than others, the last of one element"),
+            Case({"...": (2, 3, 1031)}, why="leading axes"),
+        ),
+        Case({"...": (1000003,)}, torch.float32, why="every program loops; a plain float32 sum would lose four digits"),
+        *across(FLOATS, Case({"...": (2**28,)}, use=("bench",), why="anchor")),
+    ),
+    peer=lambda x: x.sum(),
+    linear=True,
+    flops=lambda d: d["M"],
+    backward=Backward(reduce_sum_backward, grads=("x",), moved=backward_bytes),
+)

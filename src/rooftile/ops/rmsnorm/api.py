@@ -1,0 +1,88 @@
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rooftile.core.kernel import Op
+from rooftile.ops.rmsnorm.spec import ADD_SPEC, SPEC
+from rooftile.ops.rmsnorm.triton_kernels import ADD_BACKWARD, ADD_FORWARD, BACKWARD, FORWARD
+
+_rmsnorm = Op(SPEC, *FORWARD, backward=BACKWARD)
+_add_rmsnorm = Op(ADD_SPEC, *ADD_FORWARD, backward=ADD_BACKWARD)
+
+
+def rmsnorm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tensor:
+    """out = x / sqrt(mean x^2 + eps) * weight over the last axis.
+
+    Args:
+        x: [..., N] float32, bfloat16 or float16, any strides.
+        weight: [N] in x's dtype or float32; may be absent.
+        eps: added to the mean square.
+
+    Returns:
+        A tensor of x's shape and dtype. Sums are float32 and the result is rounded once, after the weight. dweight comes in the weight's
+        own dtype, added in float32 in one fixed order: two runs on one device give the same bits.
+
+    Raises:
+        ValueError: N differs between x and weight, or a dtype is another; the message has both.
+
+    Source: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019.
+
+    Example:
+        >>> rmsnorm(torch.tensor([[1.0, 7.0]]), eps=0.0)
+        tensor([[0.2000, 1.4000]])
+    """
+    return _rmsnorm(x, weight, eps)[0]
+
+
+def add_rmsnorm(x: Tensor, residual: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> tuple[Tensor, Tensor]:
+    """sum = x + residual, out = rmsnorm(sum, weight, eps), in one pass over the rows.
+
+    Args:
+        x, residual: [..., N] of one shape, any strides; no broadcasting. x is float32, bfloat16 or float16, residual the same or
+            float32: a stream that many branches are added to loses less in float32.
+        weight: [N] in x's dtype or float32; may be absent.
+        eps: added to the mean square.
+
+    Returns:
+        (out, sum), out of x's dtype and sum of residual's, both differentiable. The sum is rounded once, and out is the rmsnorm of the
+        rounded sum. x and residual have one gradient, rmsnorm's dx + dsum, in the sum's dtype.
+
+    Raises:
+        ValueError: x and residual differ in shape or dtype, N differs between x and weight, or a dtype is another; the message has both.
+
+    Source: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019; the residual connection is He et al., Deep Residual
+        Learning, 2015.
+
+    Example:
+        >>> add_rmsnorm(torch.tensor([[1.0, 3.0]]), torch.tensor([[0.0, 4.0]]), eps=0.0)
+        (tensor([[0.2000, 1.4000]]), tensor([[1., 7.]]))
+    """
+    return _add_rmsnorm(x, residual, weight, eps)[:2]
+
+
+class RMSNorm(torch.nn.Module):
+    """`rmsnorm` as a module, with the arguments and the state dict of torch.nn.RMSNorm; over the last axis only. eps=None is the
+    machine epsilon of x's dtype, as there."""
+
+    def __init__(self, normalized_shape: int | Sequence[int], eps: float | None = None, elementwise_affine: bool = True,
+                 device: Any = None, dtype: Any = None):  # fmt: skip
+        super().__init__()
+        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        if len(shape) != 1:
+            raise ValueError(f"RMSNorm: normalized_shape is {list(shape)}, only the last axis can be normalised: give one number")
+        self.normalized_shape, self.eps, self.elementwise_affine = shape, eps, elementwise_affine
+        self.register_parameter("weight", torch.nn.Parameter(torch.ones(shape, device=device, dtype=dtype)) if elementwise_affine else None)
+
+    def reset_parameters(self) -> None:
+        if self.weight is not None:
+            torch.nn.init.ones_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[-1:] != self.normalized_shape:
+            raise ValueError(f"RMSNorm: N is {self.normalized_shape[0]} in the module, but x is {list(x.shape)}")
+        return rmsnorm(x, self.weight, torch.finfo(x.dtype).eps if self.eps is None else self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"

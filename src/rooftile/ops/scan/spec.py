@@ -1,0 +1,52 @@
+import torch
+
+from rooftile.core.spec import FLOATS, Arg, Backward, Case, OpSpec, across
+from rooftile.ops.scan.reference import scan, scan_backward
+
+X = Arg("... N")
+REVERSE, EXCLUSIVE = {"reverse": True}, {"exclusive": True}
+
+
+def torch_scan(x, exclusive, reverse):
+    x = x.flip(-1) if reverse else x
+    s = x.cumsum(-1)
+    if exclusive:
+        s = torch.cat([torch.zeros_like(x[..., :1]), s[..., :-1]], -1)
+    return s.flip(-1) if reverse else s
+
+
+SPEC = OpSpec(
+    "scan",
+    scan,
+    args={"x": X},
+    returns={"out": X},
+    cases=(
+        *across(
+            FLOATS,
+            Case({"M": 5, "N": 67}, use=("smoke", "check"), why="primes: a ragged row in a ragged tile of rows"),
+            Case({"M": 0, "N": 8}, why="no rows"),
+            Case({"M": 3, "N": 0}, why="rows of nothing"),
+            Case({"M": 3, "N": 1}, why="one column: a copy"),
+            Case({"M": 3, "N": 1}, params=EXCLUSIVE, why="one column: all zeros"),
+            Case({"...": (2, 3), "N": 128}, params=REVERSE, why="leading axes, a full tile, from the end"),
+            Case({"M": 7, "N": 1025}, params={**EXCLUSIVE, **REVERSE}, why="one column into the next power of two"),
+        ),
+        # Smoke cases are inclusive: an exclusive scan does not read the last column (or the first), and so cannot notice that it is lost.
+        Case({"M": 5, "N": 67}, torch.float32, REVERSE, use=("smoke", "check"), why="the same from the end"),
+        Case({"M": 5, "N": 67}, torch.float32, EXCLUSIVE, why="each element without itself"),
+        Case({"M": 5, "N": 67}, torch.float32, {**EXCLUSIVE, **REVERSE}, why="both switches"),
+        Case({"M": 1, "N": 20011}, torch.float32, why="one long row: several segments, the last tile ragged"),
+        Case({"M": 1, "N": 20011}, torch.bfloat16, {**EXCLUSIVE, **REVERSE}, why="the same from the end, without the element itself"),
+        Case({"M": 2, "N": 12289}, torch.int32, why="integers are exact"),
+        Case({"M": 2, "N": 4099}, torch.int32, {**EXCLUSIVE, **REVERSE}, why="integers from the end"),
+        Case({"M": 1, "N": 2**28}, torch.float32, use=("bench",), why="anchor: one row"),
+        Case({"M": 4096, "N": 65536}, torch.float32, use=("bench",), why="anchor: many long rows"),
+        Case({"M": 4096, "N": 65536}, torch.bfloat16, use=("bench",), why="the same in 16 bits"),
+        Case({"M": 65536, "N": 2048}, torch.float32, use=("bench",), why="short rows"),
+    ),
+    peer=torch_scan,
+    dtypes=(*FLOATS, torch.int32),
+    linear=True,
+    flops=lambda d: d["M"] * d["N"],
+    backward=Backward(scan_backward, grads=("x",), flops=lambda d: d["M"] * d["N"]),
+)

@@ -1,0 +1,35 @@
+from torch import Tensor
+
+from rooftile.core.kernel import Op
+from rooftile.ops.segment_sum.spec import SPEC
+from rooftile.ops.segment_sum.triton_kernels import BACKWARD, FORWARD
+
+_segment_sum = Op(SPEC, *FORWARD, backward=BACKWARD)
+
+
+def segment_sum(x: Tensor, offsets: Tensor) -> Tensor:
+    """out[e] = sum of x[i] over offsets[e] <= i < offsets[e + 1].
+
+    Args:
+        x: [M, ...] float32, bfloat16 or float16, any strides; rows of one segment lie together.
+        offsets: [E + 1] int32 or int64, not decreasing, between 0 and M. Rows before the first and from the last on are in no segment.
+
+    Returns:
+        [E, ...] in x's dtype; an empty segment is zeros. Sums are float32, in one fixed order without atomics: two runs give the same bits.
+        The gradient of a row is its segment's, and zero for a row in none.
+
+    Raises:
+        ValueError: an offset outside x or a segment that ends before it begins, with both numbers (on a CPU; on a GPU, where looking would
+        mean waiting, such a segment is NaN, and while offsets decrease anywhere the others are not defined); no offsets at all; x without
+        axes; another dtype.
+
+    Example:
+        >>> segment_sum(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 2, 2, 3]))
+        tensor([3., 0., 3.])
+    """
+    if x.dim() == 0:
+        raise ValueError("segment_sum: x has 0 axes, needs 1 or more [M, ...]")
+    if x.dim() == 2:
+        return _segment_sum(x, offsets)
+    shape = x.shape[1:]
+    return _segment_sum(x.reshape(x.shape[0], shape.numel()), offsets).reshape(-1 if shape.numel() else offsets.numel() - 1, *shape)

@@ -1,0 +1,53 @@
+"""What the grid cannot say of segment_sum: trailing axes, rows in no segment, offsets that are wrong."""
+
+import pytest
+import torch
+
+from rooftile.ops import segment_sum
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 5), (0,)])
+def test_trailing_axes(shape, device):
+    x = torch.randn(10, *shape, device=device, requires_grad=True)
+    offsets = torch.tensor([0, 4, 4, 9], dtype=torch.int32, device=device)
+    out = segment_sum(x, offsets)
+    expected = torch.stack([x[:4].sum(0), torch.zeros_like(x[0]), x[4:9].sum(0)])
+    torch.testing.assert_close(out, expected)
+    (dx,) = torch.autograd.grad(out, x, torch.ones_like(out))
+    assert torch.equal(dx, torch.ones_like(x).index_fill(0, torch.tensor(9, device=device), 0))
+
+
+def test_float32_sums_of_narrow_numbers():
+    """Ones in bfloat16 would stop at 256."""
+    assert segment_sum(torch.ones(1000, dtype=torch.bfloat16), torch.tensor([0, 1000])) == 1000
+
+
+def test_offsets_of_both_widths():
+    x, offsets = torch.randn(9, 4), torch.tensor([0, 2, 7, 9])
+    assert torch.equal(segment_sum(x, offsets), segment_sum(x, offsets.int()))
+
+
+def test_messages_have_both_numbers():
+    x = torch.zeros(4, 2)
+    with pytest.raises(ValueError, match="an offset is 5, but x has 4 rows"):
+        segment_sum(x, torch.tensor([0, 5]))
+    with pytest.raises(ValueError, match="an offset is -1, but x has 4 rows"):
+        segment_sum(x, torch.tensor([-1, 4]))
+    with pytest.raises(ValueError, match="segment 1 ends at 1, before it begins at 3"):
+        segment_sum(x, torch.tensor([0, 3, 1, 4]))
+    with pytest.raises(ValueError, match="offsets has 0 elements, needs 1 at least"):
+        segment_sum(x, torch.empty(0, dtype=torch.int64))
+    with pytest.raises(ValueError, match="offsets is float32, takes int32, int64"):
+        segment_sum(x, torch.tensor([0.0, 4.0]))
+    with pytest.raises(ValueError, match="x has 0 axes"):
+        segment_sum(torch.tensor(1.0), torch.tensor([0, 1]))
+
+
+@pytest.mark.gpu
+def test_a_segment_that_is_none_is_nan_on_a_gpu():
+    x = torch.ones(8, 3, device="cuda")
+    out = segment_sum(x, torch.tensor([0, 4, 9], device="cuda"))
+    assert torch.equal(out[0], torch.full((3,), 4.0, device="cuda")) and bool(out[1].isnan().all())
