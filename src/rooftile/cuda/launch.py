@@ -1,0 +1,335 @@
+"""Launch a CUDA C++ kernel: on the GPU through the driver, on a CPU through the simulator, or nowhere while launches are recorded.
+
+Host cost is what small shapes are made of, so a launch is one dictionary look-up, one struct.pack of configuration and arguments into a
+prepared buffer and one foreign call with four arguments: cuLaunchKernelEx costs 0.3 us through ctypes, cuLaunchKernel with its eleven 0.45.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rooftile.cuda import compile as compiler
+from rooftile.cuda.source import Function, Source
+
+CTYPE: dict[torch.dtype, str] = {
+    torch.float32: "float",
+    torch.float16: "__half",
+    torch.bfloat16: "__nv_bfloat16",
+    torch.int32: "int",
+    torch.int64: "long long",
+    torch.float64: "double",
+    torch.uint8: "unsigned char",
+    torch.int8: "signed char",
+}
+
+Extent = tuple[int, int, int]
+Simulator = Callable[[Source, Function, Extent, Extent, Sequence[Tensor | int | float], int], None]
+
+simulator: Simulator | None = None  # takes launches on CPU tensors while it is set
+_recorder: Callable[[Launch], None] | None = None  # takes every launch while it is set
+
+MAX_GRID = (2**31 - 1, 65535, 65535)
+MAX_BLOCK = (1024, 1024, 64)
+MAX_THREADS = 1024
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What was launched, for those who only want to know."""
+
+    source: Source
+    instance: str
+    grid: Extent
+    block: Extent
+    shared: int
+
+
+@contextmanager
+def recording() -> Iterator[list[Launch]]:
+    """Inside, launches are checked and listed and nothing runs, whatever the tensors' device."""
+    global _recorder
+    seen: list[Launch] = []
+    before, _recorder = _recorder, seen.append
+    try:
+        yield seen
+    finally:
+        _recorder = before
+
+
+def off_gpu(x: Tensor) -> str | None:
+    """Why CUDA C++ cannot run on this tensor's device, or None."""
+    if _recorder is not None:
+        return None
+    if x.is_cuda:
+        return compiler.missing()
+    if simulator is not None and x.device.type == "cpu":
+        return None
+    return f"it needs a CUDA device or the simulator, the tensor is on {x.device}"
+
+
+def launch(
+    source: Source, instance: str, grid: int | tuple[int, ...], block: int | tuple[int, ...], *arguments: Any, shared: int = 0
+) -> None:
+    """Launch `instance` ("add", "softmax<__half, 256>") of `source` on torch's current stream of the arguments' device.
+
+    arguments are Tensors and Python numbers in the order of the function's parameters: a Tensor where it has a pointer (its dtype must
+    be what is pointed to), a number where it has a scalar. shared is dynamic shared memory in bytes. An empty grid launches nothing.
+    Nothing waits for the kernel; the call can be captured in a CUDA graph.
+    """
+    grid3 = (grid, 1, 1) if type(grid) is int else _extent(grid)
+    block3 = (block, 1, 1) if type(block) is int else _extent(block)
+    x, y, z = grid3
+    if x == 0 or y == 0 or z == 0:
+        return
+    bx, by, bz = block3
+    if not (0 < x <= 2147483647 and 0 < y <= 65535 and 0 < z <= 65535 and 0 < bx * by * bz <= 1024 and bz <= 64):
+        raise _too_large(source, instance, grid3, block3)
+    try:
+        device = arguments[0].get_device()
+    except (AttributeError, IndexError):
+        device = next((a.get_device() for a in arguments if isinstance(a, Tensor)), -1)
+    if device < 0 or _recorder is not None:
+        _elsewhere(source, instance, grid3, block3, arguments, shared)
+        return
+    if device != torch._C._cuda_getDevice():
+        with torch.cuda.device(device):
+            launch(source, instance, grid, block, *arguments, shared=shared)
+        return
+    entry = _entries.get((id(source), instance, device))
+    if entry is None:
+        entry = _entries[id(source), instance, device] = Entry(source, instance, device)
+    entry.launch(x, y, z, bx, by, bz, shared, torch._C._cuda_getCurrentRawStream(device), arguments)
+
+
+def _elsewhere(source: Source, instance: str, grid: Extent, block: Extent, arguments: Sequence[Any], shared: int) -> None:
+    function = _function(source, instance)
+    _check(function, arguments)
+    if _recorder is not None:
+        _recorder(Launch(source, function.instance, grid, block, shared))
+        return
+    place = next((a.device for a in arguments if isinstance(a, Tensor)), None)
+    if place is None or place.type != "cpu":
+        raise RuntimeError(f"{function.name} in {source.path.name} was launched on {place or 'no tensor'}; it runs on CUDA tensors")
+    if simulator is None:
+        raise RuntimeError(f"{function.name} in {source.path.name} was launched on a CPU tensor, and no simulator is active")
+    simulator(source, function, grid, block, arguments, shared)
+
+
+@functools.lru_cache(4096)
+def _function(source: Source, instance: str) -> Function:
+    return source.function(instance)
+
+
+# ---- arguments -----------------------------------------------------------------------------------------------------------
+
+SCALARS = {
+    "bool": "?", "char": "b", "signed char": "b", "unsigned char": "B", "short": "h", "unsigned short": "H",
+    "int": "i", "unsigned": "I", "unsigned int": "I", "long": "q", "unsigned long": "Q", "long long": "q", "unsigned long long": "Q",
+    "int8_t": "b", "uint8_t": "B", "int16_t": "h", "uint16_t": "H", "int32_t": "i", "uint32_t": "I", "int64_t": "q", "uint64_t": "Q",
+    "size_t": "Q", "__half": "e", "half": "e", "float": "f", "double": "d",
+}  # fmt: skip
+_POINTED = {
+    "?": (torch.bool,), "b": (torch.int8,), "B": (torch.uint8, torch.bool), "h": (torch.int16,), "H": (torch.uint16, torch.int16),
+    "i": (torch.int32,), "I": (torch.uint32, torch.int32), "q": (torch.int64,), "Q": (torch.uint64, torch.int64),
+    "e": (torch.float16,), "f": (torch.float32,), "d": (torch.float64,),
+}  # fmt: skip
+
+
+def _accepted(pointee: str) -> tuple[torch.dtype, ...]:
+    """The dtypes a pointer to this type takes; of a type that is no element's (void, uint4, a struct) any, and so an empty tuple."""
+    if pointee in ("__nv_bfloat16", "nv_bfloat16"):
+        return (torch.bfloat16,)
+    return _POINTED[SCALARS[pointee]] if pointee in SCALARS else ()
+
+
+_ANY = frozenset(v for v in vars(torch).values() if isinstance(v, torch.dtype))
+
+
+def _check(function: Function, arguments: Sequence[Any]) -> None:
+    """ValueError with what is wanted and what came, for the first argument that does not fit."""
+    parameters = function.parameters
+    if len(arguments) != len(parameters):
+        raise ValueError(f"{function} takes {len(parameters)} arguments, got {len(arguments)}")
+    first: Tensor | None = None
+    for p, a in zip(parameters, arguments):
+        if p.pointer:
+            if not isinstance(a, Tensor):
+                raise ValueError(f"{function.instance}: {p.name} is {p.type}*, wants a tensor, got {type(a).__name__}")
+            accepted = _accepted(p.type)
+            if accepted and a.dtype not in accepted:
+                wanted = " or ".join(str(t).removeprefix("torch.") for t in accepted)
+                raise ValueError(f"{function.instance}: {p.name} is {p.type}*, wants {wanted}, got {str(a.dtype).removeprefix('torch.')}")
+            first = a if first is None else first
+            if a.device != first.device:
+                raise ValueError(f"{function.instance}: {p.name} is on {a.device}, the tensor before it on {first.device}")
+            continue
+        if isinstance(a, Tensor) or not isinstance(a, (int, float)):
+            raise ValueError(f"{function.instance}: {p.name} is {p.type}, wants a number, got {type(a).__name__}")
+        code = SCALARS.get(p.type)
+        if code is None:
+            raise ValueError(
+                f"{function.instance}: {p.name} is {p.type}, which a Python number cannot be passed as; there are {', '.join(SCALARS)}"
+            )
+        try:
+            struct.pack(code, a)
+        except (struct.error, OverflowError):
+            limits = "" if code in "efd?" else f" of {_least(code)} to {_most(code)}"
+            raise ValueError(f"{function.instance}: {p.name} is {p.type}, wants a number{limits}, got {a!r}") from None
+
+
+def _least(code: str) -> int:
+    return 0 if code.isupper() else -(1 << 8 * struct.calcsize(code) - 1)
+
+
+def _most(code: str) -> int:
+    return (1 << 8 * struct.calcsize(code) - code.islower()) - 1
+
+
+def _extent(given: tuple[int, ...]) -> Extent:
+    if not isinstance(given, (tuple, list)) or not 1 <= len(given) <= 3 or not all(isinstance(n, int) for n in given):
+        raise ValueError(f"a grid or a block is a whole number or one to three of them, got {given!r}")
+    x, y, z = (*given, 1, 1)[:3]
+    return x, y, z
+
+
+def _too_large(source: Source, instance: str, grid: Extent, block: Extent) -> ValueError:
+    where = f"{instance} in {source.path.name}"
+    for what, extent, limits in (("grid", grid, MAX_GRID), ("block", block, MAX_BLOCK)):
+        for axis, n, limit in zip("xyz", extent, limits):
+            if n > limit or n < (0 if what == "grid" else 1):
+                return ValueError(f"{where}: {what}.{axis} is {n}, it must be from {0 if what == 'grid' else 1} to {limit}")
+    return ValueError(
+        f"{where}: a block of {' x '.join(map(str, block))} has {block[0] * block[1] * block[2]} threads, at most {MAX_THREADS}"
+    )
+
+
+# ---- the GPU -------------------------------------------------------------------------------------------------------------
+
+_entries: dict[tuple[int, str, int], Entry] = {}  # an entry holds its source, so that the id stays its own
+
+# CUlaunchConfig: three sizes of the grid, three of the block, dynamic shared memory, stream, attributes, their number; then the arguments
+_CONFIG = "7IPPI4x"
+_INVALID_CONTEXT = 201
+_STATIC, _DYNAMIC = 1, 8  # CUfunction_attribute: bytes of static shared memory, most bytes of dynamic
+_WITHOUT_ASKING = 48 * 1024  # shared memory a block may have before the function's attribute is raised
+
+
+class Entry:
+    """One instance, loaded on one device, with what its launches need made ready."""
+
+    def __init__(self, source: Source, instance: str, device: int):
+        properties = torch.cuda.get_device_properties(device)
+        function = _function(source, instance)
+        made = compiler.compiled(source, instance, compiler.architecture(properties.major, properties.minor))
+        self.source, self.parsed, self.device = source, function, device
+        self.function = ctypes.c_void_p(_load(made, function))
+        self.static = _attribute(self.function, _STATIC, function)
+        self.dynamic = max(0, _WITHOUT_ASKING - self.static)  # bytes a launch may ask for as things stand
+        self.most = properties.shared_memory_per_block_optin - self.static
+        self.wants = [(_accepted(p.type) or _ANY) if p.pointer else None for p in function.parameters]
+        codes = ["P" if p.pointer else SCALARS.get(p.type, "") for p in function.parameters]
+        if "" in codes:
+            p = function.parameters[codes.index("")]
+            raise ValueError(f"{instance}: {p.name} is {p.type}, which a Python number cannot be passed as; there are {', '.join(SCALARS)}")
+        self.layout = struct.Struct(_CONFIG + "".join(codes))
+        # where each argument lies in the buffer: a field begins at the next multiple of its own size
+        self.offsets = [struct.calcsize(_CONFIG + "".join(codes[:i]) + "0" + c) for i, c in enumerate(codes)]
+        self.free: list[tuple[Any, Any, Any]] = []  # buffers nobody packs; list.pop and append are atomic, so threads never share one
+        self.call = _driver().cuLaunchKernelEx
+
+    def launch(self, x: int, y: int, z: int, bx: int, by: int, bz: int, shared: int, stream: int, arguments: Sequence[Any]) -> None:
+        if shared > self.dynamic:
+            self._allow(shared)
+        device = self.device
+        try:
+            values = [
+                a if want is None else a.data_ptr() if a.dtype in want and a.get_device() == device else self._refuse(arguments)
+                for want, a in zip(self.wants, arguments, strict=True)
+            ]
+            buffer = self.free.pop() if self.free else self._buffer()
+            self.layout.pack_into(buffer[0], 0, x, y, z, bx, by, bz, shared, stream, 0, 0, *values)
+        except (AttributeError, TypeError, ValueError, OverflowError, struct.error):
+            _check(self.parsed, arguments)
+            raise
+        status = self.call(buffer[1], self.function, buffer[2], None)
+        self.free.append(buffer)
+        if status:
+            self._failed(status, (x, y, z, bx, by, bz, shared, stream), arguments)
+
+    def _buffer(self) -> tuple[Any, Any, Any]:
+        memory = ctypes.create_string_buffer(self.layout.size)
+        start = ctypes.addressof(memory)
+        arguments = (ctypes.c_void_p * len(self.offsets))(*(start + o for o in self.offsets))
+        return memory, ctypes.c_void_p(start), arguments
+
+    def _refuse(self, arguments: Sequence[Any]) -> int:
+        _check(self.parsed, arguments)
+        raise ValueError(f"{self.parsed.instance}: every tensor must be on cuda:{self.device}")
+
+    def _allow(self, shared: int) -> None:
+        if shared > self.most:
+            raise ValueError(
+                f"{self.parsed.instance} in {self.source.path.name} asks for {shared} bytes of dynamic shared memory; "
+                f"cuda:{self.device} has {self.most} for it ({self.static} more are static)"
+            )
+        _succeed(_driver().cuFuncSetAttribute(self.function, _DYNAMIC, shared), self.parsed)
+        self.dynamic = shared
+
+    def _failed(self, status: int, how: tuple[int, ...], arguments: Sequence[Any]) -> None:
+        """A thread that has never used CUDA has no context yet; setting the device makes one current. Nothing else is tried twice."""
+        if status == _INVALID_CONTEXT and not _has_context():
+            torch.cuda.set_device(self.device)
+            if _has_context():
+                self.launch(*how, arguments)
+                return
+        _succeed(status, self.parsed)
+
+
+@functools.cache
+def _driver() -> Any:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def _load(made: compiler.Compiled, function: Function) -> int:
+    """The CUfunction. Loading is allowed while a graph is captured on this thread, as the relaxed mode says that it touches no stream."""
+    torch.cuda.current_stream().query()  # the device's context is there and current
+    driver, module, found = _driver(), ctypes.c_void_p(), ctypes.c_void_p()
+    mode = ctypes.c_int(2)  # CU_STREAM_CAPTURE_MODE_RELAXED
+    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    try:
+        _succeed(driver.cuModuleLoadData(ctypes.byref(module), made.cubin), function)
+        _succeed(driver.cuModuleGetFunction(ctypes.byref(found), module, made.symbol.encode()), function)
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    assert found.value is not None
+    return found.value
+
+
+def _attribute(handle: Any, which: int, function: Function) -> int:
+    value = ctypes.c_int()
+    _succeed(_driver().cuFuncGetAttribute(ctypes.byref(value), which, handle), function)
+    return value.value
+
+
+def _has_context() -> bool:
+    context = ctypes.c_void_p()
+    _driver().cuCtxGetCurrent(ctypes.byref(context))
+    return context.value is not None
+
+
+def _succeed(status: int, function: Function) -> None:
+    if status:
+        name, text = ctypes.c_char_p(), ctypes.c_char_p()
+        _driver().cuGetErrorName(status, ctypes.byref(name))
+        _driver().cuGetErrorString(status, ctypes.byref(text))
+        said = f"{(name.value or b'').decode()} ({(text.value or b'').decode()})"
+        raise RuntimeError(f"{function.instance} at line {function.line}: the CUDA driver says {said}")
