@@ -73,9 +73,9 @@ def architecture(major: int, minor: int) -> str:
 
 def known_architecture(name: str) -> str:
     """`name` where NVRTC compiles for it and we support it, else a sentence with those that are."""
+    _toolchain()
     from cuda.bindings import nvrtc
 
-    _toolchain()
     status, numbers = nvrtc.nvrtcGetSupportedArchs()
     assert int(status) == 0, status
     names = [f"sm_{n}{a}" for n in numbers if n >= OLDEST for a in (["", "a"] if n >= 90 else [""])]

@@ -106,12 +106,14 @@ def launch(
         return
     entry = _entries.get((id(source), instance, device))
     if entry is None:
+        if len(_entries) >= 8192:  # sources made anew for every call must not fill the memory
+            _entries.clear()
         entry = _entries[id(source), instance, device] = Entry(source, instance, device)
     entry.launch(x, y, z, bx, by, bz, shared, torch._C._cuda_getCurrentRawStream(device), arguments)
 
 
 def _elsewhere(source: Source, instance: str, grid: Extent, block: Extent, arguments: Sequence[Any], shared: int) -> None:
-    function = _function(source, instance)
+    function = source.function(instance)
     _check(function, arguments)
     if _recorder is not None:
         _recorder(Launch(source, function.instance, grid, block, shared))
@@ -122,11 +124,6 @@ def _elsewhere(source: Source, instance: str, grid: Extent, block: Extent, argum
     if simulator is None:
         raise RuntimeError(f"{function.name} in {source.path.name} was launched on a CPU tensor, and no simulator is active")
     simulator(source, function, grid, block, arguments, shared)
-
-
-@functools.lru_cache(4096)
-def _function(source: Source, instance: str) -> Function:
-    return source.function(instance)
 
 
 # ---- arguments -----------------------------------------------------------------------------------------------------------
@@ -194,7 +191,7 @@ def _most(code: str) -> int:
     return (1 << 8 * struct.calcsize(code) - code.islower()) - 1
 
 
-def _extent(given: tuple[int, ...]) -> Extent:
+def _extent(given: int | tuple[int, ...]) -> Extent:
     if not isinstance(given, (tuple, list)) or not 1 <= len(given) <= 3 or not all(isinstance(n, int) for n in given):
         raise ValueError(f"a grid or a block is a whole number or one to three of them, got {given!r}")
     x, y, z = (*given, 1, 1)[:3]
@@ -219,7 +216,8 @@ _entries: dict[tuple[int, str, int], Entry] = {}  # an entry holds its source, s
 # CUlaunchConfig: three sizes of the grid, three of the block, dynamic shared memory, stream, attributes, their number; then the arguments
 _CONFIG = "7IPPI4x"
 _INVALID_CONTEXT = 201
-_STATIC, _DYNAMIC = 1, 8  # CUfunction_attribute: bytes of static shared memory, most bytes of dynamic
+_THREADS, _STATIC, _DYNAMIC = 0, 1, 8  # CUfunction_attribute: most threads a block, bytes of static shared memory, most bytes of dynamic
+_SHARED_AT_MOST = 97  # CUdevice_attribute: shared memory of a block, for who asks
 _WITHOUT_ASKING = 48 * 1024  # shared memory a block may have before the function's attribute is raised
 
 
@@ -227,14 +225,14 @@ class Entry:
     """One instance, loaded on one device, with what its launches need made ready."""
 
     def __init__(self, source: Source, instance: str, device: int):
-        properties = torch.cuda.get_device_properties(device)
-        function = _function(source, instance)
-        made = compiler.compiled(source, instance, compiler.architecture(properties.major, properties.minor))
+        major, minor = torch.cuda.get_device_capability(device)
+        function = source.function(instance)
+        made = compiler.compiled(source, instance, compiler.architecture(major, minor))
         self.source, self.parsed, self.device = source, function, device
-        self.function = ctypes.c_void_p(_load(made, function))
+        self.function = ctypes.c_void_p(_load(made, function, device))
         self.static = _attribute(self.function, _STATIC, function)
         self.dynamic = max(0, _WITHOUT_ASKING - self.static)  # bytes a launch may ask for as things stand
-        self.most = properties.shared_memory_per_block_optin - self.static
+        self.most = _shared_memory(device) - self.static
         self.wants = [(_accepted(p.type) or _ANY) if p.pointer else None for p in function.parameters]
         codes = ["P" if p.pointer else SCALARS.get(p.type, "") for p in function.parameters]
         if "" in codes:
@@ -255,7 +253,10 @@ class Entry:
                 a if want is None else a.data_ptr() if a.dtype in want and a.get_device() == device else self._refuse(arguments)
                 for want, a in zip(self.wants, arguments, strict=True)
             ]
-            buffer = self.free.pop() if self.free else self._buffer()
+            try:
+                buffer = self.free.pop()
+            except IndexError:
+                buffer = self._buffer()
             self.layout.pack_into(buffer[0], 0, x, y, z, bx, by, bz, shared, stream, 0, 0, *values)
         except (AttributeError, TypeError, ValueError, OverflowError, struct.error):
             _check(self.parsed, arguments)
@@ -284,13 +285,17 @@ class Entry:
         _succeed(_driver().cuFuncSetAttribute(self.function, _DYNAMIC, shared), self.parsed)
         self.dynamic = shared
 
-    def _failed(self, status: int, how: tuple[int, ...], arguments: Sequence[Any]) -> None:
-        """A thread that has never used CUDA has no context yet; setting the device makes one current. Nothing else is tried twice."""
-        if status == _INVALID_CONTEXT and not _has_context():
-            torch.cuda.set_device(self.device)
-            if _has_context():
-                self.launch(*how, arguments)
-                return
+    def _failed(self, status: int, how: Sequence[int], arguments: Sequence[Any]) -> None:
+        """A thread that has never used CUDA has no context yet, and gets the device's. Nothing else is tried twice."""
+        if status == _INVALID_CONTEXT and _adopt(self.device):
+            x, y, z, bx, by, bz, shared, stream = how
+            self.launch(x, y, z, bx, by, bz, shared, stream, arguments)
+            return
+        threads, most = how[3] * how[4] * how[5], _attribute(self.function, _THREADS, self.parsed)
+        if threads > most:
+            raise ValueError(
+                f"{self.parsed.instance} in {self.source.path.name}: a block has {threads} threads, its registers leave room for {most}"
+            )
         _succeed(status, self.parsed)
 
 
@@ -299,9 +304,9 @@ def _driver() -> Any:
     return ctypes.CDLL("libcuda.so.1")
 
 
-def _load(made: compiler.Compiled, function: Function) -> int:
+def _load(made: compiler.Compiled, function: Function, device: int) -> int:
     """The CUfunction. Loading is allowed while a graph is captured on this thread, as the relaxed mode says that it touches no stream."""
-    torch.cuda.current_stream().query()  # the device's context is there and current
+    _adopt(device)
     driver, module, found = _driver(), ctypes.c_void_p(), ctypes.c_void_p()
     mode = ctypes.c_int(2)  # CU_STREAM_CAPTURE_MODE_RELAXED
     driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
@@ -320,10 +325,26 @@ def _attribute(handle: Any, which: int, function: Function) -> int:
     return value.value
 
 
-def _has_context() -> bool:
-    context = ctypes.c_void_p()
-    _driver().cuCtxGetCurrent(ctypes.byref(context))
-    return context.value is not None
+def _adopt(device: int) -> bool:
+    """Make the device's primary context, which is PyTorch's, current on this thread if it has none; whether there was need."""
+    driver, context = _driver(), ctypes.c_void_p()
+    driver.cuCtxGetCurrent(ctypes.byref(context))
+    if context.value is not None:
+        return False
+    status = driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), _handle(device)) or driver.cuCtxSetCurrent(context)
+    return status == 0
+
+
+def _handle(device: int) -> Any:
+    handle = ctypes.c_int()
+    _driver().cuDeviceGet(ctypes.byref(handle), device)
+    return handle
+
+
+def _shared_memory(device: int) -> int:
+    most = ctypes.c_int()
+    _driver().cuDeviceGetAttribute(ctypes.byref(most), _SHARED_AT_MOST, _handle(device))
+    return most.value
 
 
 def _succeed(status: int, function: Function) -> None:

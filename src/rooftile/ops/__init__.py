@@ -1,6 +1,7 @@
 """The operators: one folder each, one line here."""
 
 from rooftile.ops.adamw.api import AdamW, adamw
+from rooftile.ops.array_increment.api import array_increment
 from rooftile.ops.attention.api import attention
 from rooftile.ops.cross_entropy.api import CrossEntropyLoss, cross_entropy
 from rooftile.ops.dropout.api import Dropout, dropout
@@ -22,6 +23,7 @@ __all__ = [
     "Softmax",
     "adamw",
     "add_layernorm",
+    "array_increment",
     "attention",
     "cross_entropy",
     "dropout",
