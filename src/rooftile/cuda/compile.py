@@ -180,7 +180,7 @@ def _used(log: str, symbol: str) -> tuple[int, int, int]:
 
 
 def _explain(source: Source, instance: str, arch: str, log: str) -> str:
-    log = log.partition("compilation log:")[2].strip() or log
+    log = (log.partition("compilation log:")[2] or log).strip("\0 \n")
     what = f"{instance} does not compile for {arch}"
     errors = re.findall(r"^(.*?)\((\d+)\): (?:catastrophic )?error: (.*)$", log, re.M)
     if not errors:
