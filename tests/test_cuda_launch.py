@@ -108,7 +108,10 @@ def arguments(n=3):
 
 
 def go(entry, args, shared=0, block=(64, 2, 1)):
-    entry.launch(5, 6, 7, *block, shared, 99, args)
+    try:
+        entry.go(5, 6, 7, *block, shared, 99, *args)
+    except (AttributeError, TypeError, OverflowError, struct.error):  # as launch does
+        entry.diagnose(args)
 
 
 def test_every_argument_reaches_the_driver_as_its_parameter_is_declared(entry, driver):
