@@ -28,7 +28,7 @@ def main() -> None:
     try:
         app()
     except (Unavailable, ValueError, FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
-        err.print(f"rooftile: {error}", style="bold red", highlight=False, markup=False)
+        err.print(f"rooftile: {error}", style="bold red", highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)
 
 
@@ -169,7 +169,10 @@ def build(
         out.print(table)
         new = [r.seconds for r in rows if not r.cached and not r.fault]
         mean = f", {sum(new) / len(new):.3f} s each" if new else ""
-        out.print(f"{len(rows)} instances for {rows[0].arch if rows else 'no device'}: {len(new)} compiled{mean}", highlight=False)
+        out.print(f"{len(rows)} instances, {len(new)} compiled now{mean}", highlight=False)
+        for r in rows:
+            if r.fault:
+                out.print(f"[red]fault[/] {r.op} {r.kernel} {r.file} {r.instance}: {r.fault}", highlight=False, soft_wrap=True)
     if any(r.fault for r in rows):
         raise typer.Exit(1)
 

@@ -89,7 +89,7 @@ def known_architecture(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Toolchain:
-    version: str  # of NVRTC
+    version: str  # of NVRTC and of the headers
     headers: str  # the folder with cuda_fp16.h
 
 
@@ -130,7 +130,9 @@ def _find_toolchain() -> _Toolchain | str:
         return f"CUDA's headers cannot be found ({_first_line(error)}): pip install nvidia-cuda-runtime"
     if headers is None or not (Path(headers) / "cuda_fp16.h").is_file():
         return f"CUDA's headers are not installed: pip install 'nvidia-cuda-runtime=={major}.{minor}.*'"
-    return _Toolchain(f"{major}.{minor}", headers)
+    with open(Path(headers) / "cuda.h", encoding="utf-8") as file:  # the headers may be another release's than NVRTC
+        release = re.search(r"#define CUDA_VERSION (\d+)", file.read(1 << 16))
+    return _Toolchain(f"{major}.{minor}, headers {release[1] if release else 'of no release'}", headers)
 
 
 def _installed(module: str) -> bool:

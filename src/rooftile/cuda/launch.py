@@ -70,10 +70,21 @@ def off_gpu(x: Tensor) -> str | None:
     if _recorder is not None:
         return None
     if x.is_cuda:
-        return compiler.missing()
+        return compiler.missing() or _too_old(x.device)
     if simulator is not None and x.device.type == "cpu":
         return None
     return f"it needs a CUDA device or the simulator, the tensor is on {x.device}"
+
+
+@functools.lru_cache
+def _too_old(device: torch.device) -> str | None:
+    if not torch.cuda.is_available():  # a device that is only imagined
+        return None
+    try:
+        compiler.architecture(*torch.cuda.get_device_capability(device))
+    except compiler.Unavailable as error:
+        return str(error)
+    return None
 
 
 def launch(
