@@ -257,3 +257,97 @@ def test_every_ctype_takes_its_dtype(tmp_path):
             with pytest.raises(ValueError, match="wants"):
                 launcher.launch(source, f"k<{name}>", 1, 1, torch.zeros(1, dtype=torch.complex64))
     assert len(seen) == len(launcher.CTYPE)
+
+
+# ---- on the GPU ----------------------------------------------------------------------------------------------------------
+
+REAL = """
+__global__ void add(float* gOut, const float* gX, float value, long long N) {
+  const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+  if (i < N) gOut[i] = gX[i] + value;
+}
+__global__ void spin(float* gOut, long long cycles) {
+  const long long start = clock64();
+  while (clock64() - start < cycles) { }
+  gOut[0] = 7.0f;
+}
+__global__ void turn(float* gOut, const float* gX, int N) {
+  extern __shared__ float sX[];
+  for (int i = threadIdx.x; i < N; i += blockDim.x) sX[i] = gX[i];
+  __syncthreads();
+  for (int i = threadIdx.x; i < N; i += blockDim.x) gOut[i] = sX[N - 1 - i];
+}
+"""
+
+
+@pytest.fixture
+def real(tmp_path):
+    (tmp_path / "real.cu").write_text(REAL)
+    return Source(tmp_path / "real.cu")
+
+
+@pytest.mark.gpu
+def test_gpu_a_graph_takes_launches_even_the_first(real):
+    x, out = torch.randn(1000, device="cuda"), torch.zeros(1000, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        launcher.launch(real, "add", 4, 256, out, x, 1.5, 1000)
+    assert bool((out == 0).all())  # captured, not run
+    x.copy_(torch.randn(1000, device="cuda"))
+    graph.replay()
+    torch.testing.assert_close(out, x + 1.5)
+
+
+@pytest.mark.gpu
+def test_gpu_launches_go_to_the_current_stream_and_wait_for_nothing(real):
+    out, other = torch.zeros(1, device="cuda"), torch.zeros(1, device="cuda")
+    launcher.launch(real, "spin", 1, 1, out, 1)  # loaded
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        launcher.launch(real, "spin", 1, 1, out, 1_000_000_000)  # half a second
+    launcher.launch(real, "add", 1, 1, other, other, 1.0, 1)
+    torch.cuda.current_stream().synchronize()
+    assert not side.query() and other.item() == 1
+    side.synchronize()
+    assert out.item() == 7
+
+
+@pytest.mark.gpu
+def test_gpu_a_fresh_thread_launches(real):
+    x, out, faults = torch.ones(8, device="cuda"), torch.zeros(8, device="cuda"), []
+
+    def work():
+        try:
+            launcher.launch(real, "add", 1, 32, out, x, 1.0, 8)
+        except Exception as error:
+            faults.append(error)
+
+    for _ in range(2):  # the first loads, the second only launches
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    torch.cuda.synchronize()
+    assert faults == [] and out.tolist() == [2.0] * 8
+
+
+@pytest.mark.gpu
+def test_gpu_shared_memory_up_to_the_device_and_no_further(real):
+    most = 227 * 1024 if torch.cuda.get_device_capability() == (9, 0) else 99 * 1024
+    n = most // 4
+    x, out = torch.randn(n, device="cuda"), torch.zeros(n, device="cuda")
+    launcher.launch(real, "turn", 1, 256, out, x, n, shared=4 * n)
+    assert torch.equal(out, x.flip(0))
+    with pytest.raises(ValueError, match=r"asks for \d+ bytes of dynamic shared memory; cuda:0 has \d+ for it"):
+        launcher.launch(real, "turn", 1, 256, out, x, n, shared=256 * 1024)
+    with pytest.raises(ValueError, match="gX is on cpu"):
+        launcher.launch(real, "turn", 1, 256, out, x.cpu(), n, shared=4 * n)
+
+
+@pytest.mark.gpu
+def test_gpu_another_current_device(real):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two CUDA devices")
+    x, out = torch.ones(8, device="cuda:1"), torch.zeros(8, device="cuda:1")
+    launcher.launch(real, "add", 1, 32, out, x, 1.0, 8)
+    assert torch.cuda.current_device() == 0 and out.tolist() == [2.0] * 8
