@@ -47,6 +47,8 @@ def test_check_counts():
         (["check", "softmax", "--kernel", "tritan"], "did you mean triton?"),
         (["check", "--device", "tpu"], "no device is called 'tpu'"),
         (["bench", "--against", "torhc", "--device", "cpu"], "did you mean torch?"),
+        (["build", "vectoradd"], "did you mean vector_add?"),
+        (["build", "--arch", "sm_75"], "'sm_75' is none that CUDA C++ is compiled for here; there are sm_80"),
         (["records", "--folder", "nowhere"], "nowhere is no folder of records"),
     ],
 )

@@ -16,7 +16,7 @@ def test_a_library_computes_an_operator_there_is(library, op):
 
 @pytest.mark.skipif(importlib.util.find_spec("liger_kernel") is not None, reason="Liger is installed here")
 def test_a_library_that_is_missing_is_a_sentence():
-    with pytest.raises(RuntimeError, match="liger_kernel.ops.softmax cannot be imported .*pip install liger-kernel"):
+    with pytest.raises(RuntimeError, match=r"liger_kernel\.ops\.softmax cannot be imported .*pip install liger-kernel"):
         peers.function("liger", OPS["softmax"].spec)(torch.ones(2, 2))
 
 

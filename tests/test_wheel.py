@@ -20,4 +20,5 @@ def test_the_built_wheel_is_whole(tmp_path):
     }
     wanted |= {"rooftile/py.typed"}
     assert wanted <= inside, sorted(wanted - inside)
+    assert "rooftile/ops/vector_add/cuda/v3_vector.cu" in inside  # CUDA C++ is compiled on the user's machine, from these
     assert any(n.endswith("LICENSE") for n in inside)

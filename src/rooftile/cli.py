@@ -13,6 +13,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from rooftile.cuda.compile import Unavailable
+
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
                   help="The transformer's GPU kernels, and the workbench that proves them.")  # fmt: skip
 out, err = Console(), Console(stderr=True)
@@ -25,8 +27,8 @@ def main() -> None:
     """A wrong input is the user's to mend: a sentence, exit code 2, no traceback."""
     try:
         app()
-    except (ValueError, FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
-        err.print(f"rooftile: {error}", style="bold red", highlight=False, markup=False)
+    except (Unavailable, ValueError, FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
+        err.print(f"rooftile: {error}", style="bold red", highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)
 
 
@@ -140,6 +142,41 @@ def tune(
     else:
         for r in records:
             out.print(f"{r.op} {r.case}: [green]{r.kernel}[/] {r.config or ''} {r.us[1] if r.us else 0:.1f} us", highlight=False)
+
+
+@app.command()
+def build(
+    ops: Ops = None,
+    arch: Annotated[str, typer.Option(help="sm_80, sm_90a, sm_100a, ...; this machine's device, or sm_90a where there is none.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Compile every CUDA C++ kernel ahead of time into the cache and hold it to its limits. Needs neither a GPU nor a compiler."""
+    from rooftile.workbench import build as b
+
+    rows = b.build(ops or [], arch)
+    if as_json:
+        _say([r.json() for r in rows])
+    else:
+        table = Table("operator", "kernel", "instance", "registers", "spills", "shared", "seconds", "")
+        for r in rows:
+            took = "kept" if r.cached else f"{r.seconds:.3f}"
+            table.add_row(
+                r.op,
+                r.kernel,
+                f"{r.file} {r.instance}",
+                *map(str, (r.registers, r.spill_bytes, r.shared_bytes)),
+                took,
+                f"[red]{r.fault}[/]",
+            )
+        out.print(table)
+        new = [r.seconds for r in rows if not r.cached and not r.fault]
+        mean = f", {sum(new) / len(new):.3f} s each" if new else ""
+        out.print(f"{len(rows)} instances, {len(new)} compiled now{mean}", highlight=False)
+        for r in rows:
+            if r.fault:
+                out.print(f"[red]fault[/] {r.op} {r.kernel} {r.file} {r.instance}: {r.fault}", highlight=False, soft_wrap=True)
+    if any(r.fault for r in rows):
+        raise typer.Exit(1)
 
 
 @app.command()

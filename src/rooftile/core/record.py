@@ -191,7 +191,7 @@ def _reachable(module: str, within: tuple[str, ...]) -> set[str]:
     todo, seen = [module], set[str]()
     while todo:
         name = todo.pop()
-        if name in seen or _origin(name) is None:
+        if name in seen or name.endswith(".spec") or _origin(name) is None:  # a declaration compiles into nothing
             continue
         seen.add(name)
         for node in ast.walk(ast.parse(Path(_origin(name)).read_text(encoding="utf-8"))):
@@ -201,7 +201,7 @@ def _reachable(module: str, within: tuple[str, ...]) -> set[str]:
             elif isinstance(node, ast.Import):
                 found = [a.name for a in node.names]
             todo += [f for f in found if f.startswith(within)]
-    return {n for n in seen if not n.endswith((".spec",))}
+    return seen
 
 
 @functools.lru_cache

@@ -174,8 +174,10 @@ class OpSpec:
             )
             for n, *_ in b.groups
         }
-        return OpSpec(f"{self.name}_backward", b.reference, args, returns, self.cases, flops=b.flops, moved=b.moved, tolerance=b.tolerance,
-                      dtypes=self.dtypes, families=self.families, linear=self.linear, forward=self)  # fmt: skip
+        cases = tuple(c for c in self.cases if c.dtype.is_floating_point)  # whole numbers have no gradient
+        dtypes = tuple(t for t in self.dtypes if t.is_floating_point)
+        return OpSpec(f"{self.name}_backward", b.reference, args, returns, cases, flops=b.flops, moved=b.moved, tolerance=b.tolerance,
+                      dtypes=dtypes, families=self.families, linear=self.linear, forward=self)  # fmt: skip
 
     def complete(self, args: Sequence[Any], kwargs: Mapping[str, Any] = {}) -> dict[str, Any]:
         bound = self.signature.bind(*args, **kwargs)

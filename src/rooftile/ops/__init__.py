@@ -1,6 +1,7 @@
 """The operators: one folder each, one line here."""
 
 from rooftile.ops.adamw.api import AdamW, adamw
+from rooftile.ops.array_increment.api import array_increment
 from rooftile.ops.attention.api import attention
 from rooftile.ops.cross_entropy.api import CrossEntropyLoss, cross_entropy
 from rooftile.ops.dropout.api import Dropout, dropout
@@ -30,6 +31,7 @@ __all__ = [
     "adamw",
     "add_layernorm",
     "add_rmsnorm",
+    "array_increment",
     "attention",
     "cross_entropy",
     "dropout",

@@ -15,6 +15,7 @@ import torch
 from rooftile.core import device as dev
 from rooftile.core import tune
 from rooftile.core.record import cache_folder, read
+from rooftile.cuda import compile as nvrtc
 
 RANGES = {"torch": ((2, 11), (2, 16)), "triton": ((3, 6), (3, 10))}
 
@@ -29,6 +30,8 @@ def examine() -> list[dict[str, Any]]:
     for package, (low, high) in RANGES.items():
         _package(say, package, low, high)
     _gpu(say)
+    lacking = nvrtc.missing()
+    say(lacking is None, lacking or "CUDA C++ can be compiled: NVRTC, its headers and cuda-core are here")
     compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
     say(
         compiler is not None,

@@ -23,12 +23,12 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from rooftile.core.kernel import Kernel, Op
+from rooftile.core.kernel import Kernel, Op, shared_memory
 from rooftile.core.spec import Case
 from rooftile.workbench import check as gate
 from rooftile.workbench.explain import blank, operator
 
-SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # bytes one block may have
+ARCHITECTURES = (80, 90, 100)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Compiled:
 class _Utilities:
     def __init__(self, arch: int, log: list[dict[str, Any]]):
         self.log, self.arch, self.launch, self.launches = log, arch, None, 0
-        self.properties = {"max_shared_mem": SHARED[arch], "multiprocessor_count": 132, "max_num_regs": 65536, "warpSize": 32,
+        self.properties = {"max_shared_mem": shared_memory(arch), "multiprocessor_count": 132, "max_num_regs": 65536, "warpSize": 32,
                            "sm_clock_rate": 1980000, "mem_clock_rate": 3201000, "mem_bus_width": 6144}  # fmt: skip
 
     def get_device_properties(self, device: int) -> dict[str, int]:
@@ -128,7 +128,7 @@ def compile_all(names: list[str], arch: int) -> list[Compiled]:
     ops = gate.with_gradients([operator(n) for n in names] if names else gate.all_ops())
     made: list[Compiled] = []
     for op in ops:
-        for kernel in op.kernels[:-1]:
+        for kernel in [k for k in op.kernels[:-1] if not k.sources]:  # CUDA C++ is for workbench/build.py
             cases = [c for c in op.spec.cases if {"smoke", "bench"} & set(c.use) and kernel.refuse(blank(op.spec, c, "meta")) is None]
             for i, case in enumerate(cases):
                 made += _compile(stand_in, op, kernel, case, every=arch == 90 and i == len(cases) - 1)  # configs are chosen for sm_90
@@ -155,7 +155,7 @@ def _compile(stand_in: StandIn, op: Op, kernel: Kernel, case: Case, every: bool)
                     case.id,
                     dict(config),
                     stand_in.arch,
-                    fault=problem or _fault(kernel, used, stand_in.arch),
+                    fault=problem or kernel.limits.broken(used["registers"], used["spill_bytes"], used["shared_bytes"], stand_in.arch),
                     **used,
                 )
             )
@@ -165,20 +165,10 @@ def _compile(stand_in: StandIn, op: Op, kernel: Kernel, case: Case, every: bool)
     return made
 
 
-def _fault(kernel: Kernel, used: dict[str, Any], arch: int) -> str:
-    limits = {
-        "registers": kernel.limits.registers,
-        "spill_bytes": max(kernel.limits.spill_bytes, kernel.limits.spill_bytes_elsewhere if arch != 90 else 0),
-        "shared_bytes": min(kernel.limits.shared_bytes, SHARED[arch]),
-    }
-    over = [f"{used[n]} {n.replace('_', ' ')}, the limit is {limit}" for n, limit in limits.items() if used[n] > limit]
-    return "; ".join(over)
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("ops", nargs="*")
-    parser.add_argument("--arch", type=int, choices=sorted(SHARED), default=90)
+    parser.add_argument("--arch", type=int, choices=ARCHITECTURES, default=90)
     parser.add_argument("--json", action="store_true")
     wanted = parser.parse_args()
     rows = compile_all(wanted.ops, wanted.arch)

@@ -2,10 +2,10 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op
+from rooftile.ops.gelu import cuda_kernels, triton_kernels
 from rooftile.ops.gelu.spec import SPEC
-from rooftile.ops.gelu.triton_kernels import BACKWARD, FORWARD
 
-_gelu = Op(SPEC, *FORWARD, backward=BACKWARD)
+_gelu = Op(SPEC, *triton_kernels.FORWARD, *cuda_kernels.FORWARD, backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD))
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:

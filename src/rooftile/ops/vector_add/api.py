@@ -1,17 +1,17 @@
 from torch import Tensor
 
 from rooftile.core.kernel import Op
+from rooftile.ops.vector_add import cuda_kernels, triton_kernels
 from rooftile.ops.vector_add.spec import SPEC
-from rooftile.ops.vector_add.triton_kernels import BACKWARD, FORWARD
 
-_vector_add = Op(SPEC, *FORWARD, backward=BACKWARD)
+_vector_add = Op(SPEC, *triton_kernels.FORWARD, *cuda_kernels.FORWARD, backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD))
 
 
 def vector_add(x: Tensor, y: Tensor) -> Tensor:
     """out = x + y, elementwise.
 
     Args:
-        x, y: tensors of one shape, dtype (float32, bfloat16, float16) and device; no broadcasting.
+        x, y: tensors of one shape, dtype (float32, bfloat16, float16, int32) and device; no broadcasting.
 
     Returns:
         A contiguous tensor of that shape. The sum is rounded once.

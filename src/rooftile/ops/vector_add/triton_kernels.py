@@ -14,9 +14,13 @@ BLOCK = 4096  # 8 warps of 16 elements a lane: two 16-byte loads in flight from 
 def _add(gX, gY, gOut, N, BLOCK: tl.constexpr):
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = i < N
-    rX = tl.load(gX + i, mask=mask).to(tl.float32)
-    rY = tl.load(gY + i, mask=mask).to(tl.float32)
-    tl.store(gOut + i, (rX + rY).to(gOut.dtype.element_ty), mask=mask)
+    rX = tl.load(gX + i, mask=mask)
+    rY = tl.load(gY + i, mask=mask)
+    if gOut.dtype.element_ty == tl.int32:
+        rOut = rX + rY
+    else:
+        rOut = (rX.to(tl.float32) + rY.to(tl.float32)).to(gOut.dtype.element_ty)
+    tl.store(gOut + i, rOut, mask=mask)
 
 
 @triton.jit

@@ -1,0 +1,392 @@
+"""Launch a CUDA C++ kernel: on the GPU through the driver, on a CPU through the simulator, or nowhere while launches are recorded.
+
+Host cost is what small shapes are made of, so a launch is one dictionary look-up, one struct.pack of configuration and arguments into a
+prepared buffer and one foreign call with four arguments: cuLaunchKernelEx costs 0.3 us through ctypes, cuLaunchKernel with its eleven 0.45.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rooftile.core import replay
+from rooftile.cuda import compile as compiler
+from rooftile.cuda.source import Function, Parameter, Source
+
+CTYPE: dict[torch.dtype, str] = {
+    torch.float32: "float",
+    torch.float16: "__half",
+    torch.bfloat16: "__nv_bfloat16",
+    torch.int32: "int",
+    torch.int64: "long long",
+    torch.float64: "double",
+    torch.uint8: "unsigned char",
+    torch.int8: "signed char",
+}
+
+Extent = tuple[int, int, int]
+Simulator = Callable[[Source, Function, Extent, Extent, Sequence[Tensor | int | float], int], None]
+
+simulator: Simulator | None = None  # takes launches on CPU tensors while it is set
+_recorder: Callable[[Launch], None] | None = None  # takes every launch while it is set
+
+MAX_GRID = (2**31 - 1, 65535, 65535)
+MAX_BLOCK = (1024, 1024, 64)
+MAX_THREADS = 1024
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What was launched, for those who only want to know."""
+
+    source: Source
+    instance: str
+    grid: Extent
+    block: Extent
+    shared: int
+
+
+@contextmanager
+def recording() -> Iterator[list[Launch]]:
+    """Inside, launches are checked and listed and nothing runs, whatever the tensors' device."""
+    global _recorder
+    seen: list[Launch] = []
+    before, _recorder = _recorder, seen.append
+    try:
+        yield seen
+    finally:
+        _recorder = before
+
+
+def off_gpu(x: Tensor) -> str | None:
+    """Why CUDA C++ cannot run on this tensor's device, or None."""
+    if _recorder is not None:
+        return None
+    if x.is_cuda:
+        return compiler.missing() or _too_old(x.device)
+    if simulator is not None and x.device.type == "cpu":
+        return None
+    return f"it needs a CUDA device or the simulator, the tensor is on {x.device}"
+
+
+@functools.lru_cache
+def _too_old(device: torch.device) -> str | None:
+    if not torch.cuda.is_available():  # a device that is only imagined
+        return None
+    try:
+        compiler.architecture(*torch.cuda.get_device_capability(device))
+    except compiler.Unavailable as error:
+        return str(error)
+    return None
+
+
+def launch(
+    source: Source, instance: str, grid: int | tuple[int, ...], block: int | tuple[int, ...], *arguments: Any, shared: int = 0
+) -> None:
+    """Launch `instance` ("add", "softmax<__half, 256>") of `source` on torch's current stream of the arguments' device.
+
+    arguments are Tensors and Python numbers in the order of the function's parameters: a Tensor where it has a pointer (its dtype must
+    be what is pointed to), a number where it has a scalar. shared is dynamic shared memory in bytes. An empty grid launches nothing.
+    Nothing waits for the kernel; the call can be captured in a CUDA graph.
+    """
+    grid3 = (grid, 1, 1) if type(grid) is int else _extent(grid)
+    block3 = (block, 1, 1) if type(block) is int else _extent(block)
+    x, y, z = grid3
+    if x == 0 or y == 0 or z == 0:
+        return
+    bx, by, bz = block3
+    if not (0 < x <= 2147483647 and 0 < y <= 65535 and 0 < z <= 65535 and 0 < bx * by * bz <= 1024 and bz <= 64):
+        raise _too_large(source, instance, grid3, block3)
+    try:
+        device = arguments[0].get_device()
+    except (AttributeError, IndexError):
+        device = next((a.get_device() for a in arguments if isinstance(a, Tensor)), -1)
+    if device < 0 or _recorder is not None:
+        _elsewhere(source, instance, grid3, block3, arguments, shared)
+        return
+    if device != torch._C._cuda_getDevice():
+        with torch.cuda.device(device):
+            launch(source, instance, grid, block, *arguments, shared=shared)
+        return
+    entry = _entries.get((id(source), instance, device))
+    if entry is None:
+        if len(_entries) >= 8192:  # sources made anew for every call must not fill the memory
+            _entries.clear()
+        entry = _entries[id(source), instance, device] = Entry(source, instance, device)
+    try:
+        entry.go(x, y, z, bx, by, bz, shared, torch._C._cuda_getCurrentRawStream(device), *arguments)
+        recorder = replay.recorder()
+        if recorder is not None:
+            recorder.note(entry.again, (x, y, z, bx, by, bz, shared, replay.STREAM, *arguments))
+    except (AttributeError, TypeError, OverflowError, struct.error):
+        _check(entry.parsed, arguments)
+        raise
+
+
+def _elsewhere(source: Source, instance: str, grid: Extent, block: Extent, arguments: Sequence[Any], shared: int) -> None:
+    function = source.function(instance)
+    _check(function, arguments)
+    if (follower := replay.recorder()) is not None:
+        follower.why = "it was not launched on a GPU"
+    if _recorder is not None:
+        _recorder(Launch(source, function.instance, grid, block, shared))
+        return
+    place = next((a.device for a in arguments if isinstance(a, Tensor)), None)
+    if place is None or place.type != "cpu":
+        raise RuntimeError(f"{function.name} in {source.path.name} was launched on {place or 'no tensor'}; it runs on CUDA tensors")
+    if simulator is None:
+        raise RuntimeError(f"{function.name} in {source.path.name} was launched on a CPU tensor, and no simulator is active")
+    simulator(source, function, grid, block, arguments, shared)
+
+
+# ---- arguments -----------------------------------------------------------------------------------------------------------
+
+SCALARS = {
+    "bool": "?", "char": "b", "signed char": "b", "unsigned char": "B", "short": "h", "unsigned short": "H",
+    "int": "i", "unsigned": "I", "unsigned int": "I", "long": "q", "unsigned long": "Q", "long long": "q", "unsigned long long": "Q",
+    "int8_t": "b", "uint8_t": "B", "int16_t": "h", "uint16_t": "H", "int32_t": "i", "uint32_t": "I", "int64_t": "q", "uint64_t": "Q",
+    "size_t": "Q", "__half": "e", "half": "e", "float": "f", "double": "d",
+}  # fmt: skip
+_POINTED = {
+    "?": (torch.bool,), "b": (torch.int8,), "B": (torch.uint8, torch.bool), "h": (torch.int16,), "H": (torch.uint16, torch.int16),
+    "i": (torch.int32,), "I": (torch.uint32, torch.int32), "q": (torch.int64,), "Q": (torch.uint64, torch.int64),
+    "e": (torch.float16,), "f": (torch.float32,), "d": (torch.float64,),
+}  # fmt: skip
+
+
+def _accepted(pointee: str) -> tuple[torch.dtype, ...]:
+    """The dtypes a pointer to this type takes; of a type that is no element's (void, uint4, a struct) any, and so an empty tuple."""
+    if pointee in ("__nv_bfloat16", "nv_bfloat16"):
+        return (torch.bfloat16,)
+    return _POINTED[SCALARS[pointee]] if pointee in SCALARS else ()
+
+
+_ANY = frozenset(v for v in vars(torch).values() if isinstance(v, torch.dtype))
+
+
+def _check(function: Function, arguments: Sequence[Any]) -> None:
+    """ValueError with what is wanted and what came, for the first argument that does not fit."""
+    parameters = function.parameters
+    if len(arguments) != len(parameters):
+        raise ValueError(f"{function} takes {len(parameters)} arguments, got {len(arguments)}")
+    first: Tensor | None = None
+    for p, a in zip(parameters, arguments):
+        if p.pointer:
+            if not isinstance(a, Tensor):
+                raise ValueError(f"{function.instance}: {p.name} is {p.type}*, wants a tensor, got {type(a).__name__}")
+            accepted = _accepted(p.type)
+            if accepted and a.dtype not in accepted:
+                wanted = " or ".join(str(t).removeprefix("torch.") for t in accepted)
+                raise ValueError(f"{function.instance}: {p.name} is {p.type}*, wants {wanted}, got {str(a.dtype).removeprefix('torch.')}")
+            first = a if first is None else first
+            if a.device != first.device:
+                raise ValueError(f"{function.instance}: {p.name} is on {a.device}, the tensor before it on {first.device}")
+            continue
+        if isinstance(a, Tensor) or not isinstance(a, (int, float)):
+            raise ValueError(f"{function.instance}: {p.name} is {p.type}, wants a number, got {type(a).__name__}")
+        code = _scalar(p, function)
+        try:
+            struct.pack(code, a)
+        except (struct.error, OverflowError):
+            limits = "" if code in "efd?" else f" of {_least(code)} to {_most(code)}"
+            raise ValueError(f"{function.instance}: {p.name} is {p.type}, wants a number{limits}, got {a!r}") from None
+
+
+def _least(code: str) -> int:
+    return 0 if code.isupper() else -(1 << 8 * struct.calcsize(code) - 1)
+
+
+def _most(code: str) -> int:
+    return (1 << 8 * struct.calcsize(code) - code.islower()) - 1
+
+
+def _extent(given: int | tuple[int, ...]) -> Extent:
+    if not isinstance(given, (tuple, list)) or not 1 <= len(given) <= 3 or not all(isinstance(n, int) for n in given):
+        raise ValueError(f"a grid or a block is a whole number or one to three of them, got {given!r}")
+    x, y, z = (*given, 1, 1)[:3]
+    return x, y, z
+
+
+def _too_large(source: Source, instance: str, grid: Extent, block: Extent) -> ValueError:
+    where = f"{instance} in {source.path.name}"
+    for what, extent, limits in (("grid", grid, MAX_GRID), ("block", block, MAX_BLOCK)):
+        for axis, n, limit in zip("xyz", extent, limits):
+            if n > limit or n < (0 if what == "grid" else 1):
+                return ValueError(f"{where}: {what}.{axis} is {n}, it must be from {0 if what == 'grid' else 1} to {limit}")
+    return ValueError(
+        f"{where}: a block of {' x '.join(map(str, block))} has {block[0] * block[1] * block[2]} threads, at most {MAX_THREADS}"
+    )
+
+
+# ---- the GPU -------------------------------------------------------------------------------------------------------------
+
+_entries: dict[tuple[int, str, int], Entry] = {}  # an entry holds its source, so that the id stays its own
+
+# CUlaunchConfig: three sizes of the grid, three of the block, dynamic shared memory, stream, attributes, their number; then the arguments
+_CONFIG = "7IPPI4x"
+_INVALID_CONTEXT = 201
+_THREADS, _STATIC, _DYNAMIC = 0, 1, 8  # CUfunction_attribute: most threads a block, bytes of static shared memory, most bytes of dynamic
+_SHARED_AT_MOST = 97  # CUdevice_attribute: shared memory of a block, for who asks
+_WITHOUT_ASKING = 48 * 1024  # shared memory a block may have before the function's attribute is raised
+
+
+# A launch of one instance. The loop over arguments that this replaces, with its test for each, costs 1.1 us more with four of them.
+_LAUNCH = """
+def go(x, y, z, bx, by, bz, shared, stream, {names}):
+    if shared > entry.dynamic:
+        entry.allow(shared)
+    if {misfit}:
+        entry.diagnose(({names},))
+    try:
+        buffer = pop()
+    except IndexError:
+        buffer = new()
+    pack(buffer[0], 0, x, y, z, bx, by, bz, shared, stream, 0, 0, {values})
+    status = call(buffer[1], function, buffer[2], None)
+    push(buffer)
+    if status:
+        entry.failed(status, go, (x, y, z, bx, by, bz, shared, stream, {names}))
+"""
+
+
+class Entry:
+    """One instance, loaded on one device, with what its launches need made ready. `go` launches on tensors, `again` on addresses
+    that a recorder found to belong to a launch like one that has gone well."""
+
+    def __init__(self, source: Source, instance: str, device: int):
+        major, minor = torch.cuda.get_device_capability(device)
+        function = source.function(instance)
+        made = compiler.compiled(source, instance, compiler.architecture(major, minor))
+        self.source, self.parsed, self.device = source, function, device
+        self.function = ctypes.c_void_p(_load(made, function, device))
+        static = _attribute(self.function, _STATIC, function)
+        self.dynamic = max(0, _WITHOUT_ASKING - static)  # bytes a launch may ask for as things stand
+        self.static, self.most = static, _shared_memory(device) - static
+        codes = ["P" if p.pointer else _scalar(p, function) for p in function.parameters]
+        self.layout = struct.Struct(_CONFIG + "".join(codes))
+        # where each argument lies in the buffer: a field begins at the next multiple of its own size
+        self.offsets = [struct.calcsize(_CONFIG + "".join(codes[:i]) + "0" + c) for i, c in enumerate(codes)]
+        self.free: list[tuple[Any, Any, Any]] = []  # buffers nobody packs; list.pop and append are atomic, so threads never share one
+        self.go = self._assemble(checked=True)
+        self.again = self._assemble(checked=False)
+
+    def _assemble(self, checked: bool) -> Callable[..., None]:
+        names, values, misfit = [], [], []
+        known: dict[str, Any] = {"entry": self, "function": self.function, "call": _driver().cuLaunchKernelEx}
+        known |= {"pop": self.free.pop, "push": self.free.append, "new": self._buffer, "pack": self.layout.pack_into}
+        for i, p in enumerate(self.parsed.parameters):
+            names.append(f"a{i}")
+            values.append(f"a{i}.data_ptr()" if p.pointer and checked else f"a{i}")
+            if p.pointer and checked:
+                known[f"t{i}"] = _accepted(p.type) or _ANY
+                misfit += [f"a{i}.dtype not in t{i}", f"a{i}.get_device() != {self.device}"]
+        text = _LAUNCH.format(names=", ".join(names), values=", ".join(values), misfit=" or ".join(misfit) or "False")
+        exec(text, known)
+        return known["go"]  # type: ignore[no-any-return]
+
+    def _buffer(self) -> tuple[Any, Any, Any]:
+        memory = ctypes.create_string_buffer(self.layout.size)
+        start = ctypes.addressof(memory)
+        arguments = (ctypes.c_void_p * len(self.offsets))(*(start + o for o in self.offsets))
+        return memory, ctypes.c_void_p(start), arguments
+
+    def diagnose(self, arguments: Sequence[Any]) -> None:
+        """Raise for what does not fit."""
+        _check(self.parsed, arguments)
+        here = next((a.device for a in arguments if isinstance(a, Tensor)), None)
+        raise ValueError(f"{self.parsed.instance} was loaded on cuda:{self.device}, its tensors are on {here}")
+
+    def allow(self, shared: int) -> None:
+        if shared > self.most:
+            raise ValueError(
+                f"{self.parsed.instance} in {self.source.path.name} asks for {shared} bytes of dynamic shared memory; "
+                f"cuda:{self.device} has {self.most} for it ({self.static} more are static)"
+            )
+        _succeed(_driver().cuFuncSetAttribute(self.function, _DYNAMIC, shared), self.parsed)
+        self.dynamic = shared
+
+    def failed(self, status: int, go: Callable[..., None], how: Sequence[Any]) -> None:
+        """A thread that has never used CUDA has no context yet, and gets the device's. Nothing else is tried twice."""
+        if status == _INVALID_CONTEXT and _adopt(self.device):
+            go(*how)
+            return
+        threads, most = how[3] * how[4] * how[5], _attribute(self.function, _THREADS, self.parsed)
+        if threads > most:
+            raise ValueError(
+                f"{self.parsed.instance} in {self.source.path.name}: a block has {threads} threads, its registers leave room for {most}"
+            )
+        _succeed(status, self.parsed)
+
+
+def _scalar(parameter: Parameter, function: Function) -> str:
+    """The struct code of a parameter passed by value."""
+    if parameter.type not in SCALARS:
+        raise ValueError(
+            f"{function.instance}: {parameter.name} is {parameter.type}, which a Python number cannot be passed as; there are {', '.join(SCALARS)}"
+        )
+    return SCALARS[parameter.type]
+
+
+@functools.cache
+def _driver() -> Any:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def _load(made: compiler.Compiled, function: Function, device: int) -> int:
+    """The CUfunction. Loading is allowed while a graph is captured on this thread, as the relaxed mode says that it touches no stream."""
+    _adopt(device)
+    driver, module, found = _driver(), ctypes.c_void_p(), ctypes.c_void_p()
+    mode = ctypes.c_int(2)  # CU_STREAM_CAPTURE_MODE_RELAXED
+    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    try:
+        _succeed(driver.cuModuleLoadData(ctypes.byref(module), made.cubin), function)
+        _succeed(driver.cuModuleGetFunction(ctypes.byref(found), module, made.symbol.encode()), function)
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    assert found.value is not None
+    return found.value
+
+
+def _attribute(handle: Any, which: int, function: Function) -> int:
+    value = ctypes.c_int()
+    _succeed(_driver().cuFuncGetAttribute(ctypes.byref(value), which, handle), function)
+    return value.value
+
+
+def _adopt(device: int) -> bool:
+    """Make the device's primary context, which is PyTorch's, current on this thread if it has none; whether there was need."""
+    driver, context = _driver(), ctypes.c_void_p()
+    driver.cuCtxGetCurrent(ctypes.byref(context))
+    if context.value is not None:
+        return False
+    status = driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), _handle(device)) or driver.cuCtxSetCurrent(context)
+    return status == 0
+
+
+def _handle(device: int) -> Any:
+    handle = ctypes.c_int()
+    _driver().cuDeviceGet(ctypes.byref(handle), device)
+    return handle
+
+
+def _shared_memory(device: int) -> int:
+    most = ctypes.c_int()
+    _driver().cuDeviceGetAttribute(ctypes.byref(most), _SHARED_AT_MOST, _handle(device))
+    return most.value
+
+
+def _succeed(status: int, function: Function) -> None:
+    if status:
+        name, text = ctypes.c_char_p(), ctypes.c_char_p()
+        _driver().cuGetErrorName(status, ctypes.byref(name))
+        _driver().cuGetErrorString(status, ctypes.byref(text))
+        said = f"{(name.value or b'').decode()} ({(text.value or b'').decode()})"
+        raise RuntimeError(f"{function.instance} at line {function.line}: the CUDA driver says {said}")

@@ -1,0 +1,52 @@
+"""Vector addition in CUDA C++: the ladder from a thread an element to 16 bytes an access. One launcher serves every rung."""
+
+import torch
+
+from rooftile.core.kernel import Kernel
+from rooftile.cuda.launch import CTYPE, launch, off_gpu
+from rooftile.cuda.source import Source
+from rooftile.ops._shared.cuda import BLOCK, misaligned, once, resident
+
+
+def _forward(source, blocks):
+    def add(x, y):
+        x, y = x.contiguous(), y.contiguous()
+        out = torch.empty_like(x)
+        launch(source, f"add<{CTYPE[x.dtype]}>", blocks(x), BLOCK, out, x, y, x.numel())
+        return out
+
+    return add
+
+
+def _backward(source, blocks):
+    def add_backward(dout):
+        dout = dout.contiguous()
+        dx = torch.empty_like(dout)
+        launch(source, f"copy<{CTYPE[dout.dtype]}>", blocks(dout), BLOCK, dx, dout, dout.numel())
+        return dx
+
+    return add_backward
+
+
+def _vectors(x):
+    return resident(x, 16 // x.itemsize)
+
+
+RUNGS = (  # name, blocks, bytes an access (where it is more than an element's), idea; the highest first
+    ("v3_vector", _vectors, 16, "16 bytes an access"),
+    ("v2_grid_stride", resident, 1, "no more blocks than the device holds, striding"),
+    ("v1_naive", once, 1, "a thread an element"),
+)
+
+
+def _rung(run, argument, name, blocks, width, idea):
+    source = Source.beside(__file__, f"{name}.cu")
+
+    def refuse(call):
+        return off_gpu(call[argument]) or misaligned(width, call)
+
+    return Kernel(f"cuda.{name}", run(source, blocks), idea, refuse, sources=(source,))
+
+
+FORWARD = tuple(_rung(_forward, "x", *rung) for rung in RUNGS)
+BACKWARD = tuple(_rung(_backward, "dout", *rung) for rung in RUNGS)

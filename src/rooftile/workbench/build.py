@@ -1,0 +1,135 @@
+"""Compile every CUDA C++ kernel of the library ahead of time, and hold each to its declared limits.
+
+What there is to compile is not listed anywhere: every kernel is called on the cases, layouts and configs of its operator's grid while
+launches are recorded instead of run, so the list is what the launchers really ask for.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rooftile.core.kernel import Kernel, Op
+from rooftile.core.spec import Case
+from rooftile.cuda import compile as compiler
+from rooftile.cuda.launch import Launch, recording
+from rooftile.cuda.source import Source
+from rooftile.workbench import check as gate
+from rooftile.workbench import inputs
+from rooftile.workbench.explain import blank, operator
+
+
+@dataclass(frozen=True)
+class Built:
+    op: str
+    kernel: str
+    file: str
+    instance: str
+    arch: str
+    registers: int
+    spill_bytes: int
+    shared_bytes: int  # static and, of the launches seen, the most dynamic
+    seconds: float
+    cached: bool  # it was there before
+    fault: str  # what breaks the declared limits, or nothing
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One instance of one kernel, with the most dynamic shared memory a launch asked for."""
+
+    op: Op
+    kernel: Kernel
+    source: Source
+    instance: str
+    shared: int
+
+
+def build(names: list[str], arch: str = "") -> list[Built]:
+    arch = compiler.known_architecture(arch or here())
+    ops = gate.with_gradients([operator(n) for n in names] if names else gate.all_ops())
+    wanted = [w for op in ops for kernel in op.kernels if kernel.sources for w in instances(op, kernel)]
+    built = [_build(w, arch) for w in wanted]
+    if not names:
+        reached = {w.source.path.resolve() for w in wanted}
+        built += [_fault("", "", p.name, "", arch, "no kernel launches this file") for p in shipped() if p.resolve() not in reached]
+    return built
+
+
+def here() -> str:
+    return compiler.architecture(*torch.cuda.get_device_capability()) if torch.cuda.is_available() else "sm_90a"
+
+
+def shipped() -> list[Path]:
+    """Every .cu of the operators, wherever the package is installed."""
+    spec = importlib.util.find_spec("rooftile.ops")
+    assert spec is not None and spec.submodule_search_locations is not None
+    return sorted(p for folder in spec.submodule_search_locations for p in Path(folder).rglob("*.cu"))
+
+
+def instances(op: Op, kernel: Kernel) -> list[Wanted]:
+    """What this kernel launches over the grid of its operator, each instance once, in the order it is met."""
+    found: dict[tuple[Path, str], Wanted] = {}
+    for launch in launches(op, kernel):
+        key = (launch.source.path, launch.instance)
+        shared = max(launch.shared, found[key].shared if key in found else 0)
+        found[key] = Wanted(op, kernel, launch.source, launch.instance, shared)
+    return list(found.values())
+
+
+def launches(op: Op, kernel: Kernel) -> Iterator[Launch]:
+    for call in _calls(op):
+        with recording() as seen:
+            if kernel.refuse(call) is not None:
+                continue
+            for config in [kernel.heuristic(call), *kernel.configs]:
+                kernel.bound(config)(*call.values())
+        yield from seen
+
+
+def _calls(op: Op) -> Iterator[dict[str, Any]]:
+    """Small cases on real tensors, with their layouts, as alignment may decide what is launched; large ones on tensors of no memory."""
+    for case in op.spec.cases:
+        if case.dtype not in op.spec.dtypes:
+            continue
+        if "bench" in case.use:
+            yield blank(op.spec, case, "meta")
+        if {"smoke", "check"} & set(case.use):
+            yield from _laid_out(op, case)
+
+
+def _laid_out(op: Op, case: Case) -> Iterator[dict[str, Any]]:
+    call = op.spec.draw(case)
+    yield call
+    for layout in inputs.layouts(op.spec):
+        yield inputs.lay_out(op.spec, call, layout)
+
+
+def _build(wanted: Wanted, arch: str) -> Built:
+    op, kernel, source = wanted.op.spec.name, wanted.kernel, wanted.source
+    if source not in kernel.sources:
+        why = f"{kernel.name} launches {source.path.name} without naming it in its sources: its digest would not notice a change"
+        return _fault(op, kernel.name, source.path.name, wanted.instance, arch, why)
+    start = time.perf_counter()
+    try:
+        made = compiler.compiled(source, wanted.instance, arch)
+    except compiler.CompileError as error:
+        return _fault(op, kernel.name, source.path.name, wanted.instance, arch, str(error).splitlines()[0])
+    seconds, shared = time.perf_counter() - start, made.shared_bytes + wanted.shared
+    fault = kernel.limits.broken(made.registers, made.spill_bytes, shared, int(arch.removeprefix("sm_").rstrip("a")))
+    return Built(
+        op, kernel.name, source.path.name, wanted.instance, arch, made.registers, made.spill_bytes, shared, seconds, made.cached, fault
+    )
+
+
+def _fault(op: str, kernel: str, file: str, instance: str, arch: str, why: str) -> Built:
+    return Built(op, kernel, file, instance, arch, 0, 0, 0, 0.0, False, why)

@@ -1,0 +1,237 @@
+"""CUDA C++ through NVRTC, the cache it is kept in, and `rooftile build`. Without NVRTC these fail with the sentence that says what to install."""
+
+import json
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from rooftile.core.kernel import OPS, Kernel, Limits, Op
+from rooftile.cuda import compile as compiler
+from rooftile.cuda import launch as launcher
+from rooftile.cuda.source import Source
+from rooftile.workbench import build
+
+TEXT = """#include <cuda_fp16.h>
+#include "part.cuh"
+template <typename T>
+__global__ void add(T* gOut, const T* gX, long long N) {
+  __shared__ T sX[128];
+  const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+  sX[threadIdx.x] = i < N ? gX[i] : T(0.0f);
+  __syncthreads();
+  if (i < N) gOut[i] = sX[127 - threadIdx.x] + T(ONE);
+}
+"""
+
+
+@pytest.fixture
+def source(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROOFTILE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "my kernel.cu").write_text(TEXT)
+    (tmp_path / "part.cuh").write_text("#pragma once\n#define ONE 1.0f\n")
+    return Source(tmp_path / "my kernel.cu")
+
+
+def entries():
+    return sorted(compiler.folder().iterdir()) if compiler.folder().is_dir() else []
+
+
+def again(source):
+    return Source(source.path)  # a source remembers its text
+
+
+def test_compiled_once_then_kept(source):
+    first = compiler.compiled(source, "add<__half>", "sm_90a")
+    assert first.cubin[:4] == b"\x7fELF" and first.symbol.startswith("_Z3addI") and not first.cached
+    assert first.registers > 0 and first.spill_bytes == 0 and first.shared_bytes == 256
+    second = compiler.compiled(source, "add<__half>", "sm_90a")
+    assert second == replace(first, cached=True)
+    assert len(entries()) == 1
+
+
+def test_an_entry_is_for_what_it_was_compiled_from(source):
+    compiler.compiled(source, "add<float>", "sm_90a")
+    assert not compiler.compiled(source, "add<double>", "sm_90a").cached
+    assert not compiler.compiled(source, "add<float>", "sm_80").cached
+    (source.path.parent / "part.cuh").write_text("#pragma once\n#define ONE 2.0f\n")
+    assert not compiler.compiled(again(source), "add<float>", "sm_90a").cached
+    assert compiler.compiled(again(source), "add<float>", "sm_90a").cached
+    source.path.write_text(TEXT + "\n")
+    assert not compiler.compiled(again(source), "add<float>", "sm_90a").cached
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a"])
+def test_architectures(source, architecture):
+    assert compiler.compiled(source, "add<float>", compiler.known_architecture(architecture)).registers > 0
+
+
+def test_an_architecture_that_is_none_is_told():
+    with pytest.raises(ValueError, match=r"'sm_75' is none that CUDA C.. is compiled for here; there are sm_80"):
+        compiler.known_architecture("sm_75")
+    with pytest.raises(compiler.Unavailable, match="need sm_80 or later, this device is sm_75"):
+        compiler.architecture(7, 5)
+    assert [compiler.architecture(8, 9), compiler.architecture(9, 0), compiler.architecture(10, 0)] == ["sm_89", "sm_90a", "sm_100a"]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "instance", "sentence"),
+    [
+        ("my kernel.cu", TEXT.replace("gX[i]", "gY[i]"), "add<float>", r'my kernel.cu:7: add<float> does .* identifier "gY" is undefined'),
+        ("my kernel.cu", TEXT.replace("part.cuh", "gone.cuh"), "add<float>", r'my kernel.cu:2: .*cannot open source file "gone.cuh"'),
+        ("part.cuh", "#define ONE nothing\n", "add<float>", r'my kernel.cu:9: .*"nothing" is undefined'),
+        ("part.cuh", "\n__device__ int f() { return x; }\n#define ONE 1\n", "add<float>", r'part.cuh:2: .*"x" is undefined'),
+        ("part.cuh", "#define ONE 1\n", "add<flaot>", r'my kernel.cu:4: add<flaot> .*"flaot" is undefined'),
+    ],
+)
+def test_what_does_not_compile_is_named_with_its_line(source, file, text, instance, sentence):
+    (source.path.parent / file).write_text(text)
+    with pytest.raises(compiler.CompileError, match=sentence):
+        compiler.compiled(again(source), instance, "sm_90a")
+    assert entries() == []
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[: len(b) // 2], lambda b: b[:-1] + bytes([b[-1] ^ 1]), lambda b: b"", lambda b: b"[1]\n" + b]
+)
+def test_a_damaged_entry_is_noticed_and_rebuilt(source, damage):
+    whole = compiler.compiled(source, "add<float>", "sm_90a")
+    (entry,) = entries()
+    entry.write_bytes(damage(entry.read_bytes()))
+    assert compiler.compiled(source, "add<float>", "sm_90a") == whole
+    assert compiler.compiled(source, "add<float>", "sm_90a").cached
+
+
+def _racer(path, start, results):
+    start.wait()
+    made = compiler.compiled(Source(path), "add<float>", "sm_90a")
+    results.put((made.symbol, made.cubin))
+
+
+def test_sixteen_processes_leave_one_whole_entry(source):
+    fork = multiprocessing.get_context("fork")
+    start, results = fork.Barrier(16), fork.Queue()
+    racers = [fork.Process(target=_racer, args=(source.path, start, results)) for _ in range(16)]
+    for r in racers:
+        r.start()
+    made = {results.get(timeout=120) for _ in racers}
+    for r in racers:
+        r.join(60)
+    assert [r.exitcode for r in racers] == [0] * 16 and len(made) == 1
+    assert len(entries()) == 1
+    assert compiler.compiled(source, "add<float>", "sm_90a").cached
+
+
+def test_a_cache_that_cannot_be_written_is_said_once(source, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ROOFTILE_CACHE", str(tmp_path / "file"))
+    compiler._say_once.cache_clear()
+    with pytest.warns(RuntimeWarning, match="cannot be kept in .*file.* every process compiles again; set ROOFTILE_CACHE"):
+        compiler.compiled(source, "add<float>", "sm_90a")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not compiler.compiled(source, "add<float>", "sm_90a").cached
+
+
+def test_a_full_disk_leaves_nothing_half(source, monkeypatch):
+    write = Path.write_bytes
+
+    def full(path, data):
+        write(path, data[:100])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    compiler._say_once.cache_clear()
+    with pytest.warns(RuntimeWarning, match="No space left on device"):
+        assert compiler.compiled(source, "add<float>", "sm_90a").registers > 0
+    assert entries() == []
+
+
+@pytest.mark.parametrize("gone", ["cuda.core", "cuda.bindings"])
+def test_a_machine_without_the_compiler_is_told_what_to_install(source, monkeypatch, gone):
+    there = compiler._installed
+    monkeypatch.setattr(compiler, "_installed", lambda module: module != gone and there(module))
+    compiler._find_toolchain.cache_clear()
+    try:
+        with pytest.raises(compiler.Unavailable, match=f"pip install {gone.replace('.', '-')}"):
+            compiler.compiled(source, "add<float>", "sm_90a")
+        assert "pip install" in (compiler.missing() or "")
+    finally:
+        compiler._find_toolchain.cache_clear()
+
+
+# ---- rooftile build ------------------------------------------------------------------------------------------------------
+
+
+def command(cache, *words):
+    """With no compiler in reach: nothing at all is on the PATH."""
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "rooftile", "build", *words],
+        env={**os.environ, "PATH": "/nowhere", "ROOFTILE_CACHE": str(cache)},
+        capture_output=True,
+        text=True,
+    )
+    return run.returncode, json.loads(run.stdout) if "--json" in words and run.stdout else run.stdout + run.stderr
+
+
+def test_every_kernel_compiles_within_its_limits_and_a_second_run_touches_nothing(tmp_path):
+    status, rows = command(tmp_path, "--arch", "sm_90a", "--json")
+    assert [f"{r['kernel']} {r['file']} {r['instance']}: {r['fault']}" for r in rows if r["fault"]] == [] and status == 0
+    assert {r["file"] for r in rows} == {p.name for p in build.shipped()} and not any(r["cached"] for r in rows)
+    declared = {(o.spec.name, k.name) for o in OPS.values() for k in o.kernels if k.sources}
+    assert {(r["op"], r["kernel"]) for r in rows} == declared and declared
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "cuda").iterdir()}
+    status, rows = command(tmp_path, "--arch", "sm_90a", "--json")
+    assert status == 0 and all(r["cached"] for r in rows)
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "cuda").iterdir()} == before
+
+
+def test_a_wrong_architecture_is_one_sentence(tmp_path):
+    status, said = command(tmp_path, "vector_add", "--arch", "sm_9")
+    assert status == 2 and "'sm_9' is none" in said and "Traceback" not in said
+
+
+def rung(op: Op, **changed) -> Kernel:
+    return replace(op.kernel("cuda.v1_naive"), **changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        ({"limits": Limits(registers=4)}, r"\d+ registers, the limit is 4"),
+        ({"limits": Limits(shared_bytes=-1)}, "0 shared bytes, the limit is -1"),
+        ({"sources": (Source(Path("other.cu")),)}, "launches v1_naive.cu without naming it in its sources"),
+    ],
+)
+def test_a_kernel_beyond_its_declaration_is_a_fault(changed, fault):
+    op = OPS["vector_add"]
+    (first, *_) = build.instances(op, rung(op, **changed))
+    assert re.search(fault, build._build(first, "sm_90a").fault)
+
+
+def test_a_file_that_no_kernel_launches_is_a_fault(monkeypatch, tmp_path):
+    (tmp_path / "v9_forgotten.cu").write_text("")
+    monkeypatch.setattr(build, "shipped", lambda: [tmp_path / "v9_forgotten.cu"])
+    monkeypatch.setattr(build.gate, "all_ops", list)
+    assert [(r.file, r.fault) for r in build.build([], "sm_90a")] == [("v9_forgotten.cu", "no kernel launches this file")]
+
+
+def test_recording_sees_what_a_launcher_asks_for():
+    op = OPS["gelu"]
+    seen = {w.instance for w in build.instances(op, op.kernel("cuda.v2_half2"))}
+    assert seen == {f"gelu<{t}, {b}>" for t in ("__half", "__nv_bfloat16") for b in ("true", "false")}
+    assert launcher.off_gpu(torch.zeros(1)) is not None  # and stops when it ends
+
+
+def test_every_rung_says_what_it_adds_costs_and_where_it_loses():
+    for path in build.shipped():
+        head = path.read_text().splitlines()[:4]
+        assert [line.split(":")[0] for line in head[:3]] == ["// adds", "// costs", "// loses when"], path
+        assert not head[3].startswith("//"), f"{path}: the head comment is three lines"
