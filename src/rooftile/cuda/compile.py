@@ -165,8 +165,9 @@ def _compile(source: Source, instance: str, arch: str, toolchain: _Toolchain) ->
 
 
 def _options() -> dict[str, Any]:
-    """Flags that are the same for every kernel. The assembler's -v says what each function uses."""
-    return {"std": STANDARD, "lineinfo": True, "ptxas_options": "-v"}
+    """Flags that are the same for every kernel. A function that says nothing of where it runs is the device's: there is no host here, and
+    g++ in the simulator asks for no annotation either. The assembler's -v says what each function uses."""
+    return {"std": STANDARD, "device_as_default_execution_space": True, "lineinfo": True, "ptxas_options": "-v"}
 
 
 def _used(log: str, symbol: str) -> tuple[int, int, int]:
