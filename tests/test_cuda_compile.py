@@ -21,9 +21,10 @@ from rooftile.workbench import build
 
 TEXT = """#include <cuda_fp16.h>
 #include "part.cuh"
+constexpr int twice(int n) { return 2 * n; }
 template <typename T>
 __global__ void add(T* gOut, const T* gX, long long N) {
-  __shared__ T sX[128];
+  __shared__ T sX[twice(64)];
   const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
   sX[threadIdx.x] = i < N ? gX[i] : T(0.0f);
   __syncthreads();
@@ -84,11 +85,11 @@ def test_an_architecture_that_is_none_is_told():
 @pytest.mark.parametrize(
     ("file", "text", "instance", "sentence"),
     [
-        ("my kernel.cu", TEXT.replace("gX[i]", "gY[i]"), "add<float>", r'my kernel.cu:7: add<float> does .* identifier "gY" is undefined'),
+        ("my kernel.cu", TEXT.replace("gX[i]", "gY[i]"), "add<float>", r'my kernel.cu:8: add<float> does .* identifier "gY" is undefined'),
         ("my kernel.cu", TEXT.replace("part.cuh", "gone.cuh"), "add<float>", r'my kernel.cu:2: .*cannot open source file "gone.cuh"'),
-        ("part.cuh", "#define ONE nothing\n", "add<float>", r'my kernel.cu:9: .*"nothing" is undefined'),
+        ("part.cuh", "#define ONE nothing\n", "add<float>", r'my kernel.cu:10: .*"nothing" is undefined'),
         ("part.cuh", "\n__device__ int f() { return x; }\n#define ONE 1\n", "add<float>", r'part.cuh:2: .*"x" is undefined'),
-        ("part.cuh", "#define ONE 1\n", "add<flaot>", r'my kernel.cu:4: add<flaot> .*"flaot" is undefined'),
+        ("part.cuh", "#define ONE 1\n", "add<flaot>", r'my kernel.cu:5: add<flaot> .*"flaot" is undefined'),
     ],
 )
 def test_what_does_not_compile_is_named_with_its_line(source, file, text, instance, sentence):

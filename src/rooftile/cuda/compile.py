@@ -1,6 +1,6 @@
 """CUDA C++ to machine code with NVRTC, through NVIDIA's cuda.core: no nvcc, no host compiler, no GPU. What was compiled once is kept on disk.
 
-An entry of the cache is one file: a line of JSON (symbol, what the code uses, size and checksum of the rest), then the cubin. Its name is a
+An entry of the cache is one file: a line of JSON (symbol, what the code uses, checksum of the rest), then the cubin. Its name is a
 digest over the source, every header of ours it includes, the flags, the instance and the version of NVRTC, so an entry is never out of date.
 """
 
@@ -165,8 +165,9 @@ def _compile(source: Source, instance: str, arch: str, toolchain: _Toolchain) ->
 
 
 def _options() -> dict[str, Any]:
-    """Flags that are the same for every kernel. The assembler's -v says what each function uses."""
-    return {"std": STANDARD, "lineinfo": True, "ptxas_options": "-v"}
+    """Flags that are the same for every kernel. A function that says nothing of where it runs is the device's: there is no host here, and
+    g++ in the simulator asks for no annotation either. The assembler's -v says what each function uses."""
+    return {"std": STANDARD, "device_as_default_execution_space": True, "lineinfo": True, "ptxas_options": "-v"}
 
 
 def _used(log: str, symbol: str) -> tuple[int, int, int]:
@@ -219,7 +220,7 @@ def _read(path: Path) -> Compiled | None:
         return None
     try:
         known = json.loads(head)
-        if known.pop("size") != len(cubin) or known.pop("sha256") != hashlib.sha256(cubin).hexdigest():
+        if known.pop("sha256") != hashlib.sha256(cubin).hexdigest():
             return None
         return Compiled(cubin=cubin, cached=True, **known)
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -229,7 +230,7 @@ def _read(path: Path) -> Compiled | None:
 def _write(path: Path, made: Compiled) -> None:
     """Whole or not at all: a file of its own, then a rename; of sixteen writers the last one stands."""
     known = {f.name: getattr(made, f.name) for f in dataclasses.fields(made) if f.name not in ("cubin", "cached")}
-    head = json.dumps({**known, "size": len(made.cubin), "sha256": hashlib.sha256(made.cubin).hexdigest()})
+    head = json.dumps({**known, "sha256": hashlib.sha256(made.cubin).hexdigest()})
     temporary = path.with_name(f".{uuid.uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
