@@ -301,7 +301,8 @@ def test_gpu_a_graph_takes_launches_even_the_first(real):
 @pytest.mark.gpu
 def test_gpu_launches_go_to_the_current_stream_and_wait_for_nothing(real):
     out, other = torch.zeros(1, device="cuda"), torch.zeros(1, device="cuda")
-    launcher.launch(real, "spin", 1, 1, out, 1)  # loaded
+    launcher.launch(real, "spin", 1, 1, out, 1)  # both are compiled and loaded before anything is timed
+    launcher.launch(real, "add", 1, 1, other, other, 0.0, 1)
     torch.cuda.synchronize()
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):

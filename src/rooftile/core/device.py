@@ -29,11 +29,16 @@ class Ceilings:
     copy_gbps: float
     matmul_tflops: dict[str, float]  # by dtype: bfloat16, float16, float32 (true fp32, no tf32)
     launch_us: float
+    fill_gbps: float = 0.0  # writing alone is faster than copying; no kernel beats both
 
     def floor_us(self, moved: float, operations: float, dtype: torch.dtype) -> float:
         """The time no kernel beats: the larger of moving the bytes and doing the arithmetic."""
         rate = self.matmul_tflops.get(str(dtype).removeprefix("torch."), self.matmul_tflops["float32"])
         return max(moved / self.copy_gbps / 1e3, operations / rate / 1e6)
+
+    def believable_us(self, moved: float, operations: float, dtype: torch.dtype) -> float:
+        """What is faster than this was measured wrongly."""
+        return self.floor_us(moved * min(1.0, self.copy_gbps / (self.fill_gbps or self.copy_gbps)), operations, dtype) / 1.05
 
 
 def ceilings(where: torch.device, refresh: bool = False) -> Ceilings:
@@ -49,7 +54,7 @@ def ceilings(where: torch.device, refresh: bool = False) -> Ceilings:
 
 def _from(r: Record) -> Ceilings:
     rates = {n.removeprefix("matmul_"): v for n, v in r.extra.items() if n.startswith("matmul_")}
-    return Ceilings(r.extra["copy_gbps"], rates, r.extra["launch_us"])
+    return Ceilings(r.extra["copy_gbps"], rates, r.extra["launch_us"], r.extra.get("fill_gbps", 0.0))
 
 
 def measure(where: torch.device) -> Record:
@@ -57,6 +62,7 @@ def measure(where: torch.device) -> Record:
     n = 2 * _GIB if gpu else 64 * 2**20
     source, target = torch.empty(n, dtype=torch.uint8, device=where).random_(), torch.empty(n, dtype=torch.uint8, device=where)
     found = {"copy_gbps": 2 * n / timing.best(partial(target.copy_, source), where) / 1e3}
+    found["fill_gbps"] = n / timing.best(partial(target.fill_, 1), where) / 1e3
     del source, target
     side = 8192 if gpu else 512
     for dtype in (torch.bfloat16, torch.float16, torch.float32):

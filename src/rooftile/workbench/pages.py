@@ -72,9 +72,17 @@ def figure(r: Record) -> str:
 
 
 def timed(records: list[Record]) -> tuple[list[Record], list[Record]]:
-    """Our kernels and the peers of one case, fastest first."""
+    """Our kernels and the peers of one case, fastest first. A copy computes nothing and is no peer."""
     good = sorted((r for r in records if r.us and r.status == Status.PASSED), key=lambda r: r.us[1] if r.us else 0.0)
-    return [r for r in good if not r.kernel.startswith("peer.")], [r for r in good if r.kernel.startswith("peer.")]
+    return [r for r in good if not r.kernel.startswith("peer.")], [
+        r for r in good if r.kernel.startswith("peer.") and r.kernel != "peer.copy"
+    ]
+
+
+def of_copy(best: Record, records: list[Record]) -> str:
+    """The time of a copy of the same bytes, in the same run, over ours."""
+    copy = next((r for r in records if r.kernel == "peer.copy" and r.run == best.run and r.us), None)
+    return f"{copy.us[1] / best.us[1]:.0%}" if copy and copy.us and best.us else ""
 
 
 def speed(table: Table) -> str:
@@ -95,11 +103,12 @@ def speed(table: Table) -> str:
                 best.kernel,
                 figure(best),
                 f"{best.of_ceiling:.0%}" if best.of_ceiling else "",
+                of_copy(best, records),
                 ", ".join(theirs),
                 ratio,
             ]
         )
-    return rows(["device", "operator", "case", "kernel", "ours", "of ceiling", "peers", "times the best peer"], lines)
+    return rows(["device", "operator", "case", "kernel", "ours", "of ceiling", "of a copy", "peers", "times the best peer"], lines)
 
 
 def host(table: Table) -> str:

@@ -95,7 +95,15 @@ def peer_run(name: str, spec: OpSpec, case: Case, call: dict[str, Any], where: t
         made = compute(**{**inputs, **leaves})
     out, targets = made if isinstance(made, tuple) else (made,), list(leaves.values())
     upstream = [call[f"d{n}"].to(t.dtype) for t, n in zip(out, forward.returns)]
-    return lambda: torch.autograd.grad(out, targets, upstream, retain_graph=True)
+    # a gradient that is a view of another tensor has not been computed yet
+    return lambda: [g.contiguous() for g in torch.autograd.grad(out, targets, upstream, retain_graph=True)]
+
+
+def copy_run(moved: int, where: torch.device) -> Run:
+    """PyTorch's copy of half as many bytes: it reads and writes `moved` in all."""
+    source = torch.empty(max(1, moved // 2), dtype=torch.uint8, device=where).random_()
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source)
 
 
 def _module(name: str) -> Any:
