@@ -1,0 +1,145 @@
+"""Tensors and numbers as a simulated kernel gets them: each storage in memory of its own, with nothing of anybody's around it."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rooftile.cuda.source import Function, Parameter
+
+GAP = 1 << 20  # bytes between buffers: an index that is off by less than a megabyte hits no other buffer
+ALIGNMENT = 512  # what PyTorch's CUDA allocator gives
+
+NAMES = {
+    "f8": "double", "f4": "float", "h2": "__half", "c2": "__nv_bfloat16", "i1": "signed char", "i2": "short", "i4": "int", "i8": "long long",
+    "u1": "unsigned char", "u2": "unsigned short", "u4": "unsigned", "u8": "unsigned long long", "b1": "bool",
+}  # fmt: skip
+KINDS = {
+    torch.float64: "f8", torch.float32: "f4", torch.float16: "h2", torch.bfloat16: "c2", torch.int8: "i1", torch.int16: "i2",
+    torch.int32: "i4", torch.int64: "i8", torch.uint8: "u1", torch.bool: "b1", torch.uint16: "u2", torch.uint32: "u4", torch.uint64: "u8",
+}  # fmt: skip
+_PACK = {
+    "f8": "d", "f4": "f", "h2": "e", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q", "b1": "?",
+}  # fmt: skip
+Argument = Tensor | int | float
+
+
+@dataclass
+class _Storage:
+    begin: int  # on the CPU, of the bytes that are reached through some argument
+    end: int
+    base: int  # of the storage itself
+    names: list[str]
+    inside: int = 0  # offset in the memory
+
+    @property
+    def lead(self) -> int:
+        return (self.begin - self.base) % ALIGNMENT
+
+
+class Memory:
+    """Copies of what the arguments reach; `back` brings the results home."""
+
+    def __init__(self, function: Function, kinds: Sequence[str], arguments: Sequence[Argument]):
+        _fit(function, kinds, arguments)
+        self.storages: list[_Storage] = []
+        spans = [_span(a) if isinstance(a, Tensor) else None for a in arguments]
+        place = [self._storage(*s, p.name) if s else None for s, p in zip(spans, function.parameters)]
+        size = GAP
+        for s in self.storages:
+            size += -size % ALIGNMENT + s.lead
+            s.inside = size
+            size += s.end - s.begin + GAP
+        self.memory = mmap.mmap(-1, size)
+        self._view = ctypes.c_char.from_buffer(self.memory)
+        address = ctypes.addressof(self._view)
+        for s in self.storages:
+            ctypes.memmove(address + s.inside, s.begin, s.end - s.begin)
+        values = b""
+        head = 8 * len(arguments)
+        pointers = []
+        for a, kind, span, s in zip(arguments, kinds, spans, place):
+            pointers.append(head + len(values))
+            if s is not None and span is not None:
+                values += struct.pack("Q", address + s.inside + span[0] - s.begin)
+            else:
+                assert not isinstance(a, Tensor)
+                values += _packed(kind, a).ljust(8, b"\0")
+        self.arguments = ctypes.create_string_buffer(max(8, head + len(values)))
+        start = ctypes.addressof(self.arguments)
+        self.arguments.raw = struct.pack(f"{len(pointers)}Q", *(start + p for p in pointers)) + values + bytes(8 * (not pointers))
+        self.buffers = [(address + s.inside, s.end - s.begin, " and ".join(dict.fromkeys(s.names))) for s in self.storages]
+
+    def _storage(self, begin: int, end: int, base: int, name: str) -> _Storage:
+        for s in self.storages:
+            if s.base == base and base:
+                s.begin, s.end = min(s.begin, begin), max(s.end, end)
+                s.names.append(name)
+                return s
+        self.storages.append(_Storage(begin, end, base, [name]))
+        return self.storages[-1]
+
+    def back(self) -> None:
+        address = ctypes.addressof(self._view)
+        for s in self.storages:
+            ctypes.memmove(s.begin, address + s.inside, s.end - s.begin)
+
+    def close(self) -> None:
+        del self._view
+        self.memory.close()
+
+
+def _span(t: Tensor) -> tuple[int, int, int]:
+    """First and last byte that the tensor reaches, and where its storage begins."""
+    if t.device.type != "cpu":
+        raise ValueError(f"the simulator takes CPU tensors, this one is on {t.device}")
+    reach = sum((n - 1) * s for n, s in zip(t.shape, t.stride())) + 1 if t.numel() else 0
+    return t.data_ptr(), t.data_ptr() + reach * t.element_size(), t.untyped_storage().data_ptr()
+
+
+def _fit(function: Function, kinds: Sequence[str], arguments: Sequence[Argument]) -> None:
+    if len(arguments) != len(kinds):
+        raise ValueError(f"{function} takes {len(kinds)} arguments, got {len(arguments)}")
+    for i, (p, kind, a) in enumerate(zip(function.parameters, kinds, arguments), 1):
+        why = _misfit(p, kind, a)
+        if why:
+            raise ValueError(f"argument {i} of {function}: {why}")
+
+
+def _misfit(p: Parameter, kind: str, a: Argument) -> str:
+    if kind.startswith("p"):
+        if not isinstance(a, Tensor):
+            return f"{p.name} is a pointer to {_name(kind[1:])}, got the number {a}"
+        given = KINDS.get(a.dtype, "")
+        pointee = kind[1:]
+        same_integer = pointee[0] in "iub" and given[:1] in "iub" and pointee[1:] == given[1:]
+        if pointee[0] not in "vsp" and pointee != given and not same_integer:
+            return f"{p.name} points to {_name(pointee)}, got {str(a.dtype).removeprefix('torch.')}"
+        return ""
+    if isinstance(a, Tensor):
+        return f"{p.name} is one {_name(kind)}, got a buffer of {a.numel()} {str(a.dtype).removeprefix('torch.')}"
+    if kind not in _PACK and kind != "c2":
+        return f"{p.name} is a structure of {kind[1:]} bytes, which cannot be given as a number"
+    try:
+        _packed(kind, a)
+    except (struct.error, OverflowError, ValueError):
+        return f"{p.name} is one {_name(kind)}, and {a} is none"
+    return ""
+
+
+def _name(kind: str) -> str:
+    return NAMES.get(kind, "void" if kind.startswith("v") else f"a structure of {kind[1:]} bytes")
+
+
+def _packed(kind: str, value: int | float) -> bytes:
+    if kind == "c2":
+        return bytes(torch.tensor(value, dtype=torch.float32).to(torch.bfloat16).view(torch.int16).numpy().tobytes())
+    if kind[0] in "iu" and value != int(value):
+        raise ValueError
+    return struct.pack(_PACK[kind], value if kind[0] in "fh" else bool(value) if kind == "b1" else int(value))

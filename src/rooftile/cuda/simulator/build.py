@@ -1,0 +1,164 @@
+"""g++ makes a library of a kernel, and one of the runtime; both are kept on disk under a digest of all that they are made from."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from rooftile.core.record import cache_folder
+from rooftile.cuda.simulator.rewrite import rewritten
+from rooftile.cuda.source import Function, Source
+
+HERE = Path(__file__).parent
+# -fno-tree-sra: a float4 is loaded as 16 bytes and not as four floats. trace-pc: a loop without memory accesses gives way too.
+TRACED = [
+    "-x", "c++", "-std=c++17", "-fPIC", "-O1", "-g1", "-gdwarf-4", "-fno-tree-sra", "-fno-strict-aliasing", "-fno-exceptions", "-fno-gnu-unique",
+    "-ffp-contract=off", "-fno-math-errno", "-fno-finite-loops", "-fsanitize=thread", "--param", "tsan-distinguish-volatile=1",
+    "--param", "tsan-instrument-func-entry-exit=0", "-fsanitize-coverage=trace-pc", "-w",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Built:
+    """A kernel's library, loaded. `kinds` says what each parameter is: p and the pointee's kind, or a kind; f i u b h c and a size."""
+
+    library: ctypes.CDLL
+    path: Path
+    entry: int
+    code: tuple[int, int]
+    kinds: tuple[str, ...]
+
+
+_lock = threading.RLock()
+_built: dict[tuple[Path, str, str], Built] = {}
+
+
+def compiler() -> str:
+    found = shutil.which(os.environ.get("CXX") or "g++")
+    if found is None:
+        raise ValueError(
+            f"the simulator compiles with g++, and there is no {os.environ.get('CXX') or 'g++'} on the PATH: install g++ 12 or later"
+        )
+    return found
+
+
+@functools.cache
+def _version(gxx: str) -> str:
+    text = subprocess.run([gxx, "--version", "-v"], capture_output=True, text=True, check=False)
+    return text.stdout + text.stderr
+
+
+def folder() -> Path:
+    path = cache_folder() / "simulator"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"the cache folder {path} cannot be made ({error.strerror}): point ROOFTILE_CACHE at one that can be written"
+        ) from error
+    return path
+
+
+def kernel(source: Source, function: Function) -> Built:
+    texts = rewritten(source)
+    digest = _digest("".join(f"{n}\n{t}\n" for n, t in texts.items()), function.instance)
+    key = (source.path.resolve(), function.instance, digest)
+    with _lock:
+        if key not in _built:
+            runtime()
+            path = folder() / f"{re.sub(r'[^A-Za-z0-9]+', '_', source.path.stem)}-{digest}.so"
+            if not path.exists():
+                _build_kernel(source, function, texts, path)
+            _built[key] = _load(path)
+        return _built[key]
+
+
+@functools.cache
+def runtime() -> ctypes.CDLL:
+    """Loaded for all to see: kernels' libraries find their callbacks in it."""
+    digest = _digest("".join(p.read_text() for p in sorted((HERE / "runtime").iterdir()) if p.is_file()))
+    path = folder() / f"runtime-{digest}.so"
+    if not path.exists():
+        _publish([compiler(), "-std=c++17", "-O2", "-fPIC", "-shared", "-fno-exceptions", str(HERE / "runtime" / "runtime.cpp")], path)
+    return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+
+
+def _digest(*parts: str) -> str:
+    device = "".join(p.read_text() for p in sorted((HERE / "device").iterdir()) if p.is_file())
+    return hashlib.sha256("\0".join([*parts, *TRACED, device, _version(compiler())]).encode()).hexdigest()[:20]
+
+
+def _build_kernel(source: Source, function: Function, texts: dict[str, str], path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="rooftile-") as scratch:
+        for name, text in texts.items():
+            Path(scratch, name).write_text(text, encoding="utf-8")
+        first = next(iter(texts))
+        Path(scratch, "unit.cpp").write_text(
+            f'#include "entry.h"\n#include "{first}"\nROOFTILE_ENTRY(({function.instance}))\n', encoding="utf-8"
+        )
+        words = [*TRACED, "-I", scratch, "-I", str(HERE / "device"), "-include", str(HERE / "device" / "prelude.h"), f"{scratch}/unit.cpp"]
+        made = Path(scratch, "unit.o")
+        _run([compiler(), *words, "-c", "-o", str(made)], scratch, source)
+        _publish([compiler(), "-shared", str(made)], path)
+
+
+def _publish(command: list[str], path: Path) -> None:
+    """To a name of its own, then renamed: whoever reads sees a whole file or none."""
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
+        os.close(handle)
+    except OSError as error:
+        raise ValueError(
+            f"the cache folder {path.parent} cannot be written ({error.strerror}): point ROOFTILE_CACHE at one that can"
+        ) from error
+    try:
+        _run([*command, "-o", name], "", None)
+        os.replace(name, path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _run(command: list[str], scratch: str, source: Source | None) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"})
+    if done.returncode == 0:
+        return
+    lines = [line.replace(scratch + "/", "") if scratch else line for line in done.stderr.splitlines()]
+    first = next((line for line in lines if re.search(r":\d+(:\d+)?: (fatal )?error: ", line)), lines[0] if lines else "no message")
+    if source is None:
+        raise RuntimeError(f"g++ cannot build the simulator's part: {first}")
+    match = re.match(r"(.*?):(\d+)(?::\d+)?: (?:fatal )?error: (.*)", first)
+    said = f"{match[1]}:{match[2]}: {match[3]}" if match else first
+    raise ValueError(f"{source.path.name} does not compile: {said}")
+
+
+def _load(path: Path) -> Built:
+    library = ctypes.CDLL(str(path))
+    entry = ctypes.cast(library.rooftile_entry, ctypes.c_void_p).value
+    assert entry is not None
+    describe = library.rooftile_parameters
+    describe.restype = ctypes.c_char_p
+    kinds = tuple(describe().decode().split())
+    return Built(library, path, entry, _extent(path), kinds)
+
+
+def _extent(path: Path) -> tuple[int, int]:
+    """Where the library lies in memory: its first to its last byte."""
+    resolved, begin, end = str(path.resolve()), 0, 0
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        for line in maps:
+            words = line.split(maxsplit=5)
+            low, high = (int(a, 16) for a in words[0].split("-"))
+            if len(words) == 6 and words[5].strip() == resolved:
+                begin, end = begin or low, high
+            elif end == low and len(words) < 6:  # variables that start as zero have no file behind them
+                end = high
+    return begin, end

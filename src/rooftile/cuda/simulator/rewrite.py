@@ -1,0 +1,95 @@
+"""A .cu file and its headers as g++ can take them: __shared__ arrays become memory of the simulator's. Lines stay where they were."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from rooftile.core.record import without_c_comments
+from rooftile.cuda.source import INCLUDE, Source
+
+_WORD = re.compile(r"\b__shared__\b")
+_ALIGN = re.compile(r"(?:__align__|alignas)\s*(\((?:[^()]|\([^()]*\))*\))")
+_STRING = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'')
+
+
+def rewritten(source: Source) -> dict[str, str]:
+    """File name -> text. The kernel's own file comes first; includes of our files lead to their rewritten twins."""
+    names = {path: f"{i}_{path.name}" for i, path in enumerate(source.files)}
+    return {name: _rewrite(path, names) for path, name in names.items()}
+
+
+def _rewrite(path: Path, names: dict[Path, str]) -> str:
+    def include(match: re.Match[str]) -> str:
+        found = next((p for p in ((path.parent / match[2]).resolve(), INCLUDE / match[2]) if p in names), None)
+        return f'{match[1]}"{names[found]}"' if found else match[0]
+
+    text = without_c_comments(path.read_text(encoding="utf-8"))
+    text = re.sub(r'^([ \t]*#[ \t]*include[ \t]*)"([^"\n]+)"', include, text, flags=re.M)
+    return f'#line 1 "{path}"\n{_shared(text)}'
+
+
+def _shared(text: str) -> str:
+    parts, done, serial = [], 0, 0
+    strings = [m.span() for m in _STRING.finditer(text)]
+    for match in _WORD.finditer(text):
+        if any(a <= match.start() < b for a, b in strings) or match.start() < done:
+            continue
+        if text[text.rfind("\n", 0, match.start()) + 1 :].lstrip().startswith("#"):
+            continue  # a macro that declares shared memory is not understood, and g++ says so
+        end = text.find(";", match.end())
+        begin, external = _beginning(text, match.start())
+        declaration = text[match.end() : end]
+        parts.append(text[done:begin])
+        parts.append(_declared(text[begin : match.start()] + declaration, external, serial))
+        done, serial = end + 1, serial + 1
+    return "".join([*parts, text[done:]])
+
+
+def _beginning(text: str, at: int) -> tuple[int, bool]:
+    """Where the declaration that has __shared__ at `at` begins: after the last ; { or }, and whether it says extern."""
+    begin = max(text.rfind(c, 0, at) for c in ";{}") + 1
+    head = text[begin:at]
+    words = re.search(r"(?:\b(?:extern|static|volatile|const)\b\s*|(?:__align__|alignas)\s*\([^()]*(?:\([^()]*\))*[^()]*\)\s*)*$", head)
+    assert words is not None
+    return begin + words.start(), "extern" in words[0]
+
+
+def _declared(declaration: str, external: bool, serial: int) -> str:
+    lines = declaration.count("\n")
+    aligns = _ALIGN.findall(declaration)
+    plain = " ".join(re.sub(r"\b(?:extern|static)\b", " ", _ALIGN.sub(" ", declaration)).split())
+    first, *others = _declarators(plain)
+    match = re.match(r"(.*?)(\w+)\s*((?:\[[^\]]*\]\s*)*)$", first)
+    if match is None:
+        return f"__shared__ {declaration};"
+    type_, name, extents = match[1].strip(), match[2], match[3]
+    out = [_one(type_, name, extents, aligns, external)]
+    for other in others:
+        n = re.match(r"(\w+)\s*((?:\[[^\]]*\]\s*)*)$", other)
+        if n is None:
+            return f"__shared__ {declaration};"
+        out.append(_one(type_, n[1], n[2], aligns, external))
+    return " ".join(out) + "\n" * lines
+
+
+def _one(type_: str, name: str, extents: str, aligns: list[str], external: bool) -> str:
+    if external:
+        return f"{type_}* const {name} = static_cast<{type_}*>(rooftile_sim_dynamic());"
+    align = "".join(f"; if (rooftile_{name}_align < {a}) rooftile_{name}_align = {a}" for a in aligns)
+    return (
+        f"using rooftile_{name}_type = {type_}{extents}; static char rooftile_{name}_key; size_t rooftile_{name}_align = alignof(rooftile_{name}_type){align}; "
+        f"rooftile_{name}_type& {name} = *static_cast<rooftile_{name}_type*>"
+        f'(rooftile_sim_shared(&rooftile_{name}_key, "{name}", sizeof(rooftile_{name}_type), rooftile_{name}_align));'
+    )
+
+
+def _declarators(text: str) -> list[str]:
+    """At commas that stand in no brackets."""
+    parts, depth, start = [], 0, 0
+    for i, c in enumerate(text):
+        depth += (c in "<([{") - (c in ">)]}")
+        if c == "," and depth == 0:
+            parts.append(text[start:i].strip())
+            start = i + 1
+    return [*parts, text[start:].strip()]

@@ -1,0 +1,172 @@
+// Who happened before whom. Two accesses to the same bytes race when one writes, they are not both strong, and neither is known to the
+// other's thread to lie before: by a barrier of the block, by __syncwarp, or by a fence, a flag (atomic or volatile) and a fence.
+#pragma once
+#include "state.h"
+
+namespace sim {
+
+inline uint32_t block_of(uint32_t thread) { return (thread - 1) / launch->threads; }
+
+inline bool before(const Stamp& s, const Fiber& f) {
+  if (s.thread == f.id) return true;
+  uint32_t b = block_of(s.thread);
+  if (b == f.block->id) {
+    if (s.generation < f.block->generation) return true;
+    unsigned linear = s.thread - 1 - b * launch->threads;
+    if (linear / 32 == f.warp && f.warp_known[linear % 32] > s.clock) return true;
+  }
+  if (f.known.empty()) return false;
+  auto i = f.known.blocks.find(b);
+  if (i != f.known.blocks.end() && i->second > s.generation) return true;
+  auto j = f.known.threads.find(s.thread);
+  return j != f.known.threads.end() && j->second > s.clock;
+}
+
+inline bool block_before(uint32_t block, uint32_t generation, const Fiber& f) {
+  if (block == f.block->id) return generation < f.block->generation;
+  auto i = f.known.blocks.find(block);
+  return i != f.known.blocks.end() && i->second > generation;
+}
+
+inline bool readers_before(const Cell& c, const Fiber& f) {
+  const Stamp& s = c.reader;
+  if (!s.thread) return true;
+  switch (c.readers) {
+    case ONE: return before(s, f);
+    case WARP: {
+      uint32_t b = block_of(s.thread), warp = (s.thread - 1 - b * launch->threads) / 32;
+      if (block_before(b, s.generation, f)) return true;
+      if (b != f.block->id || warp != f.warp) return false;
+      for (unsigned l = 0; l < 32; ++l)
+        if (c.lanes >> l & 1 && l != f.lane && f.warp_known[l] <= s.clock) return false;
+      return true;
+    }
+    case BLOCK: return block_before(block_of(s.thread), s.generation, f);
+    default:
+      for (auto [b, g] : launch->reader_lists[c.lanes])
+        if (!block_before(b, g, f)) return false;
+      return true;
+  }
+}
+
+inline void add_reader(Cell& c, const Stamp& mine, const Fiber& f) {
+  const Stamp old = c.reader;
+  if (!old.thread || readers_before(c, f)) {
+    c.reader = mine, c.readers = ONE;
+    return;
+  }
+  uint32_t b = block_of(old.thread);
+  unsigned lane = (old.thread - 1 - b * launch->threads) % 32, warp = (old.thread - 1 - b * launch->threads) / 32;
+  bool both_strong = old.strong && mine.strong;
+  uint32_t clock = std::max(old.clock, mine.clock);
+  if (c.readers == MANY || b != f.block->id) {
+    if (c.readers != MANY) {
+      launch->reader_lists.push_back({{b, old.generation}});
+      c.lanes = uint32_t(launch->reader_lists.size() - 1), c.readers = MANY;
+    }
+    auto& list = launch->reader_lists[c.lanes];
+    auto found = std::find_if(list.begin(), list.end(), [&](auto& e) { return e.first == f.block->id; });
+    if (found == list.end()) list.push_back({f.block->id, mine.generation});
+    else found->second = mine.generation;
+  } else if (c.readers == BLOCK || warp != f.warp) {
+    c.readers = BLOCK;
+  } else {
+    c.lanes = (c.readers == WARP ? c.lanes : 1u << lane) | 1u << f.lane;
+    c.readers = WARP;
+  }
+  c.reader = mine, c.reader.strong = both_strong, c.reader.clock = clock;
+}
+
+inline std::string where(uint32_t thread) {
+  uint32_t b = block_of(thread), t = (thread - 1) % launch->threads;
+  const Index &g = launch->grid, &n = launch->block;
+  Fiber other;
+  Block home;
+  home.index = {b % g.x, b / g.x % g.y, b / g.x / g.y};
+  other.block = &home, other.index = {t % n.x, t / n.x % n.y, t / n.x / n.y};
+  return who(other);
+}
+
+inline void racing(const Region& r, Address a, const Stamp& s, bool they_write, unsigned how, uint32_t pc) {
+  find(RACE, pc, s.pc, "%s %s offset %ld of %s, which %s %s in line {%x} with nothing in between that orders the two", who(*now).c_str(),
+       how & WRITE ? "writes" : "reads", long(a - r.begin), r.name.c_str(), where(s.thread).c_str(), they_write ? "writes" : "reads",
+       unsigned(s.pc));
+}
+
+inline void refine(Region& r, unsigned granule) {
+  std::vector<Cell> finer;
+  finer.reserve(r.cells.size() * r.granule / granule);
+  for (auto& c : r.cells) finer.insert(finer.end(), r.granule / granule, c);
+  r.cells.swap(finer);
+  r.granule = granule;
+}
+
+void race(Region& r, Address a, unsigned bytes, unsigned how, uint32_t pc) {
+  Fiber& f = *now;
+  size_t at = a - r.begin;
+  unsigned narrow = unsigned(at | bytes | r.granule);
+  narrow &= ~narrow + 1;
+  if (r.cells.empty()) r.cells.resize((r.end - r.begin + r.granule - 1) / r.granule);
+  if (narrow < r.granule) refine(r, narrow);
+  Stamp mine;
+  mine.thread = f.id, mine.generation = f.block->generation, mine.clock = f.clock, mine.pc = pc, mine.strong = (how & STRONG) != 0;
+  for (size_t i = at / r.granule; i < (at + bytes) / r.granule; ++i) {
+    Cell& c = r.cells[i];
+    if (c.writer.thread && !(c.writer.strong && mine.strong) && !before(c.writer, f)) racing(r, a, c.writer, true, how, pc);
+    if (how & WRITE) {
+      if (c.reader.thread && !(c.reader.strong && mine.strong) && !readers_before(c, f)) racing(r, a, c.reader, false, how, pc);
+      c.writer = mine, c.reader.thread = 0, c.readers = ONE;
+    } else {
+      add_reader(c, mine, f);
+    }
+  }
+  if (!(how & STRONG)) return;
+  auto flag = launch->flags.find(a);
+  if (flag != launch->flags.end() && (!(how & WRITE) || how & BOTH)) f.pending.join(flag->second);
+  if (how & WRITE) {
+    if (how & BOTH) {
+      if (!f.fenced.empty()) launch->flags[a].join(f.fenced);
+    } else if (!f.fenced.empty()) {
+      launch->flags[a] = f.fenced;
+    } else if (flag != launch->flags.end()) {
+      launch->flags.erase(flag);
+    }
+  }
+}
+
+void fence(Fiber& f) {
+  if (launch->level != ALL) return;
+  if (!f.pending.empty()) f.known.join(f.pending), f.pending = {}, f.block->foreign = true;
+  f.fenced = f.known;
+  f.fenced.blocks[f.block->id] = f.block->generation;
+  unsigned first = f.id - f.lane;
+  for (unsigned l = 0; l < 32; ++l)
+    if (f.warp_known[l]) {
+      auto& known = f.fenced.threads[first + l];
+      if (known < f.warp_known[l]) known = f.warp_known[l];
+    }
+  f.fenced.threads[f.id] = ++f.clock;
+}
+
+void sync_warp(Block& block, unsigned warp, uint32_t mask) {
+  uint32_t clock = 0, known[32] = {};
+  Knowledge all;
+  Fiber* lanes[32];
+  for (unsigned l = 0; l < 32; ++l) {
+    if (!(mask >> l & 1)) continue;
+    lanes[l] = block.fibers[warp * 32 + l].get();
+    clock = std::max(clock, lanes[l]->clock + 1);
+    for (unsigned k = 0; k < 32; ++k) known[k] = std::max(known[k], lanes[l]->warp_known[k]);
+    if (block.foreign) all.join(lanes[l]->known);
+  }
+  for (unsigned l = 0; l < 32; ++l)
+    if (mask >> l & 1) known[l] = clock;
+  for (unsigned l = 0; l < 32; ++l) {
+    if (!(mask >> l & 1)) continue;
+    lanes[l]->clock = clock;
+    std::memcpy(lanes[l]->warp_known, known, sizeof known);
+    if (block.foreign) lanes[l]->known = all;
+  }
+}
+
+}  // namespace sim
