@@ -82,10 +82,11 @@ def _columns(a, dout, x, dx, wanted):
     m = a.shape[0]
     a, _, k, stride = rows(a)
     block = min(256 if a.itemsize == 4 else 512, max(16, power_of_2(k)))
+    per = max(8, 2048 // block)  # a narrow matrix: more rows side by side, and so shorter chains of additions
     strips = cdiv(k, block)
-    programs = max(1, min(cdiv(m, 32), resident(a, 8) // max(1, strips)))
+    programs = max(1, min(cdiv(m, 4 * per), resident(a, 8) // max(1, strips)))
     partial = a.new_empty((programs, k), dtype=torch.float32)
-    launch(_by_columns, (strips, programs), a, dout, x, da, partial, m, k, stride, DA=wanted, ROWS=8, BLOCK_K=block, num_warps=4)
+    launch(_by_columns, (strips, programs), a, dout, x, da, partial, m, k, stride, DA=wanted, ROWS=per, BLOCK_K=block, num_warps=4)
     add_rows(partial, dx)
     return (da, dx) if wanted else dx
 
