@@ -78,7 +78,9 @@ def explain_call(
 def check(
     ops: Ops = None,
     kernel: Annotated[str | None, typer.Option(help="Only this kernel.")] = None,
-    device: Annotated[str, typer.Option(help="cpu (references natively, Triton through the interpreter) or cuda.")] = "",
+    device: Annotated[
+        str, typer.Option(help="cpu (references natively, Triton through the interpreter), cuda, or sim (CUDA C++ in the simulator).")
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """The gate: every operator, kernel, case, input family and layout against the float64 truth."""
@@ -205,7 +207,12 @@ def sim(
             help="In the kernel's order: f32[65536] (random), f32[65536]:zeros, :arange, :file.npy, i32:65536. Types: f64 f32 f16 bf16 i32 u8."
         ),
     ] = None,
-    kernel: Annotated[str, typer.Option(help="Its __global__ function, with template arguments where it has any: 'add<float, 4>'.")] = "",
+    kernel: Annotated[
+        str,
+        typer.Option(
+            help="Its __global__ function, with template arguments where it has any: 'add<float, 4>'. Not needed where there is one."
+        ),
+    ] = "",
     grid: Annotated[str, typer.Option(help="Blocks: 8 or 8,1,1.")] = "1",
     block: Annotated[str, typer.Option(help="Threads a block: 256 or 16,16,1.")] = "256",
     shared: Annotated[int, typer.Option(help="Bytes of dynamic shared memory.")] = 0,

@@ -24,7 +24,9 @@ def simulate(
     source = Source(file)
     if not source.functions:
         raise ValueError(f"{file} has no __global__ function")
-    function = source.function(kernel)
+    if not kernel and len(source.functions) > 1:
+        raise ValueError(f"{file} has {len(source.functions)} kernels, say which with --kernel: {', '.join(source.functions)}")
+    function = source.function(kernel or next(iter(source.functions)))
     given = [argument(text, i) for i, text in enumerate(arguments)]
     return simulator.run(source, function, extent(grid, "--grid"), extent(block, "--block"), given, shared, seed=seed)
 
