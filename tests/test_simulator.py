@@ -1,13 +1,21 @@
 """The simulator: every planted bug is named with its line, no correct kernel is suspected, and the counts are the hardware's."""
 
+import importlib
+import os
 import re
+import subprocess
+import sys
+import types
 from pathlib import Path
 
 import pytest
 import torch
 
+import rooftile  # noqa: F401  the operators
+from rooftile.core.kernel import OPS, Kernel
 from rooftile.cuda import simulator
 from rooftile.cuda.source import Source
+from rooftile.workbench import gatekeeper
 
 FOLDER = Path(__file__).parent / "cuda"
 PLANTED, CORRECT, HEADERS = (Source(FOLDER / f"{name}.cu") for name in ("planted", "correct", "headers"))
@@ -360,3 +368,74 @@ def test_buffers_that_share_a_storage_and_views(tmp_path):
     want = torch.cat([x[32:] + 1, x[32:]])
     assert not run(source, "k", (1,), (32,), [x[:32], x[32:], 32]).findings
     assert torch.equal(x, want)
+
+
+# ---- as a device of the gate -----------------------------------------------------------------------------------------------------
+
+ADD = """template <typename T> __global__ void add(T* gOut, const T* gX, const T* gY, long long N) {
+  const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+  CONDITION gOut[i] = gX[i] SIGN gY[i];
+}
+"""
+
+
+@pytest.fixture
+def launcher(monkeypatch):
+    """rooftile.cuda.launch, or the part of it that the simulator meets where it is not there."""
+    try:
+        return importlib.import_module("rooftile.cuda.launch")
+    except ModuleNotFoundError:
+        module = types.ModuleType("rooftile.cuda.launch")
+        module.simulator = None
+
+        def launch(source, instance, grid, block, *arguments, shared=0):
+            if grid:
+                module.simulator(source, source.function(instance), (grid, 1, 1), (block, 1, 1), arguments, shared)
+
+        module.launch = launch
+        monkeypatch.setitem(sys.modules, "rooftile.cuda.launch", module)
+        return module
+
+
+@pytest.mark.parametrize(
+    "condition, sign, status", [("if (i < N)", "+", "passed"), ("if (i <= N)", "+", "failed"), ("if (i < N)", "-", "failed")]
+)
+def test_the_gate_judges_in_the_simulator(condition, sign, status, tmp_path, monkeypatch, launcher):
+    source = source_of(tmp_path, ADD.replace("CONDITION", condition).replace("SIGN", sign))
+    names = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
+
+    def vector_add(x, y):
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+        x, y = x.contiguous(), y.contiguous()
+        launcher.launch(source, f"add<{names[x.dtype]}>", -(-x.numel() // 64), 64, out, x, y, x.numel())
+        return out
+
+    (tmp_path / "k.cu").write_text("#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n" + source.text)
+    source = Source(tmp_path / "k.cu")
+    op = OPS["vector_add"]
+    only_small = lambda call: None if call["x"].dtype in names else f"{call['x'].dtype} is no dtype of this test"  # noqa: E731
+    monkeypatch.setattr(op, "kernels", (Kernel("cuda.planted", vector_add, refuse=only_small), op.kernels[-1]))
+    answer = gatekeeper.check(["vector_add"], "cuda.planted", "sim", None)
+    verdicts = [v for v in answer["results"] if v["status"] != "refused"]
+    assert verdicts and {v["status"] for v in verdicts if "0" not in v["case"]} <= {"passed", status}
+    assert (answer["failed"] == 0) == (status == "passed")
+    if condition == "if (i <= N)":
+        assert any("k.cu:5: out_of_bounds" in v["message"] for v in verdicts)
+
+
+def test_an_operator_without_cuda_kernels_is_told():
+    with pytest.raises(ValueError, match="embedding has no kernel in CUDA C"):
+        gatekeeper.check(["embedding"], None, "sim", None)
+
+
+def test_processes_at_once_build_one_library(tmp_path):
+    source = source_of(tmp_path, "__global__ void k(int* gX) { gX[0] = 7; }\n")
+    script = (
+        "import sys, torch; from pathlib import Path; from rooftile.cuda import simulator; from rooftile.cuda.source import Source\n"
+        "s = Source(Path(sys.argv[1])); x = torch.zeros(1, dtype=torch.int32); simulator.run(s, s.function('k'), (1, 1, 1), (1, 1, 1), [x])\n"
+        "assert x.item() == 7"
+    )
+    environment = {**os.environ, "ROOFTILE_CACHE": str(tmp_path / "cache")}
+    children = [subprocess.Popen([sys.executable, "-c", script, str(source.path)], env=environment) for _ in range(4)]
+    assert [c.wait() for c in children] == [0] * 4
+    assert sorted(p.name.partition("-")[0] for p in (tmp_path / "cache" / "simulator").iterdir()) == ["k", "runtime"]
