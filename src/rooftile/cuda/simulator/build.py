@@ -53,8 +53,8 @@ def compiler() -> str:
 
 @functools.cache
 def _version(gxx: str) -> str:
-    text = subprocess.run([gxx, "--version", "-v"], capture_output=True, text=True, check=False)
-    return text.stdout + text.stderr
+    said = [subprocess.run([gxx, word], capture_output=True, text=True, check=False).stdout for word in ("--version", "-dumpmachine")]
+    return "".join(said)
 
 
 def folder() -> Path:

@@ -104,6 +104,7 @@ inline __attribute__((always_inline)) void __nanosleep(unsigned) { rooftile_sim_
 inline unsigned __activemask() { return rooftile_sim_active(); }
 inline long long clock64() { return rooftile_sim_clock(); }
 inline __attribute__((noreturn)) void __trap() { __builtin_trap(); }
+#define assert(condition) ((condition) ? (void)0 : __trap())
 
 // ---- warps -----------------------------------------------------------------------------------------------------------------
 template <class T> inline __attribute__((always_inline)) T rooftile_shuffle(unsigned mask, T value, int how, int by, int width, const char* what) {
