@@ -439,3 +439,63 @@ def test_processes_at_once_build_one_library(tmp_path):
     children = [subprocess.Popen([sys.executable, "-c", script, str(source.path)], env=environment) for _ in range(4)]
     assert [c.wait() for c in children] == [0] * 4
     assert sorted(p.name.partition("-")[0] for p in (tmp_path / "cache" / "simulator").iterdir()) == ["k", "runtime"]
+
+
+def test_a_file_with_host_code_as_people_write_them(tmp_path):
+    source = source_of(
+        tmp_path,
+        """#include <cassert>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+#include <cuda_runtime.h>
+#include <cuda_fp16.h>
+#define CHECK(x) do { cudaError_t e = (x); if (e != cudaSuccess) { printf("%s", cudaGetErrorString(e)); exit(1); } } while (0)
+template <typename T>
+__global__ void scale(T* x, int n, T by) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  assert(n > 0);
+  if (i < n) x[i] = std::sqrt(x[i] * x[i]) * by + (std::isnan(x[i]) ? 1 : 0) + max(0, 0);
+}
+int main() {
+  float* x;
+  CHECK(cudaMalloc(&x, 4 * 100));
+  std::vector<float> h(100, 1.0f);
+  cudaMemcpy(x, h.data(), 400, cudaMemcpyHostToDevice);
+  dim3 grid(1), block(128);
+  scale<float><<<grid, block, 0,
+                 0>>>(x, 100, 2.0f);
+  CHECK(cudaDeviceSynchronize());
+}
+""",
+    )
+    x = floats(100)
+    want = x.abs() * 2
+    assert not run(source, "scale<float>", (1,), (128,), [x, 100, 2.0]).findings
+    torch.testing.assert_close(x, want)
+
+
+def test_too_many_locals(tmp_path):
+    source = source_of(
+        tmp_path,
+        "__global__ void k(int* gX) {\n  int a[50000];\n  for (int i = 0; i < 50000; ++i) a[i] = gX[0] + i;\n  gX[0] = a[gX[0] + 7] + a[9];\n}\n",
+    )
+    (finding,) = run(source, "k", (1,), (2,), [counts(1)]).findings
+    assert finding.kind == "trap" and "bytes of locals" in finding.sentence
+
+
+def test_a_library_cut_short_is_built_again(tmp_path, monkeypatch):
+    source = source_of(tmp_path, "__global__ void k(int* gX) { gX[0] = 8; }\n")
+    first, second = tmp_path / "first" / "simulator", tmp_path / "second" / "simulator"
+    monkeypatch.setenv("ROOFTILE_CACHE", str(first.parent))
+    run(source, "k", (1,), (1,), [counts(1)])
+    (library,) = first.glob("k-*.so")
+    second.mkdir(parents=True)
+    (second / library.name).write_bytes(library.read_bytes()[:100])
+    monkeypatch.setenv("ROOFTILE_CACHE", str(second.parent))
+    x = counts(1)
+    assert not run(source, "k", (1,), (1,), [x]).findings and x.item() == 8
+    assert (second / library.name).stat().st_size == library.stat().st_size

@@ -12,13 +12,15 @@ namespace sim {
 static uint64_t turns_seen = 0;
 static int ticks_without_turn = 0;
 
-inline void on_signal(int number, siginfo_t*, void* context) {
+inline void on_signal(int number, siginfo_t* info, void* context) {
   auto* c = static_cast<ucontext_t*>(context);
 #if defined(__x86_64__)
   Address pc = Address(c->uc_mcontext.gregs[REG_RIP]);
 #else
   Address pc = Address(c->uc_mcontext.pc);
 #endif
+  bool locals = number == SIGSEGV && now && Address(info->si_addr) - Address(now->stack) < GUARD;
+  if (locals) fatal(TRAP, now->pc, "%s keeps more than %zu bytes of locals", who(*now).c_str(), STACK - GUARD);
   bool inside = now && pc >= launch->code_begin && pc < launch->code_end;
   if (number == SIGVTALRM) {
     ticks_without_turn = turns_seen == launch->turns ? ticks_without_turn + 1 : 0;
@@ -39,13 +41,17 @@ inline void on_signal(int number, siginfo_t*, void* context) {
 class Watchdog {
   static constexpr int SIGNALS[] = {SIGVTALRM, SIGFPE, SIGILL, SIGSEGV, SIGBUS};
   struct sigaction before_[5];
+  stack_t stack_before_;
+  alignas(16) char stack_[64 << 10];
 
  public:
   Watchdog() {
     struct sigaction mine {};
     mine.sa_sigaction = on_signal;
-    mine.sa_flags = SA_SIGINFO | SA_NODEFER;  // it may not return
+    mine.sa_flags = SA_SIGINFO | SA_NODEFER | SA_RESTART | SA_ONSTACK;  // it may not return; a thread's own stack may be full
     sigemptyset(&mine.sa_mask);
+    stack_t other{stack_, 0, sizeof stack_};
+    sigaltstack(&other, &stack_before_);
     for (int i = 0; i < 5; ++i) sigaction(SIGNALS[i], &mine, &before_[i]);
     turns_seen = 0, ticks_without_turn = 0;
     set(250000);
@@ -53,6 +59,7 @@ class Watchdog {
   ~Watchdog() {
     set(0);
     for (int i = 0; i < 5; ++i) sigaction(SIGNALS[i], &before_[i], nullptr);
+    sigaltstack(&stack_before_, nullptr);
   }
 
  private:
