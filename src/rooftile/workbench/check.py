@@ -111,7 +111,7 @@ class Problem:
 
     def judge(self, kernel: Kernel) -> Verdict:
         op, case = self.spec.name, self.case.id
-        why = kernel.refuse(self.call)
+        why = kernel.objection(self.call)
         if why is not None:
             return Verdict(op, kernel.name, case, self.variant, Status.REFUSED, why)
         try:
