@@ -104,7 +104,7 @@ def constant(make: Callable[..., tuple[int, ...]], about: tuple[Any, ...], devic
     has arrived; one made while a graph is captured lies in that graph's memory and is not for others."""
     if device.type != "cuda":
         return _kept(make, about, device, 0)
-    if torch.cuda.is_current_stream_capturing():
+    if torch._C._cuda_isCurrentStreamCapturing():
         return send(make(*about), device)
     return _kept(make, about, device, torch._C._cuda_getCurrentRawStream(device.index))
 

@@ -22,11 +22,11 @@ def _pointer(gTable, t, like, ALIGNED: tl.constexpr):
 
 
 @triton.jit
-def _step(gLike, gTable, gChunks, gSizes, gHyper, P, beta1, beta2, rest1, rest2, eps, ALIGNED: tl.constexpr, CHUNK: tl.constexpr):
-    chunk = tl.load(gChunks + tl.program_id(0))  # tensor in the high word, chunk of it in the low
+def _step(gLike, gTable, gLayout, gHyper, P, beta1, beta2, rest1, rest2, eps, ALIGNED: tl.constexpr, CHUNK: tl.constexpr):
+    chunk = tl.load(gLayout + P + tl.program_id(0))  # tensor in the high word, chunk of it in the low
     t = (chunk >> 32).to(tl.int32)
     i = (chunk & 0xFFFFFFFF) * CHUNK + tl.arange(0, CHUNK)
-    mask = i < tl.load(gSizes + t)
+    mask = i < tl.load(gLayout + t)
     gP = _pointer(gTable, t, gLike, ALIGNED)
     gG = _pointer(gTable + P, t, gLike, ALIGNED)
     gM = _pointer(gTable + 2 * P, t, gLike, ALIGNED)
@@ -51,9 +51,9 @@ def _whole(*numbers):
     return numbers
 
 
-def _chunks(*sizes):
-    """Tensor in the high word, chunk of it in the low, for every chunk of a list of tensors."""
-    return tuple((t << 32) | c for t, n in enumerate(sizes) for c in range(cdiv(n, CHUNK)))
+def _layout(*sizes):
+    """The sizes of the tensors; then, for every chunk of them, its tensor in the high word and its number in the low."""
+    return (*sizes, *((t << 32) | c for t, n in enumerate(sizes) for c in range(cdiv(n, CHUNK))))
 
 
 def adamw(params, grads, exp_avgs, exp_avg_sqs, hyper, beta1, beta2, eps):
@@ -61,7 +61,7 @@ def adamw(params, grads, exp_avgs, exp_avg_sqs, hyper, beta1, beta2, eps):
     grads = [g if g.is_contiguous() else g.contiguous() for g in grads]
     sizes = tuple(p.numel() for p in params)
     addresses = tuple(t.data_ptr() for t in (*params, *grads, *exp_avgs, *exp_avg_sqs))
-    tables = (constant(_whole, addresses, device), constant(_chunks, sizes, device), constant(_whole, sizes, device))
+    tables = (constant(_whole, addresses, device), constant(_layout, sizes, device))
     numbers = (len(params), beta1, beta2, 1 - beta1, 1 - beta2, eps)
     aligned = all(a % 16 == 0 for a in addresses)
     launch(_step, (sum(cdiv(n, CHUNK) for n in sizes),), params[0], *tables, hyper, *numbers, ALIGNED=aligned, CHUNK=CHUNK, num_warps=8)
