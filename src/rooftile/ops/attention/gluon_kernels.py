@@ -27,6 +27,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from rooftile.core.kernel import Kernel, Limits
 from rooftile.ops._shared.launch import DRY, cdiv, constant, launch_described, resident
+from rooftile.ops.attention.cudnn_kernels import too_small
 
 # The one place that knows Triton's releases: 3.6 calls these otherwise.
 _load_tile = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
@@ -480,6 +481,16 @@ def _refuse(d):
 
 HOPPER = Limits(shared_bytes=227 * 1024)
 KERNELS = (
-    Kernel("gluon", attention, "TMA, warp specialisation, wgmma; D = 64", _refuse(64), NARROW, pick_narrow, HOPPER, architectures=(90,)),
-    Kernel("gluon.wide", attention, "the same for D = 128", _refuse(128), WIDE, limits=HOPPER, architectures=(90,)),
+    Kernel(
+        "gluon",
+        attention,
+        "TMA, warp specialisation, wgmma; D = 64",
+        _refuse(64),
+        NARROW,
+        pick_narrow,
+        HOPPER,
+        architectures=(90,),
+        declines=too_small,
+    ),
+    Kernel("gluon.wide", attention, "the same for D = 128", _refuse(128), WIDE, limits=HOPPER, architectures=(90,), declines=too_small),
 )
