@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(256) fill(T* __restrict__ gDx, const T* __rest
 #pragma unroll
   for (int j = 0; j < STORES; ++j) {
     const long long i = first + j * 256 * WIDTH;
-    if (i + WIDTH <= N) store(gDx + i, rDx);
+    if (i + WIDTH <= N) store_global(gDx + i, rDx);
     for (int k = 0; k < WIDTH && i + WIDTH > N && i + k < N; ++k) gDx[i + k] = rDx[k];
   }
 }

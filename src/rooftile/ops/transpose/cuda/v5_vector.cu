@@ -50,13 +50,18 @@ __global__ void __launch_bounds__(VECTORS_N * VECTORS_K / EACH, 512 * EACH / VEC
     }
   }
   __syncthreads();
+  constexpr int STEP = THREADS / VECTORS_N;  // rows of out from one store of a thread to its next
+  static_assert(THREADS % VECTORS_N == 0, "whole rows of out at a time");
+  const int n = threadIdx.x % VECTORS_N, first_k = threadIdx.x / VECTORS_N;
+  gOut += (long long)first_k * N + n * WIDTH;
+  if (n * WIDTH >= rows) return;
+  Wide<T> rOut[EACH * WIDTH];
 #pragma unroll
   for (int i = 0; i < EACH * WIDTH; ++i) {
-    const int vector = threadIdx.x + i * THREADS, k = vector / VECTORS_N, n = vector % VECTORS_N;
-    if (n * WIDTH < rows && k < columns) {
-      Wide<T> rOut;
-      load(rOut, sTile[k * VECTORS_N + (n ^ k / WIDTH % 8)].data);
-      store(gOut + (long long)k * N + n * WIDTH, rOut);
-    }
+    const int k = first_k + i * STEP;
+    if (k < columns) load(rOut[i], sTile[k * VECTORS_N + (n ^ k / WIDTH % 8)].data);
   }
+#pragma unroll
+  for (int i = 0; i < EACH * WIDTH; ++i)
+    if (first_k + i * STEP < columns) store_global(gOut + i * (long long)STEP * N, rOut[i]);
 }
