@@ -66,3 +66,66 @@ def test_force_by_environment():
 def test_doctor():
     findings = json.loads(rooftile("doctor", "--json").stdout)
     assert len(findings) > 5 and all(set(f) == {"ok", "sentence"} for f in findings)
+
+
+CUDA = os.path.join(os.path.dirname(__file__), "cuda")
+GOOD, BAD = os.path.join(CUDA, "correct.cu"), os.path.join(CUDA, "planted.cu")
+
+
+def test_sim_reports_accesses_and_is_silent_about_a_good_kernel():
+    run = rooftile(
+        "sim",
+        GOOD,
+        "--kernel",
+        "transpose<0, false>",
+        "--grid",
+        "2,2,1",
+        "--block",
+        "32,32",
+        "--json",
+        "f32[4096]:zeros",
+        "f32[4096]",
+        "i32:64",
+    )
+    answer = json.loads(run.stdout)
+    assert run.returncode == 0 and answer["findings"] == []
+    assert {a.get("wavefronts_per_request") for a in answer["accesses"]} == {None, 1.0, 32.0}
+    assert {a["space"] for a in answer["accesses"]} == {"shared", "global"} and all(a["line"] > 0 for a in answer["accesses"])
+
+
+def test_sim_names_the_line():
+    run = rooftile("sim", BAD, "--kernel", "tail_not_masked<float>", "--block", "64", "--json", "f32[50]:zeros", "f32[50]:arange", "i32:50")
+    (finding,) = json.loads(run.stdout)["findings"]
+    assert run.returncode == 1 and finding["kind"] == "out_of_bounds" and finding["file"] == BAD and finding["line"] > 0
+    run = rooftile("sim", BAD, "--kernel", "tail_not_masked<float>", "--block", "64", "f32[50]:zeros", "f32[50]", "i32:50")
+    assert run.returncode == 1 and f"planted.cu:{finding['line']}" in run.stdout and "offset 200 of gX, which has 200 bytes" in run.stdout
+
+
+def test_sim_reads_a_file(tmp_path):
+    numpy = pytest.importorskip("numpy")
+    numpy.save(tmp_path / "x.npy", numpy.arange(96, dtype="float32"))
+    run = rooftile("sim", GOOD, "--kernel", "strided", "--block", "32", "f32[32]:zeros", f"f32[96]:{tmp_path / 'x.npy'}", "i32:3")
+    assert run.returncode == 0 and "0 findings" in run.stdout
+    run = rooftile("sim", GOOD, "--kernel", "strided", "--block", "32", "f32[32]:zeros", f"f32[95]:{tmp_path / 'x.npy'}", "i32:3")
+    assert run.returncode == 2 and "holds 96 elements, the argument says 95" in run.stderr
+
+
+@pytest.mark.parametrize(
+    "words, sentence",
+    [
+        (["nowhere.cu", "--kernel", "k"], "nowhere.cu cannot be read"),
+        ([GOOD, "--kernel", "stridet", "i32:1"], "did you mean strided?"),
+        ([GOOD, "--kernel", "strided", "f32[4]"], "takes 3 arguments, got 1"),
+        ([GOOD, "--kernel", "strided", "f32[4]", "f23[4]", "i32:1"], "did you mean f32?"),
+        ([GOOD, "--kernel", "strided", "f32[4]", "f32[4", "i32:1"], "is neither TYPE[COUNT] nor TYPE:VALUE"),
+        ([GOOD, "--kernel", "strided", "f32[4]", "f32[4]:ones", "i32:1"], "zeros, arange or a file.npy"),
+        ([GOOD, "--kernel", "strided", "f32[4]", "f32[4]", "i32:x"], "'x' is not a whole number"),
+        ([GOOD, "--kernel", "strided", "f32[4]", "i32[4]", "i32:1"], "gX points to float, got int32"),
+        ([GOOD, "--kernel", "strided", "--block", "8,x", "f32[4]", "f32[4]", "i32:1"], "--block is one to three whole numbers"),
+        ([GOOD, "--kernel", "strided", "--grid", "1,99999", "f32[4]", "f32[4]", "i32:1"], "grid.y is 99999, it must be from 1 to 65535"),
+        ([GOOD, "--kernel", "strided", "--shared", "999999", "f32[4]", "f32[4]", "i32:1"], "must be from 0 to 232448"),
+    ],
+)
+def test_sim_bad_input(words, sentence):
+    run = rooftile("sim", *words)
+    assert run.returncode == 2 and sentence in " ".join(run.stderr.split()) and "Traceback" not in run.stderr and run.stdout == ""

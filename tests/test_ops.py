@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from rooftile.workbench import check
+from rooftile.workbench import check, gatekeeper
 
 OPS = {op.spec.name: op for op in check.all_ops()}
 
@@ -37,6 +37,18 @@ def test_triton_through_the_interpreter(name):
     assert bad == []
     ran = {(v["op"], v["kernel"]) for v in answer["results"] if v["status"] == "passed"}
     declared = {(o.spec.name, k.name) for o in check.with_gradients([OPS[name]]) for k in o.kernels if k.name.startswith("triton")}
+    assert declared <= ran, f"never ran: {declared - ran}"
+
+
+IN_CUDA = [name for name, op in OPS.items() if any(k.name.startswith("cuda.") for o in check.with_gradients([op]) for k in o.kernels)]
+
+
+@pytest.mark.parametrize("name", IN_CUDA)
+def test_cuda_in_the_simulator(name):
+    answer = gatekeeper.check([name], None, "sim", None)
+    assert [v for v in answer["results"] if v["status"] in ("failed", "error")] == []
+    ran = {(v["op"], v["kernel"]) for v in answer["results"] if v["status"] == "passed"}
+    declared = {(o.spec.name, k.name) for o in check.with_gradients([OPS[name]]) for k in o.kernels if k.name.startswith("cuda.")}
     assert declared <= ran, f"never ran: {declared - ran}"
 
 

@@ -16,7 +16,9 @@ def test_the_built_wheel_is_whole(tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     inside = set(zipfile.ZipFile(wheel).namelist())
     wanted = {
-        str(p.relative_to(ROOT / "src")) for p in (ROOT / "src").rglob("*") if p.suffix in (".py", ".cu", ".cuh", ".md", ".jsonl", ".typed")
+        str(p.relative_to(ROOT / "src"))
+        for p in (ROOT / "src").rglob("*")
+        if p.suffix in (".py", ".cu", ".cuh", ".h", ".cpp", ".md", ".jsonl", ".typed")
     }
     wanted |= {"rooftile/py.typed"}
     assert wanted <= inside, sorted(wanted - inside)

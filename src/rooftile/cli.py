@@ -80,7 +80,9 @@ def explain_call(
 def check(
     ops: Ops = None,
     kernel: Annotated[str | None, typer.Option(help="Only this kernel.")] = None,
-    device: Annotated[str, typer.Option(help="cpu (references natively, Triton through the interpreter) or cuda.")] = "",
+    device: Annotated[
+        str, typer.Option(help="cpu (references natively, Triton through the interpreter), cuda, or sim (CUDA C++ in the simulator).")
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """The gate: every operator, kernel, case, input family and layout against the float64 truth."""
@@ -233,6 +235,48 @@ def records(
             "[yellow]stale[/]" if r["stale"] else "current",
         )
     return out.print(table if rows else "nothing is stale" if stale else "no records")
+
+
+@app.command()
+def sim(
+    file: Annotated[Path, typer.Argument(help="A .cu file.")],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="In the kernel's order: f32[65536] (random), f32[65536]:zeros, :arange, :file.npy, i32:65536. Types: f64 f32 f16 bf16 i32 u8."
+        ),
+    ] = None,
+    kernel: Annotated[
+        str,
+        typer.Option(
+            help="Its __global__ function, with template arguments where it has any: 'add<float, 4>'. Not needed where there is one."
+        ),
+    ] = "",
+    grid: Annotated[str, typer.Option(help="Blocks: 8 or 8,1,1.")] = "1",
+    block: Annotated[str, typer.Option(help="Threads a block: 256 or 16,16,1.")] = "256",
+    shared: Annotated[int, typer.Option(help="Bytes of dynamic shared memory.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="Draws the order in which threads run; without one it is always the same.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a CUDA C++ kernel on this CPU and name the lines that race, miss, misalign, diverge or hang; and what its memory accesses cost."""
+    from rooftile.workbench import sim as s
+
+    report = s.simulate(file, kernel, grid, block, shared, arguments or [], seed)
+    if as_json:
+        _say(report.json())
+    else:
+        for f in report.findings:
+            out.print(f"[red]{f.kind}[/] {f.file}:{f.line}: {f.sentence}", highlight=False, soft_wrap=True)
+        table = Table("line", "access", "bytes a lane", "requests", "a request")
+        for a in report.accesses:
+            unit = "wavefronts" if a.space == "shared" else "sectors"
+            what = f"{a.space} {'store' if a.store else 'load'}"
+            table.add_row(f"{Path(a.file).name}:{a.line}", what, str(a.bytes), str(a.requests), f"{a.per_request:.2f} {unit}")
+        if report.accesses:
+            out.print(table)
+        out.print(f"{len(report.findings)} findings", highlight=False)
+    if report.findings:
+        raise typer.Exit(1)
 
 
 def _train(as_json: bool, **knobs: Any) -> None:

@@ -145,8 +145,8 @@ __global__ void waits_for_ever(int* gOut, volatile int* gFlag) {
 
 __global__ void counts_for_ever(int* gOut) {
   unsigned n = threadIdx.x + 1;
-  while (n != 0) {
-    n = n * 3 | 1;  // timeout
+  while (n != 0) {  // timeout
+    n = n * 3 | 1;
   }
   gOut[threadIdx.x] = int(n);
 }

@@ -42,3 +42,17 @@ def test_messages_have_both_numbers():
         embedding(torch.tensor([0], dtype=torch.int32), w)
     with pytest.raises(ValueError, match=r"max_norm=1\.0 is not supported"):
         Embedding(4, 2, max_norm=1.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("v", [255, 32768, 32769, 65535, 65536, 70001])
+def test_narrow_keys_keep_every_row_apart(v):
+    """Keys are sorted in 16 bits where they fit; an index outside must not come back as another row."""
+    indices = torch.randint(0, v, (4096,), device="cuda")
+    indices[:4] = torch.tensor([0, v - 1, v // 2, v - 1], device="cuda")
+    weight, dout = torch.zeros(v, 8, device="cuda", requires_grad=True), torch.randn(4096, 8, device="cuda")
+    want = torch.zeros(v, 8, device="cuda", dtype=torch.float64).index_add_(0, indices, dout.double())
+    outside = torch.tensor([-1, v, v + 1, v + 65536, -65536 + v // 2], device="cuda")
+    out = embedding(torch.cat([indices, outside]), weight)
+    out.backward(torch.cat([dout, torch.ones(5, 8, device="cuda")]))
+    torch.testing.assert_close(weight.grad.double(), want, rtol=1e-5, atol=1e-5)

@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Call = Mapping[str, Any]  # the operator's arguments by name, in the order of its signature
+from rooftile.core.bind import FIXED, Binding, Call, letter
+
 Make = Callable[[Sequence[int], torch.dtype, torch.Generator, Mapping[str, Any]], Tensor]
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-_FIXED = {"f32": torch.float32, "i32|i64": torch.int64, "i64": torch.int64, "i32": torch.int32, "u8": torch.uint8, "bool": torch.bool}
 
 
 def normal(shape: Sequence[int], dtype: torch.dtype, gen: torch.Generator, dims: Mapping[str, Any]) -> Tensor:
@@ -40,12 +40,6 @@ def positive(shape: Sequence[int], dtype: torch.dtype, gen: torch.Generator, dim
 def index(letter: str) -> Make:
     """Draws indices into the axis `letter`."""
     return lambda shape, dtype, gen, dims: torch.randint(0, max(1, dims[letter]), shape, generator=gen, device=gen.device, dtype=dtype)
-
-
-def letter(axis: str) -> tuple[str, int]:
-    """E+1 -> E, 1: an axis is a letter, or a letter and something."""
-    name, _, more = axis.partition("+")
-    return name, int(more or 0)
 
 
 @dataclass(frozen=True)
@@ -67,7 +61,7 @@ class Arg:
         if self.dtype.startswith("="):
             like = (call or {}).get(self.dtype[1:])
             return io if like is None else like.dtype
-        return io if self.dtype.startswith("io") else _FIXED[self.dtype]
+        return io if self.dtype.startswith("io") else FIXED[self.dtype]
 
 
 @dataclass(frozen=True)
@@ -184,66 +178,12 @@ class OpSpec:
         bound.apply_defaults()
         return dict(bound.arguments)
 
-    # ---- the door: letters, dtypes and devices of a real call ------------------------------------------------------------
-
     def bind(self, call: Call) -> dict[str, Any]:
         """Letters of a call; ValueError with both numbers where two tensors disagree."""
-        dims: dict[str, Any] = {}
-        seen: dict[str, tuple[str, Any]] = {}  # what -> (who said so first, value)
-
-        def agree(what: str, name: str, value: Any) -> None:
-            first, known = seen.setdefault(what, (name, value))
-            if known != value:
-                raise ValueError(f"{self.name}: {what} is {_show(value)} in {name}, but {_show(known)} in {first}")
-
-        for name, arg in self.args.items():
-            value = call[name]
-            if value is None and arg.optional:
-                continue
-            for i, t in enumerate(value if arg.many else [value]):
-                if not isinstance(t, Tensor):
-                    raise ValueError(f"{self.name}: {name} must be a tensor, got {type(t).__name__}")
-                agree("device", name, t.device)
-                self._check_dtype(name, arg, t, agree)
-                if arg.many:
-                    agree(f"shape of tensor {i}", name, tuple(t.shape))
-            if arg.many:
-                agree(f"the number of tensors {arg.dims}", name, len(value))
-                dims[arg.dims] = tuple(tuple(t.shape) for t in value)
-            else:
-                self._bind_shape(name, arg, value, agree, dims)
+        dims = Binding(self.name, self.dtypes).letters(self.args, call)
         if self.validate is not None:
             self.validate(call, dims)
         return dims
-
-    def _check_dtype(self, name: str, arg: Arg, t: Tensor, agree: Callable[[str, str, Any], None]) -> None:
-        if arg.dtype == "io":
-            if t.dtype not in self.dtypes:
-                raise ValueError(f"{self.name}: {name} is {_show(t.dtype)}, takes {', '.join(map(_show, self.dtypes))}")
-            agree("dtype", name, t.dtype)
-        elif arg.dtype == "i32|i64":
-            if t.dtype not in (torch.int32, torch.int64):
-                raise ValueError(f"{self.name}: {name} is {_show(t.dtype)}, takes int32, int64")
-        elif "|" in arg.dtype:
-            if t.dtype != torch.float32:
-                agree("dtype", name, t.dtype)
-        elif arg.dtype in _FIXED and t.dtype != _FIXED[arg.dtype]:
-            raise ValueError(f"{self.name}: {name} is {_show(t.dtype)}, takes {_show(_FIXED[arg.dtype])}")
-
-    def _bind_shape(self, name: str, arg: Arg, t: Tensor, agree: Callable[[str, str, Any], None], dims: dict[str, Any]) -> None:
-        letters, shape = arg.dims.split(), tuple(t.shape)
-        leading = len(shape) - (len(letters) - 1) if "..." in letters else None
-        if (leading is None and len(letters) != len(shape)) or (leading is not None and leading < 0):
-            raise ValueError(f"{self.name}: {name} has {len(shape)} axes {list(shape)}, needs {len(letters)} [{arg.dims}]")
-        rest = list(shape)
-        for x, more in map(letter, letters):
-            value: Any = tuple(rest.pop(0) for _ in range(leading or 0)) if x == "..." else rest.pop(0) - more
-            if more and value < 0:
-                raise ValueError(f"{self.name}: {name} has {value + more} elements, needs {more} at least [{arg.dims}]")
-            agree(f"{'leading shape' if x == '...' else x}", name, value)
-            dims[x] = value
-        if "..." in letters and "M" not in letters:
-            dims.setdefault("M", math.prod(dims["..."]))
 
     def io(self, call: Call) -> torch.dtype:
         names = [n for n, a in self.args.items() if a.dtype == "io"] or [n for n, a in self.args.items() if "|" in a.dtype]
@@ -304,7 +244,3 @@ class OpSpec:
 
     def operations(self, call: Call) -> float:
         return self.flops({**self.bind(call), **{n: v for n, v in call.items() if not isinstance(v, Tensor)}})
-
-
-def _show(value: Any) -> str:
-    return str(list(value)) if isinstance(value, tuple) else str(value).removeprefix("torch.")

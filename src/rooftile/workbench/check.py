@@ -16,6 +16,7 @@ from rooftile.core import replay
 from rooftile.core.kernel import OPS, Kernel, Op
 from rooftile.core.record import Status
 from rooftile.core.spec import Case, OpSpec
+from rooftile.cuda.simulator import Found
 from rooftile.workbench import inputs
 from rooftile.workbench.gauge import Gauge, unit
 
@@ -117,6 +118,8 @@ class Problem:
             message, errors = self._faults(kernel)
         except torch.AcceleratorError:
             raise
+        except Found as error:
+            return Verdict(op, kernel.name, case, self.variant, Status.FAILED, str(error))
         except Exception as error:  # a kernel may die in any way; the verdict says how, the other verdicts go on
             first = (str(error).splitlines() or [""])[0]
             return Verdict(op, kernel.name, case, self.variant, Status.ERROR, f"{type(error).__name__}: {first}")

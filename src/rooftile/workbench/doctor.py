@@ -37,6 +37,8 @@ def examine() -> list[dict[str, Any]]:
         compiler is not None,
         f"a C compiler is {'at hand' if compiler else 'missing'}: Triton builds its launcher with one, torch.compile its CPU code",
     )
+    simulates = shutil.which(os.environ.get("CXX") or "g++") and shutil.which("addr2line")
+    say(bool(simulates), f"g++ and addr2line are {'at hand' if simulates else 'missing'}: rooftile sim runs CUDA C++ on this CPU with them")
     for package, purpose in {
         "ml_dtypes": "the Triton interpreter (rooftile check --device cpu)",
         "tiktoken": "GPT-2 tokens (rooftile train --tokenizer gpt2)",

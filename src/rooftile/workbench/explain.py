@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from rooftile.core.bind import letter
 from rooftile.core.kernel import OPS, Op, nearest
-from rooftile.core.spec import Case, OpSpec, letter
+from rooftile.core.spec import Case, OpSpec
 from rooftile.workbench.check import all_ops
 
 

@@ -15,10 +15,12 @@ from rich.progress import Progress
 
 from rooftile.core.kernel import Op
 from rooftile.core.record import Status
+from rooftile.cuda import simulator
+from rooftile.cuda.simulator import build
 from rooftile.workbench import check as gate
 from rooftile.workbench.explain import operator
 
-DEVICES = ("cpu", "cuda", "interpret")
+DEVICES = ("cpu", "cuda", "interpret", "sim")
 
 
 def resolve(device: str) -> str:
@@ -32,7 +34,8 @@ def resolve(device: str) -> str:
 
 
 def check(names: list[str], kernel: str | None, device: str, progress: Console | None) -> dict[str, Any]:
-    """Counts and verdicts. On a CPU the references run natively and everything else through the interpreter, in a child process."""
+    """Counts and verdicts. On a CPU the references run natively and Triton through the interpreter, in a child process; CUDA C++ runs in
+    the simulator, which is a device of its own."""
     device = resolve(device)
     ops = named(names)
     if kernel is not None and not any(k.name == kernel for op in ops for k in op.kernels):
@@ -42,14 +45,19 @@ def check(names: list[str], kernel: str | None, device: str, progress: Console |
         from rooftile.workbench import interpreter  # noqa: F401  patches Triton in this process
     if device == "cpu" and any(k.name != "reference" for op in ops for k in op.kernels if kernel in (None, k.name)):
         results += _interpreted(names, kernel, progress)
-    points = [p for p in gate.grid(ops, kernel, use="smoke" if device == "interpret" else "check") if _here(p, device)]
-    results += _run(points, "cuda" if device == "cuda" else "cpu", progress)
+    points = [p for p in gate.grid(ops, kernel, use="smoke" if device in ("interpret", "sim") else "check") if _here(p, device)]
+    if device == "sim":
+        results += _simulated(names, points, progress)
+    else:
+        results += _run(points, "cuda" if device == "cuda" else "cpu", progress)
     counts = Counter("failed" if r["status"] == Status.ERROR else r["status"] for r in results)
     return {"device": device, **{s: counts[s] for s in ("passed", "failed", "refused")}, "results": results}
 
 
 def _here(point: gate.Point, device: str) -> bool:
-    """On a CPU the reference belongs to this process and the rest to the interpreter."""
+    """On a CPU the reference belongs to this process and the rest to the interpreter; the simulator has CUDA C++ alone."""
+    if device == "sim":
+        return point.kernel.name.startswith("cuda.")
     return device == "cuda" or (point.kernel is point.op.kernels[-1]) == (device == "cpu")
 
 
@@ -61,6 +69,27 @@ def _run(points: list[gate.Point], device: str, progress: Console | None) -> lis
             bar.update(task, advance=1, description=f"{v.op} {v.kernel}")
 
         return [v.json() for v in gate.run_points(points, device, each)]
+
+
+def _simulated(names: list[str], points: list[gate.Point], progress: Console | None) -> list[dict[str, Any]]:
+    """Bounds, alignment, masks, barriers and uninitialised reads everywhere; races too on the smallest shape of each kernel and dtype."""
+    if names and not points:
+        raise ValueError(f"--device sim: {', '.join(names)} has no kernel in CUDA C++ to simulate")
+    build.compiler()  # a machine without g++ is told once
+    smallest: dict[tuple[str, str, str], gate.Point] = {}
+    for p in points:
+        key = (p.op.spec.name, p.kernel.name, str(p.case.dtype))
+        if p.variant == "normal" and (key not in smallest or _size(p) < _size(smallest[key])):
+            smallest[key] = p
+    chosen = list(smallest.values())
+    with simulator.active("all"):
+        results = _run(chosen, "cpu", progress)
+    with simulator.active("checks"):
+        return results + _run([p for p in points if p not in chosen], "cpu", progress)
+
+
+def _size(p: gate.Point) -> int:
+    return sum(t.numel() for t in p.op.spec.draw(p.case).values() if isinstance(t, torch.Tensor))
 
 
 def _interpreted(names: list[str], kernel: str | None, progress: Console | None) -> list[dict[str, Any]]:

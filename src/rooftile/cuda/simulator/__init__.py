@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import re
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ from rooftile.cuda.simulator.arguments import Argument, Memory
 from rooftile.cuda.source import Function, Source
 
 LEVELS = ("values", "checks", "all")  # bounds and alignment; and uninitialised reads; and races and access statistics
-KINDS = ("race", "uninitialised", "out_of_bounds", "misaligned", "divergent_barrier", "bad_mask", "timeout", "too_large")
+KINDS = ("race", "uninitialised", "out_of_bounds", "misaligned", "divergent_barrier", "bad_mask", "timeout", "too_large", "trap")
 BOUND = 1 << 28  # steps (basic blocks) since a thread last ended; about a second
 MAX_GRID, MAX_BLOCK, MAX_THREADS, MAX_SHARED = (2**31 - 1, 65535, 65535), (1024, 1024, 64), 1024, 227 * 1024
 
@@ -154,8 +155,7 @@ def run(
 @contextmanager
 def active(level: str = "checks", seed: int | None = None) -> Iterator[list[Report]]:
     """Inside, rooftile.cuda.launch.launch runs on CPU tensors, in the simulator. A finding is raised as Found."""
-    from rooftile.cuda import launch
-
+    launch = importlib.import_module("rooftile.cuda.launch")
     reports: list[Report] = []
 
     def simulate(source: Source, function: Function, grid: Extent, block: Extent, arguments: Sequence[Argument], shared: int) -> None:
@@ -164,11 +164,11 @@ def active(level: str = "checks", seed: int | None = None) -> Iterator[list[Repo
             raise Found("; ".join(map(str, reports[-1].findings[:3])))
 
     before: Callable[..., None] | None = launch.simulator
-    launch.simulator = simulate
+    launch.simulator = simulate  # type: ignore[attr-defined]
     try:
         yield reports
     finally:
-        launch.simulator = before
+        launch.simulator = before  # type: ignore[attr-defined]
 
 
 def _limits(function: Function, grid: Extent, block: Extent, shared: int) -> None:

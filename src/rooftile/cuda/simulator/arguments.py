@@ -50,7 +50,7 @@ class Memory:
         _fit(function, kinds, arguments)
         self.storages: list[_Storage] = []
         spans = [_span(a) if isinstance(a, Tensor) else None for a in arguments]
-        place = [self._storage(*s, p.name) if s else None for s, p in zip(spans, function.parameters)]
+        place = [self._storage(*span, p.name) if span else None for span, p in zip(spans, function.parameters)]
         size = GAP
         for s in self.storages:
             size += -size % ALIGNMENT + s.lead
@@ -64,10 +64,10 @@ class Memory:
         values = b""
         head = 8 * len(arguments)
         pointers = []
-        for a, kind, span, s in zip(arguments, kinds, spans, place):
+        for a, kind, span, home in zip(arguments, kinds, spans, place):
             pointers.append(head + len(values))
-            if s is not None and span is not None:
-                values += struct.pack("Q", address + s.inside + span[0] - s.begin)
+            if home is not None and span is not None:
+                values += struct.pack("Q", address + home.inside + span[0] - home.begin)
             else:
                 assert not isinstance(a, Tensor)
                 values += _packed(kind, a).ljust(8, b"\0")

@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 TRACED = [
     "-x", "c++", "-std=c++17", "-fPIC", "-O1", "-g1", "-gdwarf-4", "-fno-tree-sra", "-fno-strict-aliasing", "-fno-exceptions", "-fno-gnu-unique",
     "-ffp-contract=off", "-fno-math-errno", "-fno-finite-loops", "-fsanitize=thread", "--param", "tsan-distinguish-volatile=1",
-    "--param", "tsan-instrument-func-entry-exit=0", "-fsanitize-coverage=trace-pc", "-w",
+    "--param", "tsan-instrument-func-entry-exit=0", "-fsanitize-coverage=trace-pc", "-fstack-clash-protection", "-w",
 ]  # fmt: skip
 
 
@@ -39,7 +39,7 @@ class Built:
 
 
 _lock = threading.RLock()
-_built: dict[tuple[Path, str, str], Built] = {}
+_built: dict[tuple[object, ...], Built] = {}
 
 
 def compiler() -> str:
@@ -53,8 +53,8 @@ def compiler() -> str:
 
 @functools.cache
 def _version(gxx: str) -> str:
-    text = subprocess.run([gxx, "--version", "-v"], capture_output=True, text=True, check=False)
-    return text.stdout + text.stderr
+    said = [subprocess.run([gxx, word], capture_output=True, text=True, check=False).stdout for word in ("--version", "-dumpmachine")]
+    return "".join(said)
 
 
 def folder() -> Path:
@@ -69,16 +69,19 @@ def folder() -> Path:
 
 
 def kernel(source: Source, function: Function) -> Built:
-    texts = rewritten(source)
-    digest = _digest("".join(f"{n}\n{t}\n" for n, t in texts.items()), function.instance)
-    key = (source.path.resolve(), function.instance, digest)
+    state = tuple((str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in source.files)
+    key = (state, function.instance, compiler(), str(cache_folder()))
     with _lock:
         if key not in _built:
+            texts = rewritten(source)
+            digest = _digest("".join(f"{n}\n{t}\n" for n, t in texts.items()), function.instance)
             runtime()
             path = folder() / f"{re.sub(r'[^A-Za-z0-9]+', '_', source.path.stem)}-{digest}.so"
-            if not path.exists():
+            try:
+                _built[key] = _load(path)
+            except OSError:  # not there, or cut short
                 _build_kernel(source, function, texts, path)
-            _built[key] = _load(path)
+                _built[key] = _load(path)
         return _built[key]
 
 
@@ -87,7 +90,9 @@ def runtime() -> ctypes.CDLL:
     """Loaded for all to see: kernels' libraries find their callbacks in it."""
     digest = _digest("".join(p.read_text() for p in sorted((HERE / "runtime").iterdir()) if p.is_file()))
     path = folder() / f"runtime-{digest}.so"
-    if not path.exists():
+    try:
+        return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    except OSError:
         _publish([compiler(), "-std=c++17", "-O2", "-fPIC", "-shared", "-fno-exceptions", str(HERE / "runtime" / "runtime.cpp")], path)
     return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
 
@@ -105,7 +110,18 @@ def _build_kernel(source: Source, function: Function, texts: dict[str, str], pat
         Path(scratch, "unit.cpp").write_text(
             f'#include "entry.h"\n#include "{first}"\nROOFTILE_ENTRY(({function.instance}))\n', encoding="utf-8"
         )
-        words = [*TRACED, "-I", scratch, "-I", str(HERE / "device"), "-include", str(HERE / "device" / "prelude.h"), f"{scratch}/unit.cpp"]
+        standard = any(re.search(r"^[ \t]*#[ \t]*include[ \t]*<(?!cuda)", t, re.M) for t in texts.values())
+        words = [
+            *TRACED,
+            *(["-DROOFTILE_STANDARD_HEADERS"] if standard else []),
+            "-I",
+            scratch,
+            "-I",
+            str(HERE / "device"),
+            "-include",
+            str(HERE / "device" / "prelude.h"),
+            f"{scratch}/unit.cpp",
+        ]
         made = Path(scratch, "unit.o")
         _run([compiler(), *words, "-c", "-o", str(made)], scratch, source)
         _publish([compiler(), "-shared", str(made)], path)

@@ -12,6 +12,13 @@ _WORD = re.compile(r"\b__shared__\b")
 _ALIGN = re.compile(r"(?:__align__|alignas)\s*(\((?:[^()]|\([^()]*\))*\))")
 _STRING = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'')
 
+_LAUNCH = re.compile(r"\b\w[\w:]*\s*(?:<[^<>;{}]*>)?\s*<<<[^;{}]*?>>>\s*\(")
+
+
+def _launch(match: re.Match[str]) -> str:
+    """Host code stands in people's files; it compiles and is never run."""
+    return "rooftile_host_call(" + "\n" * match[0].count("\n")
+
 
 def rewritten(source: Source) -> dict[str, str]:
     """File name -> text. The kernel's own file comes first; includes of our files lead to their rewritten twins."""
@@ -26,7 +33,7 @@ def _rewrite(path: Path, names: dict[Path, str]) -> str:
 
     text = without_c_comments(path.read_text(encoding="utf-8"))
     text = re.sub(r'^([ \t]*#[ \t]*include[ \t]*)"([^"\n]+)"', include, text, flags=re.M)
-    return f'#line 1 "{path}"\n{_shared(text)}'
+    return f'#line 1 "{path}"\n{_LAUNCH.sub(_launch, _shared(text))}'
 
 
 def _shared(text: str) -> str:

@@ -31,6 +31,16 @@ def _forward(gIndices, gW, gOut, M, V, N, stride_w, ROWS: tl.constexpr, BLOCK_N:
 
 
 @triton.jit
+def _keys(gIndices, gKeys, M, V, base, BLOCK: tl.constexpr):
+    """Indices as the narrowest integers that hold them, from `base` up; one outside the weight becomes V, the last segment, whose
+    gradient goes nowhere. A radix sort passes over its keys once a byte, and the 8 of an int64 are mostly zeros."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    i_v = tl.load(gIndices + i, mask=i < M, other=0)
+    i_v = tl.where((i_v >= 0) & (i_v < V), i_v, V)
+    tl.store(gKeys + i, (i_v + base).to(gKeys.dtype.element_ty), mask=i < M)
+
+
+@triton.jit
 def _rows_of(gDout, gOrder, i_j, valid, i_n, in_n, stride_dout):
     """The gradients of the tokens at sorted places i_j, zero where not valid."""
     i_m = tl.load(gOrder + i_j, mask=valid, other=0)
@@ -38,7 +48,7 @@ def _rows_of(gDout, gOrder, i_j, valid, i_n, in_n, stride_dout):
 
 
 @triton.jit
-def _prepare(gDout, gSorted, gOrder, gBorders, gPartial, M, V, N, stride_dout, padding, searches, steps,
+def _prepare(gDout, gSorted, gOrder, gBorders, gPartial, M, V, N, stride_dout, padding, base, searches, steps,
              CHUNK: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
     """The first programs find where each row's segment begins; the others add the chunks that are one token throughout."""
     i_p = tl.program_id(0)
@@ -49,7 +59,7 @@ def _prepare(gDout, gSorted, gOrder, gBorders, gPartial, M, V, N, stride_dout, p
         for _ in range(steps):
             open_ = low < high
             middle = (low + high) // 2
-            before = tl.load(gSorted + middle, mask=open_, other=0) < i_v
+            before = tl.load(gSorted + middle, mask=open_, other=0).to(tl.int32) - base < i_v
             low = tl.where(open_ & before, middle + 1, low)
             high = tl.where(open_ & (before == 0), middle, high)
         tl.store(gBorders + i_v, low, mask=i_v <= V)
@@ -58,8 +68,9 @@ def _prepare(gDout, gSorted, gOrder, gBorders, gPartial, M, V, N, stride_dout, p
         chunk = (i_p - searches) // strips
         i_n = (i_p - searches) % strips * BLOCK_N + tl.arange(0, BLOCK_N)
         in_n = i_n < N
-        first = tl.load(gSorted + chunk * CHUNK)
-        if (first == tl.load(gSorted + chunk * CHUNK + CHUNK - 1)) & (first != padding):
+        first = tl.load(gSorted + chunk * CHUNK).to(tl.int32) - base
+        last = tl.load(gSorted + chunk * CHUNK + CHUNK - 1).to(tl.int32) - base
+        if (first == last) & (first != padding) & (first != V):
             i_j = chunk * CHUNK + tl.arange(0, CHUNK)
             rSum = tl.sum(_rows_of(gDout, gOrder, i_j, i_j >= 0, i_n, in_n, stride_dout), 0)
             tl.store(gPartial + chunk.to(tl.int64) * N + i_n, rSum, mask=in_n)
@@ -129,13 +140,19 @@ def embedding_backward(dout, indices, weight, padding_idx):
     v, n = weight.shape
     dweight = weight.new_empty((v, n))
     dout, _, _, stride = rows(dout)
-    ordered, order = indices.reshape(-1).sort(stable=True)
-    m, block = order.numel(), min(512 // dout.itemsize, max(16, power_of_2(n)))  # 512 bytes of a row; 1024 spill in float32
+    indices = indices.contiguous()
+    m = indices.numel()
+    narrow = v < 2**16  # and v itself, for those outside
+    base = -(2**15) if narrow else 0
+    keys = indices.new_empty(m, dtype=torch.int16 if narrow else torch.int32)
+    launch(_keys, (cdiv(m, SEARCH),), indices, keys, m, v, base, BLOCK=SEARCH, num_warps=4)
+    ordered, order = keys.sort(stable=True)
+    block = min(512 // dout.itemsize, max(16, power_of_2(n)))  # 512 bytes of a row; 1024 spill in float32
     searches, strips = cdiv(v + 1, SEARCH), cdiv(n, block)
     borders = dout.new_empty(v + 1, dtype=torch.int32)
     partial = dout.new_empty((m // CHUNK, n), dtype=torch.float32)
     launch(_prepare, (searches + m // CHUNK * strips,), dout, ordered, order, borders, partial, m, v, n, stride, padding_idx,
-           searches, m.bit_length(), CHUNK=CHUNK, BLOCK_V=SEARCH, BLOCK_N=block, num_warps=4)  # fmt: skip
+           base, searches, m.bit_length(), CHUNK=CHUNK, BLOCK_V=SEARCH, BLOCK_N=block, num_warps=4)  # fmt: skip
     # 16 rows a program where the weight has many, one where it has few: 8 programs a multiprocessor at least
     per = min(16, max(1, power_of_2(v * strips // resident(dout, 8) + 1) // 2))
     launch(_segments, (cdiv(v, per), strips), dout, order, borders, partial, dweight, v, n, stride, padding_idx,

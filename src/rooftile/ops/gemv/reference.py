@@ -5,7 +5,7 @@ from rooftile.ops._shared.reference import wide
 
 
 def gemv(a: Tensor, x: Tensor) -> Tensor:
-    return (wide(a) @ wide(x)).to(a.dtype)
+    return (wide(a).contiguous() @ wide(x)).to(a.dtype)  # one order of additions for every layout
 
 
 def gemv_backward(dout: Tensor, a: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:

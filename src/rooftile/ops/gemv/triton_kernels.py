@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rooftile.core.kernel import Kernel
+from rooftile.core.kernel import Kernel, Limits
 from rooftile.ops._shared.launch import cdiv, dense_like, launch, off_gpu, power_of_2, resident, rows
 from rooftile.ops._shared.partials import add_rows
 
@@ -82,10 +82,11 @@ def _columns(a, dout, x, dx, wanted):
     m = a.shape[0]
     a, _, k, stride = rows(a)
     block = min(256 if a.itemsize == 4 else 512, max(16, power_of_2(k)))
+    per = max(8, 2048 // block)  # a narrow matrix: more rows side by side, and so shorter chains of additions
     strips = cdiv(k, block)
-    programs = max(1, min(cdiv(m, 32), resident(a, 8) // max(1, strips)))
+    programs = max(1, min(cdiv(m, 4 * per), resident(a, 8) // max(1, strips)))
     partial = a.new_empty((programs, k), dtype=torch.float32)
-    launch(_by_columns, (strips, programs), a, dout, x, da, partial, m, k, stride, DA=wanted, ROWS=8, BLOCK_K=block, num_warps=4)
+    launch(_by_columns, (strips, programs), a, dout, x, da, partial, m, k, stride, DA=wanted, ROWS=per, BLOCK_K=block, num_warps=4)
     add_rows(partial, dx)
     return (da, dx) if wanted else dx
 
@@ -97,7 +98,11 @@ def gemv_backward(dout, a, x):
 # 4096 sums on 4 warps: 32 a lane, 8 loads of 16 bytes in flight in float32; 4 rows share one read of the vector from the L2
 _CONFIGS = tuple({"rows": r, "block": b, "warps": w} for r, b, w in ((4, 1024, 4), (8, 512, 4), (2, 1024, 4), (4, 512, 4), (8, 1024, 8), (1, 2048, 4), (2, 2048, 8), (1, 4096, 8)))  # fmt: skip
 
-FORWARD = (Kernel("triton", gemv, "a few rows a program, flat matrices cut into slices", lambda call: off_gpu(call["a"]), _CONFIGS),)
+LIMITS = Limits(spill_bytes_elsewhere=8)  # triton 3.6 on sm_80: 56 registers for 9 programs a multiprocessor, and two are parked
+
+FORWARD = (
+    Kernel("triton", gemv, "a few rows a program, flat matrices cut into slices", lambda call: off_gpu(call["a"]), _CONFIGS, limits=LIMITS),
+)
 BACKWARD = (
     Kernel("triton", gemv_backward, "strips of columns: both gradients in one read of the matrix", lambda call: off_gpu(call["a"])),
 )

@@ -274,8 +274,8 @@ def pick_backward(call):
     """8 columns a lane where the row is that wide, so that a tile's rows lie in one lane, and three stages: two tiles are on their way
     through shared memory while one is worked on. Two stages where those two would fill it: dsum waits there too."""
     block = power_of_2(_row(call).shape[-1])
-    if block <= 128:
-        return {"rows": 1024 // block, "warps": 1, "per_sm": 16, "stages": 1}
+    if block <= 128:  # 32 elements a lane; 16 where dsum is a third tensor, which else spills on sm_80
+        return {"rows": (512 if "dsum" in call else 1024) // block, "warps": 1, "per_sm": 16, "stages": 1}
     warps = min(16, max(1, block // 256))
     per = 4 if block <= 1024 else 2 if block <= 4096 else 1
     waiting = 2 * (3 if "dsum" in call else 2) * per * block * _row(call).itemsize

@@ -104,7 +104,7 @@ def scan_segments(x, exclusive, reverse, *, config):
     if not out.numel():
         return out
     block, warps, switches = config["block"], config["warps"], _switches(x, exclusive, reverse)
-    tiles = cdiv(cdiv(n, block), max(1, min(MAX_ROW, resident(x, config["per_sm"]) // m)))
+    tiles = cdiv(cdiv(n, block), max(2, min(MAX_ROW, resident(x, config["per_sm"]) // m)))
     segments = cdiv(n, block * tiles)
     sums = x.new_empty((m, segments), dtype=torch.float32 if x.is_floating_point() else torch.int32)
     launch(_segment_sums, (m * segments,), x, sums, n, stride, segments, tiles, **switches, BLOCK_N=block, num_warps=warps)
@@ -144,17 +144,27 @@ def _any(call):
     return off_gpu(_tensor(call))
 
 
+def pick_walk(call):
+    """4096 elements on 8 warps: 16 a lane; short rows in 5 to 8 tiles, or a walk would be one step."""
+    block = min(TILE, max(16, power_of_2(cdiv(_tensor(call).shape[-1], 8))))
+    return {"block": block, "warps": max(1, min(8, block // 512))}
+
+
+def pick_segments(call):
+    return {**pick_walk(call), "per_sm": 4}
+
+
 _WALK = tuple({"block": b, "warps": w} for b, w in ((4096, 8), (2048, 4), (4096, 4), (8192, 8), (8192, 16), (2048, 8)))
 _SEGMENTS = tuple({**c, "per_sm": p} for p in (4, 8) for c in _WALK)
 
 IDEAS = ("the row in registers", "tile by tile with the sum so far: any length, one read", "sums of segments, then each walked: two reads")
 FORWARD = (
     Kernel("triton", scan, IDEAS[0], _short),
-    Kernel("triton.walk", scan_walk, IDEAS[1], _many, _WALK),
-    Kernel("triton.segments", scan_segments, IDEAS[2], _any, _SEGMENTS),
+    Kernel("triton.walk", scan_walk, IDEAS[1], _many, _WALK, pick_walk),
+    Kernel("triton.segments", scan_segments, IDEAS[2], _any, _SEGMENTS, pick_segments),
 )
 BACKWARD = (
     Kernel("triton", scan_backward, IDEAS[0], _short),
-    Kernel("triton.walk", scan_walk_backward, IDEAS[1], _many, _WALK),
-    Kernel("triton.segments", scan_segments_backward, IDEAS[2], _any, _SEGMENTS),
+    Kernel("triton.walk", scan_walk_backward, IDEAS[1], _many, _WALK, pick_walk),
+    Kernel("triton.segments", scan_segments_backward, IDEAS[2], _any, _SEGMENTS, pick_segments),
 )

@@ -8,9 +8,9 @@ namespace rooftile {
 constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
-constexpr bool power_of_two(long long n) { return n > 0 && (n & (n - 1)) == 0; }
-constexpr bool whole_warps(int threads) { return threads > 0 && threads <= 1024 && threads % WARP == 0; }
-template <typename T> constexpr T ceil_div(T a, T b) { return (a + b - 1) / b; }
+__host__ __device__ constexpr bool power_of_two(long long n) { return n > 0 && (n & (n - 1)) == 0; }
+__host__ __device__ constexpr bool whole_warps(int threads) { return threads > 0 && threads <= 1024 && threads % WARP == 0; }
+template <typename T> __host__ __device__ constexpr T ceil_div(T a, T b) { return (a + b - 1) / b; }
 
 ROOFTILE_DEVICE int lane() { return int(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % WARP; }
 ROOFTILE_DEVICE int warp() { return int(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) / WARP; }

@@ -2,6 +2,14 @@
 // No standard header is included: this is read for every kernel, and NVRTC offers none either.
 #pragma once
 #define ROOFTILE_SIMULATOR 1
+#ifdef ROOFTILE_STANDARD_HEADERS
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <math.h>
+#include <stdlib.h>
+#endif
 
 #define __global__
 #define __device__
@@ -12,12 +20,13 @@
 #define __grid_constant__
 #define __maxnreg__(...)
 #define __forceinline__ inline __attribute__((always_inline))
-#define __noinline__ __attribute__((noinline))
 #define __align__(n) __attribute__((aligned(n)))
 #define __builtin_assume(condition) ((void)0)
 #define __builtin_align__(n) alignas(n)
+#ifndef ROOFTILE_STANDARD_HEADERS
 #define INFINITY (__builtin_inff())
 #define NAN (__builtin_nanf(""))
+#endif
 #define CUDART_INF_F (__builtin_inff())
 #define CUDART_NAN_F (__builtin_nanf(""))
 
@@ -104,6 +113,8 @@ inline __attribute__((always_inline)) void __nanosleep(unsigned) { rooftile_sim_
 inline unsigned __activemask() { return rooftile_sim_active(); }
 inline long long clock64() { return rooftile_sim_clock(); }
 inline __attribute__((noreturn)) void __trap() { __builtin_trap(); }
+#define assert(condition) ((condition) ? (void)0 : __trap())
+extern "C" inline __attribute__((noreturn)) void __assert_fail(const char*, const char*, unsigned, const char*) noexcept { __builtin_trap(); }
 
 // ---- warps -----------------------------------------------------------------------------------------------------------------
 template <class T> inline __attribute__((always_inline)) T rooftile_shuffle(unsigned mask, T value, int how, int by, int width, const char* what) {
@@ -170,3 +181,5 @@ ROOFTILE_REDUCE(__reduce_xor_sync, unsigned, a ^ b)
 #include "prelude_memory.h"
 //
 #include "prelude_math.h"
+//
+#include "prelude_host.h"

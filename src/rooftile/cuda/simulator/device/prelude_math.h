@@ -2,6 +2,8 @@
 // the hardware's are off by a few units in the last place more.
 #pragma once
 
+// A file that includes standard headers gets theirs, whose overloads ours would collide with; NVRTC takes no such file, a user's has them.
+#ifndef ROOFTILE_STANDARD_HEADERS
 #define ROOFTILE_UNARY(name)                                    \
   extern "C" double name(double) noexcept;                      \
   extern "C" float name##f(float) noexcept;                     \
@@ -24,6 +26,16 @@ extern "C" float fmaf(float, float, float) noexcept;
 extern "C" double ldexp(double, int) noexcept;
 extern "C" float ldexpf(float, int) noexcept;
 inline float fma(float a, float b, float c) noexcept { return fmaf(a, b, c); }
+extern "C" int abs(int) noexcept;
+inline long long abs(long long a) { return a < 0 ? -a : a; }
+inline float abs(float a) { return __builtin_fabsf(a); }
+inline double abs(double a) { return __builtin_fabs(a); }
+template <class T> inline bool isnan(T x) { return __builtin_isnan(x); }
+template <class T> inline bool isinf(T x) { return __builtin_isinf(x) != 0; }
+template <class T> inline bool isfinite(T x) { return __builtin_isfinite(x); }
+template <class T> inline bool signbit(T x) { return __builtin_signbit(x); }
+extern "C" inline float exp10f(float x) noexcept { return float(__builtin_exp10(double(x))); }
+#endif
 
 inline float rsqrtf(float x) { return float(1 / __builtin_sqrt(double(x))); }
 inline double rsqrt(double x) { return 1 / __builtin_sqrt(x); }
@@ -31,15 +43,14 @@ inline float rsqrt(float x) { return rsqrtf(x); }
 inline float erfcxf(float x) { return float(__builtin_exp(double(x) * x) * __builtin_erfc(double(x))); }
 inline float normcdff(float x) { return float(0.5 * __builtin_erfc(-double(x) * 0.70710678118654752440)); }
 inline float __saturatef(float x) { return x < 0 ? 0 : x > 1 ? 1 : x == x ? x : 0; }
-inline float __expf(float x) { return expf(x); }
-inline float __exp10f(float x) { return float(__builtin_exp10(double(x))); }
-inline float exp10f(float x) { return float(__builtin_exp10(double(x))); }
-inline float __logf(float x) { return logf(x); }
-inline float __log2f(float x) { return log2f(x); }
-inline float __sinf(float x) { return sinf(x); }
-inline float __cosf(float x) { return cosf(x); }
-inline float __tanhf(float x) { return tanhf(x); }
-inline float __powf(float a, float b) { return powf(a, b); }
+extern "C" inline float __expf(float x) noexcept { return expf(x); }
+extern "C" inline float __exp10f(float x) noexcept { return float(__builtin_exp10(double(x))); }
+extern "C" inline float __logf(float x) noexcept { return logf(x); }
+extern "C" inline float __log2f(float x) noexcept { return log2f(x); }
+extern "C" inline float __sinf(float x) noexcept { return sinf(x); }
+extern "C" inline float __cosf(float x) noexcept { return cosf(x); }
+extern "C" inline float __tanhf(float x) noexcept { return tanhf(x); }
+extern "C" inline float __powf(float a, float b) noexcept { return powf(a, b); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float fdividef(float a, float b) { return a / b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
@@ -64,15 +75,6 @@ inline float min(float a, float b) { return fminf(a, b); }
 inline float max(float a, float b) { return fmaxf(a, b); }
 inline double min(double a, double b) { return fmin(a, b); }
 inline double max(double a, double b) { return fmax(a, b); }
-extern "C" int abs(int) noexcept;
-inline long long abs(long long a) { return a < 0 ? -a : a; }
-inline float abs(float a) { return __builtin_fabsf(a); }
-inline double abs(double a) { return __builtin_fabs(a); }
-template <class T> inline bool isnan(T x) { return __builtin_isnan(x); }
-template <class T> inline bool isinf(T x) { return __builtin_isinf(x) != 0; }
-template <class T> inline bool isfinite(T x) { return __builtin_isfinite(x); }
-template <class T> inline bool signbit(T x) { return __builtin_signbit(x); }
-
 #define ROOFTILE_BITS(name, to, from)        \
   inline to name(from x) {                   \
     to y;                                    \

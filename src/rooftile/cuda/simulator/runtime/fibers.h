@@ -75,6 +75,7 @@ inline void prepare(Fiber& f, void (*entry)()) {
   if (!f.stack) {
     void* p = mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     f.stack = static_cast<char*>(p);
+    mprotect(p, GUARD, PROT_NONE);  // too many locals hit this, and not a neighbour's
   }
   // the stack must be at a multiple of 16 when the entry's caller would have called it: 8 off inside on x86-64
   void** top = reinterpret_cast<void**>(f.stack + STACK) - 4;

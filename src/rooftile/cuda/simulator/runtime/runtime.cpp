@@ -12,6 +12,8 @@
 #include "accesses.h"
 //
 #include "intrinsics.h"
+//
+#include "watchdog.h"
 
 struct Buffer { uint64_t begin, bytes; const char* name; };
 
@@ -43,7 +45,10 @@ void rooftile_simulate(const Settings* s) {
   sim::random_state = s->seed * 0x9e3779b97f4a7c15u | 1;
   for (int i = 0; i < s->buffers; ++i)
     l.buffers.push_back(sim::region(s->buffer[i].begin, s->buffer[i].bytes, s->buffer[i].name, false));
-  sim::run_grid();
+  {
+    sim::Watchdog watchdog;
+    sim::run_grid();
+  }
   for (auto& [key, row] : l.accesses) l.rows.push_back(row);
 }
 

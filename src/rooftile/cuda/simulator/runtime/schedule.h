@@ -117,6 +117,7 @@ static void run(Fiber& f) {
   int32_t given = quantum = launch->seed ? 1 + int32_t(random_below(512)) : QUANTUM;
   rooftile_switch(&scheduler, f.stack_pointer);
   now = nullptr;
+  ++launch->turns;
   launch->steps += given - quantum + 32;
   if (f.state != READY) return;
   if (f.spinning) {

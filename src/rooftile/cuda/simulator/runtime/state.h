@@ -14,7 +14,7 @@ namespace sim {
 
 using Address = uintptr_t;
 
-enum Kind { RACE, UNINITIALISED, OUT_OF_BOUNDS, MISALIGNED, DIVERGENT_BARRIER, BAD_MASK, TIMEOUT, TOO_LARGE };
+enum Kind { RACE, UNINITIALISED, OUT_OF_BOUNDS, MISALIGNED, DIVERGENT_BARRIER, BAD_MASK, TIMEOUT, TOO_LARGE, TRAP };
 enum Level { VALUES, CHECKS, ALL };  // bounds and alignment; and uninitialised reads; and races and access statistics
 enum Access : unsigned { READ = 0, WRITE = 1, STRONG = 2, BOTH = 4 };  // strong: atomic or volatile, it never races with another strong one
 
@@ -132,13 +132,14 @@ struct Launch {
   std::vector<std::vector<std::pair<uint32_t, uint32_t>>> reader_lists;  // of MANY: block and generation
   std::unordered_map<Address, Knowledge> flags;
   bool stop = false, progress = false;
+  uint64_t turns = 0;  // of fibers; the watchdog looks whether it moves
 };
 
 extern Launch* launch;
 extern Fiber* now;
 extern int32_t quantum;
 
-constexpr size_t STACK = 128 << 10;
+constexpr size_t STACK = 128 << 10, GUARD = 4096;
 constexpr int32_t QUANTUM = 1 << 14;
 constexpr size_t STATIC_LIMIT = 48 << 10, SHARED_LIMIT = 227 << 10, ARENA = 1 << 20, REDZONE = 512;
 

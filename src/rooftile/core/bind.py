@@ -1,0 +1,98 @@
+"""The door of an operator: letters, dtypes and devices of a real call, checked once and told with both numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+Call = Mapping[str, Any]  # the operator's arguments by name, in the order of its signature
+FIXED = {"f32": torch.float32, "i32|i64": torch.int64, "i64": torch.int64, "i32": torch.int32, "u8": torch.uint8, "bool": torch.bool}
+
+
+class Declared(Protocol):
+    """What a door needs of core.spec.Arg."""
+
+    @property
+    def dims(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def optional(self) -> bool: ...
+    @property
+    def many(self) -> bool: ...
+
+
+def letter(axis: str) -> tuple[str, int]:
+    """E+1 -> E, 1: an axis is a letter, or a letter and something."""
+    name, _, more = axis.partition("+")
+    return name, int(more or 0)
+
+
+class Binding:
+    """One call on its way through the door of the operator `name`, whose working dtypes are `dtypes`."""
+
+    def __init__(self, name: str, dtypes: Sequence[torch.dtype]):
+        self.name, self.dtypes = name, dtypes
+        self.dims: dict[str, Any] = {}
+        self._seen: dict[str, tuple[str, Any]] = {}  # what -> (who said so first, value)
+
+    def letters(self, args: Mapping[str, Declared], call: Call) -> dict[str, Any]:
+        for name, arg in args.items():
+            value = call[name]
+            if value is None and arg.optional:
+                continue
+            for i, t in enumerate(value if arg.many else [value]):
+                if not isinstance(t, Tensor):
+                    raise ValueError(f"{self.name}: {name} must be a tensor, got {type(t).__name__}")
+                self._agree("device", name, t.device)
+                self._dtype(name, arg, t)
+                if arg.many:
+                    self._agree(f"shape of tensor {i}", name, tuple(t.shape))
+            if arg.many:
+                self._agree(f"the number of tensors {arg.dims}", name, len(value))
+                self.dims[arg.dims] = tuple(tuple(t.shape) for t in value)
+            else:
+                self._shape(name, arg, value)
+        return self.dims
+
+    def _agree(self, what: str, name: str, value: Any) -> None:
+        first, known = self._seen.setdefault(what, (name, value))
+        if known != value:
+            raise ValueError(f"{self.name}: {what} is {_show(value)} in {name}, but {_show(known)} in {first}")
+
+    def _dtype(self, name: str, arg: Declared, t: Tensor) -> None:
+        if arg.dtype == "io":
+            if t.dtype not in self.dtypes:
+                raise ValueError(f"{self.name}: {name} is {_show(t.dtype)}, takes {', '.join(map(_show, self.dtypes))}")
+            self._agree("dtype", name, t.dtype)
+        elif arg.dtype == "i32|i64":
+            if t.dtype not in (torch.int32, torch.int64):
+                raise ValueError(f"{self.name}: {name} is {_show(t.dtype)}, takes int32, int64")
+        elif "|" in arg.dtype:
+            if t.dtype != torch.float32:
+                self._agree("dtype", name, t.dtype)
+        elif arg.dtype in FIXED and t.dtype != FIXED[arg.dtype]:
+            raise ValueError(f"{self.name}: {name} is {_show(t.dtype)}, takes {_show(FIXED[arg.dtype])}")
+
+    def _shape(self, name: str, arg: Declared, t: Tensor) -> None:
+        letters, shape = arg.dims.split(), tuple(t.shape)
+        leading = len(shape) - (len(letters) - 1) if "..." in letters else None
+        if (leading is None and len(letters) != len(shape)) or (leading is not None and leading < 0):
+            raise ValueError(f"{self.name}: {name} has {len(shape)} axes {list(shape)}, needs {len(letters)} [{arg.dims}]")
+        rest = list(shape)
+        for x, more in map(letter, letters):
+            value: Any = tuple(rest.pop(0) for _ in range(leading or 0)) if x == "..." else rest.pop(0) - more
+            if more and value < 0:
+                raise ValueError(f"{self.name}: {name} has {value + more} elements, needs {more} at least [{arg.dims}]")
+            self._agree(f"{'leading shape' if x == '...' else x}", name, value)
+            self.dims[x] = value
+        if "..." in letters and "M" not in letters:
+            self.dims.setdefault("M", math.prod(self.dims["..."]))
+
+
+def _show(value: Any) -> str:
+    return str(list(value)) if isinstance(value, tuple) else str(value).removeprefix("torch.")
