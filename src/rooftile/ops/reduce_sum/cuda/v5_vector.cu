@@ -14,9 +14,9 @@ template <> struct Accumulator<double> { using type = double; };
 
 // gOut[b] = the sum of what block b meets: all blocks walk through memory together, EACH vectors a thread at every turn.
 // With the type of x in gOut and one block that is the result; else gOut are numbers that a second launch of one block adds.
-// The bound on blocks says what registers may cost: left to itself ptxas saves them for 2048 threads and waits between loads instead.
+// The bound on blocks says what registers may cost, 64 or 128 of them: left to itself ptxas saves them for 2048 threads and waits between loads.
 template <typename From, typename To, int THREADS, int EACH>
-__global__ void __launch_bounds__(THREADS, 4096 / EACH / THREADS) sum(To* __restrict__ gOut, const From* __restrict__ gX, long long N) {
+__global__ void __launch_bounds__(THREADS, EACH > 4 ? 512 / THREADS : 1024 / THREADS) sum(To* __restrict__ gOut, const From* __restrict__ gX, long long N) {
   ROOFTILE_CHECK_BLOCK(THREADS);
   using Real = typename Accumulator<From>::type;
   constexpr int WIDTH = 16 / sizeof(From);
