@@ -1,6 +1,6 @@
 // adds: a warp a row: its loads lie side by side, 128 bytes (fp32) or 64 (fp16) a request, and meet in 5 shuffles at the end of the row
 // costs: nothing but the shuffles; in a row of fewer than 32 columns lanes have nothing to do
-// loses when: a is stored by columns (32 sectors a request); and to wide loads in fp16: four of 2 bytes a thread are 16 KiB a multiprocessor, of 22 needed
+// loses when: a is stored by columns (32 sectors a request); and to wide loads in fp16: 16 KiB in flight a multiprocessor, of 22 needed
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 

@@ -9,7 +9,7 @@
 
 using namespace rooftile;
 
-// rSum[r] += the products of EACH vectors of row r with those of x, the vectors `step` apart. All of them are in flight before the first is used.
+// rSum[r] += the products of EACH vectors of row r, `step` apart, with those of x. All are in flight before the first is used.
 template <int EACH, typename T, int ROWS>
 __device__ __forceinline__ void multiply(float (&rSum)[ROWS], const T* const (&gA)[ROWS], const T* gX, long long i, int step) {
   constexpr int WIDTH = 16 / sizeof(T);
@@ -33,8 +33,8 @@ __device__ __forceinline__ void multiply(float (&rSum)[ROWS], const T* const (&g
 
 // 128 threads, a warp for ROWS rows. 5 blocks a multiprocessor leave 96 registers, where ptxas by itself saves them and waits between loads.
 template <typename T, int ROWS, int EACH>
-__global__ void __launch_bounds__(128, 5) gemv(T* __restrict__ gOut, const T* __restrict__ gA, const T* __restrict__ gX, long long M, long long K,
-                                               long long stride_m) {
+__global__ void __launch_bounds__(128, 5) gemv(T* __restrict__ gOut, const T* __restrict__ gA, const T* __restrict__ gX, long long M,
+                                               long long K, long long stride_m) {
   constexpr int WIDTH = 16 / sizeof(T);
   const long long i_m = (blockIdx.x * 4LL + warp()) * ROWS, vectors = K / WIDTH;
   if (i_m >= M) return;

@@ -9,7 +9,7 @@
 
 using namespace rooftile;
 
-// rSum[r] += the products of EACH vectors of row r with those of x, the vectors `step` apart. All of them are in flight before the first is used.
+// rSum[r] += the products of EACH vectors of row r, `step` apart, with those of x. All are in flight before the first is used.
 template <int EACH, typename T, int ROWS>
 __device__ __forceinline__ void multiply(float (&rSum)[ROWS], const T* const (&gA)[ROWS], const T* gX, long long i, int step) {
   constexpr int WIDTH = 16 / sizeof(T);
@@ -34,8 +34,8 @@ __device__ __forceinline__ void multiply(float (&rSum)[ROWS], const T* const (&g
 // Block (x, y) takes rows x ROWS and the next, and `share` vectors of their columns from y share on. gOut is [M, gridDim.y]: the result itself
 // where there is one slice. At least 768 threads a multiprocessor: 8 loads each are 96 KiB in flight, and leave 80 registers.
 template <typename T, typename To, int THREADS, int ROWS, int EACH>
-__global__ void __launch_bounds__(THREADS, 768 / THREADS) gemv(To* __restrict__ gOut, const T* __restrict__ gA, const T* __restrict__ gX, long long M,
-                                                              long long K, long long stride_m, long long share) {
+__global__ void __launch_bounds__(THREADS, 768 / THREADS) gemv(To* __restrict__ gOut, const T* __restrict__ gA, const T* __restrict__ gX,
+                                                              long long M, long long K, long long stride_m, long long share) {
   ROOFTILE_CHECK_BLOCK(THREADS);
   constexpr int WIDTH = 16 / sizeof(T), WARPS = THREADS / WARP;
   static_assert(ROWS <= THREADS, "a thread a row at the end");
@@ -82,7 +82,8 @@ __global__ void __launch_bounds__(256) join(T* __restrict__ gOut, const float* _
 // it writes dA as it reads A, 4 rows in flight, and its share of dx = A^T dout never leaves its registers before the last row.
 template <typename T>
 __global__ void __launch_bounds__(256, 3) gradients(T* __restrict__ gDa, float* __restrict__ gPartial, const T* __restrict__ gDout,
-                                                    const T* __restrict__ gA, const T* __restrict__ gX, long long M, long long K, long long stride_m) {
+                                                    const T* __restrict__ gA, const T* __restrict__ gX, long long M, long long K,
+                                                    long long stride_m) {
   constexpr int WIDTH = 16 / sizeof(T), EACH = 4;
   const long long i_k = (blockIdx.x * 256LL + threadIdx.x) * WIDTH;
   if (i_k >= K) return;

@@ -1,4 +1,4 @@
-// adds: 16 bytes an access, EACH of them in flight before the first is used, a sum for each place in a vector; a block joins its threads once
+// adds: 16 bytes an access, EACH in flight before the first is used, a sum for each place in a vector; a block joins its threads once
 // costs: EACH x 4 registers a thread for what is in flight, and x must begin at a multiple of 16 bytes
 // loses when: N is small: the second stage is a launch of its own, some microseconds, which up to a block's share it does without
 #include <cuda_bf16.h>
@@ -14,9 +14,10 @@ template <> struct Accumulator<double> { using type = double; };
 
 // gOut[b] = the sum of what block b meets: all blocks walk through memory together, EACH vectors a thread at every turn.
 // With the type of x in gOut and one block that is the result; else gOut are numbers that a second launch of one block adds.
-// The bound on blocks says what registers may cost, 64 or 128 of them: left to itself ptxas saves them for 2048 threads and waits between loads.
+// The bound on blocks allows 64 or 128 registers: left to itself ptxas saves them for 2048 threads, and waits between loads.
 template <typename From, typename To, int THREADS, int EACH>
-__global__ void __launch_bounds__(THREADS, EACH > 4 ? 512 / THREADS : 1024 / THREADS) sum(To* __restrict__ gOut, const From* __restrict__ gX, long long N) {
+__global__ void __launch_bounds__(THREADS, EACH > 4 ? 512 / THREADS : 1024 / THREADS)
+    sum(To* __restrict__ gOut, const From* __restrict__ gX, long long N) {
   ROOFTILE_CHECK_BLOCK(THREADS);
   using Real = typename Accumulator<From>::type;
   constexpr int WIDTH = 16 / sizeof(From);

@@ -1,6 +1,6 @@
-// adds: 16 bytes an access on both sides: a thread takes WIDTH rows of 16 bytes, turns them in its registers, and whole vectors cross the block
+// adds: 16 bytes an access on both sides: a thread turns WIDTH rows of 16 bytes in its registers, whole vectors cross the block
 // costs: WIDTH x 16 bytes of registers a thread (128 for fp16), and rows of x and out that are whole vectors
-// loses when: N or K is no multiple of 16 bytes: it refuses; and where a matrix is smaller than a tile: 32 (fp32) or 64 (fp16) square, or larger
+// loses when: N or K is no multiple of 16 bytes: it refuses; and where a matrix is smaller than a tile, 32 (fp32) or 64 (fp16) square
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
