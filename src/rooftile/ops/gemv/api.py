@@ -4,7 +4,13 @@ from rooftile.core.kernel import Op
 from rooftile.ops.gemv import cuda_kernels, triton_kernels
 from rooftile.ops.gemv.spec import SPEC
 
-_gemv = Op(SPEC, *triton_kernels.FORWARD, *cuda_kernels.FORWARD, backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD))
+_gemv = Op(
+    SPEC,
+    *cuda_kernels.FORWARD[:1],
+    *triton_kernels.FORWARD,
+    *cuda_kernels.FORWARD[1:],
+    backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD),
+)
 
 
 def gemv(a: Tensor, x: Tensor) -> Tensor:

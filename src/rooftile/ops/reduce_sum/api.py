@@ -4,7 +4,13 @@ from rooftile.core.kernel import Op
 from rooftile.ops.reduce_sum import cuda_kernels, triton_kernels
 from rooftile.ops.reduce_sum.spec import SPEC
 
-_reduce_sum = Op(SPEC, *triton_kernels.FORWARD, *cuda_kernels.FORWARD, backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD))
+_reduce_sum = Op(
+    SPEC,
+    *cuda_kernels.FORWARD[:1],
+    *triton_kernels.FORWARD,
+    *cuda_kernels.FORWARD[1:],
+    backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD),
+)
 
 
 def reduce_sum(x: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ def _fill(source):
 # beyond what fits at a time the device hands them out as others end, so that multiprocessors that are served slower end no later
 _CONFIGS = tuple(
     {"threads": t, "each": e, "per_sm": p}
-    for t, e, p in ((512, 4, 16), (512, 4, 4), (256, 4, 8), (256, 8, 32), (512, 8, 8), (1024, 4, 2), (256, 4, 64), (512, 2, 16))
+    for t, e, p in ((256, 4, 64), (512, 4, 16), (512, 4, 4), (256, 4, 8), (256, 8, 32), (512, 8, 8), (1024, 4, 2), (512, 2, 16))
 )
 
 

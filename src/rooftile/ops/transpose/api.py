@@ -4,7 +4,13 @@ from rooftile.core.kernel import Op
 from rooftile.ops.transpose import cuda_kernels, triton_kernels
 from rooftile.ops.transpose.spec import SPEC
 
-_transpose = Op(SPEC, *triton_kernels.FORWARD, *cuda_kernels.FORWARD, backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD))
+_transpose = Op(
+    SPEC,
+    *cuda_kernels.FORWARD[:1],
+    *triton_kernels.FORWARD,
+    *cuda_kernels.FORWARD[1:],
+    backward=(*cuda_kernels.BACKWARD[:1], *triton_kernels.BACKWARD, *cuda_kernels.BACKWARD[1:]),
+)
 
 
 def transpose(x: Tensor) -> Tensor:
