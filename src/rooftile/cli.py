@@ -131,13 +131,14 @@ def bench(
 def tune(
     ops: Ops = None,
     case: Annotated[str, typer.Option(help="Only cases whose name contains this.")] = "",
+    every: Annotated[str, typer.Option(help="Try every config only of kernels whose name begins so; of others the heuristic's.")] = "",
     ship: Annotated[bool, typer.Option("--ship", help="Write the choices into the package instead of this machine's cache.")] = False,
     as_json: Json = False,
 ) -> None:
     """Time every kernel and config on the bench cases and remember the fastest that passed."""
     from rooftile.workbench import tuner
 
-    records = tuner.tune_ops(ops or [], case, ship, None if as_json else err)
+    records = tuner.tune_ops(ops or [], case, ship, None if as_json else err, every)
     if as_json:
         for r in records:
             print(r.json())

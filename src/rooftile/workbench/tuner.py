@@ -18,7 +18,8 @@ from rooftile.workbench.bench import LIMIT, Session, distance
 from rooftile.workbench.peers import peer_run
 
 
-def tune_ops(names: list[str], only: str, ship: bool, progress: Console | None) -> list[Record]:
+def tune_ops(names: list[str], only: str, ship: bool, progress: Console | None, every: str = "") -> list[Record]:
+    """`every`: try every config of kernels whose name begins so, and of the others the heuristic's alone."""
     if not torch.cuda.is_available():
         raise ValueError("tuning needs a CUDA device, this machine has 0; without tuned records the heuristics choose")
     session = Session("cuda")
@@ -35,7 +36,7 @@ def tune_ops(names: list[str], only: str, ship: bool, progress: Console | None) 
         task = bar.add_task("tuning", total=len(todo))
         for op, case in todo:
             bar.update(task, advance=1, description=f"{op.spec.name} {case.id}")
-            winner = _fastest(session, op, op.spec.draw(case, 0, session.where), case)
+            winner = _fastest(session, op, op.spec.draw(case, 0, session.where), case, every)
             if winner is not None:
                 winners.append(winner)
                 name = dev.slug(session.where)
@@ -44,14 +45,15 @@ def tune_ops(names: list[str], only: str, ship: bool, progress: Console | None) 
     return winners
 
 
-def _fastest(session: Session, op: Op, call: dict[str, Any], case: Any) -> Record | None:
+def _fastest(session: Session, op: Op, call: dict[str, Any], case: Any, every: str) -> Record | None:
     own = peer_run("torch", op.spec, case, call, session.where)
     versions: dict[str, Any] = {}
     who: dict[str, tuple[str, dict[str, Any]]] = {}
     for kernel in op.kernels[:-1]:
         if kernel.objection(call) is not None or session.green(op, kernel):
             continue
-        for config in kernel.configs or ({},):
+        configs = kernel.configs if kernel.name.startswith(every) else (kernel.heuristic(call),)
+        for config in configs or ({},):
             run = kernel.bound(config)
             try:
                 right = distance(op.spec, run, call, own) <= LIMIT[op.spec.io(call)]
