@@ -1,10 +1,13 @@
 import torch
 
-from rooftile.core.spec import FLOATS, Arg, Backward, Case, OpSpec, across
+from rooftile.core.spec import FLOATS, Arg, Backward, Case, OpSpec, Tolerance, across
 from rooftile.ops.scan.reference import scan, scan_backward
 
 X = Arg("... N")
 REVERSE, EXCLUSIVE = {"reverse": True}, {"exclusive": True}
+# A rounding early in a row moves all sums after it, so a row's errors are one draw and do not average. Over 150 draws of one row of 20011 a
+# walk, a tree and a look-back over tiles of 1920 reach 1.4 to 1.9 times each other's error, over tiles of 128 2.7: 1.5 tells no one apart.
+TOLERANCE = Tolerance(aggregate=3.0)
 
 
 def torch_scan(x, exclusive, reverse):
@@ -29,8 +32,10 @@ SPEC = OpSpec(
             Case({"M": 3, "N": 1}, why="one column: a copy"),
             Case({"M": 3, "N": 1}, params=EXCLUSIVE, why="one column: all zeros"),
             Case({"...": (2, 3), "N": 128}, params=REVERSE, why="leading axes, a full tile, from the end"),
-            Case({"M": 7, "N": 1025}, params={**EXCLUSIVE, **REVERSE}, why="one column into the next power of two"),
+            # not longer: PyTorch's GPU scan adds 16-bit numbers in 16 bits, and over 1025 columns that excuses the next lower precision
+            Case({"M": 7, "N": 129}, params={**EXCLUSIVE, **REVERSE}, why="one column into the next power of two"),
         ),
+        Case({"M": 7, "N": 1025}, torch.float32, {**EXCLUSIVE, **REVERSE}, why="the same in a longer row"),
         Case({"M": 5, "N": 71}, torch.float32, EXCLUSIVE, use=("smoke", "check"), why="each element without itself"),
         Case({"M": 5, "N": 71}, torch.float32, REVERSE, use=("smoke", "check"), why="from the end"),
         Case({"M": 5, "N": 71}, torch.float32, {**EXCLUSIVE, **REVERSE}, use=("smoke", "check"), why="both switches"),
@@ -45,7 +50,8 @@ SPEC = OpSpec(
     ),
     peer=torch_scan,
     dtypes=(*FLOATS, torch.int32),
+    tolerance=TOLERANCE,
     linear=True,
     flops=lambda d: d["M"] * d["N"],
-    backward=Backward(scan_backward, grads=("x",), flops=lambda d: d["M"] * d["N"]),
+    backward=Backward(scan_backward, grads=("x",), flops=lambda d: d["M"] * d["N"], tolerance=TOLERANCE),
 )
