@@ -185,5 +185,5 @@ __global__ void vectors(float4* gOut, const float4* gX) {
   __shared__ float4 sX[32];
   sX[threadIdx.x] = gX[threadIdx.x];
   __syncwarp();
-  gOut[threadIdx.x] = sX[threadIdx.x];
+  gOut[threadIdx.x] = sX[threadIdx.x ^ 1];
 }
