@@ -27,7 +27,9 @@ def _warp(source, x, offsets, out):
     x, m, n, stride = rows(x)
     lanes, e = min(32, power_of_2(n)), out.shape[0]
     strips = cdiv(n, lanes)
-    launch(source, f"segments<{_types(x, offsets)}, {lanes}>", cdiv(e * strips, BLOCK // 32), BLOCK, out, x, offsets, m, e, n, stride, strips)
+    launch(
+        source, f"segments<{_types(x, offsets)}, {lanes}>", cdiv(e * strips, BLOCK // 32), BLOCK, out, x, offsets, m, e, n, stride, strips
+    )
 
 
 def _balanced(source, x, offsets, out, *, config):
@@ -39,7 +41,7 @@ def _balanced(source, x, offsets, out, *, config):
         width = 1
     lanes = min(32, power_of_2(cdiv(n, width)))
     strips = cdiv(n, lanes * width)
-    chunk = max(16, power_of_2(m * strips * lanes // resident(x, config["lanes"])))  # so many lanes have work on each multiprocessor
+    chunk = 16 * max(1, cdiv(m * strips * lanes, 16 * resident(x, config["lanes"])))  # all chunks at once, or in a whole number of turns
     chunks = cdiv(m, chunk)
     partial = x.new_empty((2 * chunks, n), dtype=torch.float32)
     types, groups = _types(x, offsets), BLOCK // lanes
@@ -49,11 +51,14 @@ def _balanced(source, x, offsets, out, *, config):
 
 
 def pick(call):
-    """8 rows of 16 bytes a lane and 1024 lanes: 128 KB in flight on a multiprocessor. Of rows of one number 16, which are 4 loads."""
-    return {"rows": 16, "lanes": 2048} if call["x"].shape[1] == 1 else {"rows": 8, "lanes": 1024}
+    """8 rows of 16 bytes a lane take 80 registers, which leaves room for 768 lanes: 96 KB in flight on a multiprocessor, all chunks at
+    once. Of rows of one number 16, which are 4 loads, in 48 registers on 1280 lanes."""
+    return {"rows": 16, "lanes": 1280} if call["x"].shape[1] == 1 else {"rows": 8, "lanes": 768}
 
 
-CONFIGS = tuple({"rows": r, "lanes": n} for r, n in ((8, 1024), (4, 2048), (8, 2048), (16, 1024), (16, 2048), (4, 1024), (8, 4096), (16, 4096)))
+CONFIGS = tuple(
+    {"rows": r, "lanes": n} for r, n in ((8, 768), (16, 1280), (4, 1280), (16, 512), (8, 1536), (4, 2560), (16, 2560), (8, 4096))
+)
 VARIES = "float32 atomics add the rows of a segment in any order"
 RUNGS = (  # name, launcher, idea, configs, pick, why it varies; the highest first
     ("v3_balanced", _balanced, "rows dealt out evenly, 16 bytes an access; sums that cross chunks added in order", CONFIGS, pick, ""),
