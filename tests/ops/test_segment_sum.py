@@ -6,6 +6,7 @@ import torch
 from rooftile.core.kernel import OPS
 from rooftile.cuda import simulator
 from rooftile.ops import segment_sum
+from rooftile.workbench.check import poisoned
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -57,11 +58,11 @@ SHAPES = {"numbers": (1,), "narrow": (4,), "one strip": (128,), "ragged": (35,),
 def test_balanced_chunks(columns, config):
     """Chunks of 16 rows: a segment of 112 chunks, which a block adds up together; ones that begin, end and lie in a chunk or at its border;
     30 empty ones in a row, which are not walked one by one; rows in none."""
-    lengths = [1800, 0, 3, 16, 1, 15, *[0] * 30, 7, 130, 0]
+    lengths = [1803, 0, 40, 3, 16, 5, 13, *[0] * 30, 7, 130, 0]  # 5 + 1803 is a multiple of 16
     offsets = torch.tensor([5, *lengths]).cumsum(0)
     x = torch.randint(-9, 10, (5 + sum(lengths) + 7, *columns)).float()
     want = torch.stack([x[a:b].sum(0) for a, b in zip(offsets.tolist(), offsets[1:].tolist())])
-    with simulator.active():
+    with simulator.active(), poisoned():
         assert torch.equal(BALANCED.run(x, offsets, config=config), want)
         assert torch.equal(BALANCED.run(x.bfloat16(), offsets.int(), config=config), want.bfloat16())
 
