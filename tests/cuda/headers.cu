@@ -20,7 +20,7 @@ __global__ void twice(T* gOut, const T* gX, int count) {
   to_float(rF, rX);
   for (int k = 0; k < N; ++k) rF[k] *= 2.0f;
   from_float(rX, rF);
-  store(gOut + i, rX);
+  blockIdx.x % 2 ? store(gOut + i, rX) : store_global(gOut + i, rX);
 }
 
 // gOut: sum, max, min of the block; then for each group of eight lanes its sum; then twice in a row to see the scratch reused.

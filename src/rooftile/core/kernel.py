@@ -63,6 +63,7 @@ class Kernel:
     configs: tuple[Config, ...] = ()
     pick: Callable[[Call], Config] | None = None  # the heuristic; without one, the first config
     limits: Limits = field(default_factory=Limits)
+    architectures: tuple[int, ...] = ()  # compute capabilities it is written for, 90 for Hopper; empty: any
     sources: tuple[Sources, ...] = ()  # what it is compiled from besides its Python module
     varies: str = ""  # why two runs on the same inputs may differ in the last bits; empty: they must not
     declines: Callable[[Call], str | None] = lambda call: None  # like refuse, of a call it could take but a later kernel takes sooner
@@ -70,6 +71,19 @@ class Kernel:
     @property
     def digest(self) -> str:
         return digest_of(self.run, (path for source in self.sources for path in source.files))
+
+    def objection(self, call: Call) -> str | None:
+        """None, or why this kernel cannot take this call on this device."""
+        return self._elsewhere(call) or self.refuse(call)
+
+    def _elsewhere(self, call: Call) -> str | None:
+        where = next((t.device for t in call.values() if isinstance(t, Tensor)), None) if self.architectures else None
+        if where is None or where.type != "cuda" or not torch.cuda.is_available():
+            return None
+        major, minor = torch.cuda.get_device_capability(where)
+        if major * 10 + minor in self.architectures:
+            return None
+        return f"it is written for sm_{', sm_'.join(map(str, self.architectures))}, this device is sm_{major}{minor}"
 
     def heuristic(self, call: Call) -> Config:
         if self.pick is not None:
@@ -153,16 +167,16 @@ class Op:
         name = _forced.get(self.spec.name) or _forced.get(self.spec.name.removesuffix("_backward"))
         if name is not None and (name in {k.name for k in self.kernels} or self.spec.name in _forced):
             kernel = self.kernel(name)
-            why = kernel.refuse(call) or _too_free(kernel)
+            why = kernel.objection(call) or _too_free(kernel)
             if why is not None:
                 raise Refused(f"{self.spec.name}: the forced kernel {name} refuses: {why}")
             return Choice(kernel, self.config(kernel, call), (), "forced")
         refused: list[tuple[str, str]] = []
         tuned = tune.lookup(self, call)
-        if tuned is not None and (tuned[0].refuse(call) or _too_free(tuned[0])) is None:
+        if tuned is not None and (tuned[0].objection(call) or _too_free(tuned[0])) is None:
             return Choice(*tuned, (), "tuned")
         for kernel in self.kernels:
-            why = kernel.refuse(call) or _too_free(kernel) or kernel.declines(call)
+            why = kernel.objection(call) or _too_free(kernel) or kernel.declines(call)
             if why is None:
                 return Choice(kernel, kernel.heuristic(call), tuple(refused), "heuristic")
             refused.append((kernel.name, why))

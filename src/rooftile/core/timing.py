@@ -41,20 +41,21 @@ class Comparison:
 
 
 def compare(versions: Mapping[str, Callable[[], Any]], where: torch.device, *, budget_ms: float = 120.0, rounds: int = 40) -> Comparison:
-    """Time the versions side by side. `budget_ms` bounds the time spent in each; at least 6 samples are taken."""
+    """Time the versions side by side. `budget_ms` bounds the time spent in each; at least 6 samples are taken. A naive rung that takes a
+    thousand times as long drops out after its 6, and the others go on without it."""
     first = next(iter(versions))
     runs = {**versions, "\0again": versions[first]}
     clock = _gpu_clock(where, cold=True) if where.type == "cuda" else _cpu_clock
     for run in runs.values():
         for _ in range(3):
             run()
-    slowest = max(clock(run)() for run in runs.values())
-    count = max(6, min(rounds, int(budget_ms * 1e3 / max(slowest, 1.0))))
+    count = {n: max(6, min(rounds, int(budget_ms * 1e3 / max(clock(run)(), 1.0)))) for n, run in runs.items()}
     pending: dict[str, list[Callable[[], float]]] = {n: [] for n in runs}
     order = list(runs)
-    for i in range(count):
+    for i in range(max(count.values())):
         for n in order if i % 2 == 0 else reversed(order):
-            pending[n].append(clock(runs[n]))
+            if i < count[n]:
+                pending[n].append(clock(runs[n]))
     samples = {n: [read() for read in reads] for n, reads in pending.items()}
     timings = {n: Timing.of(s) for n, s in samples.items()}
     noise = abs(timings[first].us / timings.pop("\0again").us - 1)

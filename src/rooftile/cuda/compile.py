@@ -166,8 +166,9 @@ def _compile(source: Source, instance: str, arch: str, toolchain: _Toolchain) ->
 
 def _options() -> dict[str, Any]:
     """Flags that are the same for every kernel. A function that says nothing of where it runs is the device's: there is no host here, and
-    g++ in the simulator asks for no annotation either. The assembler's -v says what each function uses."""
-    return {"std": STANDARD, "device_as_default_execution_space": True, "lineinfo": True, "ptxas_options": "-v"}
+    g++ in the simulator asks for no annotation either. The assembler's -v says what each function uses; beside a driver NVRTC keeps a
+    cache of its own, and what comes from there comes without a word."""
+    return {"std": STANDARD, "device_as_default_execution_space": True, "lineinfo": True, "ptxas_options": "-v", "no_cache": True}
 
 
 def _used(log: str, symbol: str) -> tuple[int, int, int]:

@@ -112,7 +112,7 @@ def _case(session: Session, op: Op, case: Case, against: list[str]) -> list[Reco
 
 
 def _candidate(session: Session, op: Op, kernel: Kernel, call: dict[str, Any], own: Run | None) -> tuple[dict[str, Any], Run | None]:
-    why = kernel.refuse(call)
+    why = kernel.objection(call)
     if why is not None:
         return {"status": Status.REFUSED, "message": why}, None
     why = session.green(op, kernel)

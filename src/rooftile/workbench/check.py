@@ -18,7 +18,7 @@ from rooftile.core.record import Status
 from rooftile.core.spec import Case, OpSpec
 from rooftile.cuda.simulator import Found
 from rooftile.workbench import inputs
-from rooftile.workbench.gauge import U32, Gauge
+from rooftile.workbench.gauge import Gauge, unit
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Problem:
         if family != variant:
             self.call = inputs.lay_out(spec, self.call, variant)
         self.truth = outcome(spec, spec.reference, _upcast(self.call))
-        noisy = [outcome(spec, spec.reference, _upcast(self.call, noise=2 * U32, seed=s)) for s in range(3)]
+        noisy = [outcome(spec, spec.reference, _upcast(self.call, noise=2 * unit(case.dtype), seed=s)) for s in range(3)]
         own = self._own(seed, device, change, family)
         scale = max(
             (float(torch.nan_to_num(t.double(), 0, 0, 0).abs().max()) for t in _tensors(self.call) if t.is_floating_point() and t.numel()),
@@ -111,7 +111,7 @@ class Problem:
 
     def judge(self, kernel: Kernel) -> Verdict:
         op, case = self.spec.name, self.case.id
-        why = kernel.refuse(self.call)
+        why = kernel.objection(self.call)
         if why is not None:
             return Verdict(op, kernel.name, case, self.variant, Status.REFUSED, why)
         try:

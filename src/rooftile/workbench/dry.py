@@ -128,7 +128,7 @@ def compile_all(names: list[str], arch: int) -> list[Compiled]:
     ops = gate.with_gradients([operator(n) for n in names] if names else gate.all_ops())
     made: list[Compiled] = []
     for op in ops:
-        for kernel in [k for k in op.kernels[:-1] if not k.sources]:  # CUDA C++ is for workbench/build.py
+        for kernel in [k for k in op.kernels[:-1] if not k.sources and arch in (k.architectures or (arch,))]:  # CUDA C++ is for build.py
             cases = [c for c in op.spec.cases if {"smoke", "bench"} & set(c.use) and kernel.refuse(blank(op.spec, c, "meta")) is None]
             for i, case in enumerate(cases):
                 made += _compile(stand_in, op, kernel, case, every=arch == 90 and i == len(cases) - 1)  # configs are chosen for sm_90

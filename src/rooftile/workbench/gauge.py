@@ -1,6 +1,7 @@
 """How wrong is too wrong: a tolerance derived for each output from the problem itself.
 
-With truth t (float64), PyTorch's own result w in the working dtype, u the unit roundoff of the output's dtype and u32 = 2^-24:
+With truth t (float64), PyTorch's own result w in the working dtype, u the unit roundoff of the output's dtype and u32 = 2^-24 (2^-53 where
+the output is float64, which is then added in float64):
 
     rounding_ij = (u + 4 u32) |t_ij| + tiny               the last cast, a few float32 operations before it, float32 subnormals flushed to zero
     sense_ij    = |t(x (1 + 2 u32 z)) - t(x)|_ij          what float32-sized noise z in the inputs does (conditioning), the largest of a few draws
@@ -24,6 +25,11 @@ from rooftile.core.spec import Tolerance
 U32 = 2.0**-24
 
 
+def unit(dtype: torch.dtype) -> float:
+    """The unit roundoff of the arithmetic behind an output of this dtype."""
+    return 2.0**-53 if dtype == torch.float64 else U32
+
+
 @dataclass(frozen=True)
 class Reading:
     passed: bool
@@ -43,15 +49,15 @@ class Gauge:
             return
         self.finite = torch.isfinite(self.expected) & torch.isfinite(truth)
         t = self._finite(truth)
-        u = torch.finfo(own.dtype).eps / 2
-        self.rounding = (u + 4 * U32) * t.abs() + max(torch.finfo(torch.float32).tiny, torch.finfo(own.dtype).tiny * u)
+        u, inner = torch.finfo(own.dtype).eps / 2, unit(own.dtype)
+        self.rounding = (u + 4 * inner) * t.abs() + max(torch.finfo(torch.float32).tiny, torch.finfo(own.dtype).tiny * u)
         self.row = self._rows(t).abs().amax(-1, keepdim=True)
         zero = self.row == 0  # a row of zeros is measured by the size of what went in
         self.row = torch.where(zero, self.row.max() if bool((~zero).any()) else torch.full_like(self.row, scale), self.row)
         sense = self._rows(torch.stack([(self._finite(n) - t).abs() for n in noisy]).amax(0))
         # A sum that cancels to noise (dq of a query that sees one key) has no digits of its own: its scale is that of its terms.
         ill = sense.amax(-1, keepdim=True) > 2.0**-10 * self.row
-        self.row = torch.where(ill, sense.amax(-1, keepdim=True) / (2 * U32), self.row)
+        self.row = torch.where(ill, sense.amax(-1, keepdim=True) / (2 * inner), self.row)
         error = self._rows((self._finite(own) - t).abs() - self.rounding).clamp_min(0)
         self.beta = float((error / self.row).max())
         self.sense = sense
@@ -60,7 +66,7 @@ class Gauge:
         self.norm = torch.where((norm == 0) | ill[:, 0], self.row[:, 0] * math.sqrt(t.shape[-1] if t.dim() else 1), norm)
         own_row = self._row_error(own)
         sense_row = sense.norm(dim=-1) / self.norm
-        self.allowed_aggregate = tolerance.aggregate * max(own_row, float(sense_row.max()), 0.6 * u + 2 * U32)
+        self.allowed_aggregate = tolerance.aggregate * max(own_row, float(sense_row.max()), 0.6 * u + 2 * inner)
 
     def _finite(self, x: Tensor) -> Tensor:
         return torch.where(self.finite, x.to(self.truth.dtype), 0.0)
@@ -131,8 +137,8 @@ class Gauge:
 
 
 def _coarse(x: Tensor) -> Tensor:
-    """x with the mantissa of the next lower precision: tf32 for float32, bf16 for float16, fp8 e4m3 for bf16."""
-    bits = {torch.float32: 10, torch.float16: 7, torch.bfloat16: 3}[x.dtype]
+    """x with the mantissa of the next lower precision: float32 for float64, tf32 for float32, bf16 for float16, fp8 e4m3 for bf16."""
+    bits = {torch.float64: 23, torch.float32: 10, torch.float16: 7, torch.bfloat16: 3}[x.dtype]
     mantissa, exponent = torch.frexp(x.double())
     step = 2.0 ** (bits + 1)
     return torch.ldexp((mantissa * step).round() / step, exponent).to(x.dtype)

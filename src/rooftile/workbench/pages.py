@@ -33,6 +33,8 @@ def write(repository: Path, verify: bool) -> list[str]:
             continue
         before = page.read_text(encoding="utf-8")
         text = before
+        if "<!-- rooftile:counters -->" in text:
+            named["counters"] = counters(page.parent.name, table)
         for name, body in named.items():
             text = replace(text, name, body, page)
         if text != before:
@@ -160,6 +162,25 @@ def ladder(op: Op, table: Table) -> str:
                     ]
                 )
     return rows(["device", "operator", "case", "kernel", "us", "rate", "of ceiling", "idea"], lines)
+
+
+def counters(name: str, table: Table) -> str:
+    """What an operator's rungs ask of the memories: the hardware's counters, and in brackets the simulator's where they differ."""
+    lines = []
+    for (device, op, case), records in table.items():
+        if op != name or not case.startswith("counters-"):
+            continue
+        for r in records:
+            hardware, simulated = r.extra["hardware"], r.extra["simulator"]
+            mark = STALE if ledger.is_stale(r) else ""
+            shown = [
+                "-" if what not in hardware and what not in simulated
+                else f"{hardware[what]:g}" if hardware.get(what) == simulated.get(what)
+                else f"{hardware.get(what, 0):g} ({simulated.get(what, 0):g})"
+                for what in ("global_load", "global_store", "shared_store", "shared_load")
+            ]  # fmt: skip
+            lines.append([device, f"`{case.removeprefix('counters-')}`", r.kernel + mark, *shown])
+    return rows(["device", "case", "kernel", "sectors, read", "sectors, written", "wavefronts, stored", "wavefronts, loaded"], lines)
 
 
 def roofline(table: Table, folder: Path) -> None:

@@ -49,7 +49,7 @@ def _fastest(session: Session, op: Op, call: dict[str, Any], case: Any) -> Recor
     versions: dict[str, Any] = {}
     who: dict[str, tuple[str, dict[str, Any]]] = {}
     for kernel in op.kernels[:-1]:
-        if kernel.refuse(call) is not None or session.green(op, kernel):
+        if kernel.objection(call) is not None or session.green(op, kernel):
             continue
         for config in kernel.configs or ({},):
             run = kernel.bound(config)

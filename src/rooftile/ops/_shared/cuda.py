@@ -19,6 +19,11 @@ def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
+def processors(x: Tensor) -> int:
+    """Multiprocessors of x's device. Simulated: 2."""
+    return _processors(x.device) if x.is_cuda else 2
+
+
 def once(x: Tensor, width: int = 1) -> int:
     """Blocks for a thread to each `width` elements."""
     return -(-x.numel() // (BLOCK * width))
@@ -26,7 +31,7 @@ def once(x: Tensor, width: int = 1) -> int:
 
 def resident(x: Tensor, width: int = 1) -> int:
     """Blocks of a grid that strides: no more than the device holds at a time. Simulated: 2, so that every thread strides."""
-    return min(once(x, width), _RESIDENT * _processors(x.device) if x.is_cuda else 2)
+    return min(once(x, width), _RESIDENT * processors(x) if x.is_cuda else 2)
 
 
 def misaligned(to: int, call: Call) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -69,6 +70,43 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
     recorder = replay.recorder()
     if recorder is not None:
         recorder.note(run, (x, y, z, replay.STREAM, *rest), unless=_listened_to)
+
+
+def launch_described(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
+    """`launch` of a kernel that takes TMA descriptors: they hold addresses, so Triton encodes them anew for every call."""
+    first = args[0]
+    if first.is_cuda and first.device.index != torch._C._cuda_getDevice():
+        with torch.cuda.device(first.device):
+            _through_triton(kernel, grid, args, meta)
+    else:
+        _through_triton(kernel, grid, args, meta)
+
+
+_captured: list[tuple[Tensor, Tensor]] = []  # sent anew at every replay of a CUDA graph, so they must outlive the call
+
+
+def send(values: tuple[int, ...], device: torch.device) -> Tensor:
+    """Whole numbers as an int64 tensor on the device, without waiting; also while a CUDA graph is captured."""
+    host = torch.tensor(values, dtype=torch.int64, pin_memory=device.type == "cuda")
+    sent = host.to(device, non_blocking=True)
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        _captured.append((host, sent))
+    return sent
+
+
+@functools.lru_cache(maxsize=256)
+def _kept(make: Callable[..., tuple[int, ...]], about: tuple[Any, ...], device: torch.device, stream: int) -> Tensor:
+    return send(make(*about), device)
+
+
+def constant(make: Callable[..., tuple[int, ...]], about: tuple[Any, ...], device: torch.device) -> Tensor:
+    """`make(*about)` on the device, kept: for tables that do not change from call to call. One for each stream it is used on, so that it
+    has arrived; one made while a graph is captured lies in that graph's memory and is not for others."""
+    if device.type != "cuda":
+        return _kept(make, about, device, 0)
+    if torch._C._cuda_isCurrentStreamCapturing():
+        return send(make(*about), device)
+    return _kept(make, about, device, torch._C._cuda_getCurrentRawStream(device.index))
 
 
 def _through_triton(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], meta: dict[str, Any]) -> Any:

@@ -4,14 +4,11 @@ A program takes one chunk of one tensor. Which chunk is a table made once for a 
 of addresses, sent along where they have moved.
 """
 
-import functools
-
-import torch
 import triton
 import triton.language as tl
 
 from rooftile.core.kernel import Kernel
-from rooftile.ops._shared.launch import cdiv, launch, off_gpu
+from rooftile.ops._shared.launch import cdiv, constant, launch, off_gpu
 
 CHUNK = 2048  # 8 elements a lane of 8 warps: two 16-byte loads in flight from each of four tensors
 
@@ -25,11 +22,11 @@ def _pointer(gTable, t, like, ALIGNED: tl.constexpr):
 
 
 @triton.jit
-def _step(gLike, gTable, gChunks, gSizes, gHyper, P, beta1, beta2, rest1, rest2, eps, ALIGNED: tl.constexpr, CHUNK: tl.constexpr):
-    chunk = tl.load(gChunks + tl.program_id(0))  # tensor in the high word, chunk of it in the low
+def _step(gLike, gTable, gLayout, gHyper, P, beta1, beta2, rest1, rest2, eps, ALIGNED: tl.constexpr, CHUNK: tl.constexpr):
+    chunk = tl.load(gLayout + P + tl.program_id(0))  # tensor in the high word, chunk of it in the low
     t = (chunk >> 32).to(tl.int32)
     i = (chunk & 0xFFFFFFFF) * CHUNK + tl.arange(0, CHUNK)
-    mask = i < tl.load(gSizes + t)
+    mask = i < tl.load(gLayout + t)
     gP = _pointer(gTable, t, gLike, ALIGNED)
     gG = _pointer(gTable + P, t, gLike, ALIGNED)
     gM = _pointer(gTable + 2 * P, t, gLike, ALIGNED)
@@ -50,45 +47,24 @@ def _step(gLike, gTable, gChunks, gSizes, gHyper, P, beta1, beta2, rest1, rest2,
     tl.store(gP + i, rP.to(gLike.dtype.element_ty), mask=mask)
 
 
-@functools.lru_cache(maxsize=16)
-def _chunks(sizes, device):
-    """(chunk table, sizes) on the device. Once for a model."""
-    table = [(t << 32) | c for t, n in enumerate(sizes) for c in range(cdiv(n, CHUNK))]
-    return torch.tensor(table, dtype=torch.int64, device=device), torch.tensor(sizes, dtype=torch.int64, device=device)
+def _whole(*numbers):
+    return numbers
 
 
-_captured = []  # tables a CUDA graph sends anew at every replay, so they must outlive the call
-
-
-def _send(addresses, device):
-    """(host table, device table, whether all are aligned to 16 bytes)."""
-    host = torch.tensor(addresses, dtype=torch.int64, pin_memory=device.type == "cuda")
-    return host, host.to(device, non_blocking=True), all(a % 16 == 0 for a in addresses)
-
-
-@functools.lru_cache(maxsize=64)
-def _sent(addresses, device, stream):
-    """Gradients often come back to where they were, and their table is still there: on the stream it was sent on, so it has arrived."""
-    return _send(addresses, device)
-
-
-def _table(addresses, device):
-    if device.type != "cuda":
-        return _send(addresses, device)[1:]
-    if torch.cuda.is_current_stream_capturing():
-        _captured.append(_send(addresses, device))
-        return _captured[-1][1:]
-    return _sent(addresses, device, torch._C._cuda_getCurrentRawStream(device.index))[1:]
+def _layout(*sizes):
+    """The sizes of the tensors; then, for every chunk of them, its tensor in the high word and its number in the low."""
+    return (*sizes, *((t << 32) | c for t, n in enumerate(sizes) for c in range(cdiv(n, CHUNK))))
 
 
 def adamw(params, grads, exp_avgs, exp_avg_sqs, hyper, beta1, beta2, eps):
     device, hyper = hyper.device, hyper.contiguous()
     grads = [g if g.is_contiguous() else g.contiguous() for g in grads]
-    chunks, sizes = _chunks(tuple(p.numel() for p in params), device)
+    sizes = tuple(p.numel() for p in params)
     addresses = tuple(t.data_ptr() for t in (*params, *grads, *exp_avgs, *exp_avg_sqs))
-    table, aligned = _table(addresses, device)
-    args = (table, chunks, sizes, hyper, len(params), beta1, beta2, 1 - beta1, 1 - beta2, eps)
-    launch(_step, (chunks.numel(),), params[0], *args, ALIGNED=aligned, CHUNK=CHUNK, num_warps=8)
+    tables = (constant(_whole, addresses, device), constant(_layout, sizes, device))
+    numbers = (len(params), beta1, beta2, 1 - beta1, 1 - beta2, eps)
+    aligned = all(a % 16 == 0 for a in addresses)
+    launch(_step, (sum(cdiv(n, CHUNK) for n in sizes),), params[0], *tables, hyper, *numbers, ALIGNED=aligned, CHUNK=CHUNK, num_warps=8)
 
 
 def _refuse(call):

@@ -4,7 +4,13 @@ from rooftile.core.kernel import Op
 from rooftile.ops.array_increment import cuda_kernels, triton_kernels
 from rooftile.ops.array_increment.spec import SPEC
 
-_array_increment = Op(SPEC, *triton_kernels.FORWARD, *cuda_kernels.FORWARD, backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD))
+_array_increment = Op(
+    SPEC,
+    *cuda_kernels.FORWARD[:1],
+    *triton_kernels.FORWARD,
+    *cuda_kernels.FORWARD[1:],
+    backward=(*cuda_kernels.BACKWARD[:1], *triton_kernels.BACKWARD, *cuda_kernels.BACKWARD[1:]),
+)
 
 
 def array_increment(x: Tensor, value: float = 1.0) -> Tensor:

@@ -45,12 +45,13 @@ def _refuse(call):
     return None
 
 
-def _declines(call):
-    """Its host time is about 30 us where a replayed launch takes 8; below this the GPU would wait for the host."""
+def too_small(call):
+    """A launch through cuDNN's host code, or with TMA descriptors to encode, takes about 30 us of host time where a replayed one takes 8:
+    the GPU would wait for the host."""
     q = call["q"]
     operations = 4 * q.numel() * call["k"].shape[1] / (2 if call["causal"] else 1)
-    return None if operations >= 4e9 else f"{operations:.1e} operations are done before cuDNN's host code is; it pays from 4e9"
+    return None if operations >= 4e9 else f"{operations:.1e} operations are done before its host code is; it pays from 4e9"
 
 
-CUDNN = Kernel("cudnn", attention, "the vendor's library, through PyTorch", _refuse, declines=_declines)
-CUDNN_BACKWARD = Kernel("cudnn", attention_backward, "the vendor's library", _refuse, varies="dq is summed by atomics", declines=_declines)
+CUDNN = Kernel("cudnn", attention, "the vendor's library, through PyTorch", _refuse, declines=too_small)
+CUDNN_BACKWARD = Kernel("cudnn", attention_backward, "the vendor's library", _refuse, varies="dq is summed by atomics", declines=too_small)

@@ -88,7 +88,8 @@ def _cut(start, end, CHUNK: tl.constexpr):
 @triton.jit
 def _segments(gDout, gOrder, gBorders, gPartial, gDw, V, N, stride_dout, padding,
               CHUNK: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
-    """dweight for ROWS rows: DEPTH tokens of each at a time, twice; then, for rows that have more, the whole tile on one row."""
+    """dweight for ROWS rows: DEPTH tokens of each at a time, STEPS times; then, for rows that have more, the whole tile on one row."""
+    STEPS: tl.constexpr = 4 if DEPTH == 1 else 2  # 16 rows share a program where tokens are rare: few have more than 4
     i_v0 = tl.program_id(0) * ROWS
     i_n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     in_n = i_n < N
@@ -99,20 +100,22 @@ def _segments(gDout, gOrder, gBorders, gPartial, gDw, V, N, stride_dout, padding
     end = tl.where(i_v == padding, start, end)
     first, last, head = _cut(start, end, CHUNK)
     rSum = tl.zeros([ROWS * DEPTH, BLOCK_N], tl.float32)
-    for i in tl.static_range(2):
+    for i in tl.static_range(STEPS):
         i_k = i * DEPTH + i_r % DEPTH
         i_j = start + i_k + tl.where(i_k < head, 0, (last - first) * CHUNK)
         rSum += _rows_of(gDout, gOrder, i_j, i_j < end, i_n, in_n, stride_dout)
     rSum = tl.sum(tl.reshape(rSum, [ROWS, DEPTH, BLOCK_N]), 1)
+    more = (end - start - (last - first) * CHUNK > STEPS * DEPTH) | (last > first)
     for r in range(ROWS):
-        v = tl.minimum(i_v0 + r, V - 1)
-        begin = tl.load(gBorders + v)
-        stop = tl.where(v == padding, begin, tl.load(gBorders + v + 1))
-        chunk, chunks, before = _cut(begin, stop, CHUNK)
-        single = stop - begin - (chunks - chunk) * CHUNK
-        if (single > 2 * DEPTH) | (chunks > chunk):
+        # asked of registers: loading the borders again would cost each of the ROWS a round trip to the L2
+        if tl.max(tl.where(i_r // DEPTH == r, more.to(tl.int32), 0), 0) > 0:
+            v = i_v0 + r
+            begin = tl.load(gBorders + v)
+            stop = tl.load(gBorders + v + 1)
+            chunk, chunks, before = _cut(begin, stop, CHUNK)
+            single = stop - begin - (chunks - chunk) * CHUNK
             rMore = tl.zeros([ROWS * DEPTH, BLOCK_N], tl.float32)
-            for k in range(2 * DEPTH, single, ROWS * DEPTH):
+            for k in range(STEPS * DEPTH, single, ROWS * DEPTH):
                 i_more = begin + k + i_r + tl.where(k + i_r < before, 0, (chunks - chunk) * CHUNK)
                 rMore += _rows_of(gDout, gOrder, i_more, i_more < stop, i_n, in_n, stride_dout)
             for c in range(chunk, chunks, ROWS * DEPTH):

@@ -1,10 +1,16 @@
 from torch import Tensor
 
 from rooftile.core.kernel import Op
+from rooftile.ops.gemv import cuda_kernels, triton_kernels
 from rooftile.ops.gemv.spec import SPEC
-from rooftile.ops.gemv.triton_kernels import BACKWARD, FORWARD
 
-_gemv = Op(SPEC, *FORWARD, backward=BACKWARD)
+_gemv = Op(
+    SPEC,
+    *cuda_kernels.FORWARD[:1],
+    *triton_kernels.FORWARD,
+    *cuda_kernels.FORWARD[1:],
+    backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD),
+)
 
 
 def gemv(a: Tensor, x: Tensor) -> Tensor:

@@ -1,20 +1,26 @@
 from torch import Tensor
 
 from rooftile.core.kernel import Op
+from rooftile.ops.reduce_sum import cuda_kernels, triton_kernels
 from rooftile.ops.reduce_sum.spec import SPEC
-from rooftile.ops.reduce_sum.triton_kernels import BACKWARD, FORWARD
 
-_reduce_sum = Op(SPEC, *FORWARD, backward=BACKWARD)
+_reduce_sum = Op(
+    SPEC,
+    *cuda_kernels.FORWARD[:1],
+    *triton_kernels.FORWARD,
+    *cuda_kernels.FORWARD[1:],
+    backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD),
+)
 
 
 def reduce_sum(x: Tensor) -> Tensor:
     """out = the sum of all elements of x.
 
     Args:
-        x: any shape and strides; float32, bfloat16 or float16.
+        x: any shape and strides; float32, bfloat16, float16 or float64.
 
     Returns:
-        A tensor without axes in x's dtype. The sum is taken in float32, in one fixed order, and rounded once: two runs on one device
+        A tensor without axes in x's dtype. The sum is taken in float32 (of float64 in float64), in one fixed order, and rounded once: two runs on one device
         give the same bits. The sum of nothing is 0.
 
     Raises:

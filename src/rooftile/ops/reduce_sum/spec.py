@@ -16,7 +16,7 @@ SPEC = OpSpec(
     returns={"out": Arg("")},
     cases=(
         *across(
-            FLOATS,
+            (*FLOATS, torch.float64),
             Case({"...": (3, 67)}, use=("smoke", "check"), why="less than one tile"),
             Case({"...": (0, 4)}, why="nothing: the sum is 0"),
             Case({"...": (1,)}, why="one element"),
@@ -27,9 +27,10 @@ SPEC = OpSpec(
             {"...": (20483,)}, torch.float32, use=("smoke", "check"), why="every program loops, also interpreted; the last tile is ragged"
         ),
         Case({"...": (1000003,)}, torch.float32, why="every program loops on a GPU; a chain of float32 additions would lose four digits"),
-        *across(FLOATS, Case({"...": (2**28,)}, use=("bench",), why="anchor")),
+        *across((*FLOATS, torch.float64), Case({"...": (2**28,)}, use=("bench",), why="anchor")),
     ),
     peer=lambda x: x.sum(),
+    dtypes=(*FLOATS, torch.float64),
     linear=True,
     flops=lambda d: d["M"],
     backward=Backward(reduce_sum_backward, grads=("x",), moved=backward_bytes),

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rooftile.core.kernel import Kernel
+from rooftile.core.kernel import Kernel, Limits
 from rooftile.ops._shared.launch import cdiv, dense_like, launch, off_gpu, power_of_2, resident
 
 FILL = 4096
@@ -19,10 +19,10 @@ FILL = 4096
 def _partial_sums(gX, gPartial, N, BLOCK: tl.constexpr):
     i_p = tl.program_id(0)
     i_lane = tl.arange(0, BLOCK).to(tl.int64)
-    rSum = tl.zeros([BLOCK], tl.float32)
+    rSum = tl.zeros([BLOCK], gPartial.dtype.element_ty)
     for i_tile in range(i_p, tl.cdiv(N, BLOCK), tl.num_programs(0)):
         i = i_lane + i_tile * BLOCK
-        rSum += tl.load(gX + i, mask=i < N, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        rSum += tl.load(gX + i, mask=i < N, other=0.0, eviction_policy="evict_first").to(gPartial.dtype.element_ty)
     tl.store(gPartial + i_p, tl.sum(rSum, 0))
 
 
@@ -43,7 +43,8 @@ def reduce_sum(x, *, config):
     x = x.contiguous()
     n, block = x.numel(), config["block"]
     programs = max(1, min(cdiv(n, block), resident(x, config["per_sm"])))  # of nothing one program makes the 0
-    partial, out = x.new_empty(programs, dtype=torch.float32), x.new_empty(())
+    partial = x.new_empty(programs, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
+    out = x.new_empty(())
     launch(_partial_sums, (programs,), x, partial, n, BLOCK=block, num_warps=config["warps"])
     launch(_last_sum, (1,), partial, out, programs, BLOCK=power_of_2(programs), num_warps=4)
     return out
@@ -60,6 +61,13 @@ def reduce_sum_backward(dout, x):
 _CONFIGS = tuple({"block": b, "warps": w, "per_sm": p} for b, w in ((4096, 8), (4096, 4), (8192, 8), (2048, 4)) for p in (4, 2, 8))
 
 FORWARD = (
-    Kernel("triton", reduce_sum, "a sum a lane, a number a program, one program to add them", lambda call: off_gpu(call["x"]), _CONFIGS),
+    Kernel(
+        "triton",
+        reduce_sum,
+        "a sum a lane, a number a program, one program to add them",
+        lambda call: off_gpu(call["x"]),
+        _CONFIGS,
+        limits=Limits(spill_bytes_elsewhere=8),  # float64 on sm_80, outside the loop
+    ),
 )
 BACKWARD = (Kernel("triton", reduce_sum_backward, "one number written everywhere", lambda call: off_gpu(call["dout"])),)

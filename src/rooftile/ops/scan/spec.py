@@ -40,7 +40,9 @@ SPEC = OpSpec(
         Case({"M": 5, "N": 71}, torch.float32, REVERSE, use=("smoke", "check"), why="from the end"),
         Case({"M": 5, "N": 71}, torch.float32, {**EXCLUSIVE, **REVERSE}, use=("smoke", "check"), why="both switches"),
         # not longer: the interpreter sums a row one by one, which in float32 errs several times as much as the device's tree
-        Case({"M": 3, "N": 331}, torch.float32, use=("smoke", "check"), why="rows of several of the simulator's tiles, ragged at both ends"),
+        Case(
+            {"M": 3, "N": 331}, torch.float32, use=("smoke", "check"), why="rows of several of the simulator's tiles, ragged at both ends"
+        ),
         Case({"M": 1, "N": 20011}, torch.float32, why="one row longer than registers, the last tile ragged"),
         Case({"M": 1, "N": 20011}, torch.bfloat16, {**EXCLUSIVE, **REVERSE}, why="the same in 16 bits"),
         Case({"M": 2, "N": 12289}, torch.int32, why="integers are exact"),

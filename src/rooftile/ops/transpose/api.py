@@ -1,10 +1,16 @@
 from torch import Tensor
 
 from rooftile.core.kernel import Op
+from rooftile.ops.transpose import cuda_kernels, triton_kernels
 from rooftile.ops.transpose.spec import SPEC
-from rooftile.ops.transpose.triton_kernels import BACKWARD, FORWARD
 
-_transpose = Op(SPEC, *FORWARD, backward=BACKWARD)
+_transpose = Op(
+    SPEC,
+    *cuda_kernels.FORWARD[:1],
+    *triton_kernels.FORWARD,
+    *cuda_kernels.FORWARD[1:],
+    backward=(*cuda_kernels.BACKWARD[:1], *triton_kernels.BACKWARD, *cuda_kernels.BACKWARD[1:]),
+)
 
 
 def transpose(x: Tensor) -> Tensor:

@@ -1,0 +1,496 @@
+"""FlashAttention forward for Hopper in Gluon: TMA, mbarriers, warp specialisation, wgmma. Plain Python on the Triton torch ships.
+
+Floor: 4 D operations a pair over the matmul ceiling; at D = 64 the exponentials (one a pair, 16 a cycle and multiprocessor) take about
+as long as the products, so both must run at once. What makes it fast:
+
+* one producer warp brings tiles in by TMA; two or three groups of 4 warps each own 64 query rows and their accumulator in registers;
+* a step queues QK of this key tile and PV of the last, and takes the softmax of this one while PV runs (ping-pong: one group's softmax
+  under the other's products);
+* programs are persistent and walk a table made on the host: longest causal tiles first, in groups of heads whose keys stay in the L2.
+  There is no gap between tiles: the next tile's first QK goes out with this tile's last PV, and the output leaves from memory of its own;
+* keys are visited from the diagonal down, so only a tile's first steps carry a mask;
+* "empty" signals are named barriers, which an arriving warp does not wait at; an mbarrier's arrive would cost a barrier of 128 threads;
+* the running maximum moves only when it would grow by more than 2^8: one vote a warp, and shuffles, rescaling exponentials and the
+  accumulator's product sit behind a branch that is almost never taken. Exact, since sum and accumulator share their maximum;
+* statistics are [rows, 4], one for each lane of a quad, so that a sum crosses lanes once a tile and not once a step.
+"""
+
+import functools
+import heapq
+import math
+
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from rooftile.core.kernel import Kernel, Limits
+from rooftile.ops._shared.launch import DRY, cdiv, constant, launch_described, resident
+from rooftile.ops.attention.cudnn_kernels import too_small
+
+# The one place that knows Triton's releases: 3.6 calls these otherwise.
+_load_tile = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+_store_tile = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+_group_barrier = getattr(gl, "barrier", None) or gl.thread_barrier
+
+# Named barriers of the block; Triton uses 0 to 4.
+TURN = gl.constexpr(5)  # whose turn it is to queue products, one a group
+K_EMPTY = gl.constexpr(8)  # one a stage
+V_EMPTY = gl.constexpr(11)
+Q_EMPTY = gl.constexpr(14)  # one a slot
+LAZY = 8  # the maximum moves in steps of 2^8 at least: a term is at most 256, which a 16-bit p holds
+ROWS = 64  # query rows of a group: what one wgmma takes
+L2_BYTES = 24 << 20  # keys and values of the heads worked on at a time: half the L2, queries and outputs pass through too
+
+
+@gluon.constexpr_function
+def _bar(kind, threads):
+    return f"bar.{kind} $1, {threads}; mov.u32 $0, $1;"
+
+
+@gluon.jit
+def _wait(i, THREADS: gl.constexpr):
+    gl.inline_asm_elementwise(_bar("sync", THREADS), "=r,r", [gl.to_tensor(i)], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def _arrive(i, THREADS: gl.constexpr):
+    gl.inline_asm_elementwise(_bar("arrive", THREADS), "=r,r", [gl.to_tensor(i)], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.constexpr_function
+def _rescale_code(n):
+    """n products by one of two factors (rows r and r + 8 of a lane), skipped where every lane's factors are 1."""
+    move = " ".join(f"mov.f32 ${i}, ${n + i};" for i in range(n))
+    multiply = " ".join(f"mul.f32 ${i}, ${n + i}, ${2 * n + i};" for i in range(n))
+    return (
+        f"{{ .reg .pred p, q; setp.neu.f32 p, ${2 * n}, 0f3F800000; setp.neu.f32 q, ${2 * n + 2}, 0f3F800000; or.pred p, p, q; "
+        f"vote.sync.any.pred p, p, 0xffffffff; {move} @!p bra DONE; {multiply} DONE: }}"
+    )
+
+
+@gluon.constexpr_function
+def _rescale_operands(n):
+    return ",".join(["=f"] * n + ["f"] * (2 * n))
+
+
+@gluon.constexpr_function
+def _maximum_code():
+    """Results: maximum (2 rows) and factor (2); operands: largest score of the lane (2), maximum so far (2), scale (2). Where no lane of the
+    warp needs to move its maximum, one vote and no shuffle. 0f41000000 is LAZY as a float."""
+    code = (
+        "{ .reg .pred p, q; .reg .f32 c0, c1, d0, d1, t; mul.f32 c0, $4, $8; mul.f32 c1, $5, $9; "
+        "sub.f32 d0, c0, $6; sub.f32 d1, c1, $7; setp.gt.f32 p, d0, 0f41000000; setp.gt.f32 q, d1, 0f41000000; or.pred p, p, q; "
+        "vote.sync.any.pred p, p, 0xffffffff; mov.f32 $0, $6; mov.f32 $1, $7; mov.f32 $2, 0f3F800000; mov.f32 $3, 0f3F800000; "
+        "@!p bra DONE; "
+    )
+    for i in (0, 1):
+        for distance in (1, 2):
+            code += f"shfl.sync.bfly.b32 t, c{i}, {distance}, 0x1f, 0xffffffff; max.f32 c{i}, c{i}, t; "
+        code += (
+            f"sub.f32 d{i}, c{i}, ${6 + i}; setp.gt.f32 p, d{i}, 0f41000000; sub.f32 t, ${6 + i}, c{i}; "
+            f"@p mov.f32 ${i}, c{i}; @p ex2.approx.ftz.f32 ${2 + i}, t; "
+        )
+    return code + "DONE: }"
+
+
+@gluon.jit
+def _entry(gTable, i, stride, GROUPS: gl.constexpr, ROWS: gl.constexpr):
+    """This program's i-th piece of work: (first query row, which of the B H heads)."""
+    entry = gl.load(gTable + gl.num_programs(0) + gl.program_id(0) * stride + i)
+    return (entry & 0xFFFFFFFF).to(gl.int32) * (GROUPS * ROWS), (entry >> 32).to(gl.int32)
+
+
+@gluon.jit
+def _box(sTile, tensor):
+    """A [rows, D] tile as the [1, 1, rows, D] box of a [B, H, T, D] tensor, which clips at T."""
+    return sTile._reinterpret(tensor.dtype, tensor.block_type.shape, tensor.layout)
+
+
+@gluon.jit
+def _steps(row, T, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, CAUSAL: gl.constexpr):
+    """Key tiles that queries from `row` on look at."""
+    n = gl.cdiv(T, BLOCK_N)
+    if CAUSAL:
+        n = gl.minimum(n, gl.cdiv(row + ROWS, BLOCK_N))
+    return n
+
+
+@gluon.jit
+def _produce(tQ, tK, tV, gTable, sQ, sK, sV, q_full, k_full, v_full, H, T, stride,
+             GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr):  # fmt: skip
+    BLOCK_M: gl.constexpr = tQ.block_type.shape[2]
+    THREADS: gl.constexpr = GROUPS * 128 + 32
+    stage = 0
+    seen = 0
+    for i in range(gl.load(gTable + gl.program_id(0)).to(gl.int32)):
+        row, i_bh = _entry(gTable, i, stride, GROUPS, BLOCK_M)
+        i_b, i_h = i_bh // H, i_bh % H
+        slot = i & 1
+        if i >= 2:
+            _wait(Q_EMPTY + slot, THREADS)
+        mbarrier.expect(q_full.index(slot), tQ.block_type.nbytes * GROUPS)
+        for w in gl.static_range(GROUPS):
+            _load_tile(tQ, [i_b, i_h, row + w * BLOCK_M, 0], q_full.index(slot), _box(sQ.index(slot * GROUPS + w), tQ))
+        n = _steps(row, T, GROUPS * BLOCK_M, BLOCK_N, CAUSAL)
+        for j in range(n):
+            first = (n - 1 - j) * BLOCK_N
+            if seen >= STAGES:
+                _wait(K_EMPTY + stage, THREADS)
+            mbarrier.expect(k_full.index(stage), tK.block_type.nbytes)
+            _load_tile(tK, [i_b, i_h, first, 0], k_full.index(stage), _box(sK.index(stage), tK))
+            if seen >= STAGES:
+                _wait(V_EMPTY + stage, THREADS)
+            mbarrier.expect(v_full.index(stage), tV.block_type.nbytes)
+            _load_tile(tV, [i_b, i_h, first, 0], v_full.index(stage), _box(sV.index(stage), tV))
+            seen += 1
+            stage = gl.where(stage == STAGES - 1, 0, stage + 1)
+
+
+@gluon.jit
+def _quads(x):
+    """[M, N] -> [M, N/8, 4, 2]: in wgmma's layout axes 1 and 3 lie in one lane, axis 2 is the lane of the quad."""
+    return x.reshape([x.shape[0], x.shape[1] // 8, 4, 2])
+
+
+@gluon.jit
+def _per_row(statistic, like):
+    """[M, 4] beside the [M, N/8, 4, 2] tensor `like`; no data moves."""
+    layout: gl.constexpr = like.type.layout
+    statistic = gl.convert_layout(statistic, gl.SliceLayout(1, gl.SliceLayout(3, layout)))
+    return gl.expand_dims(gl.expand_dims(statistic, 1), 3)
+
+
+@gluon.jit
+def _softmax(rS, rMax, rSum, scale_log2, MASKED: gl.constexpr):
+    """(p, the accumulator's factor, maximum, sum)."""
+    rS4 = _quads(rS)
+    largest = gl.max(gl.max(rS4, 3), 1)
+    rMax, factor = gl.inline_asm_elementwise(_maximum_code(), "=f,=f,=f,=f,f,f,f,f,f,f", [largest, rMax, gl.zeros_like(largest) + scale_log2],
+                                             dtype=(gl.float32, gl.float32), is_pure=False, pack=2)  # fmt: skip
+    base = rMax
+    if MASKED:  # a row that has seen no key yet
+        base = gl.where(rMax == -float("inf"), 0.0, rMax)
+    rP = gl.exp2(rS4 * scale_log2 - _per_row(base, rS4))
+    rSum = rSum * factor + gl.sum(gl.sum(rP, 3), 1)
+    return rP.reshape(rS.shape), factor, rMax, rSum
+
+
+@gluon.jit
+def _hold(rSum):
+    """Keeps ptxas from hoisting the wait for PV above the exponentials that are to run under it."""
+    return gl.inline_asm_elementwise("{ .reg .b32 m; or.b32 m, $1, 0xffffffff; bar.warp.sync m; mov.b32 $0, $1; }", "=f,f", [rSum],
+                                     dtype=gl.float32, is_pure=False, pack=1)  # fmt: skip
+
+
+@gluon.jit
+def _rescale(rAcc, factor):
+    E: gl.constexpr = rAcc.shape[0] * rAcc.shape[1] // 128
+    rA = _quads(rAcc)
+    rF, rA = gl.broadcast(_per_row(factor, rA), rA)
+    rA = gl.inline_asm_elementwise(_rescale_code(E), _rescale_operands(E), [rA, rF], dtype=gl.float32, is_pure=False, pack=E)
+    return gl.convert_layout(rA.reshape(rAcc.shape), rAcc.type.layout)
+
+
+@gluon.jit
+def _next(stage, phase, STAGES: gl.constexpr):
+    stage = gl.where(stage == STAGES - 1, 0, stage + 1)
+    return stage, gl.where(stage == 0, phase ^ 1, phase)
+
+
+@gluon.jit
+def _step(q, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2, i_m, first,
+          GROUP: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, MASKED: gl.constexpr, S_LAYOUT: gl.constexpr,
+          P_LAYOUT: gl.constexpr):  # fmt: skip
+    """QK of this tile and PV of the last go out together; the softmax of this one runs under PV."""
+    THREADS: gl.constexpr = GROUPS * 128 + 32
+    BLOCK_M: gl.constexpr = rAcc.shape[0]
+    BLOCK_N: gl.constexpr = sK.shape[1]
+    zero = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, S_LAYOUT)
+    mbarrier.wait(k_full.index(k), k_phase)
+    _wait(TURN + GROUP, 256)
+    rS = warpgroup_mma(q, sK.index(k).permute((1, 0)), zero, use_acc=False, is_async=True)
+    mbarrier.wait(v_full.index(v), v_phase)
+    rAcc = warpgroup_mma(rP, sV.index(v), rAcc, is_async=True)
+    _arrive(TURN + (GROUP + 1) % GROUPS, 256)
+    rS = warpgroup_mma_wait(1, deps=(rS,))
+    _arrive(K_EMPTY + k, THREADS)
+    if MASKED:
+        i_n = first + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S_LAYOUT))
+        rS = gl.where(i_m[:, None] >= i_n[None, :], rS, -float("inf"))
+    rNew, factor, rMax, rSum = _softmax(rS, rMax, rSum, scale_log2, MASKED)
+    rSum = _hold(rSum)
+    rAcc, rP = warpgroup_mma_wait(0, deps=(rAcc, rP))
+    _arrive(V_EMPTY + v, THREADS)
+    rAcc = _rescale(rAcc, factor)
+    rP = gl.convert_layout(rNew.to(sK.dtype), P_LAYOUT)
+    after, phase = _next(k, k_phase, STAGES)
+    return after, phase, k, k_phase, rP, rAcc, rMax, rSum
+
+
+@gluon.jit
+def _edge(rS, row, first, T, CAUSAL: gl.constexpr, TAIL: gl.constexpr):
+    """The mask of a tile's first step: the diagonal, or keys past the last, which TMA filled with zeros."""
+    layout: gl.constexpr = rS.type.layout
+    i_n = first + gl.arange(0, rS.shape[1], gl.SliceLayout(0, layout))
+    if CAUSAL:
+        i_m = row + gl.arange(0, rS.shape[0], gl.SliceLayout(1, layout))
+        rS = gl.where(i_m[:, None] >= i_n[None, :], rS, -float("inf"))
+    if TAIL:
+        rS = gl.where((i_n < T)[None, :], rS, -float("inf"))
+    return rS
+
+
+@gluon.jit
+def _finish(rAcc, rMax, rSum, tOut, gLse, sOut, i_bh, H, row, T):
+    layout: gl.constexpr = rAcc.type.layout
+    total = gl.convert_layout(gl.sum(rSum, 1), gl.SliceLayout(1, layout))
+    peak = gl.convert_layout(gl.max(rMax, 1), gl.SliceLayout(1, layout))
+    rAcc = rAcc * (1.0 / total)[:, None]
+    tma.store_wait(0)  # the tile before has left sOut
+    _group_barrier()
+    sOut.store(rAcc.to(tOut.dtype))
+    fence_async_shared()
+    _store_tile(tOut, [i_bh // H, i_bh % H, row, 0], _box(sOut, tOut))
+    i_m = row + gl.arange(0, rAcc.shape[0], gl.SliceLayout(1, layout))
+    gl.store(gLse + i_bh.to(gl.int64) * T + i_m, (peak + gl.log2(total)) * 0.6931471805599453, mask=i_m < T)
+
+
+@gluon.jit
+def _consume(tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale_log2, H, T, stride, GROUPS: gl.constexpr,
+             BLOCK_N: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, TAIL: gl.constexpr, Q_REGISTERS: gl.constexpr,
+             GROUP: gl.constexpr):  # fmt: skip
+    BLOCK_M: gl.constexpr = tOut.block_type.shape[2]
+    D: gl.constexpr = tOut.block_type.shape[3]
+    ALL: gl.constexpr = GROUPS * BLOCK_M
+    THREADS: gl.constexpr = GROUPS * 128 + 32
+    EDGE: gl.constexpr = CAUSAL or TAIL
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16])
+    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, D, 16])
+    P_LAYOUT: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=O_LAYOUT, k_width=2)
+    Q_LAYOUT: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=S_LAYOUT, k_width=2)
+    mine = gl.load(gTable + gl.program_id(0)).to(gl.int32)
+    zero = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, S_LAYOUT)
+    no_sum = gl.sum(gl.sum(_quads(zero), 3), 1)
+    no_max = no_sum - float("inf")
+    if GROUP == GROUPS - 1:
+        _arrive(TURN + 0, 256)
+    # the first tile has nothing to overlap with
+    row, i_bh = _entry(gTable, 0, stride, GROUPS, BLOCK_M)
+    n = _steps(row, T, ALL, BLOCK_N, CAUSAL)
+    mbarrier.wait(q_full.index(0), 0)
+    mbarrier.wait(k_full.index(0), 0)
+    _wait(TURN + GROUP, 256)
+    if Q_REGISTERS:
+        q = sQ.index(GROUP).load(Q_LAYOUT)
+    else:
+        q = sQ.index(GROUP)
+    rS = warpgroup_mma(q, sK.index(0).permute((1, 0)), zero, use_acc=False, is_async=True)
+    _arrive(TURN + (GROUP + 1) % GROUPS, 256)
+    rS = warpgroup_mma_wait(0, deps=(rS,))
+    _arrive(K_EMPTY + 0, THREADS)
+    rS = _edge(rS, row + GROUP * BLOCK_M, (n - 1) * BLOCK_N, T, CAUSAL, TAIL)
+    rNew, _factor, rMax, rSum = _softmax(rS, no_max, no_sum, scale_log2, EDGE)
+    rP = gl.convert_layout(rNew.to(tOut.dtype), P_LAYOUT)
+    v = 0
+    v_phase = 0
+    k, k_phase = _next(0, 0, STAGES)
+    for i in range(mine):
+        slot = i & 1
+        if not Q_REGISTERS:
+            q = sQ.index(slot * GROUPS + GROUP)
+        more = i + 1 < mine
+        row_after, i_bh_after = _entry(gTable, gl.minimum(i + 1, mine - 1), stride, GROUPS, BLOCK_M)
+        rAcc = gl.zeros([BLOCK_M, D], gl.float32, O_LAYOUT)
+        begin = 1
+        if CAUSAL and ALL != BLOCK_N:
+            i_m = row + GROUP * BLOCK_M + gl.arange(0, BLOCK_M, gl.SliceLayout(1, S_LAYOUT))
+            begin = n - row // BLOCK_N  # key tiles that reach beyond the first query
+            for j in range(1, begin):
+                k, k_phase, v, v_phase, rP, rAcc, rMax, rSum = _step(
+                    q, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2, i_m, (n - 1 - j) * BLOCK_N,
+                    GROUP, GROUPS, STAGES, True, S_LAYOUT, P_LAYOUT)  # fmt: skip
+        for _ in range(begin, n):
+            k, k_phase, v, v_phase, rP, rAcc, rMax, rSum = _step(
+                q, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2, 0, 0,
+                GROUP, GROUPS, STAGES, False, S_LAYOUT, P_LAYOUT)  # fmt: skip
+        # The seam: the next tile's first QK, this one's last PV, the next softmax under it, then this one's output. After the last
+        # tile that QK runs on what lies in shared memory and is dropped.
+        row_done, i_bh_done = row, i_bh
+        row, i_bh = row_after, i_bh_after
+        n = _steps(row, T, ALL, BLOCK_N, CAUSAL)
+        if more:
+            mbarrier.wait(q_full.index(slot ^ 1), ((i + 1) >> 1) & 1)
+            mbarrier.wait(k_full.index(k), k_phase)
+        if Q_REGISTERS:
+            q = sQ.index((slot ^ 1) * GROUPS + GROUP).load(Q_LAYOUT)
+        else:
+            q = sQ.index((slot ^ 1) * GROUPS + GROUP)
+        _wait(TURN + GROUP, 256)
+        rS = warpgroup_mma(q, sK.index(k).permute((1, 0)), zero, use_acc=False, is_async=True)
+        mbarrier.wait(v_full.index(v), v_phase)
+        rAcc = warpgroup_mma(rP, sV.index(v), rAcc, is_async=True)
+        _arrive(TURN + (GROUP + 1) % GROUPS, 256)
+        rS = warpgroup_mma_wait(1, deps=(rS,))
+        _arrive(Q_EMPTY + slot, THREADS)
+        if more:
+            _arrive(K_EMPTY + k, THREADS)
+        rS = _edge(rS, row + GROUP * BLOCK_M, (n - 1) * BLOCK_N, T, CAUSAL, TAIL)
+        rNew, _factor, max_after, sum_after = _softmax(rS, no_max, no_sum, scale_log2, EDGE)
+        sum_after = _hold(sum_after)
+        rAcc, rP = warpgroup_mma_wait(0, deps=(rAcc, rP))
+        _arrive(V_EMPTY + v, THREADS)
+        rP = gl.convert_layout(rNew.to(tOut.dtype), P_LAYOUT)
+        _finish(rAcc, rMax, rSum, tOut, gLse, sOut.index(GROUP), i_bh_done, H, row_done + GROUP * BLOCK_M, T)
+        rMax = max_after
+        rSum = sum_after
+        v = k
+        v_phase = k_phase
+        k, k_phase = _next(k, k_phase, STAGES)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def _forward(gLse, gTable, tQ, tK, tV, tOut, scale_log2, H, T, stride, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
+             CAUSAL: gl.constexpr, TAIL: gl.constexpr, Q_REGISTERS: gl.constexpr, REGISTERS: gl.constexpr):  # fmt: skip
+    BLOCK_M: gl.constexpr = tQ.block_type.shape[2]
+    D: gl.constexpr = tQ.block_type.shape[3]
+    TILE: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+    sQ = gl.allocate_shared_memory(tQ.dtype, [2 * GROUPS, BLOCK_M, D], TILE)
+    sOut = gl.allocate_shared_memory(tQ.dtype, [GROUPS, BLOCK_M, D], TILE)
+    sK = gl.allocate_shared_memory(tQ.dtype, [STAGES, BLOCK_N, D], TILE)
+    sV = gl.allocate_shared_memory(tQ.dtype, [STAGES, BLOCK_N, D], TILE)
+    q_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(q_full.index(i), count=1)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(k_full.index(i), count=1)
+        mbarrier.init(v_full.index(i), count=1)
+    fence_async_shared()
+    if GROUPS == 2:
+        gl.warp_specialize([
+            (_consume, (tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale_log2, H, T, stride, GROUPS, BLOCK_N, STAGES,
+                        CAUSAL, TAIL, Q_REGISTERS, 0)),
+            (_consume, (tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale_log2, H, T, stride, GROUPS, BLOCK_N, STAGES,
+                        CAUSAL, TAIL, Q_REGISTERS, 1)),
+            (_produce, (tQ, tK, tV, gTable, sQ, sK, sV, q_full, k_full, v_full, H, T, stride, GROUPS, BLOCK_N, STAGES, CAUSAL)),
+        ], [4, 1], [REGISTERS, 24])  # fmt: skip
+    else:
+        gl.warp_specialize([
+            (_consume, (tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale_log2, H, T, stride, GROUPS, BLOCK_N, STAGES,
+                        CAUSAL, TAIL, Q_REGISTERS, 0)),
+            (_consume, (tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale_log2, H, T, stride, GROUPS, BLOCK_N, STAGES,
+                        CAUSAL, TAIL, Q_REGISTERS, 1)),
+            (_consume, (tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale_log2, H, T, stride, GROUPS, BLOCK_N, STAGES,
+                        CAUSAL, TAIL, Q_REGISTERS, 2)),
+            (_produce, (tQ, tK, tV, gTable, sQ, sK, sV, q_full, k_full, v_full, H, T, stride, GROUPS, BLOCK_N, STAGES, CAUSAL)),
+        ], [4, 4, 1], [REGISTERS, REGISTERS, 32])  # fmt: skip
+
+
+@functools.lru_cache(maxsize=64)
+def _schedule(heads, t, d, rows, block_n, causal, programs):
+    """(how many entries each program has, then its entries (head << 32 | query tile) padded to a stride; the stride). What a dynamic
+    scheduler would do, done once: the next tile goes to whoever is free first, longest first within heads that share the L2."""
+    together = 1
+    while heads % (together * 2) == 0 and together * 2 * t * d * 4 <= L2_BYTES:
+        together *= 2
+    tiles = cdiv(t, rows)
+    if causal:
+        order = [(g + h, i) for g in range(0, heads, together) for i in reversed(range(tiles)) for h in range(together)]
+    else:
+        order = [(h, i) for h in range(heads) for i in range(tiles)]
+    free = [(0, p) for p in range(programs)]
+    lists = [[] for _ in range(programs)]
+    for h, i in order:
+        busy, p = free[0]
+        lists[p].append(h << 32 | i)
+        steps = cdiv(min(t, (i + 1) * rows) if causal else t, block_n)
+        heapq.heapreplace(free, (busy + steps + 1, p))  # one more: a tile's output
+    stride = max(map(len, lists))
+    return (*map(len, lists), *(e for entries in lists for e in entries + [0] * (stride - len(entries)))), stride
+
+
+def _table(*about):
+    return _schedule(*about)[0]
+
+
+def _tensor(x, rows):
+    """The TMA view of [B, T, H, D] as [B, H, T, D] in boxes of `rows` rows."""
+    (b, t, h, d), (stride_b, stride_t, stride_h, _) = x.shape, x.stride()
+    layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=4)
+    return TensorDescriptor(x, [b, h, t, d], [stride_b, stride_h, stride_t, 1], [1, 1, rows, d], layout)
+
+
+def attention(q, k, v, causal, scale, *, config):
+    b, t, h, d = q.shape
+    rows, block_n = ROWS * config["groups"], config["block_n"]
+    out = q.new_empty(b, t, h, d)
+    lse = q.new_empty(b, h, t, dtype=torch.float32)
+    programs = min(cdiv(t, rows) * b * h, resident(q, 1))
+    about = (b * h, t, d, rows, block_n, causal, programs)
+    table, stride = constant(_table, about, q.device), _schedule(*about)[1]
+    tensors = (_tensor(q, ROWS), _tensor(k, block_n), _tensor(v, block_n), _tensor(out, ROWS))
+    launch_described(_forward, (programs,), lse, table, *tensors, scale * math.log2(math.e), h, t, stride,
+                     GROUPS=config["groups"], BLOCK_N=block_n, STAGES=config["stages"], CAUSAL=causal,
+                     TAIL=not causal and t % block_n != 0, Q_REGISTERS=config["q_registers"], REGISTERS=config["registers"],
+                     num_warps=4)  # fmt: skip
+    return out, lse
+
+
+def _config(groups, stages, registers, q_registers):
+    return {"groups": groups, "block_n": 128, "stages": stages, "registers": registers, "q_registers": q_registers}
+
+
+NARROW = (_config(2, 3, 240, True), _config(2, 3, 240, False), _config(3, 3, 160, False))  # D = 64
+WIDE = (_config(2, 2, 240, False),)  # D = 128: shared memory is full
+
+
+def pick_narrow(call):
+    """Long: a third group hides more of the softmax and reads keys a third less often. Causal: queries in registers, since reading them
+    from shared memory again at every step is what QK waits for; a whole tile of 192 rows wastes more on the diagonal."""
+    t = call["q"].shape[1]
+    return NARROW[2] if t >= (16384 if call["causal"] else 4096) else NARROW[0 if call["causal"] else 1]
+
+
+def _refuse(d):
+    def refuse(call):
+        q, k = call["q"], call["k"]
+        if not q.is_cuda and not DRY:
+            return f"it needs a Hopper GPU, the tensor is on {q.device}"
+        if q.dtype == torch.float32:
+            return "its products are of 16-bit numbers, the tensor is float32"
+        if q.shape[-1] != d:
+            return f"D={q.shape[-1]}, it is written for {d}"
+        if q.shape[1] != k.shape[1]:
+            return f"T={q.shape[1]} and S={k.shape[1]} differ"
+        if q.numel() == 0:
+            return "there is nothing to compute"
+        if not call["scale"] > 0:
+            return f"scale={call['scale']} is not positive, and the running maximum is taken before scaling"
+        for n in ("q", "k", "v"):
+            x = call[n]
+            if x.stride(-1) != 1 or x.data_ptr() % 16 or any(s % 8 or s == 0 for s in x.stride()[:3]):
+                return f"{n} with strides {list(x.stride())} at {x.data_ptr() % 16} bytes past a multiple of 16 is none TMA can read"
+        return None
+
+    return refuse
+
+
+HOPPER = Limits(shared_bytes=227 * 1024)
+KERNELS = (
+    Kernel(
+        "gluon",
+        attention,
+        "TMA, warp specialisation, wgmma; D = 64",
+        _refuse(64),
+        NARROW,
+        pick_narrow,
+        HOPPER,
+        architectures=(90,),
+        declines=too_small,
+    ),
+    Kernel("gluon.wide", attention, "the same for D = 128", _refuse(128), WIDE, limits=HOPPER, architectures=(90,), declines=too_small),
+)

@@ -1,0 +1,135 @@
+// adds: a block shares its ROWS rows, and flat matrices are cut into slices of columns, so that few rows still fill the device
+// costs: a barrier a block; where there are slices, a second launch that adds them in one order, and 4 bytes a row and slice between the two
+// loses when: rows are short: of 4096 bytes a block of 256 threads has one load each, and the barrier and the start weigh the most
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "rooftile/reduce.cuh"
+#include "rooftile/vec.cuh"
+
+using namespace rooftile;
+
+// rSum[r] += the products of EACH vectors of row r, `step` apart, with those of x. All are in flight before the first is used.
+template <int EACH, typename T, int ROWS>
+__device__ __forceinline__ void multiply(float (&rSum)[ROWS], const T* const (&gA)[ROWS], const T* gX, long long i, int step) {
+  constexpr int WIDTH = 16 / sizeof(T);
+  Wide<T> rA[ROWS][EACH], rX[EACH];
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) {
+    load(rX[j], gX + (i + j * step) * WIDTH);
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) load_once(rA[r][j], gA[r] + (i + j * step) * WIDTH);
+  }
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) {
+    float rF[WIDTH];
+    to_float(rF, rX[j]);
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+      for (int k = 0; k < WIDTH; ++k) rSum[r] += static_cast<float>(rA[r][j][k]) * rF[k];
+  }
+}
+
+// Block (x, y) takes rows x ROWS and the next, and `share` vectors of their columns from y share on. gOut is [M, gridDim.y]: the result itself
+// where there is one slice. At least 768 threads a multiprocessor: 8 loads each are 96 KiB in flight, and leave 80 registers.
+template <typename T, typename To, int THREADS, int ROWS, int EACH>
+__global__ void __launch_bounds__(THREADS, 768 / THREADS) gemv(To* __restrict__ gOut, const T* __restrict__ gA, const T* __restrict__ gX,
+                                                              long long M, long long K, long long stride_m, long long share) {
+  ROOFTILE_CHECK_BLOCK(THREADS);
+  constexpr int WIDTH = 16 / sizeof(T), WARPS = THREADS / WARP;
+  static_assert(ROWS <= THREADS, "a thread a row at the end");
+  __shared__ float sSum[ROWS][WARPS];
+  const long long i_m = blockIdx.x * (long long)ROWS, vectors = K / WIDTH, end = min((blockIdx.y + 1) * share, vectors);
+  const T* gRow[ROWS];
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) gRow[r] = gA + min(i_m + r, M - 1) * stride_m;  // what is past the last row repeats it and is not written
+  float rSum[ROWS] = {};
+  long long i = blockIdx.y * share + threadIdx.x;
+#pragma unroll 1  // the loads of one turn are enough in flight; unrolled on top of them, it spills
+  for (; i + (EACH - 1) * THREADS < end; i += EACH * THREADS) multiply<EACH>(rSum, gRow, gX, i, THREADS);
+#pragma unroll 1
+  for (; i < end; i += THREADS) multiply<1>(rSum, gRow, gX, i, THREADS);
+  i = vectors * WIDTH + threadIdx.x;  // fewer columns than WIDTH are left; the last slice takes them
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+    if (i < K && blockIdx.y == gridDim.y - 1) rSum[r] += static_cast<float>(gRow[r][i]) * static_cast<float>(gX[i]);
+    rSum[r] = warp_reduce(rSum[r], Sum());
+    if (lane() == 0) sSum[r][warp()] = rSum[r];
+  }
+  __syncthreads();
+  const int r = threadIdx.x;
+  if (r >= ROWS || i_m + r >= M) return;
+  float total = 0;
+#pragma unroll
+  for (int w = 0; w < WARPS; ++w) total += sSum[r][w];
+  gOut[(i_m + r) * gridDim.y + blockIdx.y] = static_cast<To>(total);
+}
+
+// out = the sums of a row's slices: a warp a row.
+template <typename T>
+__global__ void __launch_bounds__(256) join(T* __restrict__ gOut, const float* __restrict__ gPartial, long long M, int slices) {
+  const long long i_m = blockIdx.x * 8LL + warp();
+  if (i_m >= M) return;
+  float rSum = 0;
+#pragma unroll 4
+  for (int i = lane(); i < slices; i += WARP) rSum += gPartial[i_m * slices + i];
+  rSum = warp_reduce(rSum, Sum());
+  if (lane() == 0) gOut[i_m] = static_cast<T>(rSum);
+}
+
+// Both gradients in one read of the matrix. A thread keeps WIDTH columns and walks down the rows blockIdx.y, blockIdx.y + gridDim.y, ...:
+// it writes dA as it reads A, 4 rows in flight, and its share of dx = A^T dout never leaves its registers before the last row.
+template <typename T>
+__global__ void __launch_bounds__(256, 3) gradients(T* __restrict__ gDa, float* __restrict__ gPartial, const T* __restrict__ gDout,
+                                                    const T* __restrict__ gA, const T* __restrict__ gX, long long M, long long K,
+                                                    long long stride_m) {
+  constexpr int WIDTH = 16 / sizeof(T), EACH = 4;
+  const long long i_k = (blockIdx.x * 256LL + threadIdx.x) * WIDTH;
+  if (i_k >= K) return;
+  Wide<T> rX;
+  load(rX, gX + i_k);
+  float rXf[WIDTH], rSum[WIDTH] = {};
+  to_float(rXf, rX);
+  for (long long i_m = blockIdx.y; i_m < M; i_m += EACH * (long long)gridDim.y) {
+    Wide<T> rA[EACH];
+    float rDout[EACH];
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) {
+      const long long row = i_m + j * (long long)gridDim.y;
+      if (row < M) load_once(rA[j], gA + row * stride_m + i_k), rDout[j] = static_cast<float>(gDout[row]);
+    }
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) {
+      const long long row = i_m + j * (long long)gridDim.y;
+      if (row < M) {
+        Wide<T> rDa;
+#pragma unroll
+        for (int k = 0; k < WIDTH; ++k) {
+          rSum[k] += static_cast<float>(rA[j][k]) * rDout[j];
+          rDa[k] = static_cast<T>(rDout[j] * rXf[k]);
+        }
+        store_once(gDa + row * K + i_k, rDa);
+      }
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < WIDTH; ++k) gPartial[blockIdx.y * K + i_k + k] = rSum[k];
+}
+
+// dx = the sums over gPartial's rows, of which there are P: 32 columns a block, 32 threads a column, each every 32nd row.
+template <typename T>
+__global__ void __launch_bounds__(1024) add_rows(T* __restrict__ gDx, const float* __restrict__ gPartial, int P, long long K) {
+  __shared__ float sSum[32][33];
+  const long long i_k = blockIdx.x * 32LL + threadIdx.x;
+  float rSum = 0;
+  if (i_k < K) {
+#pragma unroll 4
+    for (int i_p = threadIdx.y; i_p < P; i_p += 32) rSum += gPartial[i_p * K + i_k];
+  }
+  sSum[threadIdx.y][threadIdx.x] = rSum;
+  __syncthreads();
+  rSum = warp_reduce(sSum[threadIdx.x][threadIdx.y], Sum());
+  const long long column = blockIdx.x * 32LL + threadIdx.y;
+  if (threadIdx.x == 0 && column < K) gDx[column] = static_cast<T>(rSum);
+}

@@ -1,0 +1,213 @@
+"""What the hardware counts beside what the simulator says, rung by rung: wavefronts of shared memory and sectors of global memory a request.
+
+On the GPU, `python -m rooftile.workbench.counters launch --plan plan.json transpose` runs every CUDA C++ rung of the operators once between
+cudaProfilerStart and cudaProfilerStop, under `ncu --profile-from-start off --csv --metrics ...` (`... counters metrics` prints the list), and
+writes down what it launched in which order. Anywhere, `... counters read --plan plan.json --records records counters.csv` puts the two together
+with the simulator's figures of the same launches and appends a Record a rung.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import re
+import sys
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rooftile.core import device as dev
+from rooftile.core.kernel import OPS, Kernel, Op, nearest
+from rooftile.core.record import Environment, Record, Status, append
+from rooftile.core.spec import Case
+from rooftile.cuda import simulator
+from rooftile.cuda.launch import recording
+
+UNITS = {  # what is asked of a memory -> its units and its requests, which the simulator counts by the same names
+    "shared_load": ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum", "smsp__inst_executed_op_shared_ld.sum"),
+    "shared_store": ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum", "smsp__inst_executed_op_shared_st.sum"),
+    "global_load": ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"),
+    "global_store": ("l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum", "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum"),
+}
+METRICS = tuple(m for pair in UNITS.values() for m in pair)
+# Whole tiles, so that no request is cut short: enough for every rung's full path, little enough to simulate in seconds.
+CASES: dict[str, tuple[Case, ...]] = {
+    "transpose": tuple(Case({"N": 256, "K": 256}, t) for t in (torch.float32, torch.bfloat16)),
+    "reduce_sum": tuple(Case({"...": (2**17,)}, t) for t in (torch.float32, torch.bfloat16)),
+    "gemv": tuple(Case({"M": 64, "K": 4096}, t) for t in (torch.float32, torch.float16)),
+    "softmax": tuple(Case({"...": (64,), "N": 4096}, t) for t in (torch.float32, torch.bfloat16)),
+}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One rung on one case, and the kernels that it launches, in order: (name, grid, block)."""
+
+    op: str
+    kernel: str
+    case: str
+    digest: str
+    launches: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """One kernel's row of the report."""
+
+    name: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    metrics: dict[str, float]
+
+
+def rungs(names: Sequence[str]) -> list[tuple[Op, Kernel, Case]]:
+    found = []
+    for name in names:
+        op = OPS[nearest(name, list(OPS), "operator")]
+        if name not in CASES:
+            raise ValueError(f"{name} has no case to be counted on; there are {', '.join(CASES)}")
+        found += [(op, kernel, case) for case in CASES[name] for kernel in op.kernels if kernel.sources]
+    if not found:
+        raise ValueError(f"{', '.join(names) or 'nothing'} has no kernel in CUDA C++")
+    return found
+
+
+def launch(names: Sequence[str], where: torch.device) -> dict[str, Any]:
+    """Run every rung once, warm, with the profiler on around it; what was launched, in order, and on what."""
+    planned = []
+    for op, kernel, case in rungs(names):
+        call = op.spec.draw(case, 0, where)
+        with recording() as seen:
+            if kernel.refuse(call) is not None:
+                continue
+            run = kernel.bound(kernel.heuristic(call))
+            run(*call.values())
+        run(*call.values())  # compiles
+        torch.cuda.synchronize()
+        torch.cuda.profiler.start()
+        run(*call.values())
+        torch.cuda.synchronize()
+        torch.cuda.profiler.stop()
+        made = tuple((one.instance.partition("<")[0], one.grid, one.block) for one in seen if 0 not in one.grid)
+        planned.append(Planned(op.spec.name, kernel.name, case.id, kernel.digest, made))
+    return {"device": dev.slug(where), "environment": dict(vars(Environment.here())), "rungs": [asdict(p) for p in planned]}
+
+
+def read_csv(text: str) -> list[Counted]:
+    """ncu's report, with a row a kernel (--page raw) or a row a metric (without), behind whatever ncu and the program printed."""
+    lines = text.splitlines()
+    head = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if head is None:
+        raise ValueError(f'{len(lines)} lines, and none begins with "ID": this is no report of ncu --csv')
+    rows = [r for r in csv.DictReader(lines[head:]) if (r["ID"] or "").isdigit()]  # under the names of --page raw stand the units
+    kernels: dict[int, list[dict[str, str]]] = {}
+    for r in rows:
+        kernels.setdefault(int(r["ID"]), []).append(r)
+    counted = []
+    for number, group in sorted(kernels.items()):
+        one = group[0]
+        values = {r["Metric Name"]: r["Metric Value"] for r in group} if "Metric Name" in one else one
+        missing = [m for m in METRICS if not values.get(m)]
+        if missing:
+            raise ValueError(
+                f"kernel {number} ({one['Kernel Name']}) has {len(METRICS) - len(missing)} of {len(METRICS)} metrics, not {missing[0]}"
+            )
+        metrics = {m: float(values[m].replace(",", "")) for m in METRICS}
+        counted.append(Counted(_base(one["Kernel Name"]), _extent(one["Grid Size"]), _extent(one["Block Size"]), metrics))
+    return counted
+
+
+def _base(name: str) -> str:
+    """void transpose<float>(T1 *, ...) -> transpose."""
+    match = re.match(r"(?:void )?([\w:]+)", name)
+    return match[1].rpartition("::")[2] if match else name
+
+
+def _extent(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)))
+
+
+def records(text: str, plan: dict[str, Any]) -> list[Record]:
+    """A Record a rung: units a request as the hardware counted them, and as the simulator does."""
+    counted = read_csv(text)
+    planned = [Planned(**p) for p in plan["rungs"]]
+    wanted = sum(len(p.launches) for p in planned)
+    if len(counted) != wanted:
+        raise ValueError(f"the report has {len(counted)} kernels, the plan {wanted}: they are not of one run")
+    run, made, rest = uuid.uuid4().hex[:10], [], iter(counted)
+    for p in planned:
+        mine = [next(rest) for _ in p.launches]
+        for (name, grid, block), c in zip(p.launches, mine):
+            if (name, tuple(grid), tuple(block)) != (c.name, c.grid, c.block):
+                raise ValueError(
+                    f"{p.op} {p.kernel}: the plan says {name} {tuple(grid)} x {tuple(block)}, the report {c.name} {c.grid} x {c.block}"
+                )
+        hardware = {
+            what: ratio
+            for what, (units, requests) in UNITS.items()
+            if (ratio := _ratio(sum(c.metrics[units] for c in mine), sum(c.metrics[requests] for c in mine))) is not None
+        }
+        extra = {"hardware": hardware, "simulator": simulated(p), "counters": {m: sum(c.metrics[m] for c in mine) for m in METRICS}}
+        made.append(Record(p.op, p.kernel, f"counters-{p.case}", Status.PASSED, method="ncu --clock-control none, one launch", digest=p.digest,
+                           run=run, extra=extra, environment=plan["environment"]))  # fmt: skip
+    return made
+
+
+def _ratio(units: float, requests: float) -> float | None:
+    return round(units / requests, 3) if requests else None
+
+
+def simulated(planned: Planned) -> dict[str, float]:
+    """The same figures from the simulator, on the same case."""
+    op = OPS[planned.op]
+    kernel, case = op.kernel(planned.kernel), next(c for c in CASES[planned.op] if c.id == planned.case)
+    call = op.spec.draw(case)
+    with simulator.active("all") as reports:
+        kernel.bound(kernel.heuristic(call))(*call.values())
+    totals: dict[str, list[float]] = {}
+    for a in (a for r in reports for a in r.accesses):
+        total = totals.setdefault(f"{a.space}_{'store' if a.store else 'load'}", [0.0, 0.0])
+        total[0], total[1] = total[0] + a.requests * a.per_request, total[1] + a.requests
+    return {what: round(totals[what][0] / totals[what][1], 3) for what in UNITS if what in totals}
+
+
+def main(words: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m rooftile.workbench.counters", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs.add_parser("metrics", help="the list for ncu --metrics")
+    doing = verbs.add_parser("launch", help="under ncu: run every rung once")
+    doing.add_argument("ops", nargs="+")
+    reading = verbs.add_parser("read", help="the report and the plan to records")
+    reading.add_argument("report", type=Path)
+    reading.add_argument("--records", type=Path, default=Path("records"))
+    for verb in (doing, reading):
+        verb.add_argument("--plan", type=Path, required=True)
+    args = parser.parse_args(words)
+    try:
+        _do(args)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def _do(args: argparse.Namespace) -> None:
+    if args.verb == "metrics":
+        print(",".join(METRICS))
+    elif args.verb == "launch":
+        if not torch.cuda.is_available():
+            raise ValueError("counting needs a CUDA device, this machine has 0")
+        where = torch.device("cuda", torch.cuda.current_device())
+        args.plan.write_text(json.dumps(launch(args.ops, where), indent=1), encoding="utf-8")
+    else:
+        plan = json.loads(args.plan.read_text(encoding="utf-8"))
+        for r in records(args.report.read_text(encoding="utf-8"), plan):
+            append(args.records / plan["device"] / f"{r.op}.jsonl", [r])
+            print(r.op, r.kernel, r.case, "hardware", r.extra["hardware"], "simulator", r.extra["simulator"])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,96 @@
+"""The hardware's counters beside the simulator's: a report of ncu, here a made-up one, becomes records and a table on the page."""
+
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+
+from rooftile.core.kernel import OPS
+from rooftile.core.record import append, read
+from rooftile.cuda.launch import recording
+from rooftile.workbench import counters, ledger, pages
+from rooftile.workbench.counters import METRICS, UNITS, Planned
+
+ENVIRONMENT = {"gpu": "NVIDIA H200", "torch": "2.11.0"}
+HEAD = ["ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size", "Device", "CC"]
+
+
+@pytest.fixture(scope="module")
+def planned():
+    """What `launch` would have written for float32 transposes and sums."""
+    made = []
+    for op, kernel, case in counters.rungs(["transpose", "reduce_sum"]):
+        if case.dtype == torch.float32 and kernel.name in ("cuda.v2_shared", "cuda.v3_padded"):
+            with recording() as seen:
+                call = op.spec.draw(case)
+                kernel.bound(kernel.heuristic(call))(*call.values())
+            launches = tuple((one.instance.partition("<")[0], one.grid, one.block) for one in seen)
+            made.append(Planned(op.spec.name, kernel.name, case.id, kernel.digest, launches))
+    assert [len(p.launches) for p in made] == [1, 1, 3]
+    return {"device": "nvidia-h200", "environment": ENVIRONMENT, "rungs": [asdict(p) for p in made]}
+
+
+def line(cells) -> str:
+    return ",".join(f'"{c}"' for c in cells) + "\n"
+
+
+def report(plan, wide, spoil=lambda i, metrics: None) -> str:
+    """As ncu prints it: 1,000 requests of everything, with 2, 3 and so on as many units as the kernel's place in the report."""
+    text = "==PROF== Connected to process 1\nprinted by the program\n==PROF== Disconnected\n"
+    text += line([*HEAD, *METRICS]) + line(["", *[""] * 10, *["sector"] * len(METRICS)]) if wide else line([*HEAD, "Section Name", "Metric Name", "Metric Unit", "Metric Value"])  # fmt: skip
+    for i, (name, grid, block) in enumerate(one for p in plan["rungs"] for one in p["launches"]):
+        metrics = {m: f"{1000 * (i + 2) if m == units else 1000:,}" for units, requests in UNITS.values() for m in (units, requests)}
+        spoil(i, metrics)
+        own = [i, 1, "python", "host", f"void {name}<float>(T1 *, const T1 *, int)", 1, 7, str(tuple(block)), str(tuple(grid)), 0, "9.0"]
+        if wide:
+            text += line([*own, *metrics.values()])
+        else:
+            text += "".join(line([*own, "Command line profiler metrics", m, "", v]) for m, v in metrics.items())
+    return text
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_a_report_becomes_records(planned, wide, tmp_path):
+    made = counters.records(report(planned, wide), planned)
+    assert [(r.op, r.kernel) for r in made] == [(p["op"], p["kernel"]) for p in planned["rungs"]]
+    assert made[0].extra["hardware"] == dict.fromkeys(UNITS, 2.0) and made[1].extra["hardware"] == dict.fromkeys(UNITS, 3.0)
+    assert made[2].extra["hardware"] == dict.fromkeys(UNITS, 5.0)  # three launches: 4, 5 and 6 thousand units of 3000 requests
+    loads = {r.kernel: r.extra["simulator"]["shared_load"] for r in made if r.op == "transpose"}
+    assert loads == {"cuda.v2_shared": 32, "cuda.v3_padded": 1}
+    assert all(r.method.startswith("ncu") and r.case.startswith("counters-") and not ledger.is_stale(r) for r in made)
+    append(tmp_path / "x.jsonl", made)
+    assert [r.extra for r in read(tmp_path / "x.jsonl")] == [r.extra for r in made]
+
+
+def test_the_page_shows_both_where_they_differ(planned):
+    made = counters.records(report(planned, True), planned)
+    same = [replace(r, extra={**r.extra, "hardware": r.extra["simulator"]}) for r in made if r.op == "transpose"]
+    table = {("nvidia-h200", "transpose", same[0].case): same}
+    assert "| cuda.v2_shared | 4 | 4 | 1 | 32 |" in pages.counters("transpose", table)
+    other = [r for r in made if r.op == "transpose"]
+    assert "(32) |" in pages.counters("transpose", {("nvidia-h200", "transpose", other[0].case): other})
+    stale = [replace(same[0], digest="another")]
+    assert "(stale)" in pages.counters("transpose", {("nvidia-h200", "transpose", same[0].case): stale})
+    assert pages.counters("gemv", table) == "Not measured yet.\n"
+
+
+def test_what_does_not_fit_is_said_with_both_numbers(planned):
+    with pytest.raises(ValueError, match="2 lines, and none begins with"):
+        counters.records("==ERROR==\nno counters for you", planned)
+    with pytest.raises(ValueError, match="the report has 5 kernels, the plan 2"):
+        counters.records(report(planned, True), {**planned, "rungs": planned["rungs"][:2]})
+    turned = {**planned, "rungs": [planned["rungs"][2], *planned["rungs"][:2]]}
+    with pytest.raises(ValueError, match=r"the plan says sum .*, the report transpose"):
+        counters.records(report(planned, True), turned)
+    with pytest.raises(ValueError, match="has 7 of 8 metrics, not l1tex__t_sectors_pipe_lsu_mem_global_op_st"):
+        counters.records(report(planned, False, lambda i, m: m.pop(UNITS["global_store"][0]) if i == 1 else None), planned)
+    with pytest.raises(ValueError, match="gelu has no case to be counted on"):
+        counters.rungs(["gelu"])
+
+
+def test_every_case_can_be_simulated_and_every_request_is_whole():
+    """The cases are there to be compared: each rung takes them, and none of its requests is cut short at an edge."""
+    for op, kernel, case in counters.rungs(["transpose"]):
+        p = Planned(op.spec.name, kernel.name, case.id, "", ())
+        assert all(v == int(v) for v in counters.simulated(p).values()), (kernel.name, case.id)
+    assert set(counters.CASES) <= set(OPS)

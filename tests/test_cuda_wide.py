@@ -1,0 +1,36 @@
+"""16-byte rungs move 16 bytes an instruction: out of one assignment the compiler makes four where it no longer sees that they are neighbours."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from triton import knobs
+
+from rooftile.cuda import compile as compiler
+from rooftile.cuda.source import Source
+
+OPS = Path(compiler.__file__).parents[1] / "ops"
+KERNELS = [  # rung, instance, loads and stores of less than 16 bytes that it may have
+    ("transpose/cuda/v5_vector.cu", "transpose<__half, 16, 16, 1>", 0),
+    ("transpose/cuda/v5_vector.cu", "transpose<float, 16, 16, 2>", 0),
+    ("reduce_sum/cuda/v5_vector.cu", "sum<__half, float, 512, 4>", 2),  # what is left after the last vector, and the block's sum
+    ("reduce_sum/cuda/v5_vector.cu", "sum<double, double, 512, 4>", 2),
+    ("gemv/cuda/v3_vector.cu", "gemv<__half, 2, 4>", 6),  # after the last vector each of two rows and x for it; two results
+    ("gemv/cuda/v4_split.cu", "gemv<__half, __half, 256, 4, 2>", 9),
+]
+
+
+def instructions(source, instance, tmp_path) -> list[str]:
+    file = tmp_path / "kernel.cubin"
+    file.write_bytes(compiler.compiled(Source(OPS / source), instance, "sm_90a").cubin)
+    said = subprocess.run([knobs.nvidia.cuobjdump.path, "-sass", str(file)], capture_output=True, text=True, check=True).stdout
+    return re.findall(r"\b(?:LDG|STG)\.[\w.]+", said)
+
+
+@pytest.mark.skipif(bool(compiler.missing()), reason="needs NVRTC")
+@pytest.mark.parametrize("source, instance, narrow", KERNELS)
+def test_accesses_of_16_bytes_stay_whole(source, instance, narrow, tmp_path):
+    found = instructions(source, instance, tmp_path)
+    assert [i for i in found if ".128" in i]
+    assert len([i for i in found if ".128" not in i]) <= narrow, found

@@ -1,0 +1,13 @@
+"""The clock: a slow version costs the others no samples."""
+
+import time
+
+import torch
+
+from rooftile.core import timing
+
+
+def test_a_slow_version_drops_out_and_the_others_go_on():
+    versions = {"fast": lambda: None, "slow": lambda: time.sleep(0.02), "other": lambda: None}
+    timed = timing.compare(versions, torch.device("cpu"), budget_ms=60, rounds=20).timings
+    assert {n: t.samples for n, t in timed.items()} == {"fast": 20, "slow": 6, "other": 20}
