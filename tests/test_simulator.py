@@ -255,3 +255,10 @@ def test_release_and_acquire(seed):
     out = counts(5)
     report = run(HEADERS, "message", (5,), (32,), [out, counts(1), counts(1)], seed=seed)
     assert not report.findings and out.tolist() == [42] * 5
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_relaxed_words(seed):
+    out, words = torch.zeros(6, dtype=torch.int32), torch.zeros(6, dtype=torch.int64)
+    assert not run(HEADERS, "relay", (6,), (32,), [out, words], seed=seed).findings
+    assert out.tolist() == [0, 1, 3, 6, 10, 15]

@@ -93,3 +93,15 @@ __global__ void message(int* gOut, int* gWord, int* gFlag) {
     gOut[blockIdx.x] = *gWord;
   }
 }
+
+// Each block adds its index to the word that the block before has left, and passes it on: bit 32 says that it is there.
+__global__ void relay(int* gOut, unsigned long long* gWords) {
+  if (threadIdx.x == 0) {
+    unsigned long long word = 1ull << 32;
+    if (blockIdx.x > 0)
+      while (!((word = load_relaxed(gWords + blockIdx.x - 1)) >> 32)) spin_pause();
+    word += blockIdx.x;
+    store_relaxed(gWords + blockIdx.x, word);
+    gOut[blockIdx.x] = int(word);
+  }
+}

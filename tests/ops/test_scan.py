@@ -3,6 +3,9 @@
 import pytest
 import torch
 
+from rooftile.core.kernel import OPS
+from rooftile.cuda import simulator
+from rooftile.cuda.launch import recording
 from rooftile.ops import scan
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -38,6 +41,45 @@ def test_the_gradient_is_the_scan_from_the_other_end():
         for reverse in (False, True):
             (dx,) = torch.autograd.grad(scan(x, exclusive, reverse), x, weights)
             assert torch.equal(dx, scan(weights, exclusive, not reverse))
+
+
+LOOK_BACK = OPS["scan"].kernel("cuda.v4_look_back")
+
+
+@pytest.mark.parametrize("config", LOOK_BACK.configs, ids=lambda c: f"{c['vectors']}x{c['warps']}")
+@pytest.mark.parametrize("shape", [(2, 1031), (3, 2048), (1, 40003)])
+def test_every_tile_of_the_look_back(shape, config):
+    """The simulator's own choice is the smallest tile; these are the GPU's. The rows fit in a warp, in a block, in several blocks."""
+    x = torch.randint(-9, 10, shape, dtype=torch.int32)
+    with simulator.active():
+        out, back = LOOK_BACK.run(x, False, False, config=config), LOOK_BACK.run(x, True, True, config=config)
+    assert torch.equal(out, x.cumsum(-1).int())
+    assert torch.equal(back, (x.flip(-1).cumsum(-1) - x.flip(-1)).flip(-1).int())
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_a_look_back_over_super_groups_in_any_order(seed):
+    """2100 tiles of 128: three super-groups. Blocks come and wait in another order with each seed, and the bits are the same."""
+    x = torch.randn(1, 2100 * 128 - 5, generator=torch.Generator().manual_seed(0))
+    with simulator.active(seed=seed):
+        out = LOOK_BACK.run(x, False, False, config={"vectors": 1, "warps": 1})
+    with simulator.active():
+        assert torch.equal(out, LOOK_BACK.run(x, False, False, config={"vectors": 1, "warps": 1}))
+    torch.testing.assert_close(out, x.double().cumsum(-1).float(), atol=2e-3, rtol=1e-5)
+
+
+def test_nothing_races_where_tiles_wait_for_each_other():
+    """The grid looks for races in the smallest case, which is rows of one tile."""
+    x = torch.randn(2, 4999)
+    with simulator.active("all"):
+        LOOK_BACK.run(x, False, True, config={"vectors": 1, "warps": 2})
+
+
+def test_a_row_that_one_block_would_walk_for_long_is_refused():
+    call = {"x": torch.empty(1, 2**20 + 1, device="meta"), "exclusive": False, "reverse": False}
+    with recording():
+        assert "N=1048577" in str(OPS["scan"].kernel("cuda.v2_blelloch").refuse(call))
+        assert LOOK_BACK.refuse(call) is None
 
 
 @pytest.mark.gpu

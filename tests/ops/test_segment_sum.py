@@ -3,7 +3,10 @@
 import pytest
 import torch
 
+from rooftile.core.kernel import OPS
+from rooftile.cuda import simulator
 from rooftile.ops import segment_sum
+from rooftile.workbench.check import poisoned
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -44,6 +47,30 @@ def test_messages_have_both_numbers():
         segment_sum(x, torch.tensor([0.0, 4.0]))
     with pytest.raises(ValueError, match="x has 0 axes"):
         segment_sum(torch.tensor(1.0), torch.tensor([0, 1]))
+
+
+BALANCED = OPS["segment_sum"].kernel("cuda.v3_balanced")
+SHAPES = {"numbers": (1,), "narrow": (4,), "one strip": (128,), "ragged": (35,), "16 lanes": (64,)}
+
+
+@pytest.mark.parametrize("columns", SHAPES.values(), ids=list(SHAPES))
+@pytest.mark.parametrize("config", BALANCED.configs, ids=lambda c: f"{c['rows']}x{c['lanes']}")
+def test_balanced_chunks(columns, config):
+    """Chunks of 16 rows: a segment of 112 chunks, which a block adds up together; ones that begin, end and lie in a chunk or at its border;
+    30 empty ones in a row, which are not walked one by one; rows in none."""
+    lengths = [1803, 0, 40, 3, 16, 5, 13, *[0] * 30, 7, 130, 0]  # 5 + 1803 is a multiple of 16
+    offsets = torch.tensor([5, *lengths]).cumsum(0)
+    x = torch.randint(-9, 10, (5 + sum(lengths) + 7, *columns)).float()
+    want = torch.stack([x[a:b].sum(0) for a, b in zip(offsets.tolist(), offsets[1:].tolist())])
+    with simulator.active(), poisoned():
+        assert torch.equal(BALANCED.run(x, offsets, config=config), want)
+        assert torch.equal(BALANCED.run(x.bfloat16(), offsets.int(), config=config), want.bfloat16())
+
+
+def test_nothing_races_where_a_block_adds_a_long_segment():
+    with simulator.active("all"):
+        out = BALANCED.run(torch.ones(1500, 8), torch.tensor([0, 1400, 1500]), config=BALANCED.configs[0])
+    assert torch.equal(out, torch.tensor([[1400.0] * 8, [100.0] * 8]))
 
 
 @pytest.mark.gpu

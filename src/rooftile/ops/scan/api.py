@@ -1,10 +1,10 @@
 from torch import Tensor
 
 from rooftile.core.kernel import Op
+from rooftile.ops.scan import cuda_kernels, triton_kernels
 from rooftile.ops.scan.spec import SPEC
-from rooftile.ops.scan.triton_kernels import BACKWARD, FORWARD
 
-_scan = Op(SPEC, *FORWARD, backward=BACKWARD)
+_scan = Op(SPEC, *triton_kernels.FORWARD, *cuda_kernels.FORWARD, backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD))
 
 
 def scan(x: Tensor, exclusive: bool = False, reverse: bool = False) -> Tensor:

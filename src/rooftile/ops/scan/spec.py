@@ -1,10 +1,14 @@
 import torch
 
-from rooftile.core.spec import FLOATS, Arg, Backward, Case, OpSpec, across
+from rooftile.core.spec import FLOATS, Arg, Backward, Case, OpSpec, Tolerance, across
 from rooftile.ops.scan.reference import scan, scan_backward
 
 X = Arg("... N")
 REVERSE, EXCLUSIVE = {"reverse": True}, {"exclusive": True}
+# A rounding early in a row moves all sums after it, so a row's errors are one draw and do not average. Modelled in NumPy, 150 draws of one row
+# of 20011, tiles of 1920 with a carry in the place of PyTorch's own: the largest row errors are 1.4 (a tree), 1.7 and 1.9 (tiles of 1024 and
+# 4096) and 2.7 times (tiles of 128) what the gate takes as the measure. 1.5 would refuse right kernels by luck.
+TOLERANCE = Tolerance(aggregate=3.0)
 
 
 def torch_scan(x, exclusive, reverse):
@@ -29,11 +33,17 @@ SPEC = OpSpec(
             Case({"M": 3, "N": 1}, why="one column: a copy"),
             Case({"M": 3, "N": 1}, params=EXCLUSIVE, why="one column: all zeros"),
             Case({"...": (2, 3), "N": 128}, params=REVERSE, why="leading axes, a full tile, from the end"),
-            Case({"M": 7, "N": 1025}, params={**EXCLUSIVE, **REVERSE}, why="one column into the next power of two"),
+            # not longer: PyTorch's GPU scan adds 16-bit numbers in 16 bits, and over 1025 columns that excuses the next lower precision
+            Case({"M": 7, "N": 129}, params={**EXCLUSIVE, **REVERSE}, why="one column into the next power of two"),
         ),
+        Case({"M": 7, "N": 1025}, torch.float32, {**EXCLUSIVE, **REVERSE}, why="the same in a longer row"),
         Case({"M": 5, "N": 71}, torch.float32, EXCLUSIVE, use=("smoke", "check"), why="each element without itself"),
         Case({"M": 5, "N": 71}, torch.float32, REVERSE, use=("smoke", "check"), why="from the end"),
         Case({"M": 5, "N": 71}, torch.float32, {**EXCLUSIVE, **REVERSE}, use=("smoke", "check"), why="both switches"),
+        # not longer: the interpreter sums a row one by one, which in float32 errs several times as much as the device's tree
+        Case(
+            {"M": 3, "N": 331}, torch.float32, use=("smoke", "check"), why="rows of several of the simulator's tiles, ragged at both ends"
+        ),
         Case({"M": 1, "N": 20011}, torch.float32, why="one row longer than registers, the last tile ragged"),
         Case({"M": 1, "N": 20011}, torch.bfloat16, {**EXCLUSIVE, **REVERSE}, why="the same in 16 bits"),
         Case({"M": 2, "N": 12289}, torch.int32, why="integers are exact"),
@@ -45,7 +55,8 @@ SPEC = OpSpec(
     ),
     peer=torch_scan,
     dtypes=(*FLOATS, torch.int32),
+    tolerance=TOLERANCE,
     linear=True,
     flops=lambda d: d["M"] * d["N"],
-    backward=Backward(scan_backward, grads=("x",), flops=lambda d: d["M"] * d["N"]),
+    backward=Backward(scan_backward, grads=("x",), flops=lambda d: d["M"] * d["N"], tolerance=TOLERANCE),
 )

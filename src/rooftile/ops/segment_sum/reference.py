@@ -30,8 +30,12 @@ def segment_sum(x: Tensor, offsets: Tensor) -> Tensor:
         return x[:0].clone()
     out = torch.zeros(offsets.numel() - 1, x.shape[1], dtype=wide(x).dtype, device=x.device)
     e, inside = _segment_of(offsets, x.shape[0])
-    # accumulating index_put_ sorts on a GPU, where index_add_ would add in any order
-    out.index_put_((e,), torch.where(inside[:, None], wide(x), 0), accumulate=True)
+    counted = torch.where(inside[:, None], wide(x), 0)
+    # in one order: on a GPU accumulating index_put_ sorts and index_add_ uses atomics, on a CPU with several threads it is the other way round
+    if x.is_cuda:
+        out.index_put_((e,), counted, accumulate=True)
+    else:
+        out.index_add_(0, e, counted)
     begin, end = offsets[:-1], offsets[1:]
     right = (begin >= 0) & (begin <= end) & (end <= x.shape[0])
     return torch.where(right[:, None], out, torch.nan).to(x.dtype)

@@ -1,0 +1,159 @@
+// adds: rows and not segments are dealt out: every group of lanes has CHUNK rows, whoever's they are; 16 bytes an access, ROWS of them in flight
+// costs: log2 E loads to find the first segment; a float32 row of partial sums where a segment crosses into the next chunk, added by a second launch
+// loses when: every segment crosses: rows of partial sums are then 2 / CHUNK of x, 1 % at 256 rows
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "rooftile/vec.cuh"
+
+template <typename I> __device__ __forceinline__ long long not_beyond(const I* gOffsets, long long low, long long E, long long i_m) {
+  long long high = E + 1;  // the number of offsets that are not beyond row i_m; it is `low` at least
+  while (low < high) {
+    const long long middle = (low + high) / 2;
+    if (gOffsets[middle] <= i_m) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+// The segment a group of lanes is in, and the one after it, whose end is on its way while this one is added up.
+template <typename I> struct Cursor {
+  const I* gOffsets;
+  long long E, i_e, begin, end, next;
+
+  __device__ __forceinline__ Cursor(const I* gOffsets, long long E, long long i_m) : gOffsets(gOffsets), E(E) { seek(0, i_m); }
+  __device__ __forceinline__ long long at(long long i) const { return i > E ? 0x7fffffffffffffffll : (long long)gOffsets[i]; }
+  __device__ __forceinline__ void seek(long long low, long long i_m) {
+    i_e = not_beyond(gOffsets, low, E, i_m) - 1;
+    begin = i_e < 0 ? -1 : at(i_e), end = at(i_e + 1), next = at(i_e + 2);
+  }
+  __device__ __forceinline__ void advance(long long i_m) {  // to the segment of row i_m, which is not in this one
+    for (int tries = 0; i_m >= end; ++tries) {
+      if (tries == 8) return seek(i_e + 1, i_m);  // many empty segments
+      ++i_e, begin = end, end = next, next = at(i_e + 2);
+    }
+  }
+  __device__ __forceinline__ bool is_one() const { return i_e >= 0 && i_e < E; }
+};
+
+template <typename T, int WIDTH> __device__ __forceinline__ void write(T* g, const float (&rSum)[WIDTH]) {
+  constexpr int PART = sizeof(T) * WIDTH > 16 ? int(16 / sizeof(T)) : WIDTH;
+#pragma unroll
+  for (int k = 0; k < WIDTH; k += PART) {
+    rooftile::Vec<T, PART> rOut;
+#pragma unroll
+    for (int p = 0; p < PART; ++p) rOut[p] = T(rSum[k + p]);
+    rooftile::store(g + k, rOut);
+  }
+}
+
+// ROWS rows from i_m on, WIDTH columns of each. FLAT: a row is one number, and neighbours come as vectors.
+template <typename T, int WIDTH, int ROWS, bool FLAT>
+__device__ __forceinline__ void load_rows(rooftile::Vec<T, WIDTH> (&rX)[ROWS], const T* gX, long long i_m, long long last, long long stride) {
+  constexpr int PER = int(16 / sizeof(T));
+  if (FLAT && ROWS % PER == 0 && i_m + ROWS <= last) {
+#pragma unroll
+    for (int r = 0; r < ROWS; r += PER) {
+      rooftile::Wide<T> rWide;
+      rooftile::load(rWide, gX + i_m + r);
+#pragma unroll
+      for (int k = 0; k < PER; ++k) rX[r + k][0] = rWide[k];
+    }
+  } else {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+      if (i_m + r < last) rooftile::load_once(rX[r], gX + (i_m + r) * stride);
+  }
+}
+
+// gPartial has two rows a chunk: of the segment that comes in from before, and of the one that goes on behind.
+template <typename T, typename I, int WIDTH, int LANES, int ROWS, bool FLAT>
+__global__ void __launch_bounds__(256) chunks(T* __restrict__ gOut, float* __restrict__ gPartial, const T* __restrict__ gX,
+                                              const I* __restrict__ gOffsets, long long M, long long E, long long N, long long stride, int strips,
+                                              int chunk) {
+  const long long i_g = blockIdx.x * (256ll / LANES) + threadIdx.x / LANES, i_c = i_g / strips;
+  const long long i_n = (i_g % strips * LANES + threadIdx.x % LANES) * WIDTH, first = i_c * chunk;
+  if (first >= M || i_n >= N) return;
+  const long long last = first + chunk < M ? first + chunk : M;
+  Cursor<I> segment(gOffsets, E, first);
+  float rSum[WIDTH] = {};
+  auto finish = [&] {
+    if (segment.is_one()) {
+      const bool whole = segment.begin >= first && segment.end <= last;
+      if (whole) write(gOut + segment.i_e * N + i_n, rSum);
+      else write(gPartial + (2 * i_c + (segment.begin >= first)) * N + i_n, rSum);
+    }
+#pragma unroll
+    for (int k = 0; k < WIDTH; ++k) rSum[k] = 0.0f;
+  };
+  for (long long i_m = first; i_m < last; i_m += ROWS) {
+    rooftile::Vec<T, WIDTH> rX[ROWS];
+    load_rows<T, WIDTH, ROWS, FLAT>(rX, gX + i_n, i_m, last, stride);
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      if (i_m + r >= last) break;
+      if (i_m + r >= segment.end) {
+        finish();
+        segment.advance(i_m + r);
+      }
+#pragma unroll
+      for (int k = 0; k < WIDTH; ++k) rSum[k] += float(rX[r][k]);
+    }
+  }
+  finish();
+}
+
+// Of the segments that `chunks` could not finish: none (NaN), empty ones, and those in several chunks, whose partial sums are added in their
+// order. A group of lanes a segment; where one has more than LONG chunks the block adds it together.
+template <typename T, typename I, int WIDTH, int LANES>
+__global__ void __launch_bounds__(256) borders(T* __restrict__ gOut, const float* __restrict__ gPartial, const I* __restrict__ gOffsets,
+                                               long long M, long long E, long long N, int strips, int chunk) {
+  constexpr int GROUPS = 256 / LANES, LONG = 64;
+  __shared__ float sSum[GROUPS][LANES * WIDTH];
+  __shared__ long long sLong[GROUPS];
+  const int group = int(threadIdx.x / LANES), l = int(threadIdx.x % LANES);
+  const long long i_g = blockIdx.x * (long long)GROUPS + group;
+  auto add = [&](float (&rSum)[WIDTH], long long i_c, long long until, long long i_n) {  // the rows of chunks that the segment comes into
+#pragma unroll 8
+    for (; i_c < until; ++i_c)
+#pragma unroll
+      for (int k = 0; k < WIDTH; ++k) rSum[k] += gPartial[2 * i_c * N + i_n + k];
+  };
+  bool later = false;
+  const long long i_e = i_g / strips, i_n = (i_g % strips * LANES + l) * WIDTH;
+  if (i_e < E) {
+    const long long begin = gOffsets[i_e], end = gOffsets[i_e + 1], i_c = begin / chunk, until = end > begin ? (end - 1) / chunk + 1 : i_c;
+    const bool right = 0 <= begin && begin <= end && end <= M;
+    later = right && until - i_c > LONG;
+    if (i_n < N && !later && (!right || until - i_c != 1)) {
+      float rSum[WIDTH];
+#pragma unroll
+      for (int k = 0; k < WIDTH; ++k) rSum[k] = !right ? __int_as_float(0x7fc00000) : until > i_c ? gPartial[(2 * i_c + 1) * N + i_n + k] : 0.0f;
+      if (right) add(rSum, i_c + 1, until, i_n);
+      write(gOut + i_e * N + i_n, rSum);
+    }
+  }
+  if (l == 0) sLong[group] = later ? i_g : -1;
+  __syncthreads();
+  for (int g = 0; g < GROUPS; ++g) {
+    if (sLong[g] < 0) continue;  // the same for all
+    const long long i_e = sLong[g] / strips, i_n = (sLong[g] % strips * LANES + l) * WIDTH;
+    const long long begin = gOffsets[i_e], i_c = begin / chunk, until = (long long)(gOffsets[i_e + 1] - 1) / chunk + 1;
+    const long long share = (until - i_c - 1 + GROUPS - 1) / GROUPS, from = i_c + 1 + group * share;
+    float rSum[WIDTH] = {};
+    if (i_n < N) {
+      if (group == 0)
+        for (int k = 0; k < WIDTH; ++k) rSum[k] = gPartial[(2 * i_c + 1) * N + i_n + k];
+      add(rSum, from, from + share < until ? from + share : until, i_n);
+    }
+#pragma unroll
+    for (int k = 0; k < WIDTH; ++k) sSum[group][l * WIDTH + k] = rSum[k];
+    __syncthreads();
+    if (group == 0 && i_n < N) {
+      for (int other = 1; other < GROUPS; ++other)
+        for (int k = 0; k < WIDTH; ++k) rSum[k] += sSum[other][l * WIDTH + k];
+      write(gOut + i_e * N + i_n, rSum);
+    }
+    __syncthreads();
+  }
+}
