@@ -12,8 +12,11 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from rooftile.core.spec import Call
+from rooftile.cuda.launch import CTYPE, launch
+from rooftile.cuda.source import Source
 from rooftile.ops._shared.launch import cdiv, power_of_2
 
+ADD_ROWS = Source.beside(__file__, "add_rows.cu")
 LONGEST = 2**31 - 2**16  # columns: an index of one is an int, with room for a block's stride
 PARK = 160 * 1024  # bytes of shared memory a block may ask for on sm_80 and later
 
@@ -93,3 +96,9 @@ def wider_than(x: Tensor, most: int) -> str | None:
     """Why 1024 threads with `most` vectors each do not hold a row, or None."""
     longest = 1024 * most * 16 // x.itemsize
     return None if x.shape[-1] <= longest else f"N={x.shape[-1]} is longer than the {longest} columns that 1024 threads hold"
+
+
+def add_rows(partial: Tensor, out: Tensor) -> None:
+    """out[N] = the sum over the rows of partial [P, N], float32, in one fixed order."""
+    p, n = partial.shape
+    launch(ADD_ROWS, f"add_rows<{CTYPE[out.dtype]}>", cdiv(n, 32), (32, 32), out, partial, p, n)

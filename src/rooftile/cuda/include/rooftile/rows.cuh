@@ -101,4 +101,14 @@ ROOFTILE_DEVICE unsigned hidden_zero(int n) {
 // half of one. To it this is another vector: half an instruction an element, and 8 vectors fit where 2 did.
 ROOFTILE_DEVICE void stay_packed(uint4& r, unsigned zero) { r.x ^= zero, r.y ^= zero, r.z ^= zero, r.w ^= zero; }
 
+// WIDTH neighbouring parameters of a row: of T's size in one access, float32 beside a narrower T in two.
+template <typename W, int WIDTH> ROOFTILE_DEVICE void parameters(float (&rF)[WIDTH], const W* gW) {
+  if constexpr (sizeof(W) * WIDTH == 16) {
+    unpack<W>(rF, __ldg(reinterpret_cast<const uint4*>(gW)));
+  } else {
+    const float4 a = __ldg(reinterpret_cast<const float4*>(gW)), b = __ldg(reinterpret_cast<const float4*>(gW) + 1);
+    rF[0] = a.x, rF[1] = a.y, rF[2] = a.z, rF[3] = a.w, rF[4] = b.x, rF[5] = b.y, rF[6] = b.z, rF[7] = b.w;
+  }
+}
+
 }  // namespace rooftile
