@@ -81,11 +81,11 @@ class Deal:
         return min(groups, self.per * processors(x.device) if x.is_cuda else 2 if x.device.type == "cpu" else 132 * self.per)
 
 
-def deal(x: Tensor, config: Mapping[str, Any], tensors: int = 1, most: int = 8) -> Deal:
+def deal(x: Tensor, config: Mapping[str, Any], tensors: int = 1, most: int = 8, widest: int = 1024) -> Deal:
     """`config` says how many vectors a thread has at best, threads a block at least, stages and blocks a multiprocessor. A row so wide
-    that 1024 threads must have more gets more, up to `most`; stages that shared memory has no room for are left out."""
+    that `widest` threads must have more gets more; stages that shared memory has no room for are left out."""
     vectors = cdiv(x.shape[-1] * x.itemsize, 16)
-    lanes = min(1024, max(8, power_of_2(cdiv(vectors, min(config["vecs"], most)))))
+    lanes = min(widest, max(8, power_of_2(cdiv(vectors, min(config["vecs"], most)))))
     vecs = max(1, cdiv(vectors, lanes))
     block = lanes if lanes > 32 else max(config["threads"], 32)
     stages = max(1, min(config["stages"], PARK // (16 * vecs * block * tensors)))

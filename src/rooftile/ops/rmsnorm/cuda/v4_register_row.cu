@@ -6,7 +6,7 @@
 using namespace rooftile;
 
 template <typename T, typename W, bool WEIGHT, int VECS, int THREADS>
-__global__ void __launch_bounds__(THREADS) rmsnorm(T* __restrict__ gOut, float* __restrict__ gRstd, const T* __restrict__ gX,
+__global__ void __launch_bounds__(THREADS, 1) rmsnorm(T* __restrict__ gOut, float* __restrict__ gRstd, const T* __restrict__ gX,
                                                    const W* __restrict__ gW, int N, long long stride_x, float eps) {
   constexpr int WIDTH = 16 / sizeof(T);
   __shared__ float sPartial[2][WARP];
