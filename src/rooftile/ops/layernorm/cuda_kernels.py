@@ -41,7 +41,7 @@ def naive_backward(dout, x, weight, bias, mean, rstd):
     dout, m, n, stride_dout = rows(dout)
     x, _, _, stride_x = rows(x)
     mean, rstd = mean.contiguous(), rstd.contiguous()
-    types, w, b = _types(x, weight, bias)
+    types, w, _ = _types(x, weight, bias)
     t, wt, bt, has_w, has_b = types.split(", ")
     instance = f"layernorm_backward<{t}, {wt}, {has_w}>"
     launch(V1, instance, m, 256, dx, dout, x, w, mean, rstd, n, stride_dout, stride_x)
