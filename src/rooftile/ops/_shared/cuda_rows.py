@@ -18,6 +18,7 @@ from rooftile.ops._shared.launch import cdiv, power_of_2
 
 ADD_ROWS = Source.beside(__file__, "add_rows.cu")
 LONGEST = 2**31 - 2**16  # columns: an index of one is an int, with room for a block's stride
+ALONE = 16 * 1024  # bytes of a row that a cluster of one takes
 PARK = 160 * 1024  # bytes of shared memory a block may ask for on sm_80 and later
 
 
@@ -90,6 +91,29 @@ def deal(x: Tensor, config: Mapping[str, Any], tensors: int = 1, most: int = 8, 
     block = lanes if lanes > 32 else max(config["threads"], 32)
     stages = max(1, min(config["stages"], PARK // (16 * vecs * block * tensors)))
     return Deal(lanes, vecs, block, stages, config["per"])
+
+
+def clustered(x: Tensor, m: int, config: Mapping[str, Any], tensors: int = 1, widest: int = 1024) -> tuple[str, int, int, int]:
+    """What an instance has after T, and the grid, block and shared memory of its launch. A row too wide for the cluster gets a larger one."""
+    vectors = cdiv(x.shape[-1] * x.itemsize, 16)
+    cluster = config["cluster"]
+    while cluster < 8 and cdiv(vectors, cluster) > widest * config["vecs"]:
+        cluster *= 2
+    block = min(widest, max(128, power_of_2(cdiv(vectors, cluster * config["vecs"]))))
+    vecs = max(1, cdiv(vectors, cluster * block))
+    stages = max(1, min(config["stages"], PARK // (16 * vecs * block * tensors)))
+    resident = config["per"] * processors(x.device) if x.is_cuda else 2 if x.device.type == "cpu" else 132 * config["per"]
+    blocks = min(m, max(1, resident // cluster)) * cluster
+    return f"{cluster}, {vecs}, {block}, {stages}", blocks, block, 16 * vecs * block * stages * tensors
+
+
+def no_clusters(x: Tensor) -> str | None:
+    """Why this device has no clusters of blocks for these rows, or None."""
+    if x.is_cuda and torch.cuda.is_available() and torch.cuda.get_device_capability(x.device) < (9, 0):
+        return "clusters of blocks need sm_90 or later, this device is sm_{}{}".format(*torch.cuda.get_device_capability(x.device))
+    if x.device.type == "cpu" and x.shape[-1] * x.itemsize > ALONE:
+        return f"a row of {x.shape[-1] * x.itemsize} bytes needs a cluster of blocks, which the simulator does not model; up to {ALONE} it does"
+    return None
 
 
 def wider_than(x: Tensor, most: int) -> str | None:

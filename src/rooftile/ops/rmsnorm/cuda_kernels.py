@@ -5,11 +5,12 @@ import torch
 from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows, deal, threads, too_long, uneven, wider_than
+from rooftile.ops._shared.cuda_rows import ADD_ROWS, ALONE, add_rows, clustered, deal, no_clusters, threads, too_long, uneven, wider_than
 from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, rows
 
-V1, V2, V3, V4, V5, V6 = (
-    Source.beside(__file__, f"{name}.cu") for name in ("v1_naive", "v2_warp", "v3_vector", "v4_register_row", "v5_rows", "v6_pipeline")
+V1, V2, V3, V4, V5, V6, V7 = (
+    Source.beside(__file__, f"{name}.cu")
+    for name in ("v1_naive", "v2_warp", "v3_vector", "v4_register_row", "v5_rows", "v6_pipeline", "v7_cluster")
 )
 
 
@@ -113,6 +114,32 @@ def pipeline_backward(dout, x, weight, rstd, *, config):
     return dx, dweight
 
 
+def cluster(x, weight, eps, *, config):
+    out, rstd = _outputs(x)
+    x, m, n, stride = rows(x)
+    types, weight = _types(x, weight)
+    parts, blocks, block, shared = clustered(x, m, config)
+    instance = f"rmsnorm<{types}, {parts}>"
+    launch(V7, instance, blocks, block, out, rstd, x, weight, m, n, stride, eps, shared=shared)
+    return out, rstd
+
+
+def cluster_backward(dout, x, weight, rstd, *, config):
+    dx, dweight = _grads(x, weight)
+    dout, m, n, stride_dout = rows(dout)
+    x, _, _, stride_x = rows(x)
+    rstd = rstd.contiguous()
+    types, dense = _types(x, weight)
+    parts, blocks, block, shared = clustered(x, m, config, tensors=2)
+    clusters = blocks // int(parts.split(",")[0])
+    partial = x.new_empty((clusters if weight is not None else 0, n), dtype=torch.float32)
+    instance = f"rmsnorm_backward<{types}, {parts}>"
+    launch(V7, instance, blocks, block, dx, partial, dout, x, dense, rstd, m, n, stride_dout, stride_x, shared=shared)
+    if weight is not None:
+        add_rows(partial, dweight)
+    return dx, dweight
+
+
 def _any(call):
     x = call["x"]
     return off_gpu(x) or too_long(x) or (None if x.shape[-1] else "N=0: a row without columns has no mean")
@@ -153,6 +180,38 @@ def pick_backward(call):
     return {"vecs": 2, "threads": 256, "stages": 2, "per": max(1, 768 // max(64, size // 32))}
 
 
+def _clusters(most):
+    def refuse(call):
+        longest = 8 * 1024 * most * 16 // call["x"].itemsize
+        n = call["x"].shape[-1]
+        if n > longest:
+            return f"N={n} is longer than the {longest} columns that 8 blocks of 1024 threads hold"
+        return _even(call) or no_clusters(call["x"])
+
+    return refuse
+
+
+def _alone(call):
+    size = call["x"].shape[-1] * call["x"].itemsize
+    return f"a row of {size} bytes fits one block with another beside it" if size < 1 << 16 else None
+
+
+def pick_cluster(call):
+    """Parts of 32 KB, so that two blocks and their parts of the parameters share a multiprocessor, the latter in L1."""
+    size = call["x"].shape[-1] * call["x"].itemsize
+    if size <= ALONE:
+        return {"cluster": 1, "vecs": 4, "stages": 1, "per": 4}
+    return {"cluster": 2 if size <= 1 << 16 else 4 if size <= 1 << 17 else 8, "vecs": 4, "stages": 1, "per": 2}
+
+
+def pick_cluster_backward(call):
+    """Parts of 32 KB of each tensor: one block of 512 threads with 4 vectors each, whose sums take 128 registers, and two rows under way."""
+    size = call["x"].shape[-1] * call["x"].itemsize
+    if size <= ALONE:
+        return {"cluster": 1, "vecs": 2, "stages": 2, "per": 1}
+    return {"cluster": 2 if size <= 1 << 16 else 4 if size <= 1 << 17 else 8, "vecs": 4, "stages": 2, "per": 1}
+
+
 REGISTERS = ({"vecs": 4}, {"vecs": 2}, {"vecs": 8})
 SHORT = ({"vecs": 4, "threads": 128}, {"vecs": 2, "threads": 128}, {"vecs": 8, "threads": 128}, {"vecs": 4, "threads": 256})
 PIPELINE = tuple(
@@ -161,12 +220,21 @@ PIPELINE = tuple(
         (4, 1, 2), (4, 1, 5), (4, 1, 10), (4, 1, 32), (2, 2, 5), (2, 2, 10), (8, 1, 1), (8, 1, 2), (8, 1, 4), (8, 1, 8), (4, 2, 2), (8, 2, 1)
     )
 )  # fmt: skip
+CLUSTER = tuple(
+    {"cluster": c, "vecs": v, "stages": s, "per": p}
+    for c, v, s, p in ((2, 4, 1, 2), (2, 8, 1, 2), (4, 4, 1, 2), (4, 4, 1, 4), (8, 4, 1, 4), (8, 4, 2, 2), (8, 2, 1, 4))
+)
+CLUSTER_BACKWARD = tuple(
+    {"cluster": c, "vecs": v, "stages": s, "per": p}
+    for c, v, s, p in ((2, 4, 2, 1), (4, 4, 2, 1), (8, 4, 2, 1), (8, 2, 2, 1), (8, 2, 2, 2), (8, 4, 1, 2))
+)
 BACKWARD_PIPELINE = tuple(
     {"vecs": v, "threads": 256, "stages": s, "per": p}
     for v, s, p in ((4, 2, 2), (4, 2, 3), (4, 1, 4), (4, 1, 1), (1, 2, 2), (1, 3, 1), (2, 2, 1), (2, 2, 2), (2, 2, 3), (2, 2, 4), (2, 3, 2))
 )
 
 FORWARD = (
+    Kernel("cuda.v7_cluster", cluster, "a cluster of blocks a row", _clusters(8), CLUSTER, pick_cluster, sources=(V7,), declines=_alone),
     Kernel("cuda.v6_pipeline", pipeline, "row after row a block, the next ones in flight", _upto(8), PIPELINE, pick_pipeline, sources=(V6,)),
     Kernel("cuda.v5_rows", short_rows, "several short rows a block, no barrier", _short, SHORT, sources=(V5,)),
     Kernel("cuda.v4_register_row", register_row, "the row in registers: one read", _upto(8), REGISTERS,
@@ -176,6 +244,8 @@ FORWARD = (
     Kernel("cuda.v1_naive", naive, "a block a row, sums halved in shared memory", _any, sources=(V1,)),
 )  # fmt: skip
 BACKWARD = (
+    Kernel("cuda.v7_cluster", cluster_backward, "a cluster of blocks a row", _clusters(2), CLUSTER_BACKWARD, pick_cluster_backward,
+           sources=(V7, ADD_ROWS), declines=_alone),
     Kernel("cuda.v6_pipeline", pipeline_backward, "row after row, the weight's gradient in registers", _upto(2), BACKWARD_PIPELINE,
            pick_backward, sources=(V6, ADD_ROWS)),
     Kernel("cuda.v1_naive", naive_backward, "a block a row, then a thread a column", _any, sources=(V1,)),

@@ -1,12 +1,10 @@
 """Softmax in CUDA C++: from a thread a row to rows that arrive while the one before them is written."""
 
-import torch
-
-from rooftile.core.kernel import Kernel
+from rooftile.core.kernel import Kernel, Limits
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.cuda_rows import PARK, deal, processors, threads, too_long, uneven, wider_than
-from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, rows
+from rooftile.ops._shared.cuda_rows import ALONE, PARK, clustered, deal, no_clusters, threads, too_long, uneven, wider_than
+from rooftile.ops._shared.launch import cdiv, dense_like, rows
 
 V1, V2, V3, V4, V5, V6, V7 = (
     Source.beside(__file__, f"{name}.cu")
@@ -79,24 +77,10 @@ def pipeline_backward(dout, out, *, config):
     return dx
 
 
-def _clustered(x, m, config, tensors=1):
-    """What an instance has after T, and the grid, block and shared memory of its launch. A row too wide for the cluster gets a larger one."""
-    vectors = cdiv(x.shape[-1] * x.itemsize, 16)
-    cluster = config["cluster"]
-    while cluster < 8 and cdiv(vectors, cluster) > 1024 * config["vecs"]:
-        cluster *= 2
-    block = min(1024, max(128, power_of_2(cdiv(vectors, cluster * config["vecs"]))))
-    vecs = max(1, cdiv(vectors, cluster * block))
-    stages = max(1, min(config["stages"], PARK // (16 * vecs * block * tensors)))
-    resident = config["per"] * processors(x.device) if x.is_cuda else 2 if x.device.type == "cpu" else 132 * config["per"]
-    blocks = min(m, max(1, resident // cluster)) * cluster
-    return f"{cluster}, {vecs}, {block}, {stages}", blocks, block, 16 * vecs * block * stages * tensors
-
-
 def cluster(x, *, config):
     out = dense_like(x)
     x, m, n, stride = rows(x)
-    instance, blocks, block, shared = _clustered(x, m, config)
+    instance, blocks, block, shared = clustered(x, m, config)
     launch(V7, f"softmax<{CTYPE[x.dtype]}, {instance}>", blocks, block, out, x, m, n, stride, shared=shared)
     return out
 
@@ -105,7 +89,7 @@ def cluster_backward(dout, out, *, config):
     dx = dense_like(out)
     dout, m, n, stride_dout = rows(dout)
     out, _, _, stride_out = rows(out)
-    instance, blocks, block, shared = _clustered(out, m, config, tensors=2)
+    instance, blocks, block, shared = clustered(out, m, config, tensors=2)
     instance = f"softmax_backward<{CTYPE[out.dtype]}, {instance}>"
     launch(V7, instance, blocks, block, dx, dout, out, m, n, stride_dout, stride_out, shared=shared)
     return dx
@@ -133,17 +117,9 @@ def _clusters(most):
         longest = 8 * 1024 * most * 16 // x.itemsize
         if x.shape[-1] > longest:
             return _any(call) or f"N={x.shape[-1]} is longer than the {longest} columns that 8 blocks of 1024 threads hold"
-        return _even(call) or _no_clusters(x)
+        return _even(call) or no_clusters(x)
 
     return refuse
-
-
-def _no_clusters(x):
-    if x.is_cuda and torch.cuda.is_available() and torch.cuda.get_device_capability(x.device) < (9, 0):
-        return "clusters of blocks need sm_90 or later, this device is sm_{}{}".format(*torch.cuda.get_device_capability(x.device))
-    if x.device.type == "cpu" and x.shape[-1] * x.itemsize > ALONE:
-        return f"a row of {x.shape[-1] * x.itemsize} bytes needs a cluster of blocks, which the simulator does not model; up to {ALONE} it does"
-    return None
 
 
 def _alone(call):
@@ -177,7 +153,6 @@ def pick_pipeline(call):
     return {"vecs": 8, "threads": 128, "stages": 1, "per": 2 if size <= 64 * 1024 else 1}
 
 
-ALONE = 16 * 1024  # bytes of a row that one block takes
 ONLINE = ({"park": 110 * 1024, "each": 4}, {"park": PARK, "each": 8}, {"park": 110 * 1024, "each": 8}, {"park": 74 * 1024, "each": 8})
 CLUSTER = tuple(
     {"cluster": c, "vecs": v, "stages": s, "per": p}
@@ -206,7 +181,17 @@ PIPELINE = tuple(
 )  # fmt: skip
 
 FORWARD = (
-    Kernel("cuda.v7_cluster", cluster, "a cluster of blocks a row", _clusters(8), CLUSTER, pick_cluster, sources=(V7,), declines=_alone),
+    Kernel(
+        "cuda.v7_cluster",
+        cluster,
+        "a cluster of blocks a row",
+        _clusters(8),
+        CLUSTER,
+        pick_cluster,
+        sources=(V7,),
+        declines=_alone,
+        limits=Limits(spill_bytes_elsewhere=8),
+    ),
     Kernel(
         "cuda.v6_pipeline", pipeline, "row after row a block, the next ones in flight", _upto(8), PIPELINE, pick_pipeline, sources=(V6,)
     ),

@@ -35,6 +35,10 @@ ROOFTILE_DEVICE void store_cluster(Online* sX, int rank, Online value) {
   store_cluster(&sX->max, rank, value.max);
   store_cluster(&sX->sum, rank, value.sum);
 }
+ROOFTILE_DEVICE void store_cluster(Pair* sX, int rank, Pair value) {
+  store_cluster(&sX->a, rank, value.a);
+  store_cluster(&sX->b, rank, value.b);
+}
 
 // Over the CLUSTER blocks of THREADS threads that hold one row, as row_reduce over one: each warp sends its part to every block.
 template <int CLUSTER, int THREADS, typename T, typename Op>
