@@ -91,7 +91,7 @@ class Source:
 _GLOBAL = re.compile(
     r"(?:template\s*<(?P<template>[^{};]*?)>\s*)?"
     r'(?:extern\s+"C"\s+|static\s+)*__global__\s+(?:static\s+)?'
-    r"(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)\s*\{"
+    r"(?:(?:__launch_bounds__|ROOFTILE_CLUSTER)\s*\([^)]*\)\s*)*void\s+(?:(?:__launch_bounds__|ROOFTILE_CLUSTER)\s*\([^)]*\)\s*)*(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)\s*\{"
 )
 
 

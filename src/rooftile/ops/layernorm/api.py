@@ -5,10 +5,11 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op
+from rooftile.ops.layernorm import cuda_kernels
 from rooftile.ops.layernorm.spec import ADD_SPEC, SPEC
 from rooftile.ops.layernorm.triton_kernels import ADD_BACKWARD, ADD_FORWARD, BACKWARD, FORWARD
 
-_layernorm = Op(SPEC, *FORWARD, backward=BACKWARD)
+_layernorm = Op(SPEC, *FORWARD, *cuda_kernels.FORWARD, backward=(*BACKWARD, *cuda_kernels.BACKWARD))
 _add_layernorm = Op(ADD_SPEC, *ADD_FORWARD, backward=ADD_BACKWARD)
 
 

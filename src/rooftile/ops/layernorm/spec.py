@@ -37,6 +37,7 @@ SPEC = OpSpec(
         *across(
             FLOATS,
             Case({"M": 29, "N": 67}, params=EPS, use=("smoke", "check"), why="primes: a ragged row in a ragged tile of rows"),
+            Case({"M": 13, "N": 264}, params=EPS, use=("smoke", "check"), why="rows of whole 16 bytes, and of no power of two"),
             Case({"M": 0, "N": 8}, params=EPS, why="no rows: the parameters' gradients are zeros"),
             Case({"M": 5, "N": 1}, params=EPS, why="one column: out is the bias, dx is zero"),
             Case({"...": (2, 3, 5), "N": 128}, params={**EPS, "affine": "none"}, why="leading axes, no parameters"),
@@ -44,6 +45,7 @@ SPEC = OpSpec(
         ),
         *across(FLOATS[1:], Case({"M": 11, "N": 768}, params=MASTER, use=("smoke", "check"), why="GPT-2's width, float32 parameters")),
         Case({"M": 9, "N": 129}, torch.float16, {**EPS, "affine": "weight"}, why="a weight and no bias"),
+        Case({"M": 2, "N": 8200}, torch.float32, EPS, use=("smoke", "check"), why="a row that a whole block shares"),
         Case({"M": 1031, "N": 257}, torch.float32, EPS, why="every program of the persistent backward loops, the last one partly"),
         Case({"M": 3, "N": 65536 + 1}, torch.bfloat16, EPS, why="longer than a row in registers"),
         Case({"M": 2, "N": 262144}, torch.float32, EPS, why="the longest row promised"),

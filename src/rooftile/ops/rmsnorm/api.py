@@ -5,10 +5,11 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op
+from rooftile.ops.rmsnorm import cuda_kernels
 from rooftile.ops.rmsnorm.spec import ADD_SPEC, SPEC
 from rooftile.ops.rmsnorm.triton_kernels import ADD_BACKWARD, ADD_FORWARD, BACKWARD, FORWARD
 
-_rmsnorm = Op(SPEC, *FORWARD, backward=BACKWARD)
+_rmsnorm = Op(SPEC, *FORWARD, *cuda_kernels.FORWARD, backward=(*BACKWARD, *cuda_kernels.BACKWARD))
 _add_rmsnorm = Op(ADD_SPEC, *ADD_FORWARD, backward=ADD_BACKWARD)
 
 

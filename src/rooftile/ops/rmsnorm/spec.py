@@ -31,6 +31,7 @@ SPEC = OpSpec(
         *across(
             FLOATS,
             Case({"M": 29, "N": 67}, params=EPS, use=("smoke", "check"), why="primes: a ragged row in a ragged tile of rows"),
+            Case({"M": 13, "N": 264}, params=EPS, use=("smoke", "check"), why="rows of whole 16 bytes, and of no power of two"),
             Case({"M": 0, "N": 8}, params=EPS, why="no rows: the weight's gradient is zeros"),
             Case({"M": 5, "N": 1}, params=EPS, why="one column: out is the sign of x times the weight, dx almost nothing"),
             Case({"...": (2, 3, 5), "N": 128}, params={**EPS, "affine": "none"}, why="leading axes, no weight"),

@@ -2,10 +2,10 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op
+from rooftile.ops.softmax import cuda_kernels, triton_kernels
 from rooftile.ops.softmax.spec import SPEC
-from rooftile.ops.softmax.triton_kernels import BACKWARD, FORWARD
 
-_softmax = Op(SPEC, *FORWARD, backward=BACKWARD)
+_softmax = Op(SPEC, *triton_kernels.FORWARD, *cuda_kernels.FORWARD, backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD))
 
 
 def softmax(x: Tensor, dim: int = -1) -> Tensor:

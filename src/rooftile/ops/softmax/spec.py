@@ -15,10 +15,17 @@ SPEC = OpSpec(
         *across(
             FLOATS,
             Case({"...": (3, 5), "N": 67}, use=("smoke", "check"), why="ragged rows narrower than a tile"),
+            Case({"M": 5, "N": 264}, use=("smoke", "check"), why="rows of whole 16 bytes, and of no power of two"),
             Case({"M": 0, "N": 8}, why="no rows"),
             Case({"M": 3, "N": 1}, why="one column: all ones, all-zero gradient"),
             Case({"...": (2, 3, 5), "N": 128}, why="leading axes, a full tile"),
             Case({"M": 7, "N": 1025}, why="one column into the next power of two"),
+        ),
+        Case(
+            {"M": 3, "N": 8200},
+            torch.bfloat16,
+            use=("smoke", "check"),
+            why="a row that a block shares, 16 bytes into the next power of two",
         ),
         Case({"M": 2, "N": 50257}, torch.bfloat16, why="a vocabulary, not a power of two"),
         Case({"M": 2, "N": 131072 + 1}, torch.float32, why="longer than a row in registers"),

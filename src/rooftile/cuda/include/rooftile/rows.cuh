@@ -1,0 +1,114 @@
+// What kernels over rows share: a reduction over the threads that hold one row, an exponential of two instructions, and 16
+// bytes of elements packed and unpacked.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "rooftile/reduce.cuh"
+
+namespace rooftile {
+
+// exp(x) to 2 units in the last place; below exp(-87) it is 0. __expf also scales subnormal results, which is three instructions more.
+ROOFTILE_DEVICE float exp_fast(float x) {
+#ifdef ROOFTILE_SIMULATOR
+  return exp2f(x * 1.4426950408889634f);
+#else
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+  return y;
+#endif
+}
+
+// What is taken off before the exponential: the row's maximum, or 0 for a row of -inf, whose -inf - -inf would be NaN.
+ROOFTILE_DEVICE float base_of(float max) { return max == -__int_as_float(0x7f800000) ? 0.0f : max; }
+
+// The larger number. A NaN is passed over: the sums of exponentials carry it.
+struct Larger {
+  ROOFTILE_DEVICE float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+// Two sums in one reduction.
+struct Pair {
+  float a, b;
+};
+struct SumPair {
+  ROOFTILE_DEVICE Pair operator()(Pair x, Pair y) const { return {x.a + y.a, x.b + y.b}; }
+};
+ROOFTILE_DEVICE Pair shuffle_xor(Pair p, int distance) { return {shuffle_xor(p.a, distance), shuffle_xor(p.b, distance)}; }
+
+template <int LANES, typename T, typename Op> ROOFTILE_DEVICE T group_reduce(T value, Op op) { return warp_reduce<LANES>(value, op); }
+// The maximum first and then the sums, rescaled once a lane, instead of two exponentials a step.
+template <int LANES> ROOFTILE_DEVICE Online group_reduce(Online s, Combine) {
+  const float max = warp_reduce<LANES>(s.max, Larger());
+  return {max, warp_reduce<LANES>(s.sum * exp_fast(s.max - base_of(max)), Sum())};
+}
+
+// Over LANES neighbouring threads, which hold one row: part of a warp, or the whole block. All threads of the block must come.
+// One barrier: who calls again in a loop gives the other parity, and what is read from one half was written a barrier before.
+template <int LANES, typename T, typename Op> ROOFTILE_DEVICE T row_reduce(T value, Op op, T (&sPartial)[2][WARP], int parity) {
+  static_assert(power_of_two(LANES) && LANES <= 1024, "a row is held by 1 to 1024 threads, a power of two");
+  if constexpr (LANES <= WARP) {
+    return group_reduce<LANES>(value, op);
+  } else {
+    value = group_reduce<WARP>(value, op);
+    if (lane() == 0) sPartial[parity][warp()] = value;
+    __syncthreads();
+    return group_reduce<LANES / WARP>(sPartial[parity][lane() % (LANES / WARP)], op);
+  }
+}
+
+// 16 bytes of T as the four words they are: an array of 16-bit elements costs a register each as soon as it is taken apart.
+template <typename T> struct Word;  // two elements of 16 bits
+template <> struct Word<__half> {
+  static ROOFTILE_DEVICE float2 open(unsigned w) { return __half22float2(*reinterpret_cast<const __half2*>(&w)); }
+  static ROOFTILE_DEVICE unsigned close(float a, float b) {
+    const __half2 two = __floats2half2_rn(a, b);
+    return *reinterpret_cast<const unsigned*>(&two);
+  }
+};
+template <> struct Word<__nv_bfloat16> {
+  static ROOFTILE_DEVICE float2 open(unsigned w) { return {__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u)}; }
+  static ROOFTILE_DEVICE unsigned close(float a, float b) {
+    const __nv_bfloat162 two = __floats2bfloat162_rn(a, b);
+    return *reinterpret_cast<const unsigned*>(&two);
+  }
+};
+template <typename T> ROOFTILE_DEVICE void unpack(float (&rF)[8], const uint4& r) {
+  const float2 a = Word<T>::open(r.x), b = Word<T>::open(r.y), c = Word<T>::open(r.z), d = Word<T>::open(r.w);
+  rF[0] = a.x, rF[1] = a.y, rF[2] = b.x, rF[3] = b.y, rF[4] = c.x, rF[5] = c.y, rF[6] = d.x, rF[7] = d.y;
+}
+template <typename T> ROOFTILE_DEVICE void pack(uint4& r, const float (&rF)[8]) {
+  r = {Word<T>::close(rF[0], rF[1]), Word<T>::close(rF[2], rF[3]), Word<T>::close(rF[4], rF[5]), Word<T>::close(rF[6], rF[7])};
+}
+template <typename T> ROOFTILE_DEVICE void unpack(float (&rF)[4], const uint4& r) {
+  rF[0] = __uint_as_float(r.x), rF[1] = __uint_as_float(r.y), rF[2] = __uint_as_float(r.z), rF[3] = __uint_as_float(r.w);
+}
+template <typename T> ROOFTILE_DEVICE void pack(uint4& r, const float (&rF)[4]) {
+  r = {__float_as_uint(rF[0]), __float_as_uint(rF[1]), __float_as_uint(rF[2]), __float_as_uint(rF[3])};
+}
+
+// 0 of any n from 0 up, which the compiler cannot know.
+ROOFTILE_DEVICE unsigned hidden_zero(int n) {
+#ifdef ROOFTILE_SIMULATOR
+  return 0;
+#else
+  unsigned zero;
+  asm volatile("shr.u32 %0, %1, 31;" : "=r"(zero) : "r"(n));
+  return zero;
+#endif
+}
+// Of a vector that is unpacked before and after a reduction the compiler keeps the floats, two registers an element of 16 bits instead of
+// half of one. To it this is another vector: half an instruction an element, and 8 vectors fit where 2 did.
+ROOFTILE_DEVICE void stay_packed(uint4& r, unsigned zero) { r.x ^= zero, r.y ^= zero, r.z ^= zero, r.w ^= zero; }
+
+// WIDTH neighbouring parameters of a row: of T's size in one access, float32 beside a narrower T in two.
+template <typename W, int WIDTH> ROOFTILE_DEVICE void parameters(float (&rF)[WIDTH], const W* gW) {
+  if constexpr (sizeof(W) * WIDTH == 16) {
+    unpack<W>(rF, __ldg(reinterpret_cast<const uint4*>(gW)));
+  } else {
+    const float4 a = __ldg(reinterpret_cast<const float4*>(gW)), b = __ldg(reinterpret_cast<const float4*>(gW) + 1);
+    rF[0] = a.x, rF[1] = a.y, rF[2] = a.z, rF[3] = a.w, rF[4] = b.x, rF[5] = b.y, rF[6] = b.z, rF[7] = b.w;
+  }
+}
+
+}  // namespace rooftile

@@ -1,0 +1,128 @@
+"""What the CUDA launchers over rows share: who may read 16 bytes at a time, how a row is dealt to threads, how many blocks persist."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from rooftile.core.spec import Call
+from rooftile.cuda.launch import CTYPE, launch
+from rooftile.cuda.source import Source
+from rooftile.ops._shared.launch import cdiv, power_of_2
+
+ADD_ROWS = Source.beside(__file__, "add_rows.cu")
+LONGEST = 2**31 - 2**16  # columns: an index of one is an int, with room for a block's stride
+ALONE = 16 * 1024  # bytes of a row that a cluster of one takes
+PARK = 160 * 1024  # bytes of shared memory a block may ask for on sm_80 and later
+
+
+def too_long(x: Tensor) -> str | None:
+    n = x.shape[-1] if x.dim() else 1
+    return None if n <= LONGEST else f"N={n} is longer than the {LONGEST} columns that an int counts here"
+
+
+def uneven(call: Call) -> str | None:
+    """Why rows cannot be read 16 bytes at a time, or None. What has no view as rows will be copied, and copies begin well."""
+    for name, t in call.items():
+        if not isinstance(t, Tensor) or not t.dim():
+            continue
+        if t.shape[-1] * t.itemsize % 16 and (t.dim() > 1 or name in ("x", "out", "dout")):
+            return f"a row of {name} is {t.shape[-1] * t.itemsize} bytes, no multiple of the 16 it reads at a time"
+        if t.stride(-1) != 1 and not t.is_contiguous():
+            continue
+        past = 0 if isinstance(t, FakeTensor) else t.data_ptr() % 16
+        if past:
+            return f"{name} begins {past} bytes past a multiple of 16, and it reads 16 bytes at a time"
+        for axis in range(t.dim() - 1):
+            if t.shape[axis] > 1 and t.stride(axis) * t.itemsize % 16:
+                return f"rows of {name} are {t.stride(axis) * t.itemsize} bytes apart, no multiple of the 16 it reads at a time"
+    return None
+
+
+@functools.lru_cache
+def processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def threads(n: int, each: int) -> int:
+    """A block for one row of n elements, about `each` of them a thread: whole warps, a power of two, at most 1024."""
+    return min(1024, max(32, power_of_2(cdiv(n, each))))
+
+
+@dataclass(frozen=True)
+class Deal:
+    """Rows dealt to threads: `lanes` threads a row with `vecs` vectors of 16 bytes each, `threads` a block, `stages` of its rows waiting."""
+
+    lanes: int
+    vecs: int
+    threads: int
+    stages: int
+    per: int  # blocks a multiprocessor
+
+    @property
+    def instance(self) -> str:
+        return f"{self.lanes}, {self.vecs}, {self.threads}, {self.stages}"
+
+    @property
+    def rows(self) -> int:
+        return self.threads // self.lanes
+
+    def shared(self, tensors: int = 1) -> int:
+        return 16 * self.stages * self.vecs * self.threads * tensors
+
+    def blocks(self, x: Tensor, m: int) -> int:
+        """The grid: what persists, or a block to each group of rows where those are fewer. Simulated: 2, so that every block loops."""
+        groups = cdiv(m, self.rows)
+        return min(groups, self.per * processors(x.device) if x.is_cuda else 2 if x.device.type == "cpu" else 132 * self.per)
+
+
+def deal(x: Tensor, config: Mapping[str, Any], tensors: int = 1, most: int = 8, widest: int = 1024) -> Deal:
+    """`config` says how many vectors a thread has at best, threads a block at least, stages and blocks a multiprocessor. A row so wide
+    that `widest` threads must have more gets more; stages that shared memory has no room for are left out."""
+    vectors = cdiv(x.shape[-1] * x.itemsize, 16)
+    lanes = min(widest, max(8, power_of_2(cdiv(vectors, min(config["vecs"], most)))))
+    vecs = max(1, cdiv(vectors, lanes))
+    block = lanes if lanes > 32 else max(config["threads"], 32)
+    stages = max(1, min(config["stages"], PARK // (16 * vecs * block * tensors)))
+    return Deal(lanes, vecs, block, stages, config["per"])
+
+
+def clustered(x: Tensor, m: int, config: Mapping[str, Any], tensors: int = 1, widest: int = 1024) -> tuple[str, int, int, int]:
+    """What an instance has after T, and the grid, block and shared memory of its launch. A row too wide for the cluster gets a larger one."""
+    vectors = cdiv(x.shape[-1] * x.itemsize, 16)
+    cluster = config["cluster"]
+    while cluster < 8 and cdiv(vectors, cluster) > widest * config["vecs"]:
+        cluster *= 2
+    block = min(widest, max(128, power_of_2(cdiv(vectors, cluster * config["vecs"]))))
+    vecs = max(1, cdiv(vectors, cluster * block))
+    stages = max(1, min(config["stages"], PARK // (16 * vecs * block * tensors)))
+    resident = config["per"] * processors(x.device) if x.is_cuda else 2 if x.device.type == "cpu" else 132 * config["per"]
+    blocks = min(m, max(1, resident // cluster)) * cluster
+    return f"{cluster}, {vecs}, {block}, {stages}", blocks, block, 16 * vecs * block * stages * tensors
+
+
+def no_clusters(x: Tensor) -> str | None:
+    """Why this device has no clusters of blocks for these rows, or None."""
+    if x.is_cuda and torch.cuda.is_available() and torch.cuda.get_device_capability(x.device) < (9, 0):
+        return "clusters of blocks need sm_90 or later, this device is sm_{}{}".format(*torch.cuda.get_device_capability(x.device))
+    if x.device.type == "cpu" and x.shape[-1] * x.itemsize > ALONE:
+        return f"a row of {x.shape[-1] * x.itemsize} bytes needs a cluster of blocks, which the simulator does not model; up to {ALONE} it does"
+    return None
+
+
+def wider_than(x: Tensor, most: int) -> str | None:
+    """Why 1024 threads with `most` vectors each do not hold a row, or None."""
+    longest = 1024 * most * 16 // x.itemsize
+    return None if x.shape[-1] <= longest else f"N={x.shape[-1]} is longer than the {longest} columns that 1024 threads hold"
+
+
+def add_rows(partial: Tensor, out: Tensor) -> None:
+    """out[N] = the sum over the rows of partial [P, N], float32, in one fixed order."""
+    p, n = partial.shape
+    launch(ADD_ROWS, f"add_rows<{CTYPE[out.dtype]}>", cdiv(n, 32), (32, 32), out, partial, p, n)
