@@ -195,6 +195,12 @@ class Op:
         self._memo.clear()
 
 
+def ranked(kernels: Sequence[Kernel], *first: str) -> tuple[Kernel, ...]:
+    """Kernels in order of preference: those named, as the records rank them, then the others as they stand."""
+    by_name = {k.name: k for k in kernels}
+    return (*(by_name[n] for n in first), *(k for k in kernels if k.name not in first))
+
+
 def _too_free(kernel: Kernel) -> str | None:
     if kernel.varies and torch.are_deterministic_algorithms_enabled():
         return f"deterministic algorithms are asked for, and here {kernel.varies}"

@@ -116,6 +116,12 @@ def no_clusters(x: Tensor) -> str | None:
     return None
 
 
+def long_sums(x: Tensor, most: int) -> str | None:
+    """Why a rung whose threads add a row's terms one after another leaves this row to others, or None."""
+    n = x.shape[-1]
+    return None if n <= most else f"N={n}: each thread adds its terms one after another, and beyond {most} columns their rounding shows"
+
+
 def wider_than(x: Tensor, most: int) -> str | None:
     """Why 1024 threads with `most` vectors each do not hold a row, or None."""
     longest = 1024 * most * 16 // x.itemsize

@@ -4,12 +4,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rooftile.core.kernel import Op
+from rooftile.core.kernel import Op, ranked
 from rooftile.ops.layernorm import cuda_kernels
 from rooftile.ops.layernorm.spec import ADD_SPEC, SPEC
 from rooftile.ops.layernorm.triton_kernels import ADD_BACKWARD, ADD_FORWARD, BACKWARD, FORWARD
 
-_layernorm = Op(SPEC, *FORWARD, *cuda_kernels.FORWARD, backward=(*BACKWARD, *cuda_kernels.BACKWARD))
+_layernorm = Op(
+    SPEC,
+    *ranked((*FORWARD, *cuda_kernels.FORWARD), "cuda.v4_register_row", "cuda.v7_cluster"),
+    backward=ranked((*BACKWARD, *cuda_kernels.BACKWARD), "triton", "cuda.v6_pipeline", "cuda.v7_cluster"),
+)
 _add_layernorm = Op(ADD_SPEC, *ADD_FORWARD, backward=ADD_BACKWARD)
 
 

@@ -5,7 +5,19 @@ import torch
 from rooftile.core.kernel import Kernel, Limits
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.cuda_rows import ADD_ROWS, ALONE, add_rows, clustered, deal, no_clusters, threads, too_long, uneven, wider_than
+from rooftile.ops._shared.cuda_rows import (
+    ADD_ROWS,
+    ALONE,
+    add_rows,
+    clustered,
+    deal,
+    long_sums,
+    no_clusters,
+    threads,
+    too_long,
+    uneven,
+    wider_than,
+)
 from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, rows
 
 V1, V2, V3, V4, V5, V6, V7 = (
@@ -154,6 +166,15 @@ def _any(call):
     return off_gpu(x) or too_long(x) or (None if x.shape[-1] else "N=0: a row without columns has no mean")
 
 
+def _wider_than_one(call):
+    one = "N=1: one column has no gradient, and a fused multiply-add would leave its rounding times rstd"
+    return _any(call) or (one if call["x"].shape[-1] == 1 else None)
+
+
+def _serial(most):
+    return lambda call: _any(call) or long_sums(call["x"], most)
+
+
 def _even(call):
     return _any(call) or uneven(call)
 
@@ -252,13 +273,13 @@ FORWARD = (
     Kernel("cuda.v4_register_row", register_row, "the row in registers: one read", _upto(8), REGISTERS,
            lambda call: REGISTERS[0] if wider_than(call["x"], 4) is None else REGISTERS[2], sources=(V4,), limits=ELSEWHERE),
     Kernel("cuda.v3_vector", vector, "16 bytes an access", _even, sources=(V3,)),
-    Kernel("cuda.v2_warp", warp, "sums through shuffles", _any, sources=(V2,)),
-    Kernel("cuda.v1_naive", naive, "a block a row, sums halved in shared memory", _any, sources=(V1,)),
+    Kernel("cuda.v2_warp", warp, "sums through shuffles", _serial(4096), sources=(V2,)),
+    Kernel("cuda.v1_naive", naive, "a block a row, sums halved in shared memory", _serial(4096), sources=(V1,)),
 )  # fmt: skip
 BACKWARD = (
     Kernel("cuda.v7_cluster", cluster_backward, "a cluster of blocks a row", _clusters(2), CLUSTER_BACKWARD, pick_cluster_backward,
            sources=(V7, ADD_ROWS), limits=ELSEWHERE, declines=_alone),
     Kernel("cuda.v6_pipeline", pipeline_backward, "row after row, the parameters' gradients in registers", _upto(2), BACKWARD_PIPELINE,
            pick_backward, sources=(V6, ADD_ROWS)),
-    Kernel("cuda.v1_naive", naive_backward, "a block a row, then a thread a column", _any, sources=(V1,)),
+    Kernel("cuda.v1_naive", naive_backward, "a block a row, then a thread a column", _wider_than_one, sources=(V1,)),
 )  # fmt: skip

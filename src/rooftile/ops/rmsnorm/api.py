@@ -4,12 +4,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rooftile.core.kernel import Op
+from rooftile.core.kernel import Op, ranked
 from rooftile.ops.rmsnorm import cuda_kernels
 from rooftile.ops.rmsnorm.spec import ADD_SPEC, SPEC
 from rooftile.ops.rmsnorm.triton_kernels import ADD_BACKWARD, ADD_FORWARD, BACKWARD, FORWARD
 
-_rmsnorm = Op(SPEC, *FORWARD, *cuda_kernels.FORWARD, backward=(*BACKWARD, *cuda_kernels.BACKWARD))
+_rmsnorm = Op(
+    SPEC,
+    *ranked((*FORWARD, *cuda_kernels.FORWARD), "cuda.v4_register_row", "cuda.v7_cluster"),
+    backward=ranked((*BACKWARD, *cuda_kernels.BACKWARD), "triton", "cuda.v6_pipeline", "cuda.v7_cluster"),
+)
 _add_rmsnorm = Op(ADD_SPEC, *ADD_FORWARD, backward=ADD_BACKWARD)
 
 

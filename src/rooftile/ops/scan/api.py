@@ -1,10 +1,14 @@
 from torch import Tensor
 
-from rooftile.core.kernel import Op
+from rooftile.core.kernel import Op, ranked
 from rooftile.ops.scan import cuda_kernels, triton_kernels
 from rooftile.ops.scan.spec import SPEC
 
-_scan = Op(SPEC, *triton_kernels.FORWARD, *cuda_kernels.FORWARD, backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD))
+_scan = Op(
+    SPEC,
+    *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v4_look_back"),
+    backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), "cuda.v4_look_back"),
+)
 
 
 def scan(x: Tensor, exclusive: bool = False, reverse: bool = False) -> Tensor:

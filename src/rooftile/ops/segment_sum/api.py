@@ -1,10 +1,10 @@
 from torch import Tensor
 
-from rooftile.core.kernel import Op
+from rooftile.core.kernel import Op, ranked
 from rooftile.ops.segment_sum import cuda_kernels, triton_kernels
 from rooftile.ops.segment_sum.spec import SPEC
 
-_segment_sum = Op(SPEC, *triton_kernels.FORWARD, *cuda_kernels.FORWARD, backward=triton_kernels.BACKWARD)
+_segment_sum = Op(SPEC, *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v3_balanced"), backward=triton_kernels.BACKWARD)
 
 
 def segment_sum(x: Tensor, offsets: Tensor) -> Tensor:

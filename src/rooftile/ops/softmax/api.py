@@ -1,11 +1,15 @@
 import torch
 from torch import Tensor
 
-from rooftile.core.kernel import Op
+from rooftile.core.kernel import Op, ranked
 from rooftile.ops.softmax import cuda_kernels, triton_kernels
 from rooftile.ops.softmax.spec import SPEC
 
-_softmax = Op(SPEC, *triton_kernels.FORWARD, *cuda_kernels.FORWARD, backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD))
+_softmax = Op(
+    SPEC,
+    *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v7_cluster", "cuda.v5_online"),
+    backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), "cuda.v7_cluster", "triton", "cuda.v6_pipeline"),
+)
 
 
 def softmax(x: Tensor, dim: int = -1) -> Tensor:

@@ -3,7 +3,7 @@
 from rooftile.core.kernel import Kernel, Limits
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.cuda_rows import ALONE, PARK, clustered, deal, no_clusters, threads, too_long, uneven, wider_than
+from rooftile.ops._shared.cuda_rows import ALONE, PARK, clustered, deal, long_sums, no_clusters, threads, too_long, uneven, wider_than
 from rooftile.ops._shared.launch import cdiv, dense_like, rows
 
 V1, V2, V3, V4, V5, V6, V7 = (
@@ -206,7 +206,7 @@ FORWARD = (
     ),
     Kernel("cuda.v3_block_row", block_row, "a block a row", _any, sources=(V3,)),
     Kernel("cuda.v2_warp_row", warp_row, "a warp a row", _any, sources=(V2,)),
-    Kernel("cuda.v1_thread_row", thread_row, "a thread a row", _any, sources=(V1,)),
+    Kernel("cuda.v1_thread_row", thread_row, "a thread a row", lambda call: _any(call) or long_sums(call["x"], 65536), sources=(V1,)),
 )
 BACKWARD = (
     Kernel("cuda.v7_cluster", cluster_backward, "a cluster of blocks a row", _clusters(4), CLUSTER_BACKWARD, pick_cluster, sources=(V7,), declines=_alone),

@@ -1,6 +1,6 @@
 from torch import Tensor
 
-from rooftile.core.kernel import Op
+from rooftile.core.kernel import Op, ranked
 from rooftile.ops.transpose import cuda_kernels, triton_kernels
 from rooftile.ops.transpose.spec import SPEC
 
@@ -9,7 +9,7 @@ _transpose = Op(
     *cuda_kernels.FORWARD[:1],
     *triton_kernels.FORWARD,
     *cuda_kernels.FORWARD[1:],
-    backward=(*cuda_kernels.BACKWARD[:1], *triton_kernels.BACKWARD, *cuda_kernels.BACKWARD[1:]),
+    backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), "cuda.v5_vector"),
 )
 
 

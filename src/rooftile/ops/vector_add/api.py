@@ -1,10 +1,14 @@
 from torch import Tensor
 
-from rooftile.core.kernel import Op
+from rooftile.core.kernel import Op, ranked
 from rooftile.ops.vector_add import cuda_kernels, triton_kernels
 from rooftile.ops.vector_add.spec import SPEC
 
-_vector_add = Op(SPEC, *triton_kernels.FORWARD, *cuda_kernels.FORWARD, backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD))
+_vector_add = Op(
+    SPEC,
+    *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v3_vector"),
+    backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), "cuda.v3_vector"),
+)
 
 
 def vector_add(x: Tensor, y: Tensor) -> Tensor:

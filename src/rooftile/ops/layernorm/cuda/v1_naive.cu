@@ -59,10 +59,15 @@ __global__ void columns(W* __restrict__ gDw, B* __restrict__ gDb, const T* __res
   const int i_n = blockIdx.x * 256 + threadIdx.x;
   if (i_n >= N) return;
   float dot = 0.0f, sum = 0.0f;
-  for (long long i_m = 0; i_m < M; ++i_m) {
-    const float g = float(gDout[i_m * stride_dout + i_n]);
-    dot += g * ((float(gX[i_m * stride_x + i_n]) - gMean[i_m]) * gRstd[i_m]);
-    sum += g;
+  for (long long first = 0; first < M; first += 32) {  // 32 rows and then their sum: M terms one after another would show
+    float run_dot = 0.0f, run_sum = 0.0f;
+    for (long long i_m = first; i_m < M && i_m < first + 32; ++i_m) {
+      const float g = float(gDout[i_m * stride_dout + i_n]);
+      run_dot += g * ((float(gX[i_m * stride_x + i_n]) - gMean[i_m]) * gRstd[i_m]);
+      run_sum += g;
+    }
+    dot += run_dot;
+    sum += run_sum;
   }
   if (WEIGHT) gDw[i_n] = W(dot);
   if (BIAS) gDb[i_n] = B(sum);

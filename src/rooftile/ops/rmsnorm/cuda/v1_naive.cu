@@ -50,6 +50,11 @@ __global__ void columns(W* __restrict__ gDw, const T* __restrict__ gDout, const 
   const int i_n = blockIdx.x * 256 + threadIdx.x;
   if (i_n >= N) return;
   float sum = 0.0f;
-  for (long long i_m = 0; i_m < M; ++i_m) sum += float(gDout[i_m * stride_dout + i_n]) * (float(gX[i_m * stride_x + i_n]) * gRstd[i_m]);
+  for (long long first = 0; first < M; first += 32) {  // 32 rows and then their sum: M terms one after another would show
+    float run = 0.0f;
+    for (long long i_m = first; i_m < M && i_m < first + 32; ++i_m)
+      run += float(gDout[i_m * stride_dout + i_n]) * (float(gX[i_m * stride_x + i_n]) * gRstd[i_m]);
+    sum += run;
+  }
   gDw[i_n] = W(sum);
 }
