@@ -14,7 +14,7 @@ TOLERANCE = Tolerance(aggregate=3.0)
 def torch_scan(x, exclusive, reverse):
     x = x.flip(-1) if reverse else x
     # of 16 bits PyTorch's own sums are rounded at every step: told to add in float32, as anyone who needs the digits tells it
-    s = x.cumsum(-1) if x.dtype in (torch.float32, torch.int32) else x.cumsum(-1, dtype=torch.float32).to(x.dtype)
+    s = x.cumsum(-1) if x.dtype in (torch.float32, torch.int32) else x.float().cumsum(-1).to(x.dtype)
     if exclusive:
         s = torch.cat([torch.zeros_like(x[..., :1]), s[..., :-1]], -1)
     return s.flip(-1) if reverse else s
