@@ -51,7 +51,7 @@ def measured(tmp_path):
         gbps=1234.0,
         tflops=0.1,
         of_ceiling=0.5,
-        digest=digest_of(kernel.run),
+        digest=kernel.digest,
         run="r1",
     )
     append(tmp_path / "records" / "gpu" / "softmax.jsonl", [r, replace(r, kernel="peer.torch", digest="", us=(2.0, 4.0, 6.0), gbps=617.0)])
