@@ -60,13 +60,17 @@ class _Utilities:
             file.write(cubin)
             file.flush()
             report = subprocess.run([str(tool), "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
-            stores = " STL" in subprocess.run([str(tool), "-sass", file.name], capture_output=True, text=True, check=True).stdout
-        used = {k: int(v) for k, v in re.findall(r"(REG|STACK|LOCAL):(\d+)", report)}
+            used = {k: int(v) for k, v in re.findall(r"(REG|STACK|LOCAL):(\d+)", report)}
+            parked = used["STACK"] + used.get("LOCAL", 0)
+            # a stack may also hold what was never spilled; disassembling takes a second, so only where there is one
+            stores = (
+                parked > 0 and " STL" in subprocess.run([str(tool), "-sass", file.name], capture_output=True, text=True, check=True).stdout
+            )
         self.log.append(
             {
                 "function": name,
                 "registers": used["REG"],
-                "spill_bytes": stores * (used["STACK"] + used.get("LOCAL", 0)),
+                "spill_bytes": stores * parked,
                 "shared_bytes": shared,
             }
         )
