@@ -185,7 +185,9 @@ def command(cache, *words):
 def test_every_kernel_compiles_within_its_limits_and_a_second_run_touches_nothing(tmp_path):
     status, rows = command(tmp_path, "--arch", "sm_90a", "--json")
     assert [f"{r['kernel']} {r['file']} {r['instance']}: {r['fault']}" for r in rows if r["fault"]] == [] and status == 0
-    assert {r["file"] for r in rows} == {p.name for p in build.shipped()} and not any(r["cached"] for r in rows)
+    assert {r["file"] for r in rows} == {p.name for p in build.shipped()}
+    compiled = [(r["file"], r["instance"]) for r in rows if not r["cached"]]  # two operators may share one, and then the second finds it
+    assert set(compiled) == {(r["file"], r["instance"]) for r in rows}
     declared = {(o.spec.name, k.name) for o in OPS.values() for k in o.kernels if k.sources}
     assert {(r["op"], r["kernel"]) for r in rows} == declared and declared
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "cuda").iterdir()}

@@ -94,12 +94,14 @@ def both(q, k, v, causal, scale=0.25, tol=2e-5):
     g = torch.ones_like(out)
     for x, y in zip(kernels.attention_backward(g, q, k, v, out, lse, causal, scale, config=b), reference.attention_backward(g, q, k, v, out, lse, causal, scale)):
         torch.testing.assert_close(x, y, atol=tol, rtol=tol)
+torch.manual_seed(0)
 draw = lambda t, s: tuple(torch.randn(1, n, 1, 16) for n in (t, s, s))
 both(*draw(40, 7), True)      # most queries see nothing
 both(*draw(5, 0), False)      # no keys at all
 both(*draw(0, 5), True)       # no queries: zero gradients of k and v must still be written
 q, k, v = draw(3, 33)
-both(q.abs() * 9, -k.abs() * 9, v, False)   # lse near -400: the keys past the end score 0, and exp(0 - lse) is infinite
+# lse near -400: the keys past the end score 0, and exp(0 - lse) is infinite. A score of 400 is known to 3e-5 in float32, its exp no better
+both(q.abs() * 9, -k.abs() * 9, v, False, tol=2e-4)
 q, k, v = draw(33, 33)
 both(q * 60, k, v, True, tol=2e-3)   # scores beyond 88
 """

@@ -1,7 +1,8 @@
 """Compile every CUDA C++ kernel of the library ahead of time, and hold each to its declared limits.
 
-What there is to compile is not listed anywhere: every kernel is called on the cases, layouts and configs of its operator's grid while
-launches are recorded instead of run, so the list is what the launchers really ask for.
+What there is to compile is not listed anywhere: every kernel is called on the cases and layouts of its operator's grid while launches are
+recorded instead of run, so the list is what the launchers really ask for: the heuristic's config of every call, and of each data type's
+last call every config. What tuning measures beyond that is compiled when it is measured.
 """
 
 from __future__ import annotations
@@ -87,24 +88,29 @@ def instances(op: Op, kernel: Kernel) -> list[Wanted]:
 
 
 def launches(op: Op, kernel: Kernel) -> Iterator[Launch]:
-    for call in _calls(op):
+    last: dict[torch.dtype, dict[str, Any]] = {}
+    for case in op.spec.cases:
+        for call in _calls(op, case):
+            with recording() as seen:
+                if kernel.refuse(call) is not None:
+                    continue
+                kernel.bound(kernel.heuristic(call))(*call.values())
+            yield from seen
+            last[case.dtype] = call
+    for call in last.values():
         with recording() as seen:
-            if kernel.refuse(call) is not None:
-                continue
-            for config in [kernel.heuristic(call), *kernel.configs]:
+            for config in kernel.configs:
                 kernel.bound(config)(*call.values())
         yield from seen
 
 
-def _calls(op: Op) -> Iterator[dict[str, Any]]:
-    """Small cases on real tensors, with their layouts, as alignment may decide what is launched; large ones on tensors of no memory."""
-    for case in op.spec.cases:
-        if case.dtype not in op.spec.dtypes:
-            continue
-        if "bench" in case.use:
-            yield blank(op.spec, case, "meta")
+def _calls(op: Op, case: Case) -> Iterator[dict[str, Any]]:
+    """A small case on real tensors, with its layouts, as alignment may decide what is launched; a large one on tensors of no memory."""
+    if case.dtype in op.spec.dtypes:
         if {"smoke", "check"} & set(case.use):
             yield from _laid_out(op, case)
+        if "bench" in case.use:
+            yield blank(op.spec, case, "meta")
 
 
 def _laid_out(op: Op, case: Case) -> Iterator[dict[str, Any]]:

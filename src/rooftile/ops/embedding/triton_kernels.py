@@ -105,15 +105,13 @@ def _segments(gDout, gOrder, gBorders, gPartial, gDw, V, N, stride_dout, padding
         i_j = start + i_k + tl.where(i_k < head, 0, (last - first) * CHUNK)
         rSum += _rows_of(gDout, gOrder, i_j, i_j < end, i_n, in_n, stride_dout)
     rSum = tl.sum(tl.reshape(rSum, [ROWS, DEPTH, BLOCK_N]), 1)
-    more = (end - start - (last - first) * CHUNK > STEPS * DEPTH) | (last > first)
     for r in range(ROWS):
-        # asked of registers: loading the borders again would cost each of the ROWS a round trip to the L2
-        if tl.max(tl.where(i_r // DEPTH == r, more.to(tl.int32), 0), 0) > 0:
-            v = i_v0 + r
-            begin = tl.load(gBorders + v)
-            stop = tl.load(gBorders + v + 1)
-            chunk, chunks, before = _cut(begin, stop, CHUNK)
-            single = stop - begin - (chunks - chunk) * CHUNK
+        v = tl.minimum(i_v0 + r, V - 1)
+        begin = tl.load(gBorders + v)
+        stop = tl.where(v == padding, begin, tl.load(gBorders + v + 1))
+        chunk, chunks, before = _cut(begin, stop, CHUNK)
+        single = stop - begin - (chunks - chunk) * CHUNK
+        if (single > STEPS * DEPTH) | (chunks > chunk):
             rMore = tl.zeros([ROWS * DEPTH, BLOCK_N], tl.float32)
             for k in range(STEPS * DEPTH, single, ROWS * DEPTH):
                 i_more = begin + k + i_r + tl.where(k + i_r < before, 0, (chunks - chunk) * CHUNK)

@@ -1,7 +1,7 @@
 // adds: one read: a tile publishes its sum and looks back at those before it; 16-byte accesses, sums in registers and shuffles, 2 barriers
 // costs: a launch that clears 8 bytes a tile; 3 loads from the L2 that a tile waits for, so 3 or more tiles a multiprocessor must be in flight
 // loses when: a tensor is a few tiles: clearing, a ticket and the look back are 3 waits of 700 ns; rows of one tile go without them
-//
+
 // Same bits every run, whenever blocks come: a tile's start is always P + (G + A), with A the sum of the tiles before it in its group of 32, G of
 // the groups before it in their super-group of 32, P of all super-groups before: each added in one order, none replaced by what came sooner.
 #include <cuda_bf16.h>
