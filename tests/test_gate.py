@@ -88,9 +88,11 @@ def stale(spec):
         made = outputs(spec, call)
         if spec.returns:
             return packed([t.contiguous() for t in made])
-        written = [t for n, a in spec.args.items() if a.mutated for t in dict(zip(spec.signature.parameters, args))[n]]
+        now = dict(zip(spec.signature.parameters, args))
+        written = [t for n, a in spec.args.items() if a.mutated for t in (now[n] if a.many else [now[n]])]
         for t, wrong in zip(written, made):
-            t.copy_(wrong)
+            both = min(t.numel(), wrong.numel())
+            t.view(-1)[:both] = wrong.flatten()[:both]
         return None
 
     return run
@@ -277,6 +279,7 @@ MISSING_TERM = {
     "gemv_backward": _last_result_zero,
     "segment_sum_backward": _only(_first_row_of_each),
     "rmsnorm_backward": _first_result(_without_projection),
+    "rope_backward": lambda spec: lambda *args: packed(OPS["rope"].spec.reference(*args)),  # turned on, not back
     "add_rmsnorm_backward": _zeroed("dsum"),
     "cross_entropy_backward": _first_result(
         lambda c, d: torch.where(torch.arange(d.shape[1]) == c["target"][:, None], torch.zeros_like(d), d)

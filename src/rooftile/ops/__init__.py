@@ -12,6 +12,7 @@ from rooftile.ops.gemv.api import gemv
 from rooftile.ops.layernorm.api import LayerNorm, add_layernorm, layernorm
 from rooftile.ops.reduce_sum.api import reduce_sum
 from rooftile.ops.rmsnorm.api import RMSNorm, add_rmsnorm, rmsnorm
+from rooftile.ops.rope.api import rope, rope_table
 from rooftile.ops.scan.api import scan
 from rooftile.ops.segment_sum.api import segment_sum
 from rooftile.ops.softmax.api import Softmax, softmax
@@ -43,6 +44,8 @@ __all__ = [
     "linear",
     "reduce_sum",
     "rmsnorm",
+    "rope",
+    "rope_table",
     "scan",
     "segment_sum",
     "softmax",
