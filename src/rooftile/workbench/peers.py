@@ -58,10 +58,8 @@ def _fa4_attention(q: Any, k: Any, v: Any, causal: bool, scale: float) -> Any:
 LIBRARIES: dict[tuple[str, str], Function] = {
     ("liger", "layernorm"): _liger_layernorm,
     ("liger", "rmsnorm"): _liger_rmsnorm,
-    (
-        "liger",
-        "softmax",
-    ): _liger_softmax,  # its cross entropy makes the gradient in the forward, its rope turns its inputs where they lie: no figures to compare
+    # Liger's cross entropy makes the gradient in the forward, its rope turns its inputs where they lie: no figures to compare
+    ("liger", "softmax"): _liger_softmax,
     ("quack", "softmax"): _quack_softmax,
     ("quack", "rmsnorm"): _quack_rmsnorm,
     ("quack", "cross_entropy"): _quack_cross_entropy,
