@@ -61,7 +61,7 @@ def _seen(change, v):
 
 
 def _scale(t):
-    t.mul_(1.04)
+    t.copy_(t.double() * 1.04)
 
 
 def _last_tile(t):
@@ -83,7 +83,7 @@ def stale(spec):
     """Gives the answer to a call it has seen before."""
 
     def run(*args):
-        case = next(c for c in spec.cases if "smoke" in c.use and c.dtype == torch.float32)
+        case = next(c for c in spec.cases if "smoke" in c.use and c.dtype == spec.dtypes[0])
         call = spec.draw(case, seed=99)
         made = outputs(spec, call)
         if spec.returns:
@@ -106,7 +106,7 @@ def mutating(spec):
         made = [t.contiguous() for t in results(spec.reference(**call))]
         target = [v for n, v in call.items() if n in spec.args and not spec.args[n].mutated]
         target = next(t for t in (v[0] if isinstance(v, list) else v for v in target) if t is not None and t.is_floating_point())
-        target.view(-1)[0] += 1
+        target.view(-1)[0] = -1 - 2 * float(target.view(-1)[0])
         return packed(made) if spec.returns else None
 
     return run
@@ -121,7 +121,7 @@ def irreproducible(spec):
         calls.append(1)
         made = outputs(spec, call)
         for t in made:
-            if t.is_floating_point() and t.numel() and len(calls) % 2 == 0:
+            if t.is_floating_point() and t.itemsize > 1 and t.numel() and len(calls) % 2 == 0:
                 t.view(-1)[0] = torch.nextafter(t.view(-1)[0], torch.tensor(float("inf"), dtype=t.dtype))
         return packed([t.contiguous() for t in made]) if spec.returns else None
 
@@ -139,8 +139,8 @@ PLANTS = {
 }
 
 
-def smoke(op, dtype=torch.float32) -> list:
-    cases = [c for c in op.spec.cases if "smoke" in c.use and c.dtype == dtype]
+def smoke(op) -> list:
+    cases = [c for c in op.spec.cases if "smoke" in c.use and c.dtype == op.spec.dtypes[0]]
     assert cases
     return cases
 
@@ -302,7 +302,7 @@ def test_a_gradient_missing_a_term_is_refused(name):
     assert "failed" in {v.status for v in statuses}, statuses
 
 
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("name", [n for n, op in OPS.items() if not op.spec.exact])
 def test_a_case_that_can_refuse_nothing_fails(name, monkeypatch):
     """With a tolerance so wide that wrong answers pass, the case itself must fail."""
     from dataclasses import replace

@@ -121,7 +121,7 @@ def wrong_calls(op: Op):
     lists = [n for n, a in spec.args.items() if a.many]
     io = next((n for n in one if spec.args[n].dtype == "io"), None)
     if io is not None:
-        yield {**call, io: call[io].to(torch.int16)}, f"{io} is int16, takes float32"
+        yield {**call, io: call[io].to(torch.int16)}, f"{io} is int16, takes {str(spec.dtypes[0]).removeprefix('torch.')}"
     if len(one) > 1:
         last = list(one)[-1]
         yield {**call, last: call[last].to("meta")}, f"device is meta in {last}, but cpu in"

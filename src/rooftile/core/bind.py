@@ -10,7 +10,15 @@ import torch
 from torch import Tensor
 
 Call = Mapping[str, Any]  # the operator's arguments by name, in the order of its signature
-FIXED = {"f32": torch.float32, "i32|i64": torch.int64, "i64": torch.int64, "i32": torch.int32, "u8": torch.uint8, "bool": torch.bool}
+FIXED = {
+    "f32": torch.float32,
+    "i32|i64": torch.int64,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "u8": torch.uint8,
+    "i8": torch.int8,
+    "bool": torch.bool,
+}
 
 
 class Declared(Protocol):

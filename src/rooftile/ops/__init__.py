@@ -10,6 +10,7 @@ from rooftile.ops.gelu.api import GELU, gelu
 from rooftile.ops.gemm.api import Linear, gemm, linear
 from rooftile.ops.gemv.api import gemv
 from rooftile.ops.layernorm.api import LayerNorm, add_layernorm, layernorm
+from rooftile.ops.quantize.api import dequantize, quantize, quantize_affine
 from rooftile.ops.reduce_sum.api import reduce_sum
 from rooftile.ops.rmsnorm.api import RMSNorm, add_rmsnorm, rmsnorm
 from rooftile.ops.rope.api import rope, rope_table
@@ -35,6 +36,7 @@ __all__ = [
     "array_increment",
     "attention",
     "cross_entropy",
+    "dequantize",
     "dropout",
     "embedding",
     "gelu",
@@ -42,6 +44,8 @@ __all__ = [
     "gemv",
     "layernorm",
     "linear",
+    "quantize",
+    "quantize_affine",
     "reduce_sum",
     "rmsnorm",
     "rope",

@@ -77,15 +77,17 @@ class Problem:
         self.call = spec.draw(case, seed, device, change)
         if family != variant:
             self.call = inputs.lay_out(spec, self.call, variant)
-        self.truth = outcome(spec, spec.reference, _upcast(self.call))
-        noisy = [outcome(spec, spec.reference, _upcast(self.call, noise=2 * unit(case.dtype), seed=s)) for s in range(3)]
-        own = self._own(seed, device, change, family)
+        self.truth = outcome(spec, spec.reference, self.call if spec.exact else _upcast(self.call))
+        draws = 0 if spec.exact else 3
+        noisy = [outcome(spec, spec.reference, _upcast(self.call, noise=2 * unit(case.dtype), seed=s)) for s in range(draws)]
+        own = self.truth if spec.exact else self._own(seed, device, change, family)
         scale = max(
             (float(torch.nan_to_num(t.double(), 0, 0, 0).abs().max()) for t in _tensors(self.call) if t.is_floating_point() and t.numel()),
             default=1.0,
         )
-        exact = family == "integers"
-        self.gauges = [Gauge(t, w, list(n), scale, spec.tolerance, exact) for t, w, n in zip(self.truth, own, zip(*noisy))]
+        exact = spec.exact or family == "integers"
+        noise = [list(n) for n in zip(*noisy)] or [[] for _ in self.truth]
+        self.gauges = [Gauge(t, w, n, scale, spec.tolerance, exact) for t, w, n in zip(self.truth, own, noise)]
         self.names = [*spec.returns, *(n for n, a in spec.args.items() if a.mutated)]
 
     def _own(self, seed: int, device: str, change: inputs.Vary, family: str) -> list[Tensor]:
