@@ -3,6 +3,7 @@
 from rooftile.ops.adamw.api import AdamW, adamw
 from rooftile.ops.array_increment.api import array_increment
 from rooftile.ops.attention.api import attention
+from rooftile.ops.attention_mask.api import attention_mask
 from rooftile.ops.cross_entropy.api import CrossEntropyLoss, cross_entropy
 from rooftile.ops.dropout.api import Dropout, dropout
 from rooftile.ops.embedding.api import Embedding, embedding
@@ -35,6 +36,7 @@ __all__ = [
     "add_rmsnorm",
     "array_increment",
     "attention",
+    "attention_mask",
     "cross_entropy",
     "dequantize",
     "dropout",
