@@ -4,6 +4,7 @@ from rooftile.ops.adamw.api import AdamW, adamw
 from rooftile.ops.array_increment.api import array_increment
 from rooftile.ops.attention.api import attention
 from rooftile.ops.attention_mask.api import attention_mask
+from rooftile.ops.concat_kv.api import concat_kv
 from rooftile.ops.cross_entropy.api import CrossEntropyLoss, cross_entropy
 from rooftile.ops.dropout.api import Dropout, dropout
 from rooftile.ops.embedding.api import Embedding, embedding
@@ -37,6 +38,7 @@ __all__ = [
     "array_increment",
     "attention",
     "attention_mask",
+    "concat_kv",
     "cross_entropy",
     "dequantize",
     "dropout",

@@ -1,13 +1,11 @@
 """Rotary position embedding in CUDA C++: a thread a pair, and 16 bytes an access with a table row for several heads."""
 
-from torch._subclasses.fake_tensor import FakeTensor
-
 from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.launch import cdiv
+from rooftile.ops._shared.rotary import dense, scattered, uneven_heads
 from rooftile.ops.rope.reference import check_positions
-from rooftile.ops.rope.views import dense, scattered
 
 BLOCK = 256
 V1, V2 = (Source.beside(__file__, f"{name}.cu") for name in ("v1_naive", "v2_vector"))
@@ -55,33 +53,12 @@ def _overwrite(q, k, cos, sin, positions, interleaved, *, config):
     _launch(V2, q, k, q, k, cos, sin, positions, interleaved, config)
 
 
-def _uneven(call):
-    """Why it cannot read and write 16 bytes at a time, or None. What is not dense along the last axis is copied first."""
-    heads = [n for n in ("q", "k", "dq_out", "dk_out") if n in call]
-    d, n = call[heads[0]].shape[-1], call["cos"].shape[1]
-    width = 16 // call[heads[0]].itemsize
-    pairs = width // 2 if call["interleaved"] else width
-    if n % pairs or (d - 2 * n) % width:
-        return f"it turns {pairs} pairs and copies {width} elements at a time, there are {n} pairs and {d - 2 * n} elements more"
-    for name in (*heads, "cos", "sin"):
-        t, to = call[name], min(16, pairs * call[name].itemsize) if name in ("cos", "sin") else 16
-        if t.stride(-1) != 1 and t.shape[-1] > 1:
-            continue
-        past = 0 if isinstance(t, FakeTensor) else t.data_ptr() % to
-        if past:
-            return f"{name} begins {past} bytes past a multiple of {to}, and it reads {to} bytes at a time"
-        for axis in range(t.dim() - 1):
-            if t.shape[axis] > 1 and t.stride(axis) * t.itemsize % to:
-                return f"{name} has steps of {t.stride(axis) * t.itemsize} bytes, no multiple of the {to} it reads at a time"
-    return None
-
-
 def _any(call):
     return off_gpu(call["q"] if "q" in call else call["dq_out"])
 
 
 def _even(call):
-    return _any(call) or _uneven(call)
+    return _any(call) or uneven_heads(call, ("q", "k") if "q" in call else ("dq_out", "dk_out"), ("cos", "sin"))
 
 
 def pick(call):
@@ -98,4 +75,4 @@ FORWARD = (
     Kernel("cuda.v1_naive", _naive, "a thread a pair", _any, sources=(V1,)),
 )
 BACKWARD = (Kernel("cuda.v2_vector", _vector_backward, IDEA, _even, EACH, pick, sources=(V2,)),)
-OVERWRITE = (Kernel("cuda.v2_vector", _overwrite, IDEA, lambda call: _even(call) or scattered(call), EACH, pick, sources=(V2,)),)
+OVERWRITE = (Kernel("cuda.v2_vector", _overwrite, IDEA, lambda call: _even(call) or scattered(call, "q", "k"), EACH, pick, sources=(V2,)),)

@@ -3,25 +3,12 @@ from dataclasses import replace
 import torch
 
 from rooftile.core.spec import FLOATS, Arg, Backward, Call, Case, OpSpec, across, index
+from rooftile.ops._shared.draw import cosines, sines
 from rooftile.ops.rope.reference import rope, rope_backward, rope_overwrite
 
 Q, K = Arg("B T H D"), Arg("B T G D")
 HALF, PAIRS = {"interleaved": False}, {"interleaved": True}
 GIVEN = {**HALF, "given": True}
-
-
-def table(shape, dtype, gen, dims):
-    """Angles the model could ask for: position times a frequency that falls with the column."""
-    places, n = shape
-    return torch.arange(places, device=gen.device)[:, None] * 1e4 ** (-torch.arange(n, device=gen.device) / max(n, 1))
-
-
-def cosines(shape, dtype, gen, dims):
-    return table(shape, dtype, gen, dims).cos().float()
-
-
-def sines(shape, dtype, gen, dims):
-    return table(shape, dtype, gen, dims).sin().float()
 
 
 def placed(call, case, gen):

@@ -9,37 +9,9 @@ import triton.language as tl
 
 from rooftile.core.kernel import Kernel
 from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2
+from rooftile.ops._shared.rotary import dense, scattered
+from rooftile.ops._shared.rotary_kernels import turn_heads
 from rooftile.ops.rope.reference import check_positions
-from rooftile.ops.rope.views import dense, scattered
-
-
-@triton.jit
-def _turn(gX, gOut, rFrom, rTo, in_t, i_h, in_h, stride_h, stride_out_h, rCos, rSin, N, D: tl.constexpr, REST: tl.constexpr,
-          INTERLEAVED: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr):  # fmt: skip
-    """Heads i_h of some tokens, whose places are rFrom and rTo: [tokens, heads, pairs]."""
-    rFrom = rFrom[:, None] + (i_h * stride_h)[None, :]
-    rTo = rTo[:, None] + (i_h * stride_out_h)[None, :]
-    inside = in_t[:, None] & in_h[None, :]
-    i_n = tl.arange(0, BLOCK_N)
-    if INTERLEAVED:
-        i_d = 2 * i_n[:, None] + tl.arange(0, 2)[None, :]
-        mask = inside[:, :, None, None] & (i_d < 2 * N)[None, None, :, :]
-        rA, rB = tl.split(tl.load(gX + rFrom[:, :, None, None] + i_d[None, None, :, :], mask=mask, other=0.0).to(tl.float32))
-        rOut = tl.join(rA * rCos - rB * rSin, rA * rSin + rB * rCos)
-        tl.store(gOut + rTo[:, :, None, None] + i_d[None, None, :, :], rOut.to(gOut.dtype.element_ty), mask=mask)
-    else:
-        mask = inside[:, :, None] & (i_n < N)[None, None, :]
-        gA = gX + rFrom[:, :, None] + i_n[None, None, :]
-        rA = tl.load(gA, mask=mask, other=0.0).to(tl.float32)
-        rB = tl.load(gA + N, mask=mask, other=0.0).to(tl.float32)
-        gTo = gOut + rTo[:, :, None] + i_n[None, None, :]
-        tl.store(gTo, (rA * rCos - rB * rSin).to(gOut.dtype.element_ty), mask=mask)
-        tl.store(gTo + N, (rA * rSin + rB * rCos).to(gOut.dtype.element_ty), mask=mask)
-    if REST:
-        i_d = 2 * N + tl.arange(0, BLOCK_R)
-        mask = inside[:, :, None] & (i_d < D)[None, None, :]
-        rX = tl.load(gX + rFrom[:, :, None] + i_d[None, None, :], mask=mask)
-        tl.store(gOut + rTo[:, :, None] + i_d[None, None, :], rX, mask=mask)
 
 
 @triton.jit
@@ -65,11 +37,11 @@ def _rope(gQ, gK, gQo, gKo, gCos, gSin, gPositions, BT, T, S, H, G, N, q_b, q_t,
         rSin = -rSin
     if chunk < chunks_q:
         i_h = chunk * HEADS + tl.arange(0, HEADS)
-        _turn(gQ, gQo, i_b * q_b + i_t * q_t, i_b * qo_b + i_t * qo_t, in_t, i_h, i_h < H, q_h, qo_h, rCos, rSin, N, D, REST, INTERLEAVED,
+        turn_heads(gQ, gQo, i_b * q_b + i_t * q_t, i_b * qo_b + i_t * qo_t, in_t, i_h, i_h < H, q_h, qo_h, rCos, rSin, N, D, REST, INTERLEAVED,
               BLOCK_N, BLOCK_R)  # fmt: skip
     else:
         i_h = (chunk - chunks_q) * HEADS + tl.arange(0, HEADS)
-        _turn(gK, gKo, i_b * k_b + i_t * k_t, i_b * ko_b + i_t * ko_t, in_t, i_h, i_h < G, k_h, ko_h, rCos, rSin, N, D, REST, INTERLEAVED,
+        turn_heads(gK, gKo, i_b * k_b + i_t * k_t, i_b * ko_b + i_t * ko_t, in_t, i_h, i_h < G, k_h, ko_h, rCos, rSin, N, D, REST, INTERLEAVED,
               BLOCK_N, BLOCK_R)  # fmt: skip
 
 
@@ -122,4 +94,6 @@ CONFIGS = tuple(
 IDEA = "q and k in one launch, a table row for several heads"
 FORWARD = (Kernel("triton", rope, IDEA, lambda call: off_gpu(call["q"]), CONFIGS, pick),)
 BACKWARD = (Kernel("triton", rope_backward, "the same, turned back", lambda call: off_gpu(call["dq_out"]), CONFIGS, pick),)
-OVERWRITE = (Kernel("triton", rope_overwrite, "where they lie", lambda call: off_gpu(call["q"]) or scattered(call), CONFIGS, pick),)
+OVERWRITE = (
+    Kernel("triton", rope_overwrite, "where they lie", lambda call: off_gpu(call["q"]) or scattered(call, "q", "k"), CONFIGS, pick),
+)
