@@ -180,6 +180,7 @@ def _from_the_end(case):
 
 HARMLESS = {  # plants that change nothing an operator reads, and in which cases
     ("reduce_sum", "wrong axis"): _always,  # a sum has no order
+    ("grad_norm", "wrong axis"): _always,
     ("reduce_sum_backward", "wrong axis"): _always,  # dout is one number, and of x only the shape is read
     ("reduce_sum_backward", "last column dropped"): _always,
     ("attention_mask", "wrong scale"): _additive,  # 0 and -inf

@@ -51,7 +51,7 @@ class Binding:
     def letters(self, args: Mapping[str, Declared], call: Call) -> dict[str, Any]:
         for name, arg in args.items():
             value = call[name]
-            if value is None and arg.optional:
+            if arg.optional and (value is None or (arg.many and not len(value))):  # a schema knows no optional list: one of none is empty
                 continue
             for i, t in enumerate(value if arg.many else [value]):
                 if not isinstance(t, Tensor):

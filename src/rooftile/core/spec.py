@@ -199,7 +199,7 @@ class OpSpec:
         if not self.returns:
             return None
         dims, io = self.bind(call), self.io(call)
-        like = next(v for n, v in call.items() if isinstance(v, Tensor))
+        like = next(t for v in call.values() for t in (v if isinstance(v, (list, tuple)) else [v]) if isinstance(t, Tensor))
         out = tuple(
             like.new_empty(0, dtype=r.torch_dtype(io, call)) if r.optional and call.get(n.removeprefix("d")) is None
             else like.new_empty(r.shape(dims), dtype=r.torch_dtype(io, call))

@@ -1,6 +1,6 @@
 """The operators: one folder each, one line here."""
 
-from rooftile.ops.adamw.api import AdamW, adamw
+from rooftile.ops.adamw.api import AdamW, adamw, grad_norm
 from rooftile.ops.array_increment.api import array_increment
 from rooftile.ops.attention.api import attention
 from rooftile.ops.attention_mask.api import attention_mask
@@ -46,6 +46,7 @@ __all__ = [
     "gelu",
     "gemm",
     "gemv",
+    "grad_norm",
     "layernorm",
     "linear",
     "quantize",

@@ -88,7 +88,7 @@ class Problem:
         exact = spec.exact or family == "integers"
         noise = [list(n) for n in zip(*noisy)] or [[] for _ in self.truth]
         self.gauges = [Gauge(t, w, n, scale, spec.tolerance, exact) for t, w, n in zip(self.truth, own, noise)]
-        self.names = [*spec.returns, *(n for n, a in spec.args.items() if a.mutated)]
+        self.names = [*spec.returns, *(n for n, a in spec.args.items() if a.mutated and _there(self.call[n]))]
 
     def _own(self, seed: int, device: str, change: inputs.Vary, family: str) -> list[Tensor]:
         """PyTorch's operator in the working dtype: its outputs; what it does not return comes from the reference."""
@@ -225,19 +225,24 @@ before_run: list[Callable[[list[Tensor]], None]] = []  # told of every tensor a 
 
 def outcome(spec: OpSpec, run: Callable[..., Any], call: dict[str, Any]) -> list[Tensor]:
     """What a run produces: its results, then what it wrote in place, on copies."""
-    call = {n: _copy(v) if n in spec.args and spec.args[n].mutated else v for n, v in call.items()}
+    call = {n: _copy(v) if n in spec.args and spec.args[n].mutated and _there(v) else v for n, v in call.items()}
     for watch in before_run:
         watch(list(_tensors(call)))
     result = run(*call.values())
     results = [] if result is None else list(result) if isinstance(result, (tuple, list)) else [result]
     for n, a in spec.args.items():
-        if a.mutated:
+        if a.mutated and _there(call[n]):
             results.append(torch.cat([t.reshape(-1) for t in call[n]]) if a.many else call[n])
     return results
 
 
 def _tuple(result: Any) -> tuple[Tensor, ...]:
     return result if isinstance(result, tuple) else (result,)
+
+
+def _there(v: Any) -> bool:
+    """An optional argument that was given; of a list, one with something in it."""
+    return v is not None and not (isinstance(v, (list, tuple)) and not v)
 
 
 def _copy(v: Any) -> Any:
