@@ -40,9 +40,9 @@ def _quack_rmsnorm(x: Any, weight: Any, eps: float) -> Any:
     return _module("quack.rmsnorm").rmsnorm(x, weight, eps=eps)
 
 
-def _quack_cross_entropy(logits: Any, target: Any, ignore_index: int, label_smoothing: float, reduction: str) -> Any:
-    if label_smoothing:
-        raise NotImplementedError(f"quack has no label smoothing, the case wants {label_smoothing}")
+def _quack_cross_entropy(logits: Any, target: Any, ignore_index: int, reduction: str, **extras: float) -> Any:
+    if any(extras.values()):
+        raise NotImplementedError(f"quack has none of {', '.join(f'{n} {v}' for n, v in extras.items() if v)}")
     return _module("quack.cross_entropy").cross_entropy(logits, target, ignore_index=ignore_index, reduction=reduction)
 
 
