@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 : 2) sums(T* __
 // The segments that were cut. A block looks at 32 spans for ones that begin there and go on behind; WIDTH columns of float32 on each of 8 lanes
 // add a segment's partial sums in their order. One of more than 32 spans, which can only be the last, is shared by the block's 32 groups of lanes.
 template <typename T, typename Key, int WIDTH>
-__global__ void __launch_bounds__(256) join(T* __restrict__ gDw, const float* __restrict__ gPartial, const Key* __restrict__ gKeys,
+__global__ void __launch_bounds__(256, 4) join(T* __restrict__ gDw, const float* __restrict__ gPartial, const Key* __restrict__ gKeys,
                                             const int* __restrict__ gBorders, int V, int base, long long N, int span) {
   constexpr int LANES = 8, GROUPS = 256 / LANES;
   __shared__ float sSum[GROUPS][LANES * WIDTH];
