@@ -76,7 +76,8 @@ def _last_column(t):
 
 def _wrong_axis(t):
     turned = t.transpose(-1, -2).reshape(t.shape) if t.dim() > 1 else t
-    return t.flip(-1) if torch.equal(turned, t) else turned  # one head, one row: there is no other axis to mistake it for
+    longest = max(range(t.dim()), key=t.shape.__getitem__)
+    return t.flip(longest) if torch.equal(turned, t) else turned  # one head, row or column: there is no other axis to mistake it for
 
 
 def stale(spec):
