@@ -64,7 +64,7 @@ def test_every_rung_and_config_adds_up_all_segments(kernel, config, tokens):
     """Segments in one span, over the border of two and over more than 32; rows that nobody asks for, also all of them but two in a row; ranges
     of rows for which the sort keeps more counters than a block has threads."""
     torch.manual_seed(0)
-    for m, v, n in ((700, 301, 24), (2100, 3, 20), (90, 1201, 8), (333, 5, 9)):
+    for m, v, n in ((700, 301, 24), (2100, 3, 20), (90, 1201, 8), (333, 5, 9), (5000, 2, 4)):
         indices, weight, dout = tokens(m, v), torch.zeros(v, n), torch.randint(-4, 5, (m, n)).float()
         for padding in (-1, 1):
             want = BACKWARD.spec.reference(dout, indices, weight, padding)
@@ -73,9 +73,10 @@ def test_every_rung_and_config_adds_up_all_segments(kernel, config, tokens):
 
 
 @pytest.mark.parametrize("kernel", [k for k in BACKWARD.kernels if k.name.startswith("cuda.")], ids=lambda k: k.name)
-def test_nothing_races_where_one_token_is_frequent(kernel):
-    indices = torch.cat([torch.full((1200,), 2), torch.randint(0, 9, (100,))])
-    dout = torch.ones(1300, 8)
+def test_nothing_races_where_two_tokens_are_frequent(kernel):
+    """Both have more than 32 spans, which a block adds together, one after the other."""
+    indices = torch.cat([torch.full((700,), 2), torch.full((700,), 5), torch.randint(0, 9, (100,))])
+    dout = torch.ones(1500, 8)
     with simulator.active("all"):
         got = kernel.bound(kernel.heuristic({}))(dout, indices, torch.zeros(9, 8), -1)
     assert torch.equal(got, indices.bincount(minlength=9).float()[:, None].expand(9, 8))

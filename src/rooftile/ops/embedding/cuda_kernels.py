@@ -107,8 +107,8 @@ def _balanced(source, sort):
         launch(source, f"sums<{dtype}, {key}, {KEY[order.dtype]}, {width}, {vectors}, {config['tokens']}>",
                span_blocks + cdiv(v, WARPS * share), BLOCK, dweight, partial, dout, keys, order, borders, v, base, n, stride, strips, span,
                span_blocks, share)  # fmt: skip
-        launch(source, f"join<{dtype}, {key}, {four}>", (cdiv(spans, 32), cdiv(n, 8 * four)), BLOCK, dweight, partial, keys, borders, v,
-               base, n, span)  # fmt: skip
+        launch(source, f"join<{dtype}, {key}, {four}>", (cdiv(spans, BLOCK), cdiv(n, 8 * four)), BLOCK, dweight, partial, keys, borders, m,
+               v, base, n, span)  # fmt: skip
         return dweight
 
     return embedding_backward
@@ -149,6 +149,9 @@ def _kernels():
         return _sorted(row, indices, v, padding_idx)
 
     def refuse(call):
+        m, v = call["indices"].numel(), call["weight"].shape[0]
+        if max(m, v) >= 2**31:
+            return f"there are {m} indices into {v} rows, and it counts both in 32 bits"
         return off_gpu(call["dout"])
 
     yield Kernel("cuda.v3_ranges", _balanced(balanced, by_ranges), "sorted in one launch by blocks that own ranges of rows", _many, _RANGES,

@@ -104,7 +104,9 @@ def _of_one(x, name):
 
 
 def _not_numbers(call):
-    x = call["x"]
+    x, segments = call["x"], call["offsets"].numel() - 1
+    if segments >= 2**31:
+        return f"there are {segments} segments, and it counts them in 32 bits"
     if x.shape[1] == 1 and x.is_contiguous() and x.data_ptr() % 16:
         return f"x begins {x.data_ptr() % 16} bytes past a multiple of 16, and it reads 16 bytes at a time"
     return _of_one(x, "x")

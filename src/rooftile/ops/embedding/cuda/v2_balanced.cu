@@ -4,7 +4,6 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "rooftile/reduce.cuh"
 #include "rooftile/vec.cuh"
 
 using namespace rooftile;
@@ -106,63 +105,63 @@ __global__ void __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 : 2) sums(T* __
   }
 }
 
-// The segments that were cut. A block looks at 32 spans for ones that begin there and go on behind; WIDTH columns of float32 on each of 8 lanes
-// add a segment's partial sums in their order. One of more than 32 spans, which can only be the last, is shared by the block's 32 groups of lanes.
+// The segments that were cut. A block looks at 256 spans for ones that begin there and go on behind; WIDTH columns of float32 on each of 8 lanes
+// add a segment's partial sums in their order. One of more than FAR spans is shared by the block's 32 groups of lanes.
 template <typename T, typename Key, int WIDTH>
 __global__ void __launch_bounds__(256, 4) join(T* __restrict__ gDw, const float* __restrict__ gPartial, const Key* __restrict__ gKeys,
-                                            const int* __restrict__ gBorders, int V, int base, long long N, int span) {
-  constexpr int LANES = 8, GROUPS = 256 / LANES;
+                                               const int* __restrict__ gBorders, int M, int V, int base, long long N, int span) {
+  constexpr int LANES = 8, GROUPS = 256 / LANES, FAR = 32;
   __shared__ float sSum[GROUPS][LANES * WIDTH];
-  const int count = gBorders[V], group = int(threadIdx.x) / LANES, l = int(threadIdx.x) % LANES;
-  const long long i_s = blockIdx.x * (long long)WARP + lane(), i_n = (blockIdx.y * LANES + l) * (long long)WIDTH;
-  int i_v = 0, until = 0;  // of the segment that goes on behind span i_s, if it begins there: its row, and the span behind its last
-  if ((i_s + 1) * span < count) {
-    i_v = int(gKeys[(i_s + 1) * span - 1]) - base;
+  __shared__ int sRow[256], sFrom[256], sTo[256], sCuts;  // of the segment its row, the span it begins in and the one behind its last
+  const int group = int(threadIdx.x) / LANES, l = int(threadIdx.x) % LANES, i_s = int(blockIdx.x) * 256 + int(threadIdx.x);
+  const long long i_n = (blockIdx.y * LANES + l) * (long long)WIDTH, behind = (i_s + 1ll) * span;
+  const int i_v = behind < M ? int(gKeys[behind - 1]) - base : 0, count = gBorders[V];  // asked for together: a key behind the count is none
+  if (threadIdx.x == 0) sCuts = 0;
+  __syncthreads();
+  if (behind < count) {
     const int begin = gBorders[i_v], end = gBorders[i_v + 1];
-    if (end - begin > SHORT && begin >= i_s * span && end > (i_s + 1) * span) until = (end - 1) / span + 1;
+    if (end - begin > SHORT && begin >= behind - span && end > behind) {
+      const int n = atomicAdd(&sCuts, 1);  // in any order: each is added by itself
+      sRow[n] = i_v, sFrom[n] = i_s, sTo[n] = (end - 1) / span + 1;
+    }
   }
-  auto add = [&](float (&rSum)[WIDTH], long long from, long long to) {  // partial sums of spans that the segment comes into
+  __syncthreads();
+  auto add = [&](float (&rSum)[WIDTH], int from, int to) {  // partial sums of spans that the segment comes into
 #pragma unroll 8
     for (; from < to; ++from) {
       Vec<float, WIDTH> rX;
       if (i_n < N) {
-        load(rX, gPartial + 2 * from * N + i_n);
+        load(rX, gPartial + 2ll * from * N + i_n);
 #pragma unroll
         for (int c = 0; c < WIDTH; ++c) rSum[c] += rX[c];
       }
     }
   };
-  auto head = [&](float (&rSum)[WIDTH], long long span_of) {
+  auto head = [&](float (&rSum)[WIDTH], int from) {
     Vec<float, WIDTH> rX;
     if (i_n < N) {
-      load(rX, gPartial + (2 * span_of + 1) * N + i_n);
+      load(rX, gPartial + (2ll * from + 1) * N + i_n);
       to_float(rSum, rX);
     }
   };
-  unsigned cut = __ballot_sync(ALL_LANES, until > 0);
-  const unsigned far = __ballot_sync(ALL_LANES, until - i_s > WARP);  // the same for every warp
-  for (int n = 0; cut; cut &= cut - 1, ++n) {
-    const int at = __ffs(int(cut)) - 1;
-    const long long from = blockIdx.x * (long long)WARP + at, row = __shfl_sync(ALL_LANES, i_v, at), to = __shfl_sync(ALL_LANES, until, at);
+  for (int n = 0; n < sCuts; ++n) {
+    const int from = sFrom[n], to = sTo[n];
+    const bool far = to - from > FAR;  // the same for all
+    if (!far && n % GROUPS != group) continue;
+    const int each = far ? (to - from - 1 + GROUPS - 1) / GROUPS : to, mine = from + 1 + (far ? group * each : 0);
     float rSum[WIDTH] = {};
-    if (!(far >> at & 1)) {
-      if (n % GROUPS != group || i_n >= N) continue;
-      head(rSum, from);
-      add(rSum, from + 1, to);
-      write<16>(gDw + row * N + i_n, rSum);
-      continue;
-    }
-    const long long each = (to - from - 1 + GROUPS - 1) / GROUPS, mine = from + 1 + group * each;
-    if (group == 0) head(rSum, from);
-    add(rSum, mine, mine + each < to ? mine + each : to);
+    if (!far || group == 0) head(rSum, from);
+    add(rSum, mine, min(mine + each, to));
+    if (far) {
+      __syncthreads();  // sSum has been read to the end
 #pragma unroll
-    for (int c = 0; c < WIDTH; ++c) sSum[group][l * WIDTH + c] = rSum[c];
-    __syncthreads();
-    if (group == 0 && i_n < N) {
+      for (int c = 0; c < WIDTH; ++c) sSum[group][l * WIDTH + c] = rSum[c];
+      __syncthreads();
+      if (group != 0) continue;
       for (int other = 1; other < GROUPS; ++other)
 #pragma unroll
         for (int c = 0; c < WIDTH; ++c) rSum[c] += sSum[other][l * WIDTH + c];
-      write<16>(gDw + row * N + i_n, rSum);
     }
+    if (i_n < N) write<16>(gDw + (long long)sRow[n] * N + i_n, rSum);
   }
 }
