@@ -114,11 +114,17 @@ def _balanced(source, sort):
     return embedding_backward
 
 
+def _refuses(call):
+    m, v = call["indices"].numel(), call["weight"].shape[0]
+    if max(m, v) >= 2**31:
+        return f"there are {m} indices into {v} rows, and it counts both in 32 bits"
+    return off_gpu(call["dout"])
+
+
 def _many(call):
     """Why the sort by ranges cannot, or None: the hits of every step lie in shared memory."""
-    most = 16 * SORT_WARPS * SORT_WORDS  # half of the words
-    m = call["indices"].numel()
-    return f"there are {m} indices, and a block of its sort keeps track of {most} at most" if m > most else off_gpu(call["dout"])
+    m, most = call["indices"].numel(), 16 * SORT_WARPS * SORT_WORDS  # half of the words
+    return f"there are {m} indices, and a block of its sort keeps track of {most} at most" if m > most else _refuses(call)
 
 
 def _slow(call):
@@ -148,17 +154,11 @@ def _kernels():
     def by_torch(indices, v, padding_idx, config):
         return _sorted(row, indices, v, padding_idx)
 
-    def refuse(call):
-        m, v = call["indices"].numel(), call["weight"].shape[0]
-        if max(m, v) >= 2**31:
-            return f"there are {m} indices into {v} rows, and it counts both in 32 bits"
-        return off_gpu(call["dout"])
-
     yield Kernel("cuda.v3_ranges", _balanced(balanced, by_ranges), "sorted in one launch by blocks that own ranges of rows", _many, _RANGES,
                  sources=(ranges, balanced), declines=_slow)  # fmt: skip
-    yield Kernel("cuda.v2_balanced", _balanced(balanced, by_torch), "sorted tokens dealt out evenly, long segments joined", refuse, _SPANS,
+    yield Kernel("cuda.v2_balanced", _balanced(balanced, by_torch), "sorted tokens dealt out evenly, long segments joined", _refuses, _SPANS,
                  sources=(balanced, row))  # fmt: skip
-    yield Kernel("cuda.v1_warp_row", _warp_row(row), "a warp a row", refuse, sources=(row,))
+    yield Kernel("cuda.v1_warp_row", _warp_row(row), "a warp a row", _refuses, sources=(row,))
 
 
 BACKWARD = tuple(_kernels())

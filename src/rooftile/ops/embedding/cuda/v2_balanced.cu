@@ -56,9 +56,10 @@ __device__ __forceinline__ void clear(T* gDw, const int* gBorders, long long i_v
 
 // gPartial has two rows a span: of the segment that comes in from before, and of the one that goes on behind.
 template <typename T, typename Key, typename Token, int WIDTH, int VECTORS, int TOKENS>
-__global__ void __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 : 2) sums(T* __restrict__ gDw, float* __restrict__ gPartial, const T* __restrict__ gDout,
-                                            const Key* __restrict__ gKeys, const Token* __restrict__ gOrder, const int* __restrict__ gBorders, int V,
-                                            int base, long long N, long long stride, int strips, int span, int span_blocks, int share) {
+__global__ void __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 : 2)
+    sums(T* __restrict__ gDw, float* __restrict__ gPartial, const T* __restrict__ gDout, const Key* __restrict__ gKeys,
+         const Token* __restrict__ gOrder, const int* __restrict__ gBorders, int V, int base, long long N, long long stride, int strips, int span,
+         int span_blocks, int share) {
   if (int(blockIdx.x) >= span_blocks) return clear<T, WIDTH>(gDw, gBorders, ((blockIdx.x - span_blocks) * 8ll + warp()) * share, share, V, N);
   const long long i_w = blockIdx.x * 8ll + warp(), i_s = i_w / strips, i_n = (i_w % strips * VECTORS * WARP + lane()) * WIDTH;
   const int count = gBorders[V];

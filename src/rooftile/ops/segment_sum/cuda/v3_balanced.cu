@@ -64,8 +64,8 @@ template <typename T, int WIDTH> __device__ __forceinline__ void write(T* g, con
 // gPartial has two rows a chunk: of the segment that comes in from before, and of the one that goes on behind.
 template <typename T, typename I, int WIDTH, int LANES, int ROWS>
 __global__ void __launch_bounds__(256, 2) chunks(T* __restrict__ gOut, float* __restrict__ gPartial, const T* __restrict__ gX,
-                                              const I* __restrict__ gOffsets, long long M, long long E, long long N, long long stride, int strips,
-                                              int chunk) {
+                                                 const I* __restrict__ gOffsets, long long M, long long E, long long N, long long stride,
+                                                 int strips, int chunk) {
   const long long i_g = blockIdx.x * (256ll / LANES) + threadIdx.x / LANES, i_c = i_g / strips;
   const long long i_n = (i_g % strips * LANES + threadIdx.x % LANES) * WIDTH, first = i_c * chunk;
   const long long last = first + chunk < M ? first + chunk : M;
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(256, 2) chunks(T* __restrict__ gOut, float* __
 // Backward: a group of lanes keeps its segment's gradient and stores it to row after row; the next segment's is on its way.
 template <typename T, typename I, int WIDTH, int LANES>
 __global__ void __launch_bounds__(256, 4) spread(T* __restrict__ gDx, const T* __restrict__ gDout, const I* __restrict__ gOffsets, long long M,
-                                              long long E, long long N, long long stride, int strips, int chunk) {
+                                                 long long E, long long N, long long stride, int strips, int chunk) {
   const long long i_g = blockIdx.x * (256ll / LANES) + threadIdx.x / LANES, first = i_g / strips * chunk;
   const long long i_n = (i_g % strips * LANES + threadIdx.x % LANES) * WIDTH, last = first + chunk < M ? first + chunk : M;
   const long long found = find<LANES>(gOffsets, E, first);

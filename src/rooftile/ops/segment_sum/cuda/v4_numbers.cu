@@ -1,5 +1,5 @@
 // adds: for rows of one number: a block walks a stretch of x tile by tile; EACH neighbours a thread, whose sums are joined by a scan over the block
-// costs: 3 barriers and some 13 instructions an element for every 32 of them, half of what a multiprocessor issues while they come from memory
+// costs: 3 barriers a tile, and some 13 instructions a number: two thirds of what a multiprocessor can issue while the numbers come from memory
 // loses when: a row is more than one number (it takes no other), or x is a few tiles, which one multiprocessor or two then walk alone
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -59,7 +59,7 @@ template <typename I, int SIDE> struct Borders {
 // gPartial has two numbers a stretch of `tiles` tiles: of the segment that comes in from before, and of the one that goes on behind.
 template <typename T, typename I, int EACH>
 __global__ void __launch_bounds__(256, 5) chunks(T* __restrict__ gOut, float* __restrict__ gPartial, const T* __restrict__ gX,
-                                              const I* __restrict__ gOffsets, long long M, long long E, int tiles) {
+                                                 const I* __restrict__ gOffsets, long long M, long long E, int tiles) {
   using tile = Tile<T, EACH>;
   extern __shared__ uint4 sAll[];
   __shared__ unsigned sBits[tile::SIZE / WARP];
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(256) join(T* __restrict__ gOut, const float* _
 // Backward: where a segment begins its gradient is laid down, and every number takes the nearest at or before it.
 template <typename T, typename I, int EACH>
 __global__ void __launch_bounds__(256, 5) spread(T* __restrict__ gDx, const T* __restrict__ gDout, const I* __restrict__ gOffsets, long long M,
-                                              long long E, int tiles) {
+                                                 long long E, int tiles) {
   using tile = Tile<T, EACH>;
   extern __shared__ uint4 sAll[];
   __shared__ unsigned sBits[tile::SIZE / WARP];
