@@ -8,6 +8,8 @@
 
 using namespace rooftile;
 
+// Keys, tokens and borders are those of `keys`, a sort and `search` in v1_warp_row.cu, or of v3_ranges.cu.
+//
 // A segment of at most SHORT tokens is added by the warp in whose span it begins, which reads beyond its span for it; a longer one is cut where
 // spans end. span is 16 + 32 n: a warp's n + 1 turns of 32 lanes are the span and the SHORT - 1 places that it may need behind it.
 constexpr int SHORT = 16;
