@@ -18,6 +18,13 @@ KERNELS = [  # rung, instance, loads and stores of less than 16 bytes that it ma
     ("reduce_sum/cuda/v5_vector.cu", "sum<double, double, 512, 4>", 2),
     ("gemv/cuda/v3_vector.cu", "gemv<__half, 2, 4>", 6),  # after the last vector each of two rows and x for it; two results
     ("gemv/cuda/v4_split.cu", "gemv<__half, __half, 256, 4, 2>", 9),
+    ("embedding/cuda/v1_warp_row.cu", "gather<__nv_bfloat16, 8, 3, 2>", 2),  # the indices of two rows
+    (
+        "embedding/cuda/v2_balanced.cu",
+        "sums<__nv_bfloat16, int, int, 8, 3, 4>",
+        7,
+    ),  # count, key, token and borders; borders of rows to clear
+    ("segment_sum/cuda/v3_balanced.cu", "spread<float, long long, 4, 32>", 7),  # offsets
 ]
 
 
