@@ -13,6 +13,10 @@
 //
 #include "intrinsics.h"
 //
+#include "async.h"
+//
+#include "wgmma.h"
+//
 #include "watchdog.h"
 
 struct Buffer { uint64_t begin, bytes; const char* name; };
