@@ -126,6 +126,11 @@ def operand(rows: int, name: str, swizzle: int, major: int, seed: int) -> tuple[
     return values.float(), stored, TensorMap(stored, (64 if major else rows, line), swizzle)
 
 
+def allowed(name: str) -> dict[str, float]:
+    """Hopper adds products of E4M3 with some 14 bits; a value from another place is off by ones."""
+    return {"rtol": 1e-3, "atol": 2e-2} if name == "E4M3" else {"rtol": 1e-5, "atol": 1e-4}
+
+
 LAYOUTS = [(n, 64, s, a, b) for n in ("__half", "__nv_bfloat16") for s in (0, 32, 64, 128) for a in (0, 1) for b in (0, 1)]
 LAYOUTS += [("E4M3", 64, s, 0, 0) for s in (0, 32, 64, 128)]
 LAYOUTS += [(name, n, 128, 0, 0) for name in ("__nv_bfloat16", "E4M3") for n in (8, 16, 32, 96, 128, 192, 256)]
@@ -138,7 +143,7 @@ def test_product(name, n, swizzle, a_major, b_major, clean):
     b, _, t_b = operand(n, name, swizzle, b_major, 2)
     d = zeros(64, n)
     clean(HOPPER, f"product<{name}, {n}, {swizzle}, {a_major}, {b_major}>", (1,), (128,), [d, t_a, t_b], (64 + n) * 128)
-    torch.testing.assert_close(d, a @ b.T, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(d, a @ b.T, **allowed(name))
 
 
 @pytest.mark.parametrize("name, n, b_major", [("__half", 64, 0), ("__nv_bfloat16", 128, 1), ("__nv_bfloat16", 256, 0), ("E4M3", 64, 0)])
@@ -148,7 +153,7 @@ def test_product_with_a_from_registers(name, n, b_major, clean):
     d = floats(64, n)
     want = d + a @ b.T
     clean(HOPPER, f"product_registers<{name}, {n}, {b_major}>", (1,), (128,), [d, as_bytes(stored, name), t_b], n * 128)
-    torch.testing.assert_close(d, want, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(d, want, **allowed(name))
 
 
 def as_bytes(t: torch.Tensor, name: str) -> torch.Tensor:

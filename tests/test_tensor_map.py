@@ -196,10 +196,10 @@ def test_what_does_not_fit_is_told(source, entry, arguments, sentence):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (lambda m: [zeros(4), half(4, 8), 7, m], "tX is TensorMap tX, got a tensor"),
-        (lambda m: [zeros(4), 3, 7, m], "tX is TensorMap tX, got 3"),
+        (lambda m: [zeros(4), half(4, 8), 7, m], "tX is a TensorMap (rooftile.cuda.tensor_map), got a buffer"),
+        (lambda m: [zeros(4), 3, 7, m], "tX is a TensorMap (rooftile.cuda.tensor_map), got the number 3"),
         (lambda m: [m, m, 7, m], "gOut is a pointer to float, got a TensorMap"),
-        (lambda m: [zeros(4), m, m, m], "N is int N, got a TensorMap"),
+        (lambda m: [zeros(4), m, m, m], "N is one int, got a TensorMap"),
     ],
 )
 def test_what_does_not_fit_the_simulator_is_told(source, arguments, sentence):

@@ -125,10 +125,11 @@ def _misfit(p: Parameter, kind: str, a: Argument) -> str:
         if pointee[0] not in "vsp" and pointee != given and not same_integer:
             return f"{p.name} points to {_name(pointee)}, got {str(a.dtype).removeprefix('torch.')}"
         return ""
-    if isinstance(a, TensorMap) or mapped(p):
-        if isinstance(a, TensorMap) and mapped(p) and kind == f"s{BYTES}":
-            return ""
-        return f"{p.name} is {p}, got {'a TensorMap' if isinstance(a, TensorMap) else a if not isinstance(a, Tensor) else 'a tensor'}"
+    if mapped(p) and kind == f"s{BYTES}":
+        what = "a buffer" if isinstance(a, Tensor) else f"the number {a}"
+        return "" if isinstance(a, TensorMap) else f"{p.name} is a TensorMap (rooftile.cuda.tensor_map), got {what}"
+    if isinstance(a, TensorMap):
+        return f"{p.name} is one {_name(kind)}, got a TensorMap"
     if isinstance(a, Tensor):
         return f"{p.name} is one {_name(kind)}, got a buffer of {a.numel()} {str(a.dtype).removeprefix('torch.')}"
     if kind not in _PACK and kind != "c2":
