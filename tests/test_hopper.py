@@ -79,7 +79,15 @@ def boxes_case():
     return ("boxes", (3, 3, 3), (32,), [t_out, t_x, 2 * 16 * 4, 4], 1024), [(out, want)]
 
 
-CASES = {"bulk": bulk_case, "ring": ring_case, "ping_pong": ping_pong_case, "boxes": boxes_case}
+def attend_case():
+    q, k, v = (floats(rows, 64 + i, dtype=bf16)[:, :64].contiguous() for i, rows in enumerate((64, 320, 320)))
+    o = zeros(64, 64)
+    weights = (q.float() @ k.float().T / 8).softmax(1).to(bf16).float()
+    maps = [TensorMap(t, (64, 64), 128) for t in (q, k, v)]
+    return ("attend", (1,), (160,), [o, *maps, 5, 0.125], 5 * 64 * 128), [(o, weights @ v.float())]
+
+
+CASES = {"bulk": bulk_case, "ring": ring_case, "ping_pong": ping_pong_case, "boxes": boxes_case, "attend": attend_case}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -87,7 +95,9 @@ def test_copies(name, clean):
     call, wanted = CASES[name]()
     clean(HOPPER, *call)
     for got, want in wanted:
-        torch.testing.assert_close(got, want)
+        torch.testing.assert_close(
+            got, want, **({"rtol": 1e-2, "atol": 1e-2} if name == "attend" else {})
+        )  # weights are rounded to bfloat16
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -96,7 +106,9 @@ def test_copies_in_any_order(name, seed):
     call, wanted = CASES[name]()
     simulated(HOPPER, *call, seed=seed)
     for got, want in wanted:
-        torch.testing.assert_close(got, want)
+        torch.testing.assert_close(
+            got, want, **({"rtol": 1e-2, "atol": 1e-2} if name == "attend" else {})
+        )  # weights are rounded to bfloat16
 
 
 @pytest.mark.parametrize("swizzle", [0, 32, 64, 128])

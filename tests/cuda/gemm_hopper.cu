@@ -45,13 +45,14 @@ ROOFTILE_DEVICE void multiply(float (&d)[64], const char* sA, const char* sB, Pi
 
 // To shared memory, two panels of 64 columns, swizzled as the tensor map says; then one thread stores them.
 ROOFTILE_DEVICE void store_tile(const TensorMap& tC, char* sC, const float (&d)[64], int half, int column, int row) {
-  const int t = threadIdx.x % 128, at = (t / 32 * 16 + t % 32 / 4) * 128 + t % 4 * 4;
+  const int t = threadIdx.x % 128;
   if (t == 0) bulk_wait_read<0>();
   barrier_sync(1 + half, 128);
 #pragma unroll
-  for (int i = 0; i < 64; i += 2) {  // d[i], d[i + 1]: columns i / 4 * 8 of row 0 or, every second pair, row 8
-    const __nv_bfloat162 two = __floats2bfloat162_rn(d[i], d[i + 1]);
-    *reinterpret_cast<__nv_bfloat162*>(sC + i / 32 * PANEL + swizzled<128>(at + i / 2 % 2 * 8 * 128 + i / 4 % 8 * 16)) = two;
+  for (int i = 0; i < 64; i += 2) {
+    const int column = wgmma_column(i);
+    char* two = sC + column / 64 * PANEL + swizzled<128>(wgmma_row(i) * 128 + column % 64 * 2);
+    *reinterpret_cast<__nv_bfloat162*>(two) = __floats2bfloat162_rn(d[i], d[i + 1]);
   }
   fence_async();
   barrier_sync(1 + half, 128);

@@ -143,8 +143,8 @@ template <int ROWS, int SWIZZLE, Major MAJOR> ROOFTILE_DEVICE Matrix part(const 
   return k_major<SWIZZLE>(sX + k * 32 / LINE * ROWS * LINE) + k * 32 % LINE;
 }
 template <int N> ROOFTILE_DEVICE void write(float* gD, const float (&d)[N / 2]) {
-  const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
-  for (int i = 0; i < N / 2; ++i) gD[(row + i / 2 % 2 * 8) * N + column + i / 4 * 8 + i % 2] = d[i];
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i) gD[wgmma_row(i) * N + wgmma_column(i)] = d[i];
 }
 
 template <typename T, int N, int SWIZZLE, int A, int B>
@@ -181,13 +181,13 @@ __global__ void __launch_bounds__(128) product_registers(float* gD, const T* gA,
     mbarrier_arrive_expect(&sBarrier, N * 128);
     bring<T, N, 128, Major(B)>(sB, tB, &sBarrier);
   }
-  const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
   float d[N / 2];
   unsigned a[4][4];
-  for (int i = 0; i < N / 2; ++i) d[i] = gD[(row + i / 2 % 2 * 8) * N + column + i / 4 * 8 + i % 2];
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i) d[i] = gD[wgmma_row(i) * N + wgmma_column(i)];
   for (int k = 0; k < 4; ++k)
     for (int i = 0; i < 4; ++i) {
-      const T* word = gA + (row + i % 2 * 8) * K + (k * 8 + i / 2 * 4 + threadIdx.x % 4) * WORD;
+      const T* word = gA + (wgmma_row(0) + i % 2 * 8) * K + (k * 8 + i / 2 * 4 + lane() % 4) * WORD;
       a[k][i] = *reinterpret_cast<const unsigned*>(word);
     }
   __syncthreads();
@@ -219,4 +219,77 @@ __global__ void __launch_bounds__(128) product_stored(float* gD, const __nv_bflo
     __syncthreads();
   }
   write<64>(gD, d);
+}
+
+// Attention of 64 queries over T keys, heads of 64, softmax online: the first product's D is the second's A, V is read along its rows.
+// The next keys are under way while these are used, and the second product while the next first one is computed and waited for.
+__global__ void __launch_bounds__(160) attend(float* gO, const __grid_constant__ TensorMap tQ, const __grid_constant__ TensorMap tK,
+                                              const __grid_constant__ TensorMap tV, int tiles, float scale) {
+  extern __shared__ __align__(1024) char sX[];
+  __shared__ Pipeline<2> sKeys, sValues;
+  __shared__ MBarrier sQuery;
+  constexpr int TILE = 64 * 128;
+  char *sQ = sX, *sK = sX + TILE, *sV = sX + 3 * TILE;
+  if (threadIdx.x == 0) {
+    mbarrier_init(&sQuery, 1);
+    pipeline_init(sKeys, 1, 4);
+    pipeline_init(sValues, 1, 4);
+  }
+  __syncthreads();
+  Stage<2> k, v;
+  if (threadIdx.x == 128) {
+    mbarrier_arrive_expect(&sQuery, TILE);
+    tensor_load(sQ, tQ, &sQuery, 0, 0);
+    for (int i = 0; i < tiles; ++i, ++k) {
+      producer_acquire(sKeys, k, TILE);
+      tensor_load(sK + k.index * TILE, tK, &sKeys.full[k.index], 0, i * 64);
+      producer_acquire(sValues, k, TILE);
+      tensor_load(sV + k.index * TILE, tV, &sValues.full[k.index], 0, i * 64);
+    }
+  }
+  if (threadIdx.x >= 128) return;
+  float o[32] = {}, most[2] = {-1e30f, -1e30f}, sum[2] = {};
+  pin(o);  // zeros made inside the loop would be made while products are under way, and the assembler then runs all of them one by one
+  mbarrier_wait(&sQuery, 0);
+  for (int i = 0; i < tiles; ++i, ++k, ++v) {
+    float s[32];
+    consumer_wait(sKeys, k);
+    wgmma_fence(s);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) wgmma<__nv_bfloat16, 64>(s, k_major<128>(sQ) + 32 * j, k_major<128>(sK + k.index * TILE) + 32 * j, j > 0);
+    wgmma_commit();
+    wgmma_wait<0>(s, o);
+    consumer_release(sKeys, k);
+    if (i > 0) consumer_release(sValues, Stage<2>{v.index ^ 1, 0});
+    float before[2] = {most[0], most[1]}, shrink[2];
+#pragma unroll
+    for (int j = 0; j < 32; ++j) most[j / 2 % 2] = fmaxf(most[j / 2 % 2], s[j] *= scale);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      most[h] = fmaxf(most[h], __shfl_xor_sync(ALL_LANES, most[h], 1));
+      most[h] = fmaxf(most[h], __shfl_xor_sync(ALL_LANES, most[h], 2));
+      shrink[h] = __expf(before[h] - most[h]), sum[h] *= shrink[h];
+    }
+    unsigned p[4][4];
+#pragma unroll
+    for (int j = 0; j < 32; ++j) {
+      s[j] = __expf(s[j] - most[j / 2 % 2]), sum[j / 2 % 2] += s[j];
+      o[j] *= shrink[j / 2 % 2];
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) wgmma_operand<__nv_bfloat16>(p[j], s, j);
+    consumer_wait(sValues, v);
+    wgmma_fence(o, p[0], p[1], p[2], p[3]);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) wgmma<__nv_bfloat16, 64, MN_MAJOR>(o, p[j], mn_major<128>(sV + v.index * TILE, 0) + j * 16 * 128);
+    wgmma_commit();
+  }
+  wgmma_wait<0>(o);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    sum[h] += __shfl_xor_sync(ALL_LANES, sum[h], 1);
+    sum[h] += __shfl_xor_sync(ALL_LANES, sum[h], 2);
+  }
+#pragma unroll
+  for (int j = 0; j < 32; ++j) gO[wgmma_row(j) * 64 + wgmma_column(j)] = o[j] / sum[j / 2 % 2];
 }

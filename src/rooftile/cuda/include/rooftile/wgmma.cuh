@@ -1,6 +1,6 @@
 // Hopper's tensor cores, four warps at a time (a warpgroup: 128 threads from a multiple of 128): D[64,N] += A[64,K] B[K,N], float sums.
 // K is 32 bytes: 16 of __half or __nv_bfloat16, 32 of E4M3. B is read from shared memory, A from there or from registers, D is held by the
-// threads: thread 32 w + 4 g + t holds d[4 j + 2 h + i] = D[16 w + 8 h + g, 8 j + 2 t + i]. All 128 threads must come.
+// threads: d[i] is at row wgmma_row(i), column wgmma_column(i). All 128 threads must come.
 //
 //   wgmma_fence(d);                                        // first, and after every wait
 //   for (k ...) wgmma<T, N>(d, a + k, b + k, k > 0);       // asynchronous, in order
@@ -49,7 +49,8 @@ template <int SWIZZLE> ROOFTILE_DEVICE Matrix mn_major(const void* sX, int panel
 
 // ---- order -------------------------------------------------------------------------------------------------------------------
 
-// The compiler keeps an array where it is: neither its reads nor its writes move across.
+// The compiler keeps an array where it is: neither its reads nor its writes move across. Sums that a loop leaves under way into its next turn
+// want it before the loop too: what first fills them must not end up between products, which the assembler would then run one by one.
 template <int R> ROOFTILE_DEVICE void pin(float (&d)[R]) {
 #ifndef ROOFTILE_SIMULATOR
 #pragma unroll
@@ -106,6 +107,24 @@ template <int COUNT> ROOFTILE_DEVICE void registers_raise() {
 }
 
 // ---- the product -------------------------------------------------------------------------------------------------------------
+
+// Thread 32 w + 4 g + t holds d[4 j + 2 h + i] = D[16 w + 8 h + g, 8 j + 2 t + i].
+ROOFTILE_DEVICE int wgmma_row(int i) { return warp() % 4 * 16 + lane() / 4 + i / 2 % 2 * 8; }
+ROOFTILE_DEVICE int wgmma_column(int i) { return i / 4 * 8 + lane() % 4 * 2 + i % 2; }
+
+ROOFTILE_DEVICE unsigned pack_pair(__half, float x, float y) {
+  const __half2 two = __floats2half2_rn(x, y);
+  return *reinterpret_cast<const unsigned*>(&two);
+}
+ROOFTILE_DEVICE unsigned pack_pair(__nv_bfloat16, float x, float y) {
+  const __nv_bfloat162 two = __floats2bfloat162_rn(x, y);
+  return *reinterpret_cast<const unsigned*>(&two);
+}
+// Columns 16 k to 16 k + 15 of one product's D as A of the next, which threads hold in the same places.
+template <typename T, int R> ROOFTILE_DEVICE void wgmma_operand(unsigned (&a)[4], const float (&d)[R], int k) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) a[i] = pack_pair(T(), d[8 * k + 2 * i], d[8 * k + 2 * i + 1]);
+}
 
 enum Major { K_MAJOR = 0, MN_MAJOR = 1 };
 
