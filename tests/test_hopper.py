@@ -54,11 +54,16 @@ def bulk_case():
     return ("bulk", (3,), (64,), [out, total, x, 64]), [(out, want.view(-1)), (total, want.sum(0))]
 
 
+def through_global_case():
+    x, out = floats(64), zeros(64)
+    return ("through_global", (1,), (64,), [out, zeros(64), x]), [(out, x.flip(0) + x[63])]
+
+
 def ring_case():
     x, out = floats(7, 64), zeros(64)
     i = torch.arange(7.0)
     stored = torch.cat([i[:, None].expand(7, 32), -i[:, None].expand(7, 32)], 1).flip(1)
-    return ("ring", (1,), (128,), [out, x, 7]), [(out, (x + i[:, None] * stored).sum(0))]
+    return ("ring", (1,), (128,), [out, x, 7]), [(out, (x + x[:, :1] + i[:, None] * stored + i[:, None]).sum(0))]
 
 
 def ping_pong_case():
@@ -87,7 +92,14 @@ def attend_case():
     return ("attend", (1,), (160,), [o, *maps, 5, 0.125], 5 * 64 * 128), [(o, weights @ v.float())]
 
 
-CASES = {"bulk": bulk_case, "ring": ring_case, "ping_pong": ping_pong_case, "boxes": boxes_case, "attend": attend_case}
+CASES = {
+    "bulk": bulk_case,
+    "through_global": through_global_case,
+    "ring": ring_case,
+    "ping_pong": ping_pong_case,
+    "boxes": boxes_case,
+    "attend": attend_case,
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -266,7 +278,7 @@ def test_planted(name, seed):
 
 
 ORDERING = re.compile(
-    r"__syncthreads\(\);|mbarrier_(fence|wait|expect|arrive|arrive_expect)\(.*?\);|fence_async\(\);|bulk_(commit|wait|wait_read)(<0>)?\(\);|"
+    r"__syncthreads\(\);|mbarrier_(fence|wait|expect|arrive|arrive_expect)\(.*?\);|fence_async(_global)?\(\);|bulk_(commit|wait|wait_read)(<0>)?\(\);|"
     r"barrier_(sync|arrive)\(.*?\);|(producer|consumer)_\w+\(.*\);|while \(!mbarrier_test.*|wgmma_(fence|commit|wait<.>)\(.*?\);"
 )
 NEEDED = [

@@ -3,6 +3,7 @@
 import ctypes
 import re
 import struct
+from pathlib import Path
 
 import pytest
 import torch
@@ -173,6 +174,23 @@ def test_a_replay_makes_them_anew_for_its_own_tensors(entry):
     assert n == 7 and a == out.data_ptr() and out.data_ptr() != first.data_ptr()
     assert (b[:8], c[:8]) == (struct.pack("Q", out.data_ptr()), struct.pack("Q", second[1:].data_ptr()))
     assert again.__name__ == "replay" and len(entry.driver.seen) == 2
+
+
+@pytest.mark.gpu
+def test_gpu_a_replay_reads_its_own_tensor():
+    if torch.cuda.get_device_capability()[0] < 9:
+        pytest.skip("tensor copies are Hopper's and later")
+    source = Source(Path(__file__).parent / "cuda/hopper.cu")
+
+    def corner(x):
+        out = x.new_empty((16, 64))
+        launcher.launch(source, "tile<__half, 2048>", 1, 32, out, TensorMap(x, (16, 64)), 0, 0, shared=2048)
+        return out
+
+    first, second = (torch.randn(50, 72, device="cuda").half() for _ in range(2))
+    assert torch.equal(corner(first), first[:16, :64])
+    _, again = replay.record(corner, (first,), first.device)
+    assert again is not None and torch.equal(again(second), second[:16, :64])
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,25 @@ __global__ void bulk(float* gOut, float* gSum, const float* gX, int N) {
   }
 }
 
+// What threads store to global memory a copy then brings.
+__global__ void through_global(float* gOut, float* gY, const float* gX) {
+  __shared__ __align__(16) float sX[64];
+  __shared__ MBarrier sBarrier;
+  if (threadIdx.x == 0) {
+    mbarrier_init(&sBarrier, 1);
+    mbarrier_fence();
+  }
+  gY[threadIdx.x] = gX[63 - threadIdx.x];
+  fence_async_global();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    mbarrier_arrive_expect(&sBarrier, 256);
+    bulk_load(sX, gY, 256, &sBarrier);
+  }
+  mbarrier_wait(&sBarrier, 0);
+  gOut[threadIdx.x] = sX[threadIdx.x] + sX[0];
+}
+
 // What a box looks like in shared memory, as it lies there.
 template <typename T, int BYTES> __global__ void tile(T* gOut, const __grid_constant__ TensorMap tX, int x, int y) {
   extern __shared__ __align__(1024) char sX[];
@@ -96,10 +115,10 @@ __global__ void ring(float* gOut, const float* gX, int tiles) {
     const int t = threadIdx.x - 32;
     for (int i = 0; i < tiles; ++i, ++at, ++more) {
       consumer_wait(sRing, at);
-      sum += sX[at.index][t];
+      sum += sX[at.index][t] + sX[at.index][0];  // of one word all warps are readers
       consumer_release(sRing, at);
       consumer_wait(sStores, more);
-      sum += sMore[more.index][63 - t] * float(i);
+      sum += sMore[more.index][63 - t] * float(i) + sMore[more.index][1];
       consumer_release(sStores, more);
     }
     gOut[t] = sum;

@@ -225,6 +225,20 @@ __global__ void store_without_fence(float* gOut, const float* gX) {
   }
 }
 
+__global__ void fence_of_other_memory(float* gOut, const float* gX) {
+  __shared__ __align__(16) float sX[64];
+  __shared__ MBarrier sBarrier;
+  make(&sBarrier, 1);
+  gOut[threadIdx.x] = gX[threadIdx.x];
+  fence_async();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    mbarrier_arrive_expect(&sBarrier, 256);
+    bulk_load(sX, gOut, 256, &sBarrier);  // race
+  }
+  mbarrier_wait(&sBarrier, 0);
+}
+
 __global__ void source_written_too_early(float* gOut, const float* gX) {
   __shared__ __align__(16) float sX[64];
   sX[threadIdx.x] = gX[threadIdx.x];

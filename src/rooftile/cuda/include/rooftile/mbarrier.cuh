@@ -94,9 +94,17 @@ ROOFTILE_DEVICE void mbarrier_wait(MBarrier* sBarrier, int parity) {
 // What this thread has written to shared memory so far, bulk and tensor copies and wgmma see after the next barrier that follows this.
 ROOFTILE_DEVICE void fence_async() {
 #ifdef ROOFTILE_SIMULATOR
-  rooftile_sim_fence_async();
+  rooftile_sim_fence_async(0);
 #else
   ROOFTILE_SM90("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+// The same of global memory, which later copies read.
+ROOFTILE_DEVICE void fence_async_global() {
+#ifdef ROOFTILE_SIMULATOR
+  rooftile_sim_fence_async(1);
+#else
+  ROOFTILE_SM90("fence.proxy.async.global;" ::: "memory");
 #endif
 }
 

@@ -99,7 +99,7 @@ void rooftile_sim_mbarrier_expect(void* bar, unsigned bytes);
 void rooftile_sim_mbarrier_wait(void* bar, unsigned parity);
 int rooftile_sim_mbarrier_test(void* bar, unsigned parity);
 void rooftile_sim_named_barrier(unsigned id, unsigned threads, int wait);
-void rooftile_sim_fence_async();
+void rooftile_sim_fence_async(int global);
 void rooftile_sim_bulk_load(void* to, const void* from, unsigned bytes, void* bar);
 void rooftile_sim_bulk_store(void* to, const void* from, unsigned bytes, int add);
 void rooftile_sim_tensor_load(void* to, const void* map, void* bar, unsigned rank, const int* at);

@@ -173,13 +173,12 @@ bool stuck(Block& b) {
     if (f->state != ASYNC) continue;
     unsigned waiting = 0;
     for (auto& other : b.fibers) waiting += other->state == ASYNC && other->pc == f->pc;
-    std::string why = "which nobody else comes to";
+    std::string why = "which others do not come to";
     for (auto& [at, m] : b.mbarriers) {
       if (std::find(m.waiting.begin(), m.waiting.end(), f.get()) == m.waiting.end()) continue;
       char text[256];
-      const char* sent = m.bytes > 0 ? "and has been told of more bytes than copies bring" : "and copies have brought more bytes than it was told of";
-      std::snprintf(text, sizeof text, "whose phase %u has %u of %u arrivals %s (%lld)", m.phase, m.count - m.pending, m.count,
-                    m.bytes ? sent : "and no bytes to come", (long long)(m.bytes < 0 ? -m.bytes : m.bytes));
+      std::snprintf(text, sizeof text, "whose phase %u has %u of %u arrivals and %lld bytes %s", m.phase, m.count - m.pending, m.count,
+                    (long long)std::abs(m.bytes), m.bytes < 0 ? "that nobody announced" : "announced that no copy brings");
       why = text;
     }
     find(TIMEOUT, f->pc, 0, "%u threads wait for ever in %s in line {%x}, %s (first %s)", waiting, f->waits, unsigned(f->pc), why.c_str(), who(*f).c_str());
@@ -233,8 +232,8 @@ int rooftile_sim_mbarrier_test(void* p, unsigned parity) {
   yield_fiber();
   return 0;
 }
-void rooftile_sim_fence_async() {
-  now->known.reach(PROXY, now->id, ++now->clock);
+void rooftile_sim_fence_async(int global) {
+  now->known.reach(global ? PROXY_GLOBAL : PROXY, now->id, ++now->clock);
   now->block->foreign = true;
 }
 

@@ -1,5 +1,6 @@
 // Who happened before whom. Two accesses to the same bytes race when one writes, they are not both strong, and neither is known to the
-// other's thread to lie before: by a barrier of the block, by __syncwarp, or by a fence, a flag (atomic or volatile) and a fence.
+// other's thread to lie before: by a barrier of the block, by __syncwarp, by an mbarrier or a named barrier, or by a fence, a flag (atomic or
+// volatile) and a fence.
 #pragma once
 #include "state.h"
 
@@ -83,12 +84,10 @@ inline void add_agent(Cell& c, const Stamp& mine) {
     c.agents = uint32_t(launch->agent_readers.size());
     launch->agent_readers.emplace_back();
   }
-  for (Stamp& s : launch->agent_readers[c.agents])
-    if (s.agent == mine.agent && s.owner == mine.owner) {
-      s = mine;  // its work completes in order
-      return;
-    }
-  launch->agent_readers[c.agents].push_back(mine);
+  auto& list = launch->agent_readers[c.agents];
+  auto place = std::lower_bound(list.begin(), list.end(), mine, [](const Stamp& a, const Stamp& b) { return key(a.agent, a.owner) < key(b.agent, b.owner); });
+  if (place != list.end() && place->agent == mine.agent && place->owner == mine.owner) *place = mine;  // its work completes in order
+  else list.insert(place, mine);
 }
 
 inline std::string where(uint32_t thread) {
@@ -101,10 +100,10 @@ inline std::string where(uint32_t thread) {
   return who(other);
 }
 
-// Threads and agents reach shared memory by different ways: what a thread has stored an agent sees only after the thread's fence_async.
+// Threads and agents reach memory by different ways: what a thread has stored an agent sees only after the thread's fence_async.
 inline void unfenced(const Region& r, Address a, const Stamp& s, uint32_t pc) {
-  find(RACE, pc, s.pc, "%s lets a copy or a tensor core use offset %ld of %s, which %s writes in line {%x} with no fence_async after it",
-       who(*now).c_str(), long(a - r.begin), r.name.c_str(), where(s.thread).c_str(), unsigned(s.pc));
+  find(RACE, pc, s.pc, "%s lets a copy or a tensor core use offset %ld of %s, which %s writes in line {%x} with no %s after it",
+       who(*now).c_str(), long(a - r.begin), r.name.c_str(), where(s.thread).c_str(), unsigned(s.pc), r.shared ? "fence_async" : "fence_async_global");
 }
 
 inline void racing(const Region& r, Address a, const Stamp& s, bool they_write, unsigned how, uint32_t pc) {
@@ -143,14 +142,15 @@ void race(Region& r, Address a, unsigned bytes, unsigned how, uint32_t pc, const
   for (size_t i = at / r.granule; i < (at + bytes) / r.granule; ++i) {
     Cell& c = r.cells[i];
     if (c.writer.thread && !(c.writer.strong && mine.strong) && !before(c.writer, f)) racing(r, a, c.writer, true, how, pc);
-    else if (via && c.writer.thread && !c.writer.agent && !f.known.passed(PROXY, c.writer.thread, c.writer.clock)) unfenced(r, a, c.writer, pc);
+    else if (via && c.writer.thread && !c.writer.agent && !f.known.passed(r.shared ? PROXY : PROXY_GLOBAL, c.writer.thread, c.writer.clock)) unfenced(r, a, c.writer, pc);
     if (how & WRITE) {
       if (c.reader.thread && !(c.reader.strong && mine.strong) && !readers_before(c, f)) racing(r, a, c.reader, false, how, pc);
       for (const Stamp& s : launch->agent_readers[c.agents])
         if (!before(s, f)) racing(r, a, s, false, how, pc);
       if (c.agents) launch->agent_readers[c.agents].clear();
       c.writer = mine, c.reader.thread = 0, c.readers = ONE;
-    } else if (via) {
+    } else if (via || (launch->one_by_one && r.shared && !mine.strong)) {
+      if (!via) mine.owner = f.id;
       add_agent(c, mine);
     } else {
       add_reader(c, mine, f);

@@ -21,8 +21,9 @@ enum Access : unsigned { READ = 0, WRITE = 1, STRONG = 2, BOTH = 4 };  // strong
 
 // Who carries out an access: the thread itself, or for it a part of the hardware that runs beside the threads. The work of such an agent
 // completes in order, and a thread knows of it by having waited: the phases of an mbarrier, a thread's bulk groups (first they have read
-// shared memory, later they have written), a warp's wgmma groups. PROXY: what a thread's fence_async has shown to them.
-enum Agent : uint8_t { THREAD, MBARRIER, BULK_READ, BULK_WRITE, WGMMA, PROXY };
+// shared memory, later they have written), a warp's wgmma groups. PROXY: what a thread's fence_async
+// has shown to them of shared memory, or fence_async_global of global.
+enum Agent : uint8_t { THREAD, MBARRIER, BULK_READ, BULK_WRITE, WGMMA, PROXY, PROXY_GLOBAL };
 struct Via {
   Agent agent;
   uint32_t owner, clock;  // the serial of an mbarrier and its phase, or a thread and its group
@@ -41,7 +42,7 @@ struct Cell {  // of 4, 2 or 1 bytes
   Stamp writer, reader;
   uint32_t lanes = 0;  // of a WARP that has read; of MANY, the index of the list of blocks
   Readers readers = ONE;
-  uint32_t agents = 0;  // those that have read since the last write: an index of `agent_readers`, or 0
+  uint32_t agents = 0;  // agents that have read since the last write, and threads one by one: an index of `agent_readers`, or 0
 };
 
 struct Region {  // one argument buffer, one shared array
@@ -191,6 +192,7 @@ struct Launch {
   std::vector<std::vector<Stamp>> agent_readers{1};
   std::unordered_map<Address, Knowledge> flags;
   uint32_t mbarriers = 0;
+  bool one_by_one = false;  // readers of shared memory: the kernel has barriers that are not the whole block's, which order some of them alone
   bool stop = false, progress = false;
   uint64_t turns = 0;  // of fibers; the watchdog looks whether it moves
 };
