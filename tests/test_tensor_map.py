@@ -41,7 +41,8 @@ def half(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("tensor", "box", "swizzle", "sentence"),
     [
-        (half(2, 2, 2, 2, 2, 8), (1, 1, 1, 1, 1, 8), 0, "it has 6 axes, a tensor map 1 to 5"),
+        (half(2, 2, 2, 2, 8), (1, 1, 1, 1, 8), 0, "it has 5 axes, a tensor map 2 to 4"),
+        (half(8), (8,), 0, "it has 1 axes, a tensor map 2 to 4"),
         (zeros(4, 8, dtype=torch.complex64), (4, 8), 0, "[4, 8] complex64: the copy engine has no such type"),
         (half(8, 8), (8,), 0, "the box [8] has 1 axes, the tensor 2"),
         (half(300, 8), (257, 8), 0, "the box [257, 8] has an axis that is not from 1 to 256"),

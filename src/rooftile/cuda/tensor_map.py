@@ -29,7 +29,7 @@ _L2_PROMOTION = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B: a line of 128 bytes is 
 class TensorMap(replay.Addressed):
     """`box` elements of `tensor` at a time, both given outermost first; a kernel's coordinates come innermost first.
 
-    tensor: 1 to 5 axes, the last contiguous; its address and its other strides are multiples of 16 bytes. box: 1 to 256 an axis, the last
+    tensor: 2 to 4 axes, as tensor_load has them, the last contiguous; its address and its other strides are multiples of 16 bytes. box: 1 to 256 an axis, the last
     a multiple of 16 bytes. swizzle: 0, 32, 64 or 128 bytes, and then the last axis of the box has exactly so many. ValueError where not.
     """
 
@@ -59,16 +59,16 @@ class TensorMap(replay.Addressed):
 
     def modelled(self, address: int) -> bytes:
         """As the simulator reads it (struct Map in simulator/runtime/async.h)."""
-        rank, five, four = len(self.box), lambda t: (*t, *[1] * 5)[:5], lambda t: (*t, *[0] * 4)[:4]
-        head = struct.pack("Q3I5I", address, rank, self.tensor.element_size(), self.swizzle, *five(self.size))
-        return (head + struct.pack("4Q5I", *four(self.strides), *five(self.box[::-1]))).ljust(BYTES, b"\0")
+        rank, four, three = len(self.box), lambda t: (*t, 1, 1)[:4], lambda t: (*t, 0, 0)[:3]
+        head = struct.pack("Q3I4I4x", address, rank, self.tensor.element_size(), self.swizzle, *four(self.size))
+        return (head + struct.pack("3Q4I", *three(self.strides), *four(self.box[::-1]))).ljust(BYTES, b"\0")
 
 
 def _check(tensor: Tensor, box: tuple[int, ...], swizzle: int, size: int) -> int:
     """ValueError for what the engine cannot take; the bytes of a box's line."""
     what = f"a tensor map of {list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
-    if not 1 <= tensor.dim() <= 5:
-        raise ValueError(f"{what}: it has {tensor.dim()} axes, a tensor map 1 to 5")
+    if not 2 <= tensor.dim() <= 4:
+        raise ValueError(f"{what}: it has {tensor.dim()} axes, a tensor map 2 to 4")
     if tensor.dtype not in _TYPES:
         raise ValueError(f"{what}: the copy engine has no such type")
     if len(box) != tensor.dim():
@@ -108,7 +108,7 @@ def _encoded(kind: int, address: int, size: tuple[int, ...], strides: tuple[int,
         rank,
         ctypes.c_void_p(address),
         (ctypes.c_uint64 * rank)(*size),
-        (ctypes.c_uint64 * max(1, rank - 1))(*strides),
+        (ctypes.c_uint64 * (rank - 1))(*strides),
         (ctypes.c_uint32 * rank)(*box),
         (ctypes.c_uint32 * rank)(*[1] * rank),
         0,  # no interleave
