@@ -74,6 +74,23 @@ __global__ void parity_never_turns(float* gOut, const float* gX) {
   }
 }
 
+// The phase that is waited for was over before the write; that the writer has arrived since says nothing.
+__global__ void phase_of_before(float* gOut, const float* gX) {
+  __shared__ float sX[64];
+  __shared__ MBarrier sBarrier;
+  make(&sBarrier, 64);
+  sX[threadIdx.x] = gX[threadIdx.x];
+  mbarrier_arrive(&sBarrier);
+  mbarrier_wait(&sBarrier, 0);
+  if (threadIdx.x == 63) {
+    sX[0] = 1.0f;
+    mbarrier_arrive(&sBarrier);
+  } else if (threadIdx.x < 32) {
+    mbarrier_wait(&sBarrier, 0);
+    gOut[threadIdx.x] = sX[0];  // race
+  }
+}
+
 __global__ void too_few_arrive(float* gOut) {
   __shared__ MBarrier sBarrier;
   make(&sBarrier, 33);
@@ -252,6 +269,37 @@ __global__ void source_written_too_early(float* gOut, const float* gX) {
   }
 }
 
+__global__ void waits_for_too_few_stores(float* gOut, const float* gX) {
+  __shared__ __align__(16) float sX[64];
+  sX[threadIdx.x] = gX[threadIdx.x];
+  fence_async();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    bulk_store(gOut, sX, 128);
+    bulk_commit();
+    bulk_store(gOut + 32, sX + 32, 128);
+    bulk_commit();
+    bulk_wait_read<1>();
+    sX[0] = 1.0f;
+    sX[32] = 1.0f;  // race
+    bulk_wait<0>();
+  }
+}
+
+// Shared memory has been read, but the result need not be there yet.
+__global__ void result_read_too_early(float* gOut, const float* gX) {
+  __shared__ __align__(16) float sX[64];
+  sX[threadIdx.x] = gX[threadIdx.x];
+  fence_async();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    bulk_store(gOut, sX, 256);
+    bulk_commit();
+    bulk_wait_read<0>();
+    sX[0] = gOut[1];  // race
+  }
+}
+
 __global__ void ends_before_its_store(float* gOut, const float* gX) {
   __shared__ __align__(16) float sX[64];
   sX[threadIdx.x] = gX[threadIdx.x];
@@ -294,6 +342,26 @@ __global__ void operand_written_too_early(float* gD, const __nv_bfloat16* gX) {
   wgmma<__nv_bfloat16, 64>(d, k_major<32>(sX), k_major<32>(sX), false);
   wgmma_commit();
   if (threadIdx.x == 5) sX[0] = gX[1];  // race
+  wgmma_wait<0>(d);
+  empty(gD, d);
+}
+
+__global__ void waits_for_too_few_products(float* gD, const __nv_bfloat16* gX) {
+  __shared__ __align__(256) __nv_bfloat16 sX[2][64 * 16];
+  float d[32];
+  fill(sX[0], gX);
+  fill(sX[1], gX);
+  fence_async();
+  __syncthreads();
+  wgmma_fence(d);
+  wgmma<__nv_bfloat16, 64>(d, k_major<32>(sX[0]), k_major<32>(sX[0]), false);
+  wgmma_commit();
+  wgmma<__nv_bfloat16, 64>(d, k_major<32>(sX[1]), k_major<32>(sX[1]));
+  wgmma_commit();
+  wgmma_wait<1>();
+  __syncthreads();
+  sX[0][threadIdx.x] = gX[1];
+  if (threadIdx.x == 0) sX[1][0] = gX[1];  // race
   wgmma_wait<0>(d);
   empty(gD, d);
 }
