@@ -240,6 +240,24 @@ __global__ void __launch_bounds__(128) product_stored(float* gD, const __nv_bflo
   write<64>(gD, d);
 }
 
+// Scores to weights, and what came before to the new maximum's scale.
+ROOFTILE_DEVICE void soften(float (&s)[32], float (&o)[32], float (&most)[2], float (&sum)[2], float scale) {
+  float before[2] = {most[0], most[1]}, shrink[2];
+#pragma unroll
+  for (int j = 0; j < 32; ++j) most[j / 2 % 2] = fmaxf(most[j / 2 % 2], s[j] *= scale);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    most[h] = fmaxf(most[h], __shfl_xor_sync(ALL_LANES, most[h], 1));
+    most[h] = fmaxf(most[h], __shfl_xor_sync(ALL_LANES, most[h], 2));
+    shrink[h] = __expf(before[h] - most[h]), sum[h] *= shrink[h];
+  }
+#pragma unroll
+  for (int j = 0; j < 32; ++j) {
+    s[j] = __expf(s[j] - most[j / 2 % 2]), sum[j / 2 % 2] += s[j];
+    o[j] *= shrink[j / 2 % 2];
+  }
+}
+
 // Attention of 64 queries over T keys, heads of 64, softmax online: the first product's D is the second's A, V is read along its rows.
 // The next keys are under way while these are used, and the second product while the next first one is computed and waited for.
 __global__ void __launch_bounds__(160) attend(float* gO, const __grid_constant__ TensorMap tQ, const __grid_constant__ TensorMap tK,
@@ -280,21 +298,8 @@ __global__ void __launch_bounds__(160) attend(float* gO, const __grid_constant__
     wgmma_wait<0>(s, o);
     consumer_release(sKeys, k);
     if (i > 0) consumer_release(sValues, Stage<2>{v.index ^ 1, 0});
-    float before[2] = {most[0], most[1]}, shrink[2];
-#pragma unroll
-    for (int j = 0; j < 32; ++j) most[j / 2 % 2] = fmaxf(most[j / 2 % 2], s[j] *= scale);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      most[h] = fmaxf(most[h], __shfl_xor_sync(ALL_LANES, most[h], 1));
-      most[h] = fmaxf(most[h], __shfl_xor_sync(ALL_LANES, most[h], 2));
-      shrink[h] = __expf(before[h] - most[h]), sum[h] *= shrink[h];
-    }
     unsigned p[4][4];
-#pragma unroll
-    for (int j = 0; j < 32; ++j) {
-      s[j] = __expf(s[j] - most[j / 2 % 2]), sum[j / 2 % 2] += s[j];
-      o[j] *= shrink[j / 2 % 2];
-    }
+    soften(s, o, most, sum, scale);
 #pragma unroll
     for (int j = 0; j < 4; ++j) wgmma_operand<__nv_bfloat16>(p[j], s, j);
     consumer_wait(sValues, v);
