@@ -299,6 +299,8 @@ MISSING_TERM = {
     "gemv_backward": _last_result_zero,
     "segment_sum_backward": _only(_first_row_of_each),
     "rmsnorm_backward": _first_result(_without_projection),
+    "log_softmax_backward": _only(lambda c: c["dout"].clone()),
+    "masked_softmax_backward": _only(lambda c: c["scale"] * c["out"] * c["dout"]),
     "rope_backward": lambda spec: lambda *args: packed(OPS["rope"].spec.reference(*args)),  # turned on, not back
     "add_rmsnorm_backward": _zeroed("dsum"),
     "cross_entropy_backward": _first_result(

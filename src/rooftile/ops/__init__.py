@@ -18,7 +18,7 @@ from rooftile.ops.rmsnorm.api import RMSNorm, add_rmsnorm, rmsnorm
 from rooftile.ops.rope.api import rope, rope_table
 from rooftile.ops.scan.api import scan
 from rooftile.ops.segment_sum.api import segment_sum
-from rooftile.ops.softmax.api import Softmax, softmax
+from rooftile.ops.softmax.api import LogSoftmax, Softmax, log_softmax, softmax
 from rooftile.ops.transpose.api import transpose
 from rooftile.ops.vector_add.api import vector_add
 
@@ -30,6 +30,7 @@ __all__ = [
     "Embedding",
     "LayerNorm",
     "Linear",
+    "LogSoftmax",
     "RMSNorm",
     "Softmax",
     "adamw",
@@ -49,6 +50,7 @@ __all__ = [
     "grad_norm",
     "layernorm",
     "linear",
+    "log_softmax",
     "quantize",
     "quantize_affine",
     "reduce_sum",
