@@ -266,7 +266,17 @@ def _overwriting(call):
     return dweight
 
 
+def _gate_without_slope(call, dgate):
+    """The gate's gradient as if the activation were a straight line."""
+    gate, up = (call["gate"], call["up"]) if call["up"] is not None else call["gate"].chunk(2, -1)
+    wrong = call["dout"] * up
+    return wrong if call["up"] is not None else torch.cat([wrong, dgate[..., gate.shape[-1] :]], -1)
+
+
 MISSING_TERM = {
+    "swiglu_backward": _first_result(_gate_without_slope),
+    "geglu_backward": _first_result(_gate_without_slope),
+    "reglu_backward": _first_result(_gate_without_slope),
     "softmax_backward": _only(lambda c: c["out"] * c["dout"]),
     "gelu_backward": _only(lambda c: c["dout"] * torch.sigmoid(1.702 * c["x"])),
     "layernorm_backward": _first_result(_without_level),

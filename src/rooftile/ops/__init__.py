@@ -9,6 +9,7 @@ from rooftile.ops.embedding.api import Embedding, embedding
 from rooftile.ops.gelu.api import GELU, gelu
 from rooftile.ops.gemm.api import Linear, gemm, linear
 from rooftile.ops.gemv.api import gemv
+from rooftile.ops.glu.api import geglu, reglu, swiglu
 from rooftile.ops.layernorm.api import LayerNorm, add_layernorm, layernorm
 from rooftile.ops.reduce_sum.api import reduce_sum
 from rooftile.ops.rmsnorm.api import RMSNorm, add_rmsnorm, rmsnorm
@@ -36,16 +37,19 @@ __all__ = [
     "cross_entropy",
     "dropout",
     "embedding",
+    "geglu",
     "gelu",
     "gemm",
     "gemv",
     "layernorm",
     "linear",
     "reduce_sum",
+    "reglu",
     "rmsnorm",
     "scan",
     "segment_sum",
     "softmax",
+    "swiglu",
     "transpose",
     "vector_add",
 ]

@@ -32,6 +32,22 @@ def _liger_softmax(x: Any) -> Any:
     return _module("liger_kernel.ops.softmax").LigerSoftmaxFunction.apply(x)
 
 
+def _liger_swiglu(gate: Any, up: Any) -> Any:
+    return _module("liger_kernel.ops.swiglu").LigerSiLUMulFunction.apply(*_two("Liger", gate, up))
+
+
+def _liger_geglu(gate: Any, up: Any, approximate: str) -> Any:
+    if approximate != "tanh":
+        raise NotImplementedError(f"Liger has GELU's tanh form alone, the case wants {approximate}")
+    return _module("liger_kernel.ops.geglu").LigerGELUMulFunction.apply(*_two("Liger", gate, up))
+
+
+def _two(library: str, gate: Any, up: Any) -> tuple[Any, Any]:
+    if up is None:
+        raise NotImplementedError(f"{library} takes gate and up as two tensors, the case has one of [..., {gate.shape[-1]}]")
+    return gate, up
+
+
 def _quack_softmax(x: Any) -> Any:
     return _module("quack.softmax").softmax(x)
 
@@ -59,6 +75,8 @@ LIBRARIES: dict[tuple[str, str], Function] = {
     ("liger", "layernorm"): _liger_layernorm,
     ("liger", "rmsnorm"): _liger_rmsnorm,
     ("liger", "softmax"): _liger_softmax,  # its cross entropy makes the gradient in the forward: no two figures to compare
+    ("liger", "swiglu"): _liger_swiglu,
+    ("liger", "geglu"): _liger_geglu,
     ("quack", "softmax"): _quack_softmax,
     ("quack", "rmsnorm"): _quack_rmsnorm,
     ("quack", "cross_entropy"): _quack_cross_entropy,
