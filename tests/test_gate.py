@@ -297,6 +297,7 @@ MISSING_TERM = {
     "embedding_backward": _only(_overwriting),
     "dropout_backward": _first_result(lambda c, d: d * (1 - c["p"])),
     "array_increment_backward": _only(lambda c: torch.zeros_like(c["dout"])),
+    "residual_add_backward": _only(lambda c: torch.zeros_like(c["dout"])),
     "vector_add_backward": _only(lambda c: packed([torch.zeros_like(c["dout"])] * len(OPS["vector_add_backward"].spec.returns))),
 }
 

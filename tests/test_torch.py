@@ -119,7 +119,7 @@ def wrong_calls(op: Op):
     spec, (_, call) = op.spec, next(iter(smoke(op)))
     one = {n: v for n, v in call.items() if isinstance(v, torch.Tensor)}
     lists = [n for n, a in spec.args.items() if a.many]
-    io = next((n for n in one if spec.args[n].dtype == "io"), None)
+    io = next((n for n in one if spec.args[n].dtype == "io"), None) or next((n for n in one if "io" in spec.args[n].dtype), None)
     if io is not None:
         yield {**call, io: call[io].to(torch.int16)}, f"{io} is int16, takes float32"
     if len(one) > 1:

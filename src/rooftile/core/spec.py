@@ -162,6 +162,9 @@ class OpSpec:
             return None
         known = {**self.args, **self.returns, **{f"d{n}": replace(a, make=normal) for n, a in self.returns.items()}}
         args = {n: known[n] for n in inspect.signature(b.reference).parameters if n in known}
+        for n, a in args.items():  # as an argument that the backward is not given
+            if a.dtype.startswith("=") and a.dtype[1:] not in args:
+                args[n] = replace(a, dtype=known[a.dtype[1:]].dtype)
         returns = {
             f"d{n}": replace(
                 self.args[n], dtype=b.dtypes.get(f"d{n}", f"={n}" if "|" in self.args[n].dtype and n in args else self.args[n].dtype)

@@ -12,6 +12,7 @@ from rooftile.ops.gemv.api import gemv
 from rooftile.ops.glu.api import geglu, reglu, swiglu
 from rooftile.ops.layernorm.api import LayerNorm, add_layernorm, layernorm
 from rooftile.ops.reduce_sum.api import reduce_sum
+from rooftile.ops.residual_add.api import residual_add
 from rooftile.ops.rmsnorm.api import RMSNorm, add_rmsnorm, rmsnorm
 from rooftile.ops.scan.api import scan
 from rooftile.ops.segment_sum.api import segment_sum
@@ -45,6 +46,7 @@ __all__ = [
     "linear",
     "reduce_sum",
     "reglu",
+    "residual_add",
     "rmsnorm",
     "scan",
     "segment_sum",

@@ -19,6 +19,17 @@ def together(*tensors: Tensor) -> tuple[int, int, list[Tensor], list[int]]:
     return made[0][1], made[0][2], [t for t, *_ in made], [stride for *_, stride in made]
 
 
+def no_rows(name: str, x: Tensor) -> str | None:
+    """Why x cannot be written in place as rows of neighbours, or None."""
+    if x.is_contiguous() or (x.dim() == 2 and x.stride(1) == 1):
+        return None
+    try:
+        x.view(-1, x.shape[-1])
+    except RuntimeError:
+        return f"{name} is {list(x.shape)} with strides {list(x.stride())}: it has no view as rows of neighbours to be overwritten in"
+    return None if x.stride(-1) == 1 else f"neighbours in a row of {name} are {x.stride(-1)} apart"
+
+
 def ragged(named: dict[str, Tensor]) -> str | None:
     """Why tensors of one shape cannot be read 16 bytes at a time, or None. As one row they need only begin well."""
     if all(t.is_contiguous() for t in named.values()):
