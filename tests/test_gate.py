@@ -298,6 +298,7 @@ MISSING_TERM = {
     "dropout_backward": _first_result(lambda c, d: d * (1 - c["p"])),
     "array_increment_backward": _only(lambda c: torch.zeros_like(c["dout"])),
     "residual_add_backward": _only(lambda c: torch.zeros_like(c["dout"])),
+    "bias_mask_scale_add_backward": _first_result(lambda c, d: c["dout"] * c["scale"]),  # the mask forgotten
     "vector_add_backward": _only(lambda c: packed([torch.zeros_like(c["dout"])] * len(OPS["vector_add_backward"].spec.returns))),
 }
 

@@ -3,6 +3,7 @@
 from rooftile.ops.adamw.api import AdamW, adamw
 from rooftile.ops.array_increment.api import array_increment
 from rooftile.ops.attention.api import attention
+from rooftile.ops.bias_mask_scale_add.api import bias_mask_scale_add
 from rooftile.ops.cross_entropy.api import CrossEntropyLoss, cross_entropy
 from rooftile.ops.dropout.api import Dropout, dropout
 from rooftile.ops.embedding.api import Embedding, embedding
@@ -35,6 +36,7 @@ __all__ = [
     "add_rmsnorm",
     "array_increment",
     "attention",
+    "bias_mask_scale_add",
     "cross_entropy",
     "dropout",
     "embedding",
