@@ -6,6 +6,7 @@ from rooftile.ops.attention.api import attention
 from rooftile.ops.bias_mask_scale_add.api import bias_mask_scale_add
 from rooftile.ops.cross_entropy.api import CrossEntropyLoss, cross_entropy
 from rooftile.ops.dropout.api import Dropout, dropout
+from rooftile.ops.dropout_add_norm.api import dropout_add_norm
 from rooftile.ops.embedding.api import Embedding, embedding
 from rooftile.ops.gelu.api import GELU, gelu
 from rooftile.ops.gemm.api import Linear, gemm, linear
@@ -39,6 +40,7 @@ __all__ = [
     "bias_mask_scale_add",
     "cross_entropy",
     "dropout",
+    "dropout_add_norm",
     "embedding",
     "geglu",
     "gelu",
