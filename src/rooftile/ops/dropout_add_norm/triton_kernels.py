@@ -21,7 +21,7 @@ from rooftile.ops._shared.triton_philox import kept
 MAX_ROW = 16384  # forward: 16 warps hold 32 float32 a lane
 MAX_ROW_BACKWARD = 8192  # dout, sum, dsum, weight and two accumulators
 TILE = 4096
-STRIP = 1024  # columns of a strip: 2 KiB of bf16 a row, and 8 columns a lane for 4 warps
+STRIP = 1024  # columns of a strip: 2 KiB of bf16 a row; of 2 rows 8 elements a lane for 8 warps, as the mask's words want registers too
 
 
 @triton.jit
@@ -270,11 +270,11 @@ def columns(dout, dsum, sum, weight, bias, mean, rstd, seed, p, norm):
     sums = sum.new_empty((2, m), dtype=torch.float32)
     launch(_row_sums, (m,), dout, sum, weight, mean, rstd, sums, m, n, stride_dout, stride_s, W=weight is not None, BLOCK_N=2048, num_warps=8)
     strips = cdiv(n, STRIP)
-    programs = max(1, min(cdiv(m, 4), resident(sum, 8) // strips))
+    programs = max(1, min(cdiv(m, 2), resident(sum, 4) // strips))
     partial = sum.new_empty((2 * programs, n), dtype=torch.float32)
     launch(_strips, (strips, programs), dout, dsum, sum, weight, mean, rstd, seed, sums, dx, dr, partial, m, n, stride_dout, stride_dsum, stride_s,
-           threshold(p), scale(p), LAYER=norm == "layer", W=weight is not None, B=bias is not None, ROWS=4, BLOCK_N=STRIP,
-           LANE=_lane(dout, n, STRIP), num_warps=4, enable_fp_fusion=n > 1)  # fmt: skip
+           threshold(p), scale(p), LAYER=norm == "layer", W=weight is not None, B=bias is not None, ROWS=2, BLOCK_N=STRIP,
+           LANE=_lane(dout, n, STRIP), num_warps=8, enable_fp_fusion=n > 1)  # fmt: skip
     return _reduced(made, partial, programs)
 
 
