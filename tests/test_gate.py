@@ -299,6 +299,7 @@ MISSING_TERM = {
     "array_increment_backward": _only(lambda c: torch.zeros_like(c["dout"])),
     "residual_add_backward": _only(lambda c: torch.zeros_like(c["dout"])),
     "bias_mask_scale_add_backward": _first_result(lambda c, d: c["dout"] * c["scale"]),  # the mask forgotten
+    "dropout_add_norm_backward": _zeroed("dsum"),
     "vector_add_backward": _only(lambda c: packed([torch.zeros_like(c["dout"])] * len(OPS["vector_add_backward"].spec.returns))),
 }
 

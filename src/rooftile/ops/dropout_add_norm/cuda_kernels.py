@@ -116,11 +116,6 @@ def _upto(most):
     return refuse
 
 
-def pick(call):
-    """2 vectors of each tensor a thread: with 64 registers 1024 threads a multiprocessor have 64 KB in flight; wider rows 4."""
-    return REGISTERS[0] if wider_than(_row(call), 2) is None else REGISTERS[1]
-
-
 def pick_backward(call):
     """As layernorm's: 32 sums of 16 columns are 96 registers and more, so 512 threads a multiprocessor, and of three tensors two rows wait or
     arrive: 96 KB at N = 2048 and more."""
@@ -130,6 +125,7 @@ def pick_backward(call):
     return {"vecs": 2, "threads": 256, "stages": 2, "per": max(1, 512 // max(64, size // 32))}
 
 
+# 2 vectors of each tensor a thread: 1024 threads of 64 registers a multiprocessor have 64 KB in flight, three times what latency asks for
 REGISTERS = ({"vecs": 2}, {"vecs": 4}, {"vecs": 1})
 WALKS = tuple(
     {"vecs": v, "threads": 256, "stages": s, "per": p}
@@ -138,7 +134,7 @@ WALKS = tuple(
 ELSEWHERE = Limits(spill_bytes_elsewhere=256)  # the bounds on threads are set for sm_90; other compilers want a few registers more
 
 FORWARD = (
-    Kernel("cuda.v2_rows", register_row, "the row in registers, 16 bytes an access", _upto(4), REGISTERS, pick, sources=(V2,), limits=ELSEWHERE),
+    Kernel("cuda.v2_rows", register_row, "the row in registers, 16 bytes an access", _upto(2), REGISTERS, sources=(V2,), limits=ELSEWHERE),
     Kernel("cuda.v1_naive", naive, "a block a row, sums halved in shared memory", _serial, sources=(V1,)),
 )
 BACKWARD = (

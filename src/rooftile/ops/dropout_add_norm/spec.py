@@ -59,6 +59,7 @@ SPEC = OpSpec(
         Case({"M": 9, "N": 129}, torch.float32, {**LAYER, "p": 1.0}, why="all dropped: the residual's norm, dx is zero"),
         Case({"M": 1031, "N": 257}, torch.float32, LAYER, why="every program of the persistent backward loops, the last one partly"),
         Case({"M": 3, "N": 8192}, torch.float32, LAYER, why="the longest row of the persistent backward, in its widest dtype"),
+        Case({"M": 3, "N": 16384}, torch.bfloat16, LAYER, why="the longest row that 1024 threads hold"),
         Case({"M": 3, "N": 20001}, torch.bfloat16, {**MASTER, "norm": "rms"}, why="a float32 stream longer than a row in registers"),
         Case({"M": 3, "N": 65536 + 1}, torch.bfloat16, LAYER, why="longer than a row in registers"),
         Case({"M": 2, "N": 262144}, torch.float32, LAYER, why="the longest row promised"),

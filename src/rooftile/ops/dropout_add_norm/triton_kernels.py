@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rooftile.core.kernel import Kernel
+from rooftile.core.kernel import Kernel, Limits
 from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2, resident, rows
 from rooftile.ops._shared.partials import add_rows
 from rooftile.ops._shared.philox import scale, threshold
@@ -245,7 +245,7 @@ def online(x, residual, weight, bias, seed, p, eps, norm, *, config):
 
 def dropout_add_norm_backward(dout, dsum, sum, weight, bias, mean, rstd, seed, p, norm, *, config):
     made = gradients(dout, sum, weight, bias)
-    dx, dr, dweight, dbias = made
+    dx, dr = made[:2]
     dout, m, n, stride_dout = rows(dout)
     dsum, _, _, stride_dsum = rows(dsum)
     sum, _, _, stride_s = rows(sum)
@@ -262,13 +262,15 @@ def dropout_add_norm_backward(dout, dsum, sum, weight, bias, mean, rstd, seed, p
 
 def columns(dout, dsum, sum, weight, bias, mean, rstd, seed, p, norm):
     made = gradients(dout, sum, weight, bias)
-    dx, dr, dweight, dbias = made
+    dx, dr = made[:2]
     dout, m, n, stride_dout = rows(dout)
     dsum, _, _, stride_dsum = rows(dsum)
     sum, _, _, stride_s = rows(sum)
     weight, mean, rstd = _dense(weight), mean.contiguous(), rstd.contiguous()
     sums = sum.new_empty((2, m), dtype=torch.float32)
-    launch(_row_sums, (m,), dout, sum, weight, mean, rstd, sums, m, n, stride_dout, stride_s, W=weight is not None, BLOCK_N=2048, num_warps=8)
+    launch(
+        _row_sums, (m,), dout, sum, weight, mean, rstd, sums, m, n, stride_dout, stride_s, W=weight is not None, BLOCK_N=2048, num_warps=8
+    )
     strips = cdiv(n, STRIP)
     programs = max(1, min(cdiv(m, 2), resident(sum, 4) // strips))
     partial = sum.new_empty((2 * programs, n), dtype=torch.float32)
@@ -339,5 +341,6 @@ FORWARD = (
 BACKWARD = (
     Kernel("triton", dropout_add_norm_backward, "persistent: weight and partial gradients in registers, the mask drawn again",
            _upto(MAX_ROW_BACKWARD), _PERSISTENT, pick_backward),
-    Kernel("triton.columns", columns, "row sums, then strips of columns: any length, two reads", _any),
+    Kernel("triton.columns", columns, "row sums, then strips of columns: any length, two reads", _any,
+           limits=Limits(spill_bytes_elsewhere=8)),  # sm_80 keeps to 128 registers, or 80, and parks two
 )  # fmt: skip

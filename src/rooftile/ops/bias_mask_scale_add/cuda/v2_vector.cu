@@ -1,5 +1,4 @@
-// adds: 16 bytes an access and as many elements' mask in one; ROWS rows asked for before the first is used, one bias for all of them;
-//       backward a block walks down its columns with their sums in registers, and dout is read once
+// adds: 16 bytes an access, ROWS rows asked for before the first is used, one bias for them; backward a block walks down its columns
 // costs: rows must begin at multiples of 16 bytes; backward a row of partial sums for each block of a strip
 // loses when: M is small: a thread has ROWS rows or none
 #include "rooftile/rows.cuh"

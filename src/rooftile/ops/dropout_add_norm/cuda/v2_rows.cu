@@ -1,6 +1,5 @@
-// adds: one read, 16 bytes an access: the row stays in registers, packed; two Philox calls a vector of 16-bit elements; backward a block takes
-//       row after row, the next one's copies in flight, with the parameters' gradients in registers
-// costs: rows must be whole vectors; forward up to 4 vectors a thread of 1024, backward 3 slots of 16 bytes a vector and a stage
+// adds: rows in registers, 16 bytes an access, all four words of a Philox call; backward row after row a block, the next one in flight
+// costs: rows must be whole vectors; forward 2 vectors each for 1024 threads at most, backward 3 slots of 16 bytes a vector and a stage
 // loses when: rows are wider than that, or the stream is of another type than x
 #include "rooftile/async.cuh"
 #include "rooftile/philox.cuh"
