@@ -99,3 +99,17 @@ def test_messages():
     with simulator.active("checks"):
         half = {"x": x.half(), "residual": x, "weight": None, "bias": None}
         assert "elements of 4 bytes and x of 2" in OPS["dropout_add_norm"].kernel("cuda.v2_rows").refuse(half)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", ["triton", "triton.online", "cuda.v1_naive", "cuda.v2_rows"])
+def test_the_mask_beyond_2_31_elements(kernel):
+    """The last row's counters have more than 29 bits, its elements more than 31; 18 GB."""
+    m, n, p, seed = 2**19 + 3, 4096, 0.5, torch.tensor(2**50 + 5, device="cuda")
+    x = torch.ones(m, n, dtype=torch.bfloat16, device="cuda")
+    k = OPS["dropout_add_norm"].kernel(kernel)
+    call = {"x": x, "residual": torch.zeros_like(x), "weight": None, "bias": None, "seed": seed, "p": p, "eps": 1e-5, "norm": "rms"}
+    total = k.bound(k.heuristic(call))(*call.values())[1]
+    first = (m - 1) * n
+    words = torch.stack(philox.philox(torch.arange(first // 4, (first + n) // 4, device="cuda"), seed), -1).reshape(-1)
+    assert torch.equal(total[-1] != 0, words >= philox.threshold(p))

@@ -96,3 +96,24 @@ def test_gelu_without_erf_keeps_the_digits_of_its_left_tail():
     relative = ((value - truth) / truth.abs().clamp_min(1e-30)).abs()
     assert relative[x.abs() < 5].max() < 1.5e-6 and relative.max() < 5e-6
     assert (slope - d).abs().max() < 1e-6
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", ["triton", "cuda.v1_naive", "cuda.v2_vector"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_more_than_2_31_elements(kernel, packed):
+    """A row's offset and an element's number beyond what 32 bits count; 26 GB."""
+    rows, columns = 2**16 + 1, 2**15 + 8
+    x = torch.empty(rows, 2 * columns, dtype=torch.bfloat16, device="cuda").fill_(0.5)
+    x[-1] = torch.randn(2 * columns, device="cuda")
+    halves = x.chunk(2, -1)
+    gate, up = (x, None) if packed else (halves[0].contiguous(), halves[1].contiguous())
+    op = OPS["swiglu"]
+    k, back = op.kernel(kernel), op.backward.kernel(kernel)
+    out = k.bound(k.heuristic({"gate": gate, "up": up}))(gate, up)
+    row = x[-1:].float().chunk(2, -1)
+    torch.testing.assert_close(out[-1:].float(), F.silu(row[0]) * row[1], rtol=1e-2, atol=1e-2)
+    assert torch.equal(out[:-1:1024, ::1024], torch.full_like(out[:-1:1024, ::1024], float(F.silu(torch.tensor(0.5)) * 0.5)))
+    dgate, dup = back.bound(back.heuristic({"dout": out, "gate": gate, "up": up}))(out, gate, up)
+    last = dgate[-1:, columns:] if packed else dup[-1:]
+    torch.testing.assert_close(last.float(), out[-1:].float() * F.silu(row[0]), rtol=2e-2, atol=2e-2)
