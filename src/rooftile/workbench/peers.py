@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from rooftile.core.spec import Case, OpSpec
 
@@ -85,15 +86,39 @@ LIBRARIES: dict[tuple[str, str], Function] = {
 }
 
 
+def _torch_dropout(x: Any, seed: Any, p: float) -> Any:
+    return F.dropout(x, p)
+
+
+def _torch_dropout_add_norm(x: Any, residual: Any, weight: Any, bias: Any, seed: Any, p: float, eps: float, norm: str) -> Any:
+    total = F.dropout(x, p) + residual
+    same = weight is None or weight.dtype == total.dtype
+    row = total if same else total.float()  # CUDA's layer_norm refuses mixed dtypes
+    if norm == "layer":
+        return F.layer_norm(row, row.shape[-1:], weight, bias, eps).to(x.dtype), total
+    out = F.rms_norm(row, row.shape[-1:], weight, eps)
+    return (out if bias is None else out + bias).to(x.dtype), total
+
+
+# PyTorch's way to what draws random numbers: it draws others, so it is timed and nobody is held to its result.
+DRAWING: dict[str, Function] = {"dropout": _torch_dropout, "dropout_add_norm": _torch_dropout_add_norm}
+
+
 def function(name: str, spec: OpSpec) -> Function | None:
     """How this peer computes the operator, or None where it does not have it. `spec` is a forward's."""
-    if name == "torch" or spec.peer is None:
-        return spec.peer
+    plain = spec.peer or DRAWING.get(spec.name)
+    if name == "torch" or plain is None:
+        return plain
     if name == "compile":
         torch._dynamo.reset()
         torch._functorch.config.donated_buffer = False  # the graph is walked more than once
-        return torch.compile(spec.peer, dynamic=False)
+        return torch.compile(plain, dynamic=False)
     return LIBRARIES.get((name, spec.name))
+
+
+def own_run(spec: OpSpec, case: Case, call: dict[str, Any], where: torch.device) -> Run | None:
+    """PyTorch's own on the same inputs, whose result everyone timed is held to; None where there is none to be held to."""
+    return None if (spec.forward or spec).peer is None else peer_run("torch", spec, case, call, where)
 
 
 def peer_run(name: str, spec: OpSpec, case: Case, call: dict[str, Any], where: torch.device) -> Run | None:
