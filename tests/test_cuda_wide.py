@@ -25,6 +25,13 @@ KERNELS = [  # rung, instance, loads and stores of less than 16 bytes that it ma
     ("bias_mask_scale_add/cuda/v2_vector.cu", "backward<__half, 4>", 4),
     ("dropout_add_norm/cuda/v2_rows.cu", "forward<__half, __half, __half, true, true, true, 2, 256>", 3),  # the seed, a row's two results
     ("dropout_add_norm/cuda/v2_rows.cu", "backward<__half, __half, true, true, true, 256, 2, 256, 2>", 3),
+    ("embedding/cuda/v1_warp_row.cu", "gather<__nv_bfloat16, 8, 3, 2>", 2),  # the indices of two rows
+    (
+        "embedding/cuda/v2_balanced.cu",
+        "sums<__nv_bfloat16, int, int, 8, 3, 4>",
+        7,
+    ),  # count, key, token and borders; borders of rows to clear
+    ("segment_sum/cuda/v3_balanced.cu", "spread<float, long long, 4, 32>", 7),  # offsets
 ]
 
 

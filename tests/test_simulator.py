@@ -60,6 +60,7 @@ BUGS = {
     "counts_for_ever": ((1,), (64,), lambda: [counts(64)]),
     "read_before_wait": ((1,), (32,), lambda: [zeros(32), floats(64)]),
     "syncwarp_forgotten": ((1,), (64,), lambda: [zeros(64), floats(64)]),
+    "narrow_by_value": ((1,), (64,), lambda: [zeros(64), floats(64, dtype=torch.bfloat16)]),
 }
 
 
@@ -129,6 +130,7 @@ FINE = {
     "half_pairs": ((2,), (64,), pair_arguments),
     "transpose<1, false>": ((2, 2), (32, 32), lambda: ([zeros(64, 64), floats(64, 64), 64], floats(64, 64).T)),
     "strided": ((1,), (32,), lambda: ([zeros(32), floats(96), 3], floats(96)[::3])),
+    "narrow": ((1,), (32,), lambda: ([zeros(32), floats(32, dtype=torch.bfloat16)], floats(32, dtype=torch.bfloat16).float())),
     "vectors": ((1,), (32,), lambda: ([zeros(128), floats(128)], floats(128).view(16, 2, 4).flip(1).reshape(-1))),
 }
 
@@ -178,6 +180,11 @@ def test_sectors(stride, sectors):
     ((line, _),) = marked(CORRECT, "strided")
     (load,) = [a for a in report.accesses if a.line == line and a.space == "global" and not a.store]
     assert load.per_request == sectors
+
+
+def test_sectors_of_narrow_numbers_given_to_a_function():
+    report = run(CORRECT, "narrow", (1,), (32,), [zeros(32), floats(32, dtype=torch.bfloat16)])
+    assert {(a.store, a.bytes, a.per_request) for a in report.accesses} == {(False, 2, 2), (True, 4, 4)}
 
 
 def test_sixteen_bytes_go_a_quarter_warp_at_a_time():

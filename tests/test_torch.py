@@ -122,11 +122,13 @@ def wrong_calls(op: Op):
     lists = [n for n, a in spec.args.items() if a.many]
     io = next((n for n in one if spec.args[n].dtype == "io"), None) or next((n for n in one if "io" in spec.args[n].dtype), None)
     if io is not None:
-        yield {**call, io: call[io].to(torch.int16)}, f"{io} is int16, takes float32"
+        yield {**call, io: call[io].to(torch.int16)}, f"{io} is int16, takes {str(spec.dtypes[0]).removeprefix('torch.')}"
     if len(one) > 1:
         last = list(one)[-1]
         yield {**call, last: call[last].to("meta")}, f"device is meta in {last}, but cpu in"
-    for n in lists[1:]:
+    for n in lists[:1]:
+        yield {**call, n: [t.to(torch.int16) for t in call[n]]}, f"{n} is int16, takes {str(spec.dtypes[0]).removeprefix('torch.')}"
+    for n in [n for n in lists[1:] if call[n]]:
         yield {**call, n: call[n][:-1]}, f"the number of tensors P is {len(call[n]) - 1} in {n}, but {len(call[n])} in"
     seen: dict[str, str] = {}
     for n in one:

@@ -181,6 +181,11 @@ __global__ void strided(float* gOut, const float* gX, int stride) {
       gX[threadIdx.x * stride];  // sectors
 }
 
+__device__ float opened(__nv_bfloat16 x) { return static_cast<float>(x); }
+__global__ void narrow(float* gOut, const __nv_bfloat16* gX) {
+  gOut[threadIdx.x] = opened(gX[threadIdx.x]);
+}
+
 __global__ void vectors(float4* gOut, const float4* gX) {
   __shared__ float4 sX[32];
   sX[threadIdx.x] = gX[threadIdx.x];

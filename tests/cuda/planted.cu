@@ -167,3 +167,9 @@ __global__ void syncwarp_forgotten(float* gOut, const float* gX) {
   sX[threadIdx.x] = gX[threadIdx.x];
   gOut[threadIdx.x] = sX[threadIdx.x ^ 1];  // race
 }
+
+// g++ announces no read of a struct that goes straight into a call; the function must be inlined for the read to be seen.
+__device__ float doubled(__nv_bfloat16 x) { return 2 * static_cast<float>(x); }
+__global__ void narrow_by_value(float* gOut, const __nv_bfloat16* gX) {
+  gOut[threadIdx.x] = doubled(gX[threadIdx.x + 1]);  // out_of_bounds
+}

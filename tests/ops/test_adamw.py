@@ -88,3 +88,116 @@ def test_wrong_lists():
         rooftile.adamw(call["params"], call["grads"][:2], call["exp_avgs"], call["exp_avg_sqs"], call["hyper"])
     with pytest.raises(ValueError, match=r"hyper is \[2, 4\], needs \[3, 4\]"):
         rooftile.adamw(call["params"], call["grads"], call["exp_avgs"], call["exp_avg_sqs"], call["hyper"][:2])
+
+
+def test_clipping_beside_pytorch():
+    one, two = models()
+    ours, theirs = rooftile.AdamW(groups(one), lr=1e-2, max_norm=0.1), torch.optim.AdamW(groups(two), lr=1e-2)
+    for i in range(10):
+        for model in (one, two):
+            torch.manual_seed(i)
+            model(torch.randn(4, 7)).square().sum().backward()
+        before = [p.grad.clone() for p in one.parameters()]
+        ours.step()
+        norm = torch.nn.utils.clip_grad_norm_(two.parameters(), 0.1)
+        theirs.step()
+        torch.testing.assert_close(ours.grad_norm, norm)
+        assert norm > 0.1 and all(torch.equal(p.grad, g) for p, g in zip(one.parameters(), before)), "gradients are not written"
+        ours.zero_grad()
+        theirs.zero_grad()
+    close(one, two)
+
+
+def test_masters_follow_a_float32_model():
+    one, two = models()
+    one = one.bfloat16()
+    two.load_state_dict({n: p.float() for n, p in one.state_dict().items()})
+    ours, theirs = rooftile.AdamW(one.parameters(), lr=1e-3, master=True), torch.optim.AdamW(two.parameters(), lr=1e-3)
+    for i in range(20):
+        torch.manual_seed(i)
+        for p, q in zip(one.parameters(), two.parameters()):
+            p.grad = torch.randn(p.shape).bfloat16()
+            q.grad = p.grad.float()
+        ours.step()
+        theirs.step()
+    for p, q in zip(one.parameters(), two.parameters()):
+        torch.testing.assert_close(ours.state[p]["master"], q.detach(), rtol=1e-5, atol=1e-6)
+        assert torch.equal(p, ours.state[p]["master"].bfloat16()) and ours.state[p]["exp_avg"].dtype == torch.float32
+
+
+def test_a_resumed_optimizer_keeps_its_masters_and_moments():
+    one, _ = models(torch.bfloat16)
+    ours = rooftile.AdamW(one.parameters(), lr=1e-3, master=True)
+    for p in one.parameters():
+        p.grad = torch.ones_like(p)
+    ours.step()
+    again = rooftile.AdamW(one.parameters(), lr=1e-3, master=True)
+    again.load_state_dict(ours.state_dict())
+    for p in one.parameters():
+        for name in ("master", "exp_avg", "exp_avg_sq"):
+            assert torch.equal(again.state[p][name], ours.state[p][name]) and again.state[p][name].dtype == torch.float32
+    plain = torch.optim.AdamW(one.parameters(), lr=1e-3)
+    for p in one.parameters():
+        p.grad = torch.ones_like(p)
+    plain.step()
+    again = rooftile.AdamW(one.parameters(), lr=1e-3, master=True)
+    again.load_state_dict(plain.state_dict())
+    again.step()  # masters that were not saved begin as the parameters are
+
+
+def test_stochastic_rounding_keeps_what_is_below_half_a_step():
+    torch.manual_seed(0)
+    rounded, random = (torch.nn.Parameter(torch.ones(4096, dtype=torch.bfloat16)) for _ in range(2))
+    for p, stochastic in ((rounded, False), (random, True)):
+        optimizer = rooftile.AdamW([p], lr=1e-4, weight_decay=0.0, stochastic=stochastic)
+        for _ in range(20):
+            p.grad = torch.ones_like(p)
+            optimizer.step()
+    assert bool((rounded == 1).all())  # each update is a fortieth of a step
+    mean = float(random.detach().float().mean())
+    steps_taken = ((random.detach().float() - 1) / 2**-8).unique()
+    assert abs(mean - (1 - 20e-4)) < 5 * 2**-8 / 4096**0.5 and bool((steps_taken == steps_taken.round()).all())
+
+
+def test_every_parameter_has_random_bits_of_its_own():
+    torch.manual_seed(0)
+    twins = [torch.nn.Parameter(torch.ones(1000, dtype=torch.bfloat16)) for _ in range(2)]
+    optimizer = rooftile.AdamW(twins, lr=1e-3, stochastic=True)
+    for p in twins:
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    a, b = ((p.detach().float() != 1).double() for p in twins)
+    assert 0.2 < float(a.mean()) < 0.3 and abs(float(torch.corrcoef(torch.stack((a, b)))[0, 1])) < 0.16
+
+
+@pytest.mark.parametrize(
+    "wrong, words",
+    [
+        ({"max_norm": 0.0}, "max_norm is 0.0, must be above 0"),
+        ({"master": True, "stochastic": True}, "master and stochastic"),
+        ({"state_dtype": torch.float16}, "state_dtype is torch.float16"),
+    ],
+)
+def test_wrong_kinds(wrong, words):
+    with pytest.raises(ValueError, match=words):
+        rooftile.AdamW([torch.nn.Parameter(torch.ones(1))], **wrong)
+
+
+def test_wrong_kinds_of_lists():
+    call = SPEC.draw(next(c for c in SPEC.cases if c.dtype == torch.bfloat16))
+    call["masters"] = [t.float() for t in call["params"]]
+    call["seed"] = torch.tensor(1)
+    with pytest.raises(ValueError, match="masters and a seed are both given"):
+        rooftile.adamw(
+            *(call[n] for n in ("params", "grads", "exp_avgs", "exp_avg_sqs", "hyper")), masters=call["masters"], seed=call["seed"]
+        )
+    with pytest.raises(ValueError, match=r"grads are torch.bfloat16 and torch.float32"):
+        rooftile.adamw(
+            call["params"],
+            [call["grads"][0], *(g.float() for g in call["grads"][1:])],
+            call["exp_avgs"],
+            call["exp_avg_sqs"],
+            call["hyper"],
+        )
+    with pytest.raises(ValueError, match="grads has 0 tensors, needs 1 at least"):
+        rooftile.grad_norm([])

@@ -99,3 +99,25 @@ def test_messages_have_both_numbers():
         CrossEntropyLoss(weight=torch.ones(5))
     with pytest.raises(ValueError, match="class probabilities are not supported"):
         CrossEntropyLoss()(x, torch.full((2, 5), 0.2))
+
+
+def test_soft_cap_and_z_loss_are_their_formulas():
+    logits, target = torch.randn(5, 40, dtype=torch.float64).mul(20).float(), torch.tensor([0, 3, -100, 39, 7])
+    for cap, z in ((0.0, 0.5), (8.0, 0.0), (8.0, 0.5)):
+        x = logits.clone().requires_grad_()
+        y = logits.double().requires_grad_()
+        capped = cap * torch.tanh(y / cap) if cap else y
+        rows = torch.nn.functional.cross_entropy(capped, target, reduction="none") + torch.where(
+            target >= 0, z * capped.logsumexp(1) ** 2, 0
+        )
+        want = rows.sum() / 4
+        loss = cross_entropy(x, target, z_loss=z, softcap=cap)
+        torch.testing.assert_close(loss.double(), want, rtol=1e-5, atol=1e-6)
+        (dx,), (dy,) = torch.autograd.grad(loss, x), torch.autograd.grad(want, y)
+        torch.testing.assert_close(dx.double(), dy, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["z_loss", "softcap"])
+def test_below_zero_is_refused(name):
+    with pytest.raises(ValueError, match=f"{name} is -1.0, it must be 0"):
+        cross_entropy(torch.zeros(1, 2), torch.tensor([0]), **{name: -1.0})

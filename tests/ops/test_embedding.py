@@ -3,7 +3,10 @@
 import pytest
 import torch
 
+from rooftile.core.kernel import OPS
+from rooftile.cuda import simulator
 from rooftile.ops import Embedding, embedding
+from rooftile.workbench.check import poisoned
 
 
 def test_one_token_for_all_sums_every_gradient():
@@ -42,6 +45,66 @@ def test_messages_have_both_numbers():
         embedding(torch.tensor([0], dtype=torch.int32), w)
     with pytest.raises(ValueError, match=r"max_norm=1\.0 is not supported"):
         Embedding(4, 2, max_norm=1.0)
+
+
+BACKWARD = OPS["embedding_backward"]
+RUNGS = [(k, c) for k in BACKWARD.kernels if k.name.startswith("cuda.") for c in k.configs or ({},)]
+TOKENS = {  # which of V rows M tokens ask for
+    "a few each": lambda m, v: torch.randint(0, v, (m,)),
+    "one for all": lambda m, v: torch.full((m,), v // 2),
+    "the first and the last": lambda m, v: torch.randint(0, 2, (m,)) * (v - 1),
+    "frequent and rare": lambda m, v: (torch.rand(m) ** 6 * v).long().clamp(0, v - 1),
+    "some outside": lambda m, v: torch.randint(-2, v + 2, (m,)).where(torch.arange(m) % 9 > 0, 2**40),
+}
+
+
+@pytest.mark.parametrize("tokens", TOKENS.values(), ids=list(TOKENS))
+@pytest.mark.parametrize("kernel, config", RUNGS, ids=lambda x: getattr(x, "name", None) or "_".join(map(str, x.values())))
+def test_every_rung_and_config_adds_up_all_segments(kernel, config, tokens):
+    """Segments in one span, over the border of two and over more than 32; rows that nobody asks for, also all of them but two in a row; ranges
+    of rows for which the sort keeps more counters than a block has threads."""
+    torch.manual_seed(0)
+    for m, v, n in ((700, 301, 24), (2100, 3, 20), (90, 1201, 8), (333, 5, 9), (5000, 2, 4)):
+        indices, weight, dout = tokens(m, v), torch.zeros(v, n), torch.randint(-4, 5, (m, n)).float()
+        for padding in (-1, 1):
+            want = BACKWARD.spec.reference(dout, indices, weight, padding)
+            with simulator.active(), poisoned():
+                assert torch.equal(kernel.bound(config)(dout, indices, weight, padding), want)
+
+
+@pytest.mark.parametrize("kernel", [k for k in BACKWARD.kernels if k.name.startswith("cuda.")], ids=lambda k: k.name)
+def test_nothing_races_where_two_tokens_are_frequent(kernel):
+    """Both have more than 32 spans, which a block adds together, one after the other."""
+    indices = torch.cat([torch.full((700,), 2), torch.full((700,), 5), torch.randint(0, 9, (100,))])
+    dout = torch.ones(1500, 8)
+    with simulator.active("all"):
+        got = kernel.bound(kernel.heuristic({}))(dout, indices, torch.zeros(9, 8), -1)
+    assert torch.equal(got, indices.bincount(minlength=9).float()[:, None].expand(9, 8))
+
+
+def test_a_sort_by_ranges_says_where_it_ends():
+    ranges = BACKWARD.kernel("cuda.v3_ranges")
+    call = {
+        "dout": torch.empty(2**20, 1, device="meta"),
+        "indices": torch.empty(2**20, dtype=torch.int64, device="meta"),
+        "weight": torch.empty(9, 1),
+    }
+    assert "there are 1048576 indices, and a block of its sort keeps track of 393216 at most" in ranges.refuse(call)
+    few = {**call, "indices": torch.empty(2**17, dtype=torch.int64, device="meta"), "weight": torch.empty(2**20, 1, device="meta")}
+    assert "would read 859832320 bytes of indices, more than the 134217728" in ranges.declines(few)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", [k for k in BACKWARD.kernels if k.name.startswith("cuda.")], ids=lambda k: k.name)
+@pytest.mark.parametrize("v", [1, 256, 50304, 128256])
+def test_rungs_agree_with_the_reference_on_a_gpu(kernel, v):
+    """Small integers, so that every order of additions gives the same; all multiprocessors have ranges, and half of the tokens are one row's."""
+    indices = torch.randint(0, v, (32768,), device="cuda")
+    indices[::2] = v // 2
+    dout, weight = torch.randint(-1, 2, (32768, 136), device="cuda").float(), torch.empty(v, 136, device="cuda")
+    want = torch.zeros(v, 136, device="cuda").index_add_(0, indices, dout)
+    for config in kernel.configs or ({},):
+        assert torch.equal(kernel.bound(config)(dout, indices, weight, -1), want), config
 
 
 @pytest.mark.gpu

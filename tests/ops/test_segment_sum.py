@@ -67,6 +67,78 @@ def test_balanced_chunks(columns, config):
         assert torch.equal(BALANCED.run(x.bfloat16(), offsets.int(), config=config), want.bfloat16())
 
 
+NUMBERS, NUMBERS_BACKWARD = OPS["segment_sum"].kernel("cuda.v4_numbers"), OPS["segment_sum_backward"].kernel("cuda.v4_numbers")
+TILES = {  # offsets into M numbers
+    "one": lambda m: torch.tensor([0, m]),
+    "a few numbers each": lambda m: torch.cat([torch.zeros(1).long(), (torch.rand(m) < 0.5).nonzero()[:, 0], torch.tensor([m] * 3)]),
+    "hundreds are empty": lambda m: (
+        torch.tensor([3] * 200 + [m // 2 + 3] * 300 + [m // 2 + 4] * 5 + [m - 1] * 150).clamp(max=m).sort().values
+    ),
+    "as long as tiles": lambda m: torch.arange(0, m + 1, 2048),
+    "few numbers have one": lambda m: torch.tensor([m // 3, m // 3 + 1, m // 2 + 1]).clamp(max=m),
+    "of any length": lambda m: torch.randint(0, m + 1, (m // 50 + 2,)).sort().values,
+}
+
+
+@pytest.mark.parametrize("offsets", TILES.values(), ids=list(TILES))
+@pytest.mark.parametrize("config", NUMBERS.configs, ids=lambda c: f"{c['each']}x{c['per_sm']}")
+def test_rows_of_one_number(config, offsets):
+    """Stretches of one and of several tiles; segments over all of them, over their borders, and more in a tile than are looked at in a turn."""
+    torch.manual_seed(0)
+    for m, dtype in ((1, torch.float32), (4096, torch.bfloat16), (12289, torch.float32), (40000, torch.float32)):
+        cut = offsets(m)
+        x, dout = torch.randint(-2, 3, (m, 1)).to(dtype), torch.randint(-9, 9, (cut.numel() - 1, 1)).to(dtype)
+        want = OPS["segment_sum"].spec.reference(x.float(), cut).to(dtype)
+        back = OPS["segment_sum_backward"].spec.reference(dout, x, cut)
+        with simulator.active(), poisoned():
+            assert torch.equal(NUMBERS.run(x, cut.int(), config=config), want)
+            assert torch.equal(NUMBERS_BACKWARD.run(dout, x, cut, config=config), back)
+
+
+def test_of_no_numbers_all_sums_are_zero():
+    with simulator.active(), poisoned():
+        assert torch.equal(NUMBERS.run(torch.empty(0, 1), torch.zeros(6).int(), config=NUMBERS.configs[0]), torch.zeros(5, 1))
+
+
+def test_a_nan_stays_in_its_segment():
+    x, cut = torch.ones(9000, 1), torch.tensor([0, 10, 5000, 8999, 9000])
+    x[20] = torch.nan
+    with simulator.active():
+        out = NUMBERS.run(x, cut, config=NUMBERS.configs[0])
+    assert out[1].isnan() and torch.equal(out[[0, 2, 3]], torch.tensor([[10.0], [3999.0], [1.0]]))
+
+
+def test_what_rows_of_one_number_are_not():
+    call = {"x": torch.empty(8, 3), "offsets": torch.tensor([0, 8])}
+    assert NUMBERS.refuse(call) == "rows of x have 3 numbers, it takes rows of 1"
+    assert NUMBERS_BACKWARD.refuse({"dout": torch.empty(1, 3), **call}) == "rows of x have 3 numbers, it takes rows of 1"
+    assert "x begins 4 bytes past a multiple of 16" in str(NUMBERS.refuse({**call, "x": torch.empty(9)[1:].view(8, 1)}))
+
+
+SPREAD = [(k, c) for k in OPS["segment_sum_backward"].kernels if k.name in ("cuda.v2_warp", "cuda.v3_balanced") for c in k.configs or ({},)]
+
+
+@pytest.mark.parametrize("columns", SHAPES.values(), ids=list(SHAPES))
+@pytest.mark.parametrize("kernel, config", SPREAD, ids=lambda x: getattr(x, "name", None) or str(*x.values()))
+def test_gradients_reach_every_row(kernel, config, columns):
+    lengths = [603, 0, 40, 3, 16, 5, 13, *[0] * 30, 7, 130, 0]
+    offsets = torch.tensor([5, *lengths]).cumsum(0)
+    x, dout = torch.empty(5 + sum(lengths) + 7, *columns), torch.randn(len(lengths), *columns)
+    want = OPS["segment_sum_backward"].spec.reference(dout, x, offsets)
+    with simulator.active(), poisoned():
+        assert torch.equal(kernel.bound(config)(dout, x, offsets), want)
+        assert torch.equal(kernel.bound(config)(dout.half(), x.half(), offsets.int()), want.half())
+
+
+def test_nothing_races_in_a_tile():
+    cut = torch.tensor([0, 3, 3, 2100, 2101, 9000])
+    config = {"each": 8, "per_sm": 1}  # several tiles a block
+    with simulator.active("all"):
+        out = NUMBERS.run(torch.ones(9000, 1), cut, config=config)
+        dx = NUMBERS_BACKWARD.run(torch.arange(1.0, 6)[:, None], torch.empty(9000, 1), cut, config=config)
+    assert torch.equal(out[:, 0], cut.diff().float()) and torch.equal(dx[:, 0], torch.arange(1.0, 6).repeat_interleave(cut.diff()))
+
+
 def test_nothing_races_where_a_block_adds_a_long_segment():
     with simulator.active("all"):
         out = BALANCED.run(torch.ones(1500, 8), torch.tensor([0, 1400, 1500]), config=BALANCED.configs[0])

@@ -10,7 +10,15 @@ import torch
 from torch import Tensor
 
 Call = Mapping[str, Any]  # the operator's arguments by name, in the order of its signature
-FIXED = {"f32": torch.float32, "i32|i64": torch.int64, "i64": torch.int64, "i32": torch.int32, "u8": torch.uint8, "bool": torch.bool}
+FIXED = {
+    "f32": torch.float32,
+    "i32|i64": torch.int64,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "u8": torch.uint8,
+    "i8": torch.int8,
+    "bool": torch.bool,
+}
 
 
 class Declared(Protocol):
@@ -43,7 +51,7 @@ class Binding:
     def letters(self, args: Mapping[str, Declared], call: Call) -> dict[str, Any]:
         for name, arg in args.items():
             value = call[name]
-            if value is None and arg.optional:
+            if arg.optional and (value is None or (arg.many and not len(value))):  # a schema knows no optional list: one of none is empty
                 continue
             for i, t in enumerate(value if arg.many else [value]):
                 if not isinstance(t, Tensor):

@@ -27,6 +27,15 @@ _FACTORIES = {
 }
 
 
+class Addressed:
+    """An argument of a launch that holds the address of `tensor` in some form: `at(address)` is that form for another call's."""
+
+    tensor: Tensor
+
+    def at(self, address: int) -> Any:
+        raise NotImplementedError
+
+
 def recorder() -> Recorder | None:
     """Who records this thread's launches, if anyone does."""
     if not torch._C._len_torch_dispatch_stack():
@@ -100,6 +109,8 @@ class Recorder(TorchDispatchMode):
     def _argument(self, value: Any) -> str:
         if value is STREAM:
             return "s"
+        if isinstance(value, Addressed):
+            return f"{self._constant(value.at)}({self._argument(value.tensor)})"
         if isinstance(value, Tensor):
             if id(value) not in self._roots:  # it may hold what depends on this call's pointers
                 self.why = self.why or "the launcher keeps a tensor of its own"

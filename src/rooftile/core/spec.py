@@ -44,7 +44,8 @@ def index(letter: str) -> Make:
 
 @dataclass(frozen=True)
 class Arg:
-    """One tensor of the signature. dtype: io (the case's), f32, i64, ..., io|f32 or i32|i64 (either), =x (that of the argument x)."""
+    """One tensor of the signature. dtype: io (the case's), f32, i64, ..., io|f32 or i32|i64 (either), =x (that of the argument x),
+    @to (the one that the parameter `to` names)."""
 
     dims: str = "..."
     dtype: str = "io"
@@ -61,6 +62,8 @@ class Arg:
         if self.dtype.startswith("="):
             like = (call or {}).get(self.dtype[1:])
             return io if like is None else like.dtype
+        if self.dtype.startswith("@"):
+            return getattr(torch, (call or {})[self.dtype[1:]])
         return io if self.dtype.startswith("io") else FIXED[self.dtype]
 
 
@@ -137,6 +140,7 @@ class OpSpec:
     dtypes: tuple[torch.dtype, ...] = FLOATS
     families: tuple[str, ...] = ("scaled_rows", "large", "all_equal", "nan")  # input families beside the normal one
     linear: bool = False  # small integers must come out bit-exact
+    exact: bool = False  # the reference says every rounding: its result in the working dtype is the truth, to the last bit
     autocast: bool = False  # under autocast, floating tensors are cast to its dtype first
     draw_with: Callable[[dict[str, Any], Case, torch.Generator], dict[str, Any]] | None = None  # inputs that depend on each other
     moved: Callable[[Call, Sequence[Tensor]], int] | None = None
@@ -198,7 +202,7 @@ class OpSpec:
         if not self.returns:
             return None
         dims, io = self.bind(call), self.io(call)
-        like = next(v for n, v in call.items() if isinstance(v, Tensor))
+        like = next(t for v in call.values() for t in (v if isinstance(v, (list, tuple)) else [v]) if isinstance(t, Tensor))
         out = tuple(
             like.new_empty(0, dtype=r.torch_dtype(io, call)) if r.optional and call.get(n.removeprefix("d")) is None
             else like.new_empty(r.shape(dims), dtype=r.torch_dtype(io, call))

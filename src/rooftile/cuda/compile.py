@@ -24,7 +24,7 @@ from typing import Any
 from rooftile.core.record import cache_folder
 from rooftile.cuda.source import INCLUDE, Source
 
-FORMAT = 1  # of a cache entry
+FORMAT = 2  # of a cache entry
 OLDEST = 80
 STANDARD = "c++17"
 
@@ -44,6 +44,7 @@ class Compiled:
     registers: int  # a thread
     spill_bytes: int  # a thread, what it parks in memory for want of registers
     shared_bytes: int  # a block, static
+    loss: str = ""  # what the assembler could not do as asked: wgmma it runs one after the other, setmaxnreg it ignores
     cached: bool = False  # it was read from the disk
 
 
@@ -161,7 +162,8 @@ def _compile(source: Source, instance: str, arch: str, toolchain: _Toolchain) ->
         raise CompileError(_explain(source, instance, arch, str(error))) from None
     symbol = code.symbol_mapping[instance]
     name = symbol.decode() if isinstance(symbol, bytes) else str(symbol)
-    return Compiled(bytes(code.code), name, *_used(log.getvalue(), name))
+    said = log.getvalue().replace("\r", "")
+    return Compiled(bytes(code.code), name, *_used(said, name), loss=_loss(said, name))
 
 
 def _options() -> dict[str, Any]:
@@ -175,12 +177,21 @@ def _used(log: str, symbol: str) -> tuple[int, int, int]:
     """(registers, bytes spilled, bytes of static shared memory) out of what the assembler says of `symbol`."""
     said = re.search(
         rf"Function properties for {re.escape(symbol)}\n.*?(\d+) bytes spill stores, (\d+) bytes spill loads\n.*?Used (\d+) registers([^\n]*)",
-        log.replace("\r", ""),
+        log,
     )
     if said is None:
         raise CompileError(f"the assembler does not say what {symbol} uses; it said: {log.strip()[-500:] or 'nothing'}")
     shared = re.search(r"(\d+) bytes smem", said[4])
     return int(said[3]), max(int(said[1]), int(said[2])), int(shared[1]) if shared else 0
+
+
+def _loss(log: str, symbol: str) -> str:
+    """The first loss that speaks of `symbol` or of no function: a file's other kernels have their own."""
+    for said in re.findall(r"Potential Performance Loss: (.*)", log):
+        named = re.search(r"function '(\w+)'", said)
+        if named is None or named[1] == symbol:
+            return str(said).strip()
+    return ""
 
 
 def _explain(source: Source, instance: str, arch: str, log: str) -> str:

@@ -19,7 +19,9 @@ from torch import Tensor
 
 from rooftile.core import replay
 from rooftile.cuda import compile as compiler
-from rooftile.cuda.source import Function, Parameter, Source
+from rooftile.cuda.parameters import ANY, accepted, check, code, mapped, offset, place
+from rooftile.cuda.source import Function, Source
+from rooftile.cuda.tensor_map import TensorMap
 
 CTYPE: dict[torch.dtype, str] = {
     torch.float32: "float",
@@ -93,8 +95,8 @@ def launch(
 ) -> None:
     """Launch `instance` ("add", "softmax<__half, 256>") of `source` on torch's current stream of the arguments' device.
 
-    arguments are Tensors and Python numbers in the order of the function's parameters: a Tensor where it has a pointer (its dtype must
-    be what is pointed to), a number where it has a scalar. shared is dynamic shared memory in bytes. An empty grid launches nothing.
+    arguments stand in the order of the function's parameters: a Tensor where it has a pointer (its dtype must be what is pointed to), a
+    Python number where it has a scalar, a tensor_map.TensorMap where it has one. shared is dynamic shared memory in bytes. An empty grid launches nothing.
     Nothing waits for the kernel; the call can be captured in a CUDA graph.
     """
     grid3 = (grid, 1, 1) if type(grid) is int else _extent(grid)
@@ -108,7 +110,7 @@ def launch(
     try:
         device = arguments[0].get_device()
     except (AttributeError, IndexError):
-        device = next((a.get_device() for a in arguments if isinstance(a, Tensor)), -1)
+        device = next((a.get_device() for a in arguments if isinstance(a, (Tensor, TensorMap))), -1)
     if device < 0 or _recorder is not None:
         _elsewhere(source, instance, grid3, block3, arguments, shared)
         return
@@ -127,85 +129,24 @@ def launch(
         if recorder is not None:
             recorder.note(entry.again, (x, y, z, bx, by, bz, shared, replay.STREAM, *arguments))
     except (AttributeError, TypeError, OverflowError, struct.error):
-        _check(entry.parsed, arguments)
+        check(entry.parsed, arguments)
         raise
 
 
 def _elsewhere(source: Source, instance: str, grid: Extent, block: Extent, arguments: Sequence[Any], shared: int) -> None:
     function = source.function(instance)
-    _check(function, arguments)
+    check(function, arguments)
     if (follower := replay.recorder()) is not None:
         follower.why = "it was not launched on a GPU"
     if _recorder is not None:
         _recorder(Launch(source, function.instance, grid, block, shared))
         return
-    place = next((a.device for a in arguments if isinstance(a, Tensor)), None)
-    if place is None or place.type != "cpu":
-        raise RuntimeError(f"{function.name} in {source.path.name} was launched on {place or 'no tensor'}; it runs on CUDA tensors")
+    where = next((a.device for a in arguments if isinstance(a, (Tensor, TensorMap))), None)
+    if where is None or where.type != "cpu":
+        raise RuntimeError(f"{function.name} in {source.path.name} was launched on {where or 'no tensor'}; it runs on CUDA tensors")
     if simulator is None:
         raise RuntimeError(f"{function.name} in {source.path.name} was launched on a CPU tensor, and no simulator is active")
     simulator(source, function, grid, block, arguments, shared)
-
-
-# ---- arguments -----------------------------------------------------------------------------------------------------------
-
-SCALARS = {
-    "bool": "?", "char": "b", "signed char": "b", "unsigned char": "B", "short": "h", "unsigned short": "H",
-    "int": "i", "unsigned": "I", "unsigned int": "I", "long": "q", "unsigned long": "Q", "long long": "q", "unsigned long long": "Q",
-    "int8_t": "b", "uint8_t": "B", "int16_t": "h", "uint16_t": "H", "int32_t": "i", "uint32_t": "I", "int64_t": "q", "uint64_t": "Q",
-    "size_t": "Q", "__half": "e", "half": "e", "float": "f", "double": "d",
-}  # fmt: skip
-_POINTED = {
-    "?": (torch.bool,), "b": (torch.int8,), "B": (torch.uint8, torch.bool), "h": (torch.int16,), "H": (torch.uint16, torch.int16),
-    "i": (torch.int32,), "I": (torch.uint32, torch.int32), "q": (torch.int64,), "Q": (torch.uint64, torch.int64),
-    "e": (torch.float16,), "f": (torch.float32,), "d": (torch.float64,),
-}  # fmt: skip
-
-
-def _accepted(pointee: str) -> tuple[torch.dtype, ...]:
-    """The dtypes a pointer to this type takes; of a type that is no element's (void, uint4, a struct) any, and so an empty tuple."""
-    if pointee in ("__nv_bfloat16", "nv_bfloat16"):
-        return (torch.bfloat16,)
-    return _POINTED[SCALARS[pointee]] if pointee in SCALARS else ()
-
-
-_ANY = frozenset(v for v in vars(torch).values() if isinstance(v, torch.dtype))
-
-
-def _check(function: Function, arguments: Sequence[Any]) -> None:
-    """ValueError with what is wanted and what came, for the first argument that does not fit."""
-    parameters = function.parameters
-    if len(arguments) != len(parameters):
-        raise ValueError(f"{function} takes {len(parameters)} arguments, got {len(arguments)}")
-    first: Tensor | None = None
-    for p, a in zip(parameters, arguments):
-        if p.pointer:
-            if not isinstance(a, Tensor):
-                raise ValueError(f"{function.instance}: {p.name} is {p.type}*, wants a tensor, got {type(a).__name__}")
-            accepted = _accepted(p.type)
-            if accepted and a.dtype not in accepted:
-                wanted = " or ".join(str(t).removeprefix("torch.") for t in accepted)
-                raise ValueError(f"{function.instance}: {p.name} is {p.type}*, wants {wanted}, got {str(a.dtype).removeprefix('torch.')}")
-            first = a if first is None else first
-            if a.device != first.device:
-                raise ValueError(f"{function.instance}: {p.name} is on {a.device}, the tensor before it on {first.device}")
-            continue
-        if isinstance(a, Tensor) or not isinstance(a, (int, float)):
-            raise ValueError(f"{function.instance}: {p.name} is {p.type}, wants a number, got {type(a).__name__}")
-        code = _scalar(p, function)
-        try:
-            struct.pack(code, a)
-        except (struct.error, OverflowError):
-            limits = "" if code in "efd?" else f" of {_least(code)} to {_most(code)}"
-            raise ValueError(f"{function.instance}: {p.name} is {p.type}, wants a number{limits}, got {a!r}") from None
-
-
-def _least(code: str) -> int:
-    return 0 if code.isupper() else -(1 << 8 * struct.calcsize(code) - 1)
-
-
-def _most(code: str) -> int:
-    return (1 << 8 * struct.calcsize(code) - code.islower()) - 1
 
 
 def _extent(given: int | tuple[int, ...]) -> Extent:
@@ -270,10 +211,9 @@ class Entry:
         static = _attribute(self.function, _STATIC, function)
         self.dynamic = max(0, _WITHOUT_ASKING - static)  # bytes a launch may ask for as things stand
         self.static, self.most = static, _shared_memory(device) - static
-        codes = ["P" if p.pointer else _scalar(p, function) for p in function.parameters]
-        self.layout = struct.Struct(_CONFIG + "".join(codes))
-        # where each argument lies in the buffer: a field begins at the next multiple of its own size
-        self.offsets = [struct.calcsize(_CONFIG + "".join(codes[:i]) + "0" + c) for i, c in enumerate(codes)]
+        codes = [code(p, function) for p in function.parameters]
+        self.layout = struct.Struct(_CONFIG + place(codes))
+        self.offsets = [offset(_CONFIG, codes, i) for i in range(len(codes))]  # of each argument in the buffer
         self.free: list[tuple[Any, Any, Any]] = []  # buffers nobody packs; list.pop and append are atomic, so threads never share one
         self.go = self._assemble(checked=True)
         self.again = self._assemble(checked=False)
@@ -284,10 +224,13 @@ class Entry:
         known |= {"pop": self.free.pop, "push": self.free.append, "new": self._buffer, "pack": self.layout.pack_into}
         for i, p in enumerate(self.parsed.parameters):
             names.append(f"a{i}")
-            values.append(f"a{i}.data_ptr()" if p.pointer and checked else f"a{i}")
+            own = "data_ptr" if p.pointer else "here" if mapped(p) else ""
+            values.append(f"a{i}.{own}()" if own and checked else f"a{i}")
+            if own and checked:
+                misfit.append(f"a{i}.get_device() != {self.device}")
             if p.pointer and checked:
-                known[f"t{i}"] = _accepted(p.type) or _ANY
-                misfit += [f"a{i}.dtype not in t{i}", f"a{i}.get_device() != {self.device}"]
+                known[f"t{i}"] = accepted(p.type) or ANY
+                misfit.append(f"a{i}.dtype not in t{i}")
         text = _LAUNCH.format(names=", ".join(names), values=", ".join(values), misfit=" or ".join(misfit) or "False")
         exec(text, known)
         return known["go"]  # type: ignore[no-any-return]
@@ -300,8 +243,8 @@ class Entry:
 
     def diagnose(self, arguments: Sequence[Any]) -> None:
         """Raise for what does not fit."""
-        _check(self.parsed, arguments)
-        here = next((a.device for a in arguments if isinstance(a, Tensor)), None)
+        check(self.parsed, arguments)
+        here = next((a.device for a in arguments if isinstance(a, (Tensor, TensorMap))), None)
         raise ValueError(f"{self.parsed.instance} was loaded on cuda:{self.device}, its tensors are on {here}")
 
     def allow(self, shared: int) -> None:
@@ -324,15 +267,6 @@ class Entry:
                 f"{self.parsed.instance} in {self.source.path.name}: a block has {threads} threads, its registers leave room for {most}"
             )
         _succeed(status, self.parsed)
-
-
-def _scalar(parameter: Parameter, function: Function) -> str:
-    """The struct code of a parameter passed by value."""
-    if parameter.type not in SCALARS:
-        raise ValueError(
-            f"{function.instance}: {parameter.name} is {parameter.type}, which a Python number cannot be passed as; there are {', '.join(SCALARS)}"
-        )
-    return SCALARS[parameter.type]
 
 
 @functools.cache

@@ -151,8 +151,9 @@ def _peer(
     return {"status": Status.PASSED, "errors": {"to_torch": error} if own is not None else {}}, run
 
 
-# Two roundings and PyTorch's own error between two right answers; whole numbers are right or wrong.
-LIMIT = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 2e-2, torch.int32: 0.0, torch.int64: 0.0}
+# Two roundings and PyTorch's own error between two right answers; whole numbers are right or wrong, 8 bits are made into bfloat16.
+LIMIT = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 2e-2, torch.int32: 0.0, torch.int64: 0.0,
+         torch.int8: 2e-2, torch.float8_e4m3fn: 2e-2, torch.float8_e5m2: 2e-2}  # fmt: skip
 
 
 def distance(spec: OpSpec, run: Callable[..., Any], call: dict[str, Any], own: Run | None) -> float:

@@ -131,7 +131,7 @@ def _build(wanted: Wanted, arch: str) -> Built:
     except compiler.CompileError as error:
         return _fault(op, kernel.name, source.path.name, wanted.instance, arch, str(error).splitlines()[0])
     seconds, shared = time.perf_counter() - start, made.shared_bytes + wanted.shared
-    fault = kernel.limits.broken(made.registers, made.spill_bytes, shared, int(arch.removeprefix("sm_").rstrip("a")))
+    fault = made.loss or kernel.limits.broken(made.registers, made.spill_bytes, shared, int(arch.removeprefix("sm_").rstrip("a")))
     return Built(
         op, kernel.name, source.path.name, wanted.instance, arch, made.registers, made.spill_bytes, shared, seconds, made.cached, fault
     )

@@ -77,16 +77,18 @@ class Problem:
         self.call = spec.draw(case, seed, device, change)
         if family != variant:
             self.call = inputs.lay_out(spec, self.call, variant)
-        self.truth = outcome(spec, spec.reference, _upcast(self.call))
-        noisy = [outcome(spec, spec.reference, _upcast(self.call, noise=2 * unit(case.dtype), seed=s)) for s in range(3)]
-        own = self._own(seed, device, change, family)
+        self.truth = outcome(spec, spec.reference, self.call if spec.exact else _upcast(self.call))
+        draws = 0 if spec.exact else 3
+        noisy = [outcome(spec, spec.reference, _upcast(self.call, noise=2 * unit(case.dtype), seed=s)) for s in range(draws)]
+        own = self.truth if spec.exact else self._own(seed, device, change, family)
         scale = max(
             (float(torch.nan_to_num(t.double(), 0, 0, 0).abs().max()) for t in _tensors(self.call) if t.is_floating_point() and t.numel()),
             default=1.0,
         )
-        exact = family == "integers"
-        self.gauges = [Gauge(t, w, list(n), scale, spec.tolerance, exact) for t, w, n in zip(self.truth, own, zip(*noisy))]
-        self.names = [*spec.returns, *(n for n, a in spec.args.items() if a.mutated)]
+        exact = spec.exact or family == "integers"
+        noise = [list(n) for n in zip(*noisy)] or [[] for _ in self.truth]
+        self.gauges = [Gauge(t, w, n, scale, spec.tolerance, exact) for t, w, n in zip(self.truth, own, noise)]
+        self.names = [*spec.returns, *(n for n, a in spec.args.items() if a.mutated and _there(self.call[n]))]
 
     def _own(self, seed: int, device: str, change: inputs.Vary, family: str) -> list[Tensor]:
         """PyTorch's operator in the working dtype: its outputs; what it does not return comes from the reference."""
@@ -223,19 +225,24 @@ before_run: list[Callable[[list[Tensor]], None]] = []  # told of every tensor a 
 
 def outcome(spec: OpSpec, run: Callable[..., Any], call: dict[str, Any]) -> list[Tensor]:
     """What a run produces: its results, then what it wrote in place, on copies."""
-    call = {n: _copy(v) if n in spec.args and spec.args[n].mutated else v for n, v in call.items()}
+    call = {n: _copy(v) if n in spec.args and spec.args[n].mutated and _there(v) else v for n, v in call.items()}
     for watch in before_run:
         watch(list(_tensors(call)))
     result = run(*call.values())
     results = [] if result is None else list(result) if isinstance(result, (tuple, list)) else [result]
     for n, a in spec.args.items():
-        if a.mutated:
+        if a.mutated and _there(call[n]):
             results.append(torch.cat([t.reshape(-1) for t in call[n]]) if a.many else call[n])
     return results
 
 
 def _tuple(result: Any) -> tuple[Tensor, ...]:
     return result if isinstance(result, tuple) else (result,)
+
+
+def _there(v: Any) -> bool:
+    """An optional argument that was given; of a list, one with something in it."""
+    return v is not None and not (isinstance(v, (list, tuple)) and not v)
 
 
 def _copy(v: Any) -> Any:

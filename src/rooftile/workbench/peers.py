@@ -57,9 +57,9 @@ def _quack_rmsnorm(x: Any, weight: Any, eps: float) -> Any:
     return _module("quack.rmsnorm").rmsnorm(x, weight, eps=eps)
 
 
-def _quack_cross_entropy(logits: Any, target: Any, ignore_index: int, label_smoothing: float, reduction: str) -> Any:
-    if label_smoothing:
-        raise NotImplementedError(f"quack has no label smoothing, the case wants {label_smoothing}")
+def _quack_cross_entropy(logits: Any, target: Any, ignore_index: int, reduction: str, **extras: float) -> Any:
+    if any(extras.values()):
+        raise NotImplementedError(f"quack has none of {', '.join(f'{n} {v}' for n, v in extras.items() if v)}")
     return _module("quack.cross_entropy").cross_entropy(logits, target, ignore_index=ignore_index, reduction=reduction)
 
 
@@ -75,7 +75,8 @@ def _fa4_attention(q: Any, k: Any, v: Any, causal: bool, scale: float) -> Any:
 LIBRARIES: dict[tuple[str, str], Function] = {
     ("liger", "layernorm"): _liger_layernorm,
     ("liger", "rmsnorm"): _liger_rmsnorm,
-    ("liger", "softmax"): _liger_softmax,  # its cross entropy makes the gradient in the forward: no two figures to compare
+    # Liger's cross entropy makes the gradient in the forward, its rope turns its inputs where they lie: no figures to compare
+    ("liger", "softmax"): _liger_softmax,
     ("liger", "swiglu"): _liger_swiglu,
     ("liger", "geglu"): _liger_geglu,
     ("quack", "softmax"): _quack_softmax,

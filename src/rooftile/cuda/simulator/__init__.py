@@ -89,6 +89,7 @@ class _Settings(ctypes.Structure):
         ("arguments", ctypes.c_void_p),
         ("arguments_bytes", ctypes.c_uint64),
         ("buffer", ctypes.c_void_p),
+        ("one_by_one", ctypes.c_int32),  # whether the race check remembers every thread that reads shared memory
     ]
 
 
@@ -141,6 +142,7 @@ def run(
             ctypes.addressof(memory.arguments),
             len(memory.arguments),
             ctypes.addressof(buffers),
+            any(path.name == "mbarrier.cuh" for path in source.files),
         )
         with build._lock:  # one grid at a time
             library = build.runtime()

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rooftile.cuda.parameters import mapped
 from rooftile.cuda.source import Function, Parameter
+from rooftile.cuda.tensor_map import BYTES, TensorMap
 
 GAP = 1 << 20  # bytes between buffers: an index that is off by less than a megabyte hits no other buffer
 ALIGNMENT = 512  # what PyTorch's CUDA allocator gives
@@ -27,7 +29,7 @@ KINDS = {
 _PACK = {
     "f8": "d", "f4": "f", "h2": "e", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q", "b1": "?",
 }  # fmt: skip
-Argument = Tensor | int | float
+Argument = Tensor | TensorMap | int | float
 
 
 @dataclass
@@ -49,7 +51,7 @@ class Memory:
     def __init__(self, function: Function, kinds: Sequence[str], arguments: Sequence[Argument]):
         _fit(function, kinds, arguments)
         self.storages: list[_Storage] = []
-        spans = [_span(a) if isinstance(a, Tensor) else None for a in arguments]
+        spans = [_span(a) if isinstance(a, Tensor) else _span(a.tensor) if isinstance(a, TensorMap) else None for a in arguments]
         place = [self._storage(*span, p.name) if span else None for span, p in zip(spans, function.parameters)]
         size = GAP
         for s in self.storages:
@@ -67,9 +69,10 @@ class Memory:
         for a, kind, span, home in zip(arguments, kinds, spans, place):
             pointers.append(head + len(values))
             if home is not None and span is not None:
-                values += struct.pack("Q", address + home.inside + span[0] - home.begin)
+                begin = address + home.inside + span[0] - home.begin
+                values += a.modelled(begin) if isinstance(a, TensorMap) else struct.pack("Q", begin)
             else:
-                assert not isinstance(a, Tensor)
+                assert isinstance(a, (int, float))
                 values += _packed(kind, a).ljust(8, b"\0")
         self.arguments = ctypes.create_string_buffer(max(8, head + len(values)))
         start = ctypes.addressof(self.arguments)
@@ -115,13 +118,18 @@ def _fit(function: Function, kinds: Sequence[str], arguments: Sequence[Argument]
 def _misfit(p: Parameter, kind: str, a: Argument) -> str:
     if kind.startswith("p"):
         if not isinstance(a, Tensor):
-            return f"{p.name} is a pointer to {_name(kind[1:])}, got the number {a}"
+            return f"{p.name} is a pointer to {_name(kind[1:])}, got {'a TensorMap' if isinstance(a, TensorMap) else f'the number {a}'}"
         given = KINDS.get(a.dtype, "")
         pointee = kind[1:]
         same_integer = pointee[0] in "iub" and given[:1] in "iub" and pointee[1:] == given[1:]
         if pointee[0] not in "vsp" and pointee != given and not same_integer:
             return f"{p.name} points to {_name(pointee)}, got {str(a.dtype).removeprefix('torch.')}"
         return ""
+    if mapped(p) and kind == f"s{BYTES}":
+        what = "a buffer" if isinstance(a, Tensor) else f"the number {a}"
+        return "" if isinstance(a, TensorMap) else f"{p.name} is a TensorMap (rooftile.cuda.tensor_map), got {what}"
+    if isinstance(a, TensorMap):
+        return f"{p.name} is one {_name(kind)}, got a TensorMap"
     if isinstance(a, Tensor):
         return f"{p.name} is one {_name(kind)}, got a buffer of {a.numel()} {str(a.dtype).removeprefix('torch.')}"
     if kind not in _PACK and kind != "c2":

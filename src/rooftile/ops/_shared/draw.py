@@ -1,4 +1,4 @@
-"""What the specs of the norms share: how a case's inputs are drawn."""
+"""What specs share: how a case's inputs are drawn."""
 
 import torch
 
@@ -25,3 +25,18 @@ def exact_sums(call, case, gen):
         step = torch.exp2(torch.floor(torch.log2(top.clamp_min(1e-30))) - 6)
         call["x"], call["residual"] = (((t.float() / step).round() * step).to(t.dtype) for t in (x, residual))
     return parameters(call, case, gen)
+
+
+def _angles(shape, gen):
+    """Angles a model could ask for: position times a frequency that falls with the column."""
+    places, n = shape
+    return torch.arange(places, device=gen.device)[:, None] * 1e4 ** (-torch.arange(n, device=gen.device) / max(n, 1))
+
+
+def cosines(shape, dtype, gen, dims):
+    """float32 whatever the case's dtype, as tables are kept."""
+    return _angles(shape, gen).cos().float()
+
+
+def sines(shape, dtype, gen, dims):
+    return _angles(shape, gen).sin().float()

@@ -1,34 +1,60 @@
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op
-from rooftile.ops.adamw.spec import SPEC
-from rooftile.ops.adamw.triton_kernels import FORWARD
+from rooftile.ops.adamw import norm_kernels, triton_kernels
+from rooftile.ops.adamw.spec import NORM, SPEC
 
-_adamw = Op(SPEC, *FORWARD)
+_adamw = Op(SPEC, *triton_kernels.FORWARD)
+_grad_norm = Op(NORM, *norm_kernels.FORWARD)
 
 
 def adamw(params: list[Tensor], grads: list[Tensor], exp_avgs: list[Tensor], exp_avg_sqs: list[Tensor], hyper: Tensor, *,
-          beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> None:  # fmt: skip
-    """One AdamW step on a list of tensors, in place and in one launch.
+          masters: list[Tensor] | None = None, scale: Tensor | None = None, seed: Tensor | None = None, beta1: float = 0.9,
+          beta2: float = 0.999, eps: float = 1e-8) -> None:  # fmt: skip
+    """One AdamW step on a list of tensors, in place and in one launch; arithmetic is float32.
 
-        m = beta1 m + (1 - beta1) g;   v = beta2 v + (1 - beta2) g^2
+        g = scale g;   m = beta1 m + (1 - beta1) g;   v = beta2 v + (1 - beta2) g^2
         p = p (1 - lr decay) - lr / c1 * m / (sqrt(v / c2) + eps)
 
     Args:
-        params, grads, exp_avgs, exp_avg_sqs: lists of P tensors, pairwise of one shape, all of one dtype (float32 or bfloat16).
+        params, grads, exp_avgs, exp_avg_sqs: lists of P tensors, pairwise of one shape. Parameters are float32 or bfloat16; gradients, and
+            states, are float32 or the parameters' dtype.
         hyper: [P, 4] float32 on the same device: lr, decay, c1 = 1 - beta1^step, c2 = 1 - beta2^step of each tensor.
+        masters: float32 parameters that are updated in the parameters' place; those become their rounded copies.
+        scale: float32 [] on the same device, of all gradients: clipping, undoing a loss scale.
+        seed: int64 []: bfloat16 parameters without masters are rounded at random to one of their two neighbours, the nearer the likelier,
+            so that updates below half a step are not lost on average. A new one for every step.
 
     Raises:
-        ValueError: lists of different lengths, shapes, dtypes or devices.
+        ValueError: lists of different lengths, shapes, dtypes or devices; masters and a seed at once.
 
     Source: Loshchilov and Hutter, Decoupled weight decay regularization, 2019.
     """
     if params:
-        _adamw(params, grads, exp_avgs, exp_avg_sqs, hyper, beta1, beta2, eps)
+        _adamw(params, grads, exp_avgs, exp_avg_sqs, masters or [], hyper, scale, seed, beta1, beta2, eps)
+
+
+def grad_norm(grads: Sequence[Tensor]) -> Tensor:
+    """norm = sqrt(sum over all tensors and elements of g^2), in two launches and without waiting.
+
+    Args:
+        grads: tensors of any shapes, all float32, bfloat16 or float16 and on one device.
+
+    Returns:
+        float32 []; the same bits every time. Squares are float32: a gradient above 1.8e19 makes the norm infinite. No gradient.
+
+    Raises:
+        ValueError: no tensor at all; dtypes or devices that differ.
+
+    Example:
+        >>> grad_norm([torch.tensor([3.0]), torch.tensor([4.0])])
+        tensor(5.)
+    """
+    return _grad_norm(list(grads))
 
 
 class AdamW(torch.optim.Optimizer):
@@ -36,15 +62,30 @@ class AdamW(torch.optim.Optimizer):
 
     Args:
         params, lr, betas, eps, weight_decay: as torch.optim.AdamW has them; groups may differ in lr and weight_decay.
+        max_norm: gradients are scaled down to this norm over all parameters, on the fly: they are not written. `grad_norm` of the last
+            step is kept as a tensor. Two launches more a step.
+        master: float32 copies of bfloat16 parameters are kept in the state ("master") and updated, with float32 moments.
+        state_dtype: of the moments; the parameters' unless given, float32 beside masters.
+        stochastic: bfloat16 parameters without masters are rounded at random, by PyTorch's generator on their device.
     """
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
-                 weight_decay: float = 1e-2):  # fmt: skip
+                 weight_decay: float = 1e-2, *, max_norm: float | None = None, master: bool = False, state_dtype: torch.dtype | None = None,
+                 stochastic: bool = False):  # fmt: skip
         for name, value, good in (("lr", lr, lr >= 0), ("eps", eps, eps >= 0), ("weight_decay", weight_decay, weight_decay >= 0)):
             if not good:
                 raise ValueError(f"AdamW: {name} is {value}, must be at least 0")
         if not all(0 <= b < 1 for b in betas):
             raise ValueError(f"AdamW: betas are {betas}, both must be in [0, 1)")
+        if max_norm is not None and not max_norm > 0:
+            raise ValueError(f"AdamW: max_norm is {max_norm}, must be above 0")
+        if master and stochastic:
+            raise ValueError("AdamW: master and stochastic are both asked for: with float32 masters nothing is left to round at random")
+        if state_dtype not in (None, torch.float32, torch.bfloat16):
+            raise ValueError(f"AdamW: state_dtype is {state_dtype}, it takes torch.float32 or torch.bfloat16")
+        self.max_norm, self.master, self.stochastic = max_norm, master, stochastic
+        self.state_dtype = torch.float32 if master and state_dtype is None else state_dtype
+        self.grad_norm: Tensor | None = None
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     @torch.no_grad()
@@ -53,12 +94,35 @@ class AdamW(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for (_, _, beta1, beta2, eps), members in self._together().items():
-            self._launch(members, beta1, beta2, eps)
+        together = self._together()
+        scale = self._clip([p for members in together.values() for p, _ in members]) if self.max_norm is not None else None
+        for (device, dtype, _, beta1, beta2, eps), members in together.items():
+            self._launch(members, scale, self._seed(device, dtype), (beta1, beta2, eps))
         return loss
 
+    def _clip(self, params: list[Tensor]) -> Tensor | None:
+        """What gradients are multiplied by, on their device; PyTorch's clip_grad_norm_ adds the same 1e-6."""
+        grads: dict[torch.dtype, list[Tensor]] = {}
+        for p in params:
+            assert p.grad is not None
+            grads.setdefault(p.grad.dtype, []).append(p.grad)
+        if not grads:
+            return None
+        devices = list(dict.fromkeys(g.device for gs in grads.values() for g in gs))
+        if len(devices) > 1:
+            raise ValueError(f"AdamW: max_norm is one norm on one device, gradients are on {devices[0]} and {devices[1]}")
+        norms = [grad_norm(gs) for gs in grads.values()]
+        self.grad_norm = norms[0] if len(norms) == 1 else torch.stack(norms).square().sum().sqrt()
+        assert self.max_norm is not None
+        return (self.max_norm / (self.grad_norm + 1e-6)).clamp_max(1.0)
+
+    def _seed(self, device: torch.device, dtype: torch.dtype) -> Tensor | None:
+        if not self.stochastic or dtype != torch.bfloat16:
+            return None
+        return torch.randint(-(2**63), 2**63 - 1, (), dtype=torch.int64, device=device)
+
     def _together(self) -> dict[tuple[Any, ...], list[tuple[Tensor, dict[str, Any]]]]:
-        """Parameters that one launch can take: same device, dtype, betas and eps, whatever their group."""
+        """Parameters that one launch can take: same device, dtypes, betas and eps, whatever their group."""
         lists: dict[tuple[Any, ...], list[tuple[Tensor, dict[str, Any]]]] = {}
         for group in self.param_groups:
             for p in group["params"]:
@@ -66,15 +130,35 @@ class AdamW(torch.optim.Optimizer):
                     continue
                 if p.grad.is_sparse:
                     raise ValueError(f"AdamW: the gradient of a parameter {list(p.shape)} is sparse, takes dense ones")
-                state = self.state[p]
-                if not state:
-                    state["step"] = torch.zeros((), dtype=torch.float32)
-                    state["exp_avg"] = torch.zeros_like(p, memory_format=torch.preserve_format)
-                    state["exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.preserve_format)
-                lists.setdefault((p.device, p.dtype, *group["betas"], group["eps"]), []).append((p, group))
+                if not self.state[p]:
+                    self._begin(p)
+                lists.setdefault((p.device, p.dtype, p.grad.dtype, *group["betas"], group["eps"]), []).append((p, group))
         return lists
 
-    def _launch(self, members: list[tuple[Tensor, dict[str, Any]]], beta1: float, beta2: float, eps: float) -> None:
+    def _begin(self, p: Tensor) -> None:
+        state = self.state[p]
+        state["step"] = torch.zeros((), dtype=torch.float32)
+        for name in ("exp_avg", "exp_avg_sq"):
+            state[name] = torch.zeros_like(p, memory_format=torch.preserve_format, dtype=self.state_dtype)
+        if self.master and p.dtype != torch.float32:
+            state["master"] = p.detach().float()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """PyTorch casts a state to its parameter's dtype; moments and masters keep their own."""
+        super().load_state_dict(state_dict)
+        saved = dict(zip((i for g in state_dict["param_groups"] for i in g["params"]), (p for g in self.param_groups for p in g["params"])))
+        for i, p in saved.items():
+            for name, value in state_dict["state"].get(i, {}).items():
+                if name in ("exp_avg", "exp_avg_sq"):
+                    self.state[p][name] = value.to(p.device, self.state_dtype or p.dtype, copy=True)
+                elif name == "master":
+                    self.state[p][name] = value.to(p.device, torch.float32, copy=True)
+            if self.master and p.dtype != torch.float32 and i in state_dict["state"] and "master" not in self.state[p]:
+                self.state[p]["master"] = p.detach().float()
+
+    def _launch(self, members: list[tuple[Tensor, dict[str, Any]]], scale: Tensor | None, seed: Tensor | None,
+                betas_and_eps: tuple[float, float, float]) -> None:  # fmt: skip
+        beta1, beta2, eps = betas_and_eps
         states = [self.state[p] for p, _ in members]
         rows = []
         for (_, group), state in zip(members, states):
@@ -83,5 +167,6 @@ class AdamW(torch.optim.Optimizer):
             rows.append((float(group["lr"]), group["weight_decay"], 1 - beta1**step, 1 - beta2**step))
         device = members[0][0].device
         hyper = torch.tensor(rows, dtype=torch.float32, pin_memory=device.type == "cuda").to(device, non_blocking=True)
-        adamw([p for p, _ in members], [p.grad for p, _ in members], [s["exp_avg"] for s in states],
-              [s["exp_avg_sq"] for s in states], hyper, beta1=beta1, beta2=beta2, eps=eps)  # fmt: skip
+        masters = [s["master"] for s in states] if "master" in states[0] else None
+        adamw([p for p, _ in members], [p.grad for p, _ in members], [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states],
+              hyper, masters=masters, scale=scale, seed=seed, beta1=beta1, beta2=beta2, eps=eps)  # fmt: skip

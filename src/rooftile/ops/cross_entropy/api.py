@@ -18,10 +18,10 @@ class _Overwriting(torch.autograd.Function):
     for a backward that is still to come, this one included, gets PyTorch's error instead of a wrong gradient."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, target: Tensor, ignore_index: int, label_smoothing: float, reduction: str) -> Tensor:
-        loss, *saved = _cross_entropy.launch(logits, target, ignore_index, label_smoothing, reduction)
+    def forward(ctx: Any, logits: Tensor, target: Tensor, *parameters: Any) -> Tensor:
+        loss, *saved = _cross_entropy.launch(logits, target, *parameters)
         ctx.save_for_backward(logits, target, *saved)
-        ctx.parameters = (ignore_index, label_smoothing)
+        ctx.parameters = parameters[:-1]  # the reduction is in the saved count
         return loss
 
     @staticmethod
@@ -31,17 +31,20 @@ class _Overwriting(torch.autograd.Function):
         dlogits = logits.detach()
         _overwrite.launch(dloss, dlogits, *saved, *ctx.parameters)
         torch.autograd.graph.increment_version(logits)
-        return dlogits, None, None, None, None
+        return dlogits, *[None] * (len(ctx.parameters) + 2)
 
 
-def cross_entropy(logits: Tensor, target: Tensor, *, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = "mean",
-                  inplace_backward: bool = False) -> Tensor:  # fmt: skip
-    """loss_i = log sum_j exp(x_ij) - (1 - s) x_i,target_i - s/V sum_j x_ij, reduced over the rows that count.
+def cross_entropy(logits: Tensor, target: Tensor, *, ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0,
+                  softcap: float = 0.0, reduction: str = "mean", inplace_backward: bool = False) -> Tensor:  # fmt: skip
+    """loss_i = lse_i - (1 - s) x_i,target_i - s/V sum_j x_ij + z lse_i^2, lse_i = log sum_j exp(x_ij), reduced over the rows that count;
+    with a soft cap c the logits are x = c tanh(logits / c).
 
     Args:
         logits: [M, V] float32, bfloat16 or float16, any strides.
         target: [M] int64, the class of each row, or `ignore_index`: such a row is not read, its loss and gradient are 0.
         label_smoothing: s, between 0 and 1.
+        z_loss: z, which keeps the sum of exponentials near 1; 0 is none.
+        softcap: c; 0 is none.
         reduction: "mean" over the rows that count (NaN if none does, as PyTorch has it), "sum", or "none".
         inplace_backward: the gradient is written over the logits, which saves their size in memory. Nothing may read them after
             the backward: PyTorch raises if another operator saved them or the backward runs twice, but plain Python reads see the
@@ -56,15 +59,16 @@ def cross_entropy(logits: Tensor, target: Tensor, *, ignore_index: int = -100, l
         ValueError: a target that is neither a class nor ignore_index, with both numbers (on a CPU; on a GPU, where looking would
         mean waiting, the row's loss and gradient are NaN); shapes or dtypes that do not fit; an unknown reduction.
 
-    Source: Milakov and Gimelshein, Online normalizer calculation for softmax, 2018; label smoothing: Szegedy et al., 2016.
+    Source: Milakov and Gimelshein, Online normalizer calculation for softmax, 2018; label smoothing: Szegedy et al., 2016;
+    z-loss: Chowdhery et al., PaLM, 2022; soft cap: Gemma 2, 2024.
 
     Example:
         >>> cross_entropy(torch.zeros(1, 2), torch.tensor([0]))
         tensor(0.6931)
     """
     if inplace_backward and _may_overwrite(logits) and not needs_second_door((logits, target)):
-        return _Overwriting.apply(logits, target, ignore_index, label_smoothing, reduction)
-    return _cross_entropy(logits, target, ignore_index, label_smoothing, reduction)[0]
+        return _Overwriting.apply(logits, target, ignore_index, label_smoothing, z_loss, softcap, reduction)
+    return _cross_entropy(logits, target, ignore_index, label_smoothing, z_loss, softcap, reduction)[0]
 
 
 def _may_overwrite(logits: Tensor) -> bool:
@@ -76,7 +80,8 @@ class CrossEntropyLoss(torch.nn.Module):
     """`cross_entropy` as a module, with the arguments of torch.nn.CrossEntropyLoss; class weights are not supported."""
 
     def __init__(self, weight: Tensor | None = None, size_average: bool | None = None, ignore_index: int = -100, reduce: bool | None = None,
-                 reduction: str = "mean", label_smoothing: float = 0.0, *, inplace_backward: bool = False):  # fmt: skip
+                 reduction: str = "mean", label_smoothing: float = 0.0, *, z_loss: float = 0.0, softcap: float = 0.0,
+                 inplace_backward: bool = False):  # fmt: skip
         super().__init__()
         if weight is not None:
             raise ValueError(
@@ -85,15 +90,15 @@ class CrossEntropyLoss(torch.nn.Module):
         if size_average is not None or reduce is not None:
             raise ValueError("CrossEntropyLoss: size_average and reduce are PyTorch's old words: say reduction='mean', 'sum' or 'none'")
         self.ignore_index, self.reduction, self.label_smoothing = ignore_index, reduction, label_smoothing
-        self.inplace_backward = inplace_backward
+        self.z_loss, self.softcap, self.inplace_backward = z_loss, softcap, inplace_backward
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         if target.is_floating_point():
             raise ValueError(
                 f"CrossEntropyLoss: target is {target.dtype}: class probabilities are not supported, give class numbers in int64"
             )
-        return cross_entropy(logits, target, ignore_index=self.ignore_index, label_smoothing=self.label_smoothing, reduction=self.reduction,
-                             inplace_backward=self.inplace_backward)  # fmt: skip
+        return cross_entropy(logits, target, ignore_index=self.ignore_index, label_smoothing=self.label_smoothing, z_loss=self.z_loss,
+                             softcap=self.softcap, reduction=self.reduction, inplace_backward=self.inplace_backward)  # fmt: skip
 
     def extra_repr(self) -> str:
         return f"ignore_index={self.ignore_index}, reduction={self.reduction!r}, label_smoothing={self.label_smoothing}"

@@ -6,8 +6,9 @@ from rooftile.ops.cross_entropy.reference import cross_entropy, cross_entropy_ba
 
 ROW, ONE = Arg("M", "f32"), Arg("", "f32")
 REDUCTIONS = ("mean", "sum", "none")
-PLAIN = {"ignore_index": -100, "label_smoothing": 0.0, "reduction": "mean"}
-SMOOTH = {"ignore_index": 2, "label_smoothing": 0.1, "reduction": "none"}
+PLAIN = {"ignore_index": -100, "label_smoothing": 0.0, "z_loss": 0.0, "softcap": 0.0, "reduction": "mean"}
+SMOOTH = {**PLAIN, "ignore_index": 2, "label_smoothing": 0.1, "reduction": "none"}
+CAPPED = {**PLAIN, "z_loss": 0.01, "softcap": 3.0}
 SHAPES = [(16384, 32000), (8192, 50304), (8192, 128256), (4096, 262144)]
 
 
@@ -16,6 +17,9 @@ def validate(call, dims):
         raise ValueError(f"cross_entropy: reduction is {call['reduction']!r}, it takes {', '.join(REDUCTIONS)}")
     if not 0 <= call["label_smoothing"] <= 1:
         raise ValueError(f"cross_entropy: label_smoothing is {call['label_smoothing']}, it lies between 0 and 1")
+    for name in ("z_loss", "softcap"):
+        if call[name] < 0:
+            raise ValueError(f"cross_entropy: {name} is {call[name]}, it must be 0 (none) or above")
     if dims["V"] == 0:
         raise ValueError(f"cross_entropy: logits is [{dims['M']}, 0], there is no class to choose")
     dims["..."] = (dims["M"],) if call["reduction"] == "none" else ()  # the loss: a number for each row, or one
@@ -32,9 +36,17 @@ def ignored(call, case, gen):
     return call
 
 
-def torch_cross_entropy(logits, target, ignore_index, label_smoothing, reduction):
+def torch_cross_entropy(logits, target, ignore_index, label_smoothing, z_loss, softcap, reduction):
     """On float32 logits: PyTorch's loss has the logits' dtype, and three digits of a loss are no measure of ours."""
-    return F.cross_entropy(logits.float(), target, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction)
+    x = logits.float()
+    if softcap:
+        x = softcap * torch.tanh(x / softcap)
+    loss = F.cross_entropy(x, target, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction)
+    if not z_loss:
+        return loss
+    counts = target != ignore_index
+    z = torch.where(counts, z_loss * x.logsumexp(1).square(), 0.0)
+    return loss + (z if reduction == "none" else z.sum() / (counts.sum() if reduction == "mean" else 1))
 
 
 SPEC = OpSpec(
@@ -55,10 +67,19 @@ SPEC = OpSpec(
         Case(
             {"M": 4, "V": 9000}, torch.bfloat16, {**PLAIN, "ignore_index": 0, "reduction": "sum"}, use=("smoke", "check"), why="two tiles"
         ),
+        *across(FLOATS[:2], Case({"M": 6, "V": 70}, params=CAPPED, use=("smoke", "check"), why="soft cap and z-loss, short rows")),
+        Case(
+            {"M": 3, "V": 9001},
+            torch.float32,
+            {**CAPPED, "ignore_index": 0, "label_smoothing": 0.1},
+            use=("smoke", "check"),
+            why="the same and all the rest, two tiles",
+        ),
         Case({"M": 3, "V": 11}, torch.float32, {**PLAIN, "padding": "all"}, why="nothing but padding: the mean is 0/0, as PyTorch has it"),
         Case({"M": 5, "V": 262144 + 3}, torch.bfloat16, PLAIN, why="the longest vocabulary in use, misaligned rows"),
         Case({"M": 32768, "V": 50304}, torch.bfloat16, PLAIN, use=("bench",), why="GPT-2's training step"),
         Case({"M": 32768, "V": 256}, torch.bfloat16, PLAIN, use=("bench",), why="bytes as tokens"),
+        Case({"M": 8192, "V": 128256}, torch.bfloat16, {**PLAIN, "z_loss": 1e-4, "softcap": 30.0}, use=("bench",), why="an anchor, capped"),
         *(Case({"M": m, "V": v}, torch.bfloat16, PLAIN, use=("bench",), why="anchor") for m, v in SHAPES),
     ),
     peer=torch_cross_entropy,
@@ -72,7 +93,12 @@ SPEC = OpSpec(
 
 def saved(call, case, gen):
     """What the forward leaves behind for these logits."""
-    results = cross_entropy(call["logits"], call["target"], call["ignore_index"], call["label_smoothing"], case.params["reduction"])
+    results = cross_entropy(
+        call["logits"],
+        call["target"],
+        *(call[n] for n in ("ignore_index", "label_smoothing", "z_loss", "softcap")),
+        case.params["reduction"],
+    )
     return call | dict(zip(SPEC.returns, results)) | {"dloss": torch.randn(results[0].shape, generator=gen, device=gen.device)}
 
 

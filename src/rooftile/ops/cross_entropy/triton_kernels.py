@@ -12,6 +12,7 @@ lane waits for another before the row ends, so loads stay in flight.
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
 
 from rooftile.core.kernel import Kernel
 from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2, rows
@@ -37,6 +38,12 @@ def _log1p(x):
 
 
 @triton.jit
+def _capped(rX, softcap, CAP: tl.constexpr):
+    """softcap tanh(x / softcap): no logit beyond +-softcap. A masked class becomes one of the least likely."""
+    return softcap * libdevice.tanh(rX / softcap) if CAP else rX
+
+
+@triton.jit
 def _finish(top, rest, known):
     """From the other classes' maximum and sum and the target's logit: loss, maximum, log of the sum, 1 - p."""
     peak = tl.maximum(top, known)
@@ -49,16 +56,18 @@ def _finish(top, rest, known):
 
 
 @triton.jit
-def _forward(gX, gTarget, gRow, gTotal, gCount, gPeak, gLogsum, gMiss, M, V, stride_x, ignore, smoothing, SMOOTH: tl.constexpr,
-             NONE: tl.constexpr, MEAN: tl.constexpr, ALONE: tl.constexpr, ROWS: tl.constexpr, BLOCK_V: tl.constexpr):  # fmt: skip
+def _forward(gX, gTarget, gRow, gTotal, gCount, gPeak, gLogsum, gMiss, M, V, stride_x, ignore, smoothing, z, softcap, SMOOTH: tl.constexpr,
+             Z: tl.constexpr, CAP: tl.constexpr, NONE: tl.constexpr, MEAN: tl.constexpr, ALONE: tl.constexpr, ROWS: tl.constexpr, BLOCK_V: tl.constexpr):  # fmt: skip
     i_m = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     i_v = tl.arange(0, BLOCK_V)
     i_t = tl.load(gTarget + i_m, mask=i_m < M, other=0)
     counts = (i_m < M) & (i_t != ignore)
     inside = (i_t >= 0) & (i_t < V)
     mask = (counts & inside)[:, None] & (i_v < V)[None, :]
-    known = tl.load(gX + i_m * stride_x + i_t, mask=counts & inside, other=0.0).to(tl.float32)
+    known = _capped(tl.load(gX + i_m * stride_x + i_t, mask=counts & inside, other=0.0).to(tl.float32), softcap, CAP)
     rX = tl.load(gX + i_m[:, None] * stride_x + i_v[None, :], mask=mask, other=float("-inf"), eviction_policy="evict_first").to(tl.float32)
+    if CAP:
+        rX = tl.where(mask, _capped(rX, softcap, CAP), float("-inf"))
     rOther = tl.where(i_v[None, :] == i_t[:, None], float("-inf"), rX)
     top = tl.max(rOther, 1)
     base = tl.where(top == float("-inf"), 0.0, top)
@@ -66,6 +75,8 @@ def _forward(gX, gTarget, gRow, gTotal, gCount, gPeak, gLogsum, gMiss, M, V, str
     if SMOOTH:
         near = tl.where(tl.abs(known) < float("inf"), known, 0.0)
         loss -= smoothing * (tl.sum(tl.where(mask, rX - near[:, None], 0.0), 1) / V)
+    if Z:
+        loss += z * (peak + logsum) * (peak + logsum)
     _save(gRow, gPeak, gLogsum, gMiss, i_m, i_m < M, counts, inside, loss, peak, logsum, miss)
     if ALONE:  # this program has seen every row: what would be _total's launch is one reduction here
         count = 1.0
@@ -99,14 +110,14 @@ def _take(rX, lane_max, lane_sum, GROUP: tl.constexpr):
 
 
 @triton.jit
-def _forward_online(gX, gTarget, gLoss, gCount, gPeak, gLogsum, gMiss, V, stride_x, ignore, smoothing,
-                    SMOOTH: tl.constexpr, NONE: tl.constexpr, GROUP: tl.constexpr, BLOCK_V: tl.constexpr):  # fmt: skip
+def _forward_online(gX, gTarget, gLoss, gCount, gPeak, gLogsum, gMiss, V, stride_x, ignore, smoothing, z, softcap,
+                    SMOOTH: tl.constexpr, Z: tl.constexpr, CAP: tl.constexpr, NONE: tl.constexpr, GROUP: tl.constexpr, BLOCK_V: tl.constexpr):  # fmt: skip
     i_m = tl.program_id(0).to(tl.int64)
     i_t = tl.load(gTarget + i_m)
     counts = i_t != ignore
     inside = (i_t >= 0) & (i_t < V)
     gX += i_m * stride_x
-    known = tl.load(gX + i_t, mask=counts & inside, other=0.0).to(tl.float32)
+    known = _capped(tl.load(gX + i_t, mask=counts & inside, other=0.0).to(tl.float32), softcap, CAP)
     near = tl.where(tl.abs(known) < float("inf"), known, 0.0)
     n = tl.where(counts & inside, V, 0)  # a row that does not count is not read
     i_t = tl.where(inside, i_t, 0).to(tl.int32)
@@ -117,18 +128,22 @@ def _forward_online(gX, gTarget, gLoss, gCount, gPeak, gLogsum, gMiss, V, stride
     lane_spread = tl.zeros([BLOCK_V], tl.float32)
     i_v = tile * BLOCK_V + tl.arange(0, BLOCK_V)
     rX = tl.load(gX + i_v, mask=i_v < n, other=float("-inf"), eviction_policy="evict_first").to(tl.float32)
+    if CAP:
+        rX = tl.where(i_v < n, _capped(rX, softcap, CAP), float("-inf"))
     if SMOOTH:
         lane_spread += tl.where(i_v < n, rX - near, 0.0)
     lane_max, lane_sum = _take(tl.where(i_v == i_t, float("-inf"), rX), lane_max, lane_sum, GROUP)
     for i in range(full - (tile < full).to(tl.int32)):
         i_v = (i + (i >= tile)) * BLOCK_V + tl.arange(0, BLOCK_V)
-        rX = tl.load(gX + i_v, eviction_policy="evict_first").to(tl.float32)
+        rX = _capped(tl.load(gX + i_v, eviction_policy="evict_first").to(tl.float32), softcap, CAP)
         if SMOOTH:
             lane_spread += rX - near
         lane_max, lane_sum = _take(rX, lane_max, lane_sum, GROUP)
     i_v = full * BLOCK_V + tl.arange(0, BLOCK_V)
     rest = (i_v < n) & (tile != full)
     rX = tl.load(gX + i_v, mask=rest, other=float("-inf"), eviction_policy="evict_first").to(tl.float32)
+    if CAP:
+        rX = tl.where(rest, _capped(rX, softcap, CAP), float("-inf"))
     if SMOOTH:
         lane_spread += tl.where(rest, rX - near, 0.0)
     lane_max, lane_sum = _take(rX, lane_max, lane_sum, GROUP)
@@ -137,6 +152,8 @@ def _forward_online(gX, gTarget, gLoss, gCount, gPeak, gLogsum, gMiss, V, stride
     loss, peak, logsum, miss = _finish(top, tl.sum(lane_sum * _exp(lane_max - base), 0), known)
     if SMOOTH:
         loss -= smoothing * (tl.sum(lane_spread, 0) / V)
+    if Z:
+        loss += z * (peak + logsum) * (peak + logsum)
     _save(gLoss, gPeak, gLogsum, gMiss, i_m, True, counts, inside, loss, peak, logsum, miss)
     if NONE:
         if tl.program_id(0) == 0:
@@ -162,8 +179,8 @@ def _total(gRow, gTarget, gLoss, gCount, M, ignore, MEAN: tl.constexpr, BLOCK_M:
 
 
 @triton.jit
-def _backward(gDloss, gX, gTarget, gCount, gPeak, gLogsum, gMiss, gDx, M, V, stride_dloss, stride_x, stride_dx, ignore, smoothing,
-              ROWS: tl.constexpr, BLOCK_V: tl.constexpr):  # fmt: skip
+def _backward(gDloss, gX, gTarget, gCount, gPeak, gLogsum, gMiss, gDx, M, V, stride_dloss, stride_x, stride_dx, ignore, smoothing, z,
+              softcap, Z: tl.constexpr, CAP: tl.constexpr, ROWS: tl.constexpr, BLOCK_V: tl.constexpr):  # fmt: skip
     tiles = tl.cdiv(V, BLOCK_V)
     i_p = tl.program_id(0)
     i_m = (i_p // tiles * ROWS + tl.arange(0, ROWS)).to(tl.int64)
@@ -178,9 +195,18 @@ def _backward(gDloss, gX, gTarget, gCount, gPeak, gLogsum, gMiss, gDx, M, V, str
     logsum = tl.load(gLogsum + i_m, mask=counts, other=0.0)
     miss = tl.load(gMiss + i_m, mask=counts, other=0.0)
     scale = tl.load(gDloss + i_m * stride_dloss, mask=counts, other=0.0) / tl.load(gCount)
+    if CAP:  # the slope 1 - tanh^2 would cancel
+        fall = _exp(-2.0 * tl.abs(rX / softcap))
+        slope = 4.0 * fall / ((1.0 + fall) * (1.0 + fall))
+        rX = _capped(rX, softcap, CAP)
     rP = _exp((rX - peak[:, None]) - logsum[:, None])
-    rP = tl.where(i_v[None, :] == i_t[:, None], (smoothing - miss)[:, None], rP) - smoothing / V
-    rDx = tl.where(counts[:, None], rP * scale[:, None], 0.0)
+    hit = i_v[None, :] == i_t[:, None]
+    rG = tl.where(hit, (smoothing - miss)[:, None], rP) - smoothing / V
+    if Z:
+        rG += (2.0 * z * (peak + logsum))[:, None] * tl.where(hit, (1.0 - miss)[:, None], rP)
+    if CAP:
+        rG *= slope
+    rDx = tl.where(counts[:, None], rG * scale[:, None], 0.0)
     tl.store(gDx + i_m[:, None] * stride_dx + i_v[None, :], rDx.to(gDx.dtype.element_ty), mask=mask)
 
 
@@ -198,33 +224,33 @@ def _reduce(row, target, count, ignore_index, reduction):
     return loss
 
 
-def cross_entropy(logits, target, ignore_index, label_smoothing, reduction):
+def cross_entropy(logits, target, ignore_index, label_smoothing, z_loss, softcap, reduction):
     check_target(target, logits.shape[1], ignore_index)
     x, m, v, stride = rows(logits)
     if m == 0:  # nothing to launch over, and the loss of nothing is still a number
-        return reference.cross_entropy(logits, target, ignore_index, label_smoothing, reduction)
+        return reference.cross_entropy(logits, target, ignore_index, label_smoothing, z_loss, softcap, reduction)
     target = target.contiguous()
     per, block = _tile(v)
     row, count, peak, logsum, miss = _statistics(x, m)
     alone = m <= per and reduction != "none"
     loss = x.new_empty((), dtype=torch.float32) if alone else row
     launch(_forward, (cdiv(m, per),), x, target, row, loss, count, peak, logsum, miss, m, v, stride, ignore_index, label_smoothing,
-           SMOOTH=label_smoothing != 0, NONE=reduction == "none", MEAN=reduction == "mean", ALONE=alone, ROWS=per, BLOCK_V=block,
+           z_loss, softcap, SMOOTH=label_smoothing != 0, Z=z_loss != 0, CAP=softcap != 0, NONE=reduction == "none", MEAN=reduction == "mean", ALONE=alone, ROWS=per, BLOCK_V=block,
            num_warps=4)  # fmt: skip
     if not alone and reduction != "none":
         loss = _reduce(row, target, count, ignore_index, reduction)
     return loss, count, peak, logsum, miss
 
 
-def cross_entropy_online(logits, target, ignore_index, label_smoothing, reduction, *, config):
+def cross_entropy_online(logits, target, ignore_index, label_smoothing, z_loss, softcap, reduction, *, config):
     check_target(target, logits.shape[1], ignore_index)
     x, m, v, stride = rows(logits)
     if m == 0:
-        return reference.cross_entropy(logits, target, ignore_index, label_smoothing, reduction)
+        return reference.cross_entropy(logits, target, ignore_index, label_smoothing, z_loss, softcap, reduction)
     target = target.contiguous()
     row, count, peak, logsum, miss = _statistics(x, m)
     launch(_forward_online, (m,), x, target, row, count, peak, logsum, miss, v, stride, ignore_index, label_smoothing,
-           SMOOTH=label_smoothing != 0, NONE=reduction == "none", GROUP=16 // logits.itemsize, BLOCK_V=config["block"],
+           z_loss, softcap, SMOOTH=label_smoothing != 0, Z=z_loss != 0, CAP=softcap != 0, NONE=reduction == "none", GROUP=16 // logits.itemsize, BLOCK_V=config["block"],
            num_warps=config["warps"])  # fmt: skip
     loss = row if reduction == "none" else _reduce(row, target, count, ignore_index, reduction)
     return loss, count, peak, logsum, miss
@@ -235,24 +261,24 @@ def _tile(v):
     return min(TILE // block, 32), block
 
 
-def cross_entropy_backward(dloss, logits, target, count, peak, logsum, miss, ignore_index, label_smoothing, *, config):
+def cross_entropy_backward(dloss, logits, target, count, peak, logsum, miss, ignore_index, label_smoothing, z_loss, softcap, *, config):
     dx = logits.new_empty(logits.shape)
-    _differentiate(dloss, rows(logits)[0], target, count, peak, logsum, miss, ignore_index, label_smoothing, dx, config)
+    _differentiate(dloss, rows(logits)[0], target, count, peak, logsum, miss, ignore_index, label_smoothing, z_loss, softcap, dx, config)
     return dx
 
 
-def cross_entropy_overwrite(dloss, logits, target, count, peak, logsum, miss, ignore_index, label_smoothing, *, config):
-    _differentiate(dloss, logits, target, count, peak, logsum, miss, ignore_index, label_smoothing, logits, config)
+def cross_entropy_overwrite(dloss, logits, target, count, peak, logsum, miss, ignore_index, label_smoothing, z_loss, softcap, *, config):
+    _differentiate(dloss, logits, target, count, peak, logsum, miss, ignore_index, label_smoothing, z_loss, softcap, logits, config)
 
 
-def _differentiate(dloss, x, target, count, peak, logsum, miss, ignore_index, label_smoothing, dx, config):
+def _differentiate(dloss, x, target, count, peak, logsum, miss, ignore_index, label_smoothing, z_loss, softcap, dx, config):
     m, v = x.shape
     block = min(config["block"], power_of_2(v))
     per = min(config["block"] // block, 32)
     stride_dloss = dloss.stride(0) if dloss.dim() else 0
     launch(_backward, (cdiv(m, per) * cdiv(v, block),), dloss, x, target.contiguous(), count, peak.contiguous(), logsum.contiguous(),
            miss.contiguous(), dx, m, v, stride_dloss, x.stride(0), dx.stride(0), ignore_index, label_smoothing,
-           ROWS=per, BLOCK_V=block, num_warps=config["warps"])  # fmt: skip
+           z_loss, softcap, Z=z_loss != 0, CAP=softcap != 0, ROWS=per, BLOCK_V=block, num_warps=config["warps"])  # fmt: skip
 
 
 def _short(call):
@@ -269,6 +295,12 @@ def _writable(call):
 _WALK = tuple({"block": b, "warps": w} for b, w in ((8192, 8), (4096, 4), (4096, 8), (8192, 16), (16384, 16), (8192, 4)))
 _TILES = tuple({"block": b, "warps": w} for b, w in ((4096, 4), (2048, 4), (4096, 8), (8192, 8), (2048, 2)))
 
+
+def _roomy(configs):
+    """The first, but for a soft cap: a hyperbolic tangent of 32 elements a lane does not fit the registers, of 16 it does."""
+    return lambda call: {"block": 4096, "warps": 8} if call["softcap"] else configs[0]
+
+
 FORWARD = (
     Kernel("triton", cross_entropy, "short rows in registers, several a program: one read", _short),
     Kernel(
@@ -277,6 +309,7 @@ FORWARD = (
         "a maximum and a sum a lane: any length, one read",
         lambda call: off_gpu(call["logits"]),
         _WALK,
+        _roomy(_WALK),
     ),
 )
 BACKWARD = (
@@ -286,6 +319,7 @@ BACKWARD = (
         "tiles that know their row's sums: one read, one write",
         lambda call: off_gpu(call["logits"]),
         _TILES,
+        _roomy(_TILES),
     ),
 )
-OVERWRITE = (Kernel("triton", cross_entropy_overwrite, "the same, into the logits' own memory", _writable, _TILES),)
+OVERWRITE = (Kernel("triton", cross_entropy_overwrite, "the same, into the logits' own memory", _writable, _TILES, _roomy(_TILES)),)

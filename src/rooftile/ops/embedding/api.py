@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op
+from rooftile.ops.embedding import cuda_kernels, triton_kernels
 from rooftile.ops.embedding.spec import SPEC
-from rooftile.ops.embedding.triton_kernels import BACKWARD, FORWARD
 
-_embedding = Op(SPEC, *FORWARD, backward=BACKWARD)
+_embedding = Op(SPEC, *triton_kernels.FORWARD, *cuda_kernels.FORWARD, backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD))
 
 
 def embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:

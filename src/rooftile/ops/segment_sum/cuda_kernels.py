@@ -1,12 +1,12 @@
-"""Sums over ragged segments in CUDA C++: atomics, a warp a segment, rows dealt out evenly."""
+"""Sums over ragged segments in CUDA C++: atomics, a warp a segment, rows dealt out evenly, rows of one number. Backward the last three."""
 
 import torch
 
 from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.cuda import BLOCK
-from rooftile.ops._shared.launch import cdiv, power_of_2, resident, rows
+from rooftile.ops._shared.cuda import BLOCK, processors
+from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, resident, rows
 from rooftile.ops.segment_sum.reference import check_offsets
 
 
@@ -32,42 +32,106 @@ def _warp(source, x, offsets, out):
     )
 
 
-def _balanced(source, x, offsets, out, *, config):
-    x, m, n, stride = rows(x)
-    e, width, batch = out.shape[0], 16 // x.itemsize, config["rows"]
-    aligned = x.data_ptr() % 16 == 0
-    flat = aligned and n == stride == 1
-    if flat or not aligned or stride % width or n % width:  # rows that do not begin at multiples of 16 bytes go element by element
+def _wide(x, n, stride):
+    """(elements an access, lanes a row, strips of columns): 16 bytes an access where rows begin at multiples of 16, else element by element."""
+    width = 16 // x.itemsize
+    if x.data_ptr() % 16 or stride % width or n % width:
         width = 1
     lanes = min(32, power_of_2(cdiv(n, width)))
-    strips = cdiv(n, lanes * width)
+    return width, lanes, cdiv(n, lanes * width)
+
+
+def _balanced(source, x, offsets, out, *, config):
+    x, m, n, stride = rows(x)
+    width, lanes, strips = _wide(x, n, stride)
     chunk = 16 * max(1, cdiv(m * strips * lanes, 16 * resident(x, config["lanes"])))  # all chunks at once, or in a whole number of turns
-    chunks = cdiv(m, chunk)
+    chunks, e = cdiv(m, chunk), out.shape[0]
     partial = x.new_empty((2 * chunks, n), dtype=torch.float32)
     types, groups = _types(x, offsets), BLOCK // lanes
-    launch(source, f"chunks<{types}, {width}, {lanes}, {batch}, {str(flat).lower()}>", cdiv(chunks * strips, groups), BLOCK, out, partial, x,
-           offsets, m, e, n, stride, strips, chunk)  # fmt: skip
+    launch(source, f"chunks<{types}, {width}, {lanes}, {config['rows']}>", cdiv(chunks * strips, groups), BLOCK, out, partial, x, offsets, m,
+           e, n, stride, strips, chunk)  # fmt: skip
     launch(source, f"borders<{types}, {width}, {lanes}>", cdiv(e * strips, groups), BLOCK, out, partial, offsets, m, e, n, strips, chunk)
 
 
-def pick(call):
-    """8 rows of 16 bytes a lane take 80 registers, which leaves room for 768 lanes: 96 KB in flight on a multiprocessor, all chunks at
-    once. Of rows of one number 16, which are 4 loads, in 48 registers on 1280 lanes."""
-    return {"rows": 16, "lanes": 1280} if call["x"].shape[1] == 1 else {"rows": 8, "lanes": 768}
+def _numbers(source, x, offsets, out, *, config):
+    m, e, each = x.shape[0], out.shape[0], config["each"]
+    blocks, tiles = _stretches(x, m, config)
+    partial = x.new_empty(2 * blocks, dtype=torch.float32)
+    types = f"{_types(x, offsets)}, {each}"
+    shared = 2 * _room(x, each) + 4 * BLOCK * each
+    launch(source, f"chunks<{types}>", blocks, BLOCK, out, partial, x.contiguous(), offsets, m, e, tiles, shared=shared)
+    launch(source, f"join<{types}>", cdiv(e, BLOCK), BLOCK, out, partial, offsets, m, e, tiles)
 
 
-CONFIGS = tuple(
-    {"rows": r, "lanes": n} for r, n in ((8, 768), (16, 1280), (4, 1280), (16, 512), (8, 1536), (4, 2560), (16, 2560), (8, 4096))
-)
+def _stretches(x, m, config):
+    """(blocks, tiles of each)."""
+    every = cdiv(m, BLOCK * config["each"])
+    tiles = max(1, cdiv(every, config["per_sm"] * processors(x)))
+    return cdiv(every, tiles), tiles
+
+
+def _room(x, each):
+    """Bytes of a tile in shared memory, where an odd number of vectors lies between two threads."""
+    return BLOCK * 16 * (each * x.itemsize // 16 | 1)
+
+
+def _spread_warp(source, dout, offsets, dx):
+    dout, e, n, stride = rows(dout)
+    width, lanes, strips = _wide(dout, n, stride)
+    instance = f"spread<{_types(dout, offsets)}, {width}, {lanes}>"
+    launch(source, instance, cdiv((e + 2) * strips, BLOCK // 32), BLOCK, dx, dout, offsets, dx.shape[0], e, n, stride, strips)
+
+
+def _spread_balanced(source, dout, offsets, dx, *, config):
+    (dout, e, n, stride), m, chunk = rows(dout), dx.shape[0], config["rows"]
+    width, lanes, strips = _wide(dout, n, stride)
+    instance = f"spread<{_types(dout, offsets)}, {width}, {lanes}>"
+    launch(source, instance, cdiv(cdiv(m, chunk) * strips, BLOCK // lanes), BLOCK, dx, dout, offsets, m, e, n, stride, strips, chunk)
+
+
+def _spread_numbers(source, dout, offsets, dx, *, config):
+    each = config["each"]
+    blocks, tiles = _stretches(dx, dx.shape[0], config)
+    launch(source, f"spread<{_types(dout, offsets)}, {each}>", blocks, BLOCK, dx, dout.contiguous(), offsets, dx.shape[0], dout.shape[0],
+           tiles, shared=_room(dx, each) + BLOCK * each * dx.itemsize)  # fmt: skip
+
+
+def _of_one(x, name):
+    """Why rows of x are not for the rung of numbers, or None."""
+    if x.shape[1] != 1:
+        return f"rows of {name} have {x.shape[1]} numbers, it takes rows of 1"
+    return off_gpu(x)
+
+
+def _not_numbers(call):
+    x, segments = call["x"], call["offsets"].numel() - 1
+    if segments >= 2**31:
+        return f"there are {segments} segments, and it counts them in 32 bits"
+    if x.shape[1] == 1 and x.is_contiguous() and x.data_ptr() % 16:
+        return f"x begins {x.data_ptr() % 16} bytes past a multiple of 16, and it reads 16 bytes at a time"
+    return _of_one(x, "x")
+
+
+# 8 rows of 16 bytes a lane take 80 registers, which leaves room for 768 lanes: 96 KB in flight on a multiprocessor, all chunks at once
+_ROWS = tuple({"rows": r, "lanes": n} for r, n in ((8, 768), (16, 1280), (4, 1280), (16, 512), (8, 1536), (4, 2560), (16, 2560), (8, 4096)))
+# 16 float32 numbers a thread are 16 KB a block in flight and 57 KB of shared memory: 3 blocks a multiprocessor, 8 numbers 8 KB and 33 KB: 6
+_TILES = tuple({"each": e, "per_sm": p} for e, p in ((16, 3), (8, 6), (16, 12), (8, 24), (16, 24), (32, 2), (32, 12)))
+_CHUNKS = tuple({"rows": r} for r in (128, 64, 32, 256, 512))
 VARIES = "float32 atomics add the rows of a segment in any order"
-RUNGS = (  # name, launcher, idea, configs, pick, why it varies; the highest first
-    ("v3_balanced", _balanced, "rows dealt out evenly, 16 bytes an access; sums that cross chunks added in order", CONFIGS, pick, ""),
-    ("v2_warp", _warp, "a warp a segment", (), None, ""),
-    ("v1_atomics", _atomics, "a thread an element, atomics", (), None, VARIES),
+RUNGS = (  # name, launcher, idea, configs, why it varies, who it refuses; the highest first
+    ("v4_numbers", _numbers, "rows of one number: 16 bytes an access, sums joined by a scan over the block", _TILES, "", _not_numbers),
+    ("v3_balanced", _balanced, "rows dealt out evenly, 16 bytes an access; sums that cross chunks added in order", _ROWS, "", None),
+    ("v2_warp", _warp, "a warp a segment", (), "", None),
+    ("v1_atomics", _atomics, "a thread an element, atomics", (), VARIES, None),
+)
+BACKWARD_RUNGS = (
+    ("v4_numbers", _spread_numbers, "rows of one number: laid down where segments begin, carried on by the block", _TILES),
+    ("v3_balanced", _spread_balanced, "rows dealt out evenly, a segment's gradient kept in registers", _CHUNKS),
+    ("v2_warp", _spread_warp, "a warp a segment", ()),
 )
 
 
-def _rung(name, launcher, idea, configs, choose, varies):
+def _rung(name, launcher, idea, configs, varies, refuse):
     source = Source.beside(__file__, f"{name}.cu")
 
     def segment_sum(x, offsets, **config):
@@ -77,7 +141,24 @@ def _rung(name, launcher, idea, configs, choose, varies):
             launcher(source, x, offsets.contiguous(), out, **config)
         return out
 
-    return Kernel(f"cuda.{name}", segment_sum, idea, lambda call: off_gpu(call["x"]), configs, choose, sources=(source,), varies=varies)
+    return Kernel(f"cuda.{name}", segment_sum, idea, refuse or (lambda call: off_gpu(call["x"])), configs, sources=(source,), varies=varies)
+
+
+def _backward_rung(name, launcher, idea, configs):
+    source = Source.beside(__file__, f"{name}.cu")
+
+    def segment_sum_backward(dout, x, offsets, **config):
+        dx = dense_like(x)
+        if not dout.numel():
+            return dx.zero_()
+        launcher(source, dout, offsets.contiguous(), dx, **config)
+        return dx
+
+    def refuse(call):
+        return _of_one(call["x"], "x") if launcher is _spread_numbers else off_gpu(call["x"])
+
+    return Kernel(f"cuda.{name}", segment_sum_backward, idea, refuse, configs, sources=(source,))
 
 
 FORWARD = tuple(_rung(*rung) for rung in RUNGS)
+BACKWARD = tuple(_backward_rung(*rung) for rung in BACKWARD_RUNGS)

@@ -52,6 +52,9 @@ SPEC = OpSpec(
         ),
         Case({"M": 331, "E": 3, "N": 131}, torch.float32, use=("smoke", "check"), why="long segments: whole chunks, heads and tails"),
         Case({"M": 203, "E": 5, "N": 20}, torch.float32, {**PART, **NARROW}, use=("smoke", "check"), why="rows that belong to no segment"),
+        Case(
+            {"M": 9001, "E": 101, "N": 1}, torch.float32, use=("smoke", "check"), why="rows of one number: several tiles, the last ragged"
+        ),
         Case({"M": 20011, "E": 2, "N": 128}, torch.float32, why="more partial rows than a tile has"),
         Case({"M": 7, "E": 2, "N": 1025}, torch.bfloat16, why="one column into the next strip"),
         Case({"M": 1048576, "E": 16384, "N": 128}, torch.float32, use=("bench",), why="anchor"),

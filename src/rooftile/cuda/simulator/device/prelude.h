@@ -92,6 +92,25 @@ long long rooftile_sim_clock();
 void rooftile_sim_copy_async(void* to, const void* from, unsigned bytes, unsigned zeros);
 void rooftile_sim_copy_commit();
 void rooftile_sim_copy_wait(unsigned left);
+void rooftile_sim_mbarrier_init(void* bar, unsigned count);
+void rooftile_sim_mbarrier_fence();
+void rooftile_sim_mbarrier_arrive(void* bar, unsigned bytes);
+void rooftile_sim_mbarrier_expect(void* bar, unsigned bytes);
+void rooftile_sim_mbarrier_wait(void* bar, unsigned parity);
+int rooftile_sim_mbarrier_test(void* bar, unsigned parity);
+void rooftile_sim_named_barrier(unsigned id, unsigned threads, int wait);
+void rooftile_sim_fence_async(int global);
+void rooftile_sim_bulk_load(void* to, const void* from, unsigned bytes, void* bar);
+void rooftile_sim_bulk_store(void* to, const void* from, unsigned bytes, int add);
+void rooftile_sim_tensor_load(void* to, const void* map, void* bar, unsigned rank, const int* at);
+void rooftile_sim_tensor_store(const void* map, const void* from, unsigned rank, const int* at);
+void rooftile_sim_bulk_commit();
+void rooftile_sim_bulk_wait(unsigned left, int read_only);
+unsigned rooftile_sim_shared_address(const void* p);
+void rooftile_sim_wgmma(const void* what, float* d, const unsigned* a);
+void rooftile_sim_wgmma_fence();
+void rooftile_sim_wgmma_commit();
+void rooftile_sim_wgmma_wait(unsigned left);
 int printf(const char*, ...);
 }
 #define ROOFTILE_SILENT __attribute__((no_sanitize("thread"), noinline))  // its own accesses are announced to the runtime by hand

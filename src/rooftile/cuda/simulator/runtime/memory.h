@@ -42,7 +42,7 @@ void poison(Address a, unsigned bytes) {
   if (r) std::memset(&r->written[a - r->begin], 0, bytes);
 }
 
-void access(Address a, unsigned bytes, unsigned how, bool range, uint32_t pc) {
+void access(Address a, unsigned bytes, unsigned how, bool range, uint32_t pc, const Via* via) {
   Fiber& f = *now;
   f.pc = pc;
   if (a - Address(f.stack) < STACK || a - launch->arguments_begin < launch->arguments_bytes) return;  // its own locals, its parameters
@@ -71,8 +71,8 @@ void access(Address a, unsigned bytes, unsigned how, bool range, uint32_t pc) {
     }
   }
   if (launch->level != ALL) return;
-  if (!(how & STRONG)) f.log.push_back({pc, bytes, a, (how & WRITE) != 0, r->shared});
-  race(*r, a, bytes, how, pc);
+  if (!(how & STRONG) && !via) f.log.push_back({pc, bytes, a, (how & WRITE) != 0, r->shared});
+  race(*r, a, bytes, how, pc, via);
 }
 
 }  // namespace sim

@@ -1,5 +1,6 @@
 // Who happened before whom. Two accesses to the same bytes race when one writes, they are not both strong, and neither is known to the
-// other's thread to lie before: by a barrier of the block, by __syncwarp, or by a fence, a flag (atomic or volatile) and a fence.
+// other's thread to lie before: by a barrier of the block, by __syncwarp, by an mbarrier or a named barrier, or by a fence, a flag (atomic or
+// volatile) and a fence.
 #pragma once
 #include "state.h"
 
@@ -8,6 +9,7 @@ namespace sim {
 inline uint32_t block_of(uint32_t thread) { return (thread - 1) / launch->threads; }
 
 inline bool before(const Stamp& s, const Fiber& f) {
+  if (s.agent) return f.known.passed(s.agent, s.owner, s.clock);  // a barrier that nobody waited before orders no agent
   if (s.thread == f.id) return true;
   uint32_t b = block_of(s.thread);
   if (b == f.block->id) {
@@ -77,6 +79,17 @@ inline void add_reader(Cell& c, const Stamp& mine, const Fiber& f) {
   c.reader = mine, c.reader.strong = both_strong, c.reader.clock = clock;
 }
 
+inline void add_agent(Cell& c, const Stamp& mine) {
+  if (!c.agents) {
+    c.agents = uint32_t(launch->agent_readers.size());
+    launch->agent_readers.emplace_back();
+  }
+  auto& list = launch->agent_readers[c.agents];
+  auto place = std::lower_bound(list.begin(), list.end(), mine, [](const Stamp& a, const Stamp& b) { return key(a.agent, a.owner) < key(b.agent, b.owner); });
+  if (place != list.end() && place->agent == mine.agent && place->owner == mine.owner) *place = mine;  // its work completes in order
+  else list.insert(place, mine);
+}
+
 inline std::string where(uint32_t thread) {
   uint32_t b = block_of(thread), t = (thread - 1) % launch->threads;
   const Index &g = launch->grid, &n = launch->block;
@@ -87,7 +100,16 @@ inline std::string where(uint32_t thread) {
   return who(other);
 }
 
+// Threads and agents reach memory by different ways: what a thread has stored an agent sees only after the thread's fence_async.
+inline void unfenced(const Region& r, Address a, const Stamp& s, uint32_t pc) {
+  find(RACE, pc, s.pc, "%s lets a copy or a tensor core use offset %ld of %s, which %s writes in line {%x} with no %s after it",
+       who(*now).c_str(), long(a - r.begin), r.name.c_str(), where(s.thread).c_str(), unsigned(s.pc), r.shared ? "fence_async" : "fence_async_global");
+}
+
 inline void racing(const Region& r, Address a, const Stamp& s, bool they_write, unsigned how, uint32_t pc) {
+  if (s.agent)
+    return find(RACE, pc, s.pc, "%s %s offset %ld of %s, which the copy or product of line {%x} %s, and nothing has waited for that",
+                who(*now).c_str(), how & WRITE ? "writes" : "reads", long(a - r.begin), r.name.c_str(), unsigned(s.pc), they_write ? "writes" : "reads");
   find(RACE, pc, s.pc, "%s %s offset %ld of %s, which %s %s in line {%x} with nothing in between that orders the two", who(*now).c_str(),
        how & WRITE ? "writes" : "reads", long(a - r.begin), r.name.c_str(), where(s.thread).c_str(), they_write ? "writes" : "reads",
        unsigned(s.pc));
@@ -96,12 +118,18 @@ inline void racing(const Region& r, Address a, const Stamp& s, bool they_write, 
 inline void refine(Region& r, unsigned granule) {
   std::vector<Cell> finer;
   finer.reserve(r.cells.size() * r.granule / granule);
-  for (auto& c : r.cells) finer.insert(finer.end(), r.granule / granule, c);
+  for (auto& c : r.cells)
+    for (unsigned i = 0; i < r.granule / granule; ++i) {
+      finer.push_back(c);
+      if (!i || !c.agents) continue;  // each part has a list of its own
+      finer.back().agents = uint32_t(launch->agent_readers.size());
+      launch->agent_readers.push_back(std::vector<Stamp>(launch->agent_readers[c.agents]));
+    }
   r.cells.swap(finer);
   r.granule = granule;
 }
 
-void race(Region& r, Address a, unsigned bytes, unsigned how, uint32_t pc) {
+void race(Region& r, Address a, unsigned bytes, unsigned how, uint32_t pc, const Via* via) {
   Fiber& f = *now;
   size_t at = a - r.begin;
   unsigned narrow = unsigned(at | bytes | r.granule);
@@ -110,17 +138,25 @@ void race(Region& r, Address a, unsigned bytes, unsigned how, uint32_t pc) {
   if (narrow < r.granule) refine(r, narrow);
   Stamp mine;
   mine.thread = f.id, mine.generation = f.block->generation, mine.clock = f.clock, mine.pc = pc, mine.strong = (how & STRONG) != 0;
+  if (via) mine.agent = via->agent, mine.owner = via->owner, mine.clock = via->clock;
   for (size_t i = at / r.granule; i < (at + bytes) / r.granule; ++i) {
     Cell& c = r.cells[i];
     if (c.writer.thread && !(c.writer.strong && mine.strong) && !before(c.writer, f)) racing(r, a, c.writer, true, how, pc);
+    else if (via && c.writer.thread && !c.writer.agent && !f.known.passed(r.shared ? PROXY : PROXY_GLOBAL, c.writer.thread, c.writer.clock)) unfenced(r, a, c.writer, pc);
     if (how & WRITE) {
       if (c.reader.thread && !(c.reader.strong && mine.strong) && !readers_before(c, f)) racing(r, a, c.reader, false, how, pc);
+      for (const Stamp& s : launch->agent_readers[c.agents])
+        if (!before(s, f)) racing(r, a, s, false, how, pc);
+      if (c.agents) launch->agent_readers[c.agents].clear();
       c.writer = mine, c.reader.thread = 0, c.readers = ONE;
+    } else if (via || (launch->one_by_one && r.shared && !mine.strong)) {
+      if (!via) mine.owner = f.id;
+      add_agent(c, mine);
     } else {
       add_reader(c, mine, f);
     }
   }
-  if (!(how & STRONG)) return;
+  if (!(how & STRONG) || via) return;
   auto flag = launch->flags.find(a);
   if (flag != launch->flags.end() && (!(how & WRITE) || how & BOTH)) f.pending.join(flag->second);
   if (how & WRITE) {
@@ -137,15 +173,17 @@ void race(Region& r, Address a, unsigned bytes, unsigned how, uint32_t pc) {
 void fence(Fiber& f) {
   if (launch->level != ALL) return;
   if (!f.pending.empty()) f.known.join(f.pending), f.pending = {}, f.block->foreign = true;
-  f.fenced = f.known;
-  f.fenced.blocks[f.block->id] = f.block->generation;
+  f.fenced = told(f);
+}
+
+Knowledge told(Fiber& f) {
+  Knowledge all = f.known;
+  all.blocks[f.block->id] = f.block->generation;
   unsigned first = f.id - f.lane;
   for (unsigned l = 0; l < 32; ++l)
-    if (f.warp_known[l]) {
-      auto& known = f.fenced.threads[first + l];
-      if (known < f.warp_known[l]) known = f.warp_known[l];
-    }
-  f.fenced.threads[f.id] = ++f.clock;
+    if (f.warp_known[l]) Knowledge::raise(all.threads, first + l, f.warp_known[l]);
+  all.threads[f.id] = ++f.clock;
+  return all;
 }
 
 void sync_warp(Block& block, unsigned warp, uint32_t mask) {

@@ -59,6 +59,7 @@ void fatal(Kind kind, uint32_t pc, const char* format, ...) {
 
 static void exit_checks(Fiber& f) {
   Block& b = *f.block;
+  leave_async(f);
   for (auto& other : b.fibers)
     if (other->state == BARRIER)
       fatal(DIVERGENT_BARRIER, other->pc, "%s waits in %s, which %s has left the kernel without reaching", who(*other).c_str(), other->waits,
@@ -75,7 +76,7 @@ static void body() {
   Fiber& f = *now;
   exit_checks(f);
   f.state = DONE;
-  --f.block->alive;
+  if (--f.block->alive == 0) leave_async(*f.block);
   launch->steps = 0;
   launch->progress = true;
   for (;;) yield_fiber();
@@ -85,7 +86,8 @@ static void enter(Block& b, uint32_t id) {
   const Index &g = launch->grid, &n = launch->block;
   b.id = id, b.index = {id % g.x, id / g.x % g.y, id / g.x / g.y};
   b.generation = 1, b.arrived = 0, b.votes = 0, b.alive = launch->threads, b.foreign = false, b.static_bytes = 0;
-  b.ready.clear(), b.spun.clear(), b.shared.clear();
+  b.ready.clear(), b.spun.clear(), b.shared.clear(), b.mbarriers.clear(), b.warpgroups.clear();
+  for (auto& n : b.named) n = {};
   b.collectives.clear(), b.collectives.resize((launch->threads + 31) / 32);
   if (!b.arena) b.arena = static_cast<char*>(mmap(nullptr, ARENA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   b.arena_next = b.arena + 1024;
@@ -106,6 +108,8 @@ static void enter(Block& b, uint32_t id) {
     std::memset(f.warp_known, 0, sizeof f.warp_known);
     f.known = f.pending = f.fenced = {};
     f.groups.clear(), f.open.clear(), f.log.clear();
+    f.bulk_open.clear(), f.bulk_groups.clear(), f.product_groups.clear();
+    f.bulk_committed = f.products = f.products_committed = 0, f.registers_fenced = false;
     prepare(f, body);
     b.ready.push_back(&f);
   }
@@ -156,6 +160,10 @@ static void timeout(std::vector<std::unique_ptr<Block>>& resident) {
 }
 
 static void deadlock(Block& b) {
+  if (stuck(b)) {
+    launch->stop = true;
+    return;
+  }
   for (auto& f : b.fibers) {
     if (f->state != COLLECTIVE) continue;
     for (auto& c : b.collectives[f->warp]) {
@@ -185,6 +193,7 @@ static void turn(Block& b, std::vector<std::unique_ptr<Block>>& resident) {
       if (launch->steps > launch->bound) return timeout(resident);
       if (--left == 0) break;
     }
+    if (left && deliver(b)) launch->progress = true;  // as late as can be: nobody could go on without
     for (Fiber* f : b.spun) b.ready.push_back(f);
     b.spun.clear();
   } while (launch->progress && left && !b.ready.empty() && ++rounds < 1024);

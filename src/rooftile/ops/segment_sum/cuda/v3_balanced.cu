@@ -1,10 +1,25 @@
 // adds: rows and not segments are dealt out: every group of lanes has CHUNK rows, whoever's they are; 16 bytes an access, ROWS of them in flight
-// costs: log2 E loads to find the first segment; a float32 row of partial sums where a segment crosses into the next chunk, added by a second launch
+// costs: 3 or 4 loads in a chain to find the first segment; a float32 row of partial sums where a segment crosses into the next chunk, added by a second launch
 // loses when: every segment crosses: rows of partial sums are then 2 / CHUNK of x, 1 % at 256 rows
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "rooftile/reduce.cuh"
 #include "rooftile/vec.cuh"
+
+// not_beyond by all LANES lanes of a group together: log E of base LANES + 1 instead of 2, 3 loads in a chain instead of 14 for 16384 segments.
+// Each was a round trip to memory, 8 us of the first 150. All lanes of the warp must come.
+template <int LANES, typename I> __device__ __forceinline__ long long find(const I* gOffsets, long long E, long long i_m) {
+  const int l = rooftile::lane() % LANES, group = rooftile::lane() - l;
+  long long low = 0, high = E + 1;
+  while (__any_sync(rooftile::ALL_LANES, low < high)) {
+    const long long step = (high - low) / (LANES + 1) + 1, at = low + (l + 1) * step - 1;
+    const unsigned passed = __ballot_sync(rooftile::ALL_LANES, at < high && gOffsets[at] <= i_m) >> group;
+    low += __popc(LANES == 32 ? passed : passed & ((1u << LANES % 32) - 1)) * step;
+    high = high < low + step - 1 ? high : low + step - 1;
+  }
+  return low;
+}
 
 template <typename I> __device__ __forceinline__ long long not_beyond(const I* gOffsets, long long low, long long E, long long i_m) {
   long long high = E + 1;  // the number of offsets that are not beyond row i_m; it is `low` at least
@@ -21,15 +36,14 @@ template <typename I> struct Cursor {
   const I* gOffsets;
   long long E, i_e, begin, end, next;
 
-  __device__ __forceinline__ Cursor(const I* gOffsets, long long E, long long i_m) : gOffsets(gOffsets), E(E) { seek(0, i_m); }
+  __device__ __forceinline__ Cursor(const I* gOffsets, long long E, long long found) : gOffsets(gOffsets), E(E) { begin_at(found - 1); }
   __device__ __forceinline__ long long at(long long i) const { return i > E ? 0x7fffffffffffffffll : (long long)gOffsets[i]; }
-  __device__ __forceinline__ void seek(long long low, long long i_m) {
-    i_e = not_beyond(gOffsets, low, E, i_m) - 1;
-    begin = i_e < 0 ? -1 : at(i_e), end = at(i_e + 1), next = at(i_e + 2);
+  __device__ __forceinline__ void begin_at(long long e) {
+    i_e = e, begin = i_e < 0 ? -1 : at(i_e), end = at(i_e + 1), next = at(i_e + 2);
   }
   __device__ __forceinline__ void advance(long long i_m) {  // to the segment of row i_m, which is not in this one
     for (int tries = 0; i_m >= end; ++tries) {
-      if (tries == 8) return seek(i_e + 1, i_m);  // many empty segments
+      if (tries == 8) return begin_at(not_beyond(gOffsets, i_e + 1, E, i_m) - 1);  // many empty segments
       ++i_e, begin = end, end = next, next = at(i_e + 2);
     }
   }
@@ -47,35 +61,24 @@ template <typename T, int WIDTH> __device__ __forceinline__ void write(T* g, con
   }
 }
 
-// ROWS rows from i_m on, WIDTH columns of each. FLAT: a row is one number, and neighbours come as vectors.
-template <typename T, int WIDTH, int ROWS, bool FLAT>
-__device__ __forceinline__ void load_rows(rooftile::Vec<T, WIDTH> (&rX)[ROWS], const T* gX, long long i_m, long long last, long long stride) {
-  constexpr int PER = int(16 / sizeof(T));
-  if (FLAT && ROWS % PER == 0 && i_m + ROWS <= last) {
-#pragma unroll
-    for (int r = 0; r < ROWS; r += PER) {
-      rooftile::Wide<T> rWide;
-      rooftile::load(rWide, gX + i_m + r);
-#pragma unroll
-      for (int k = 0; k < PER; ++k) rX[r + k][0] = rWide[k];
-    }
-  } else {
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r)
-      if (i_m + r < last) rooftile::load_once(rX[r], gX + (i_m + r) * stride);
-  }
-}
-
 // gPartial has two rows a chunk: of the segment that comes in from before, and of the one that goes on behind.
-template <typename T, typename I, int WIDTH, int LANES, int ROWS, bool FLAT>
-__global__ void __launch_bounds__(256) chunks(T* __restrict__ gOut, float* __restrict__ gPartial, const T* __restrict__ gX,
-                                              const I* __restrict__ gOffsets, long long M, long long E, long long N, long long stride, int strips,
-                                              int chunk) {
+template <typename T, typename I, int WIDTH, int LANES, int ROWS>
+__global__ void __launch_bounds__(256, 2) chunks(T* __restrict__ gOut, float* __restrict__ gPartial, const T* __restrict__ gX,
+                                                 const I* __restrict__ gOffsets, long long M, long long E, long long N, long long stride,
+                                                 int strips, int chunk) {
   const long long i_g = blockIdx.x * (256ll / LANES) + threadIdx.x / LANES, i_c = i_g / strips;
   const long long i_n = (i_g % strips * LANES + threadIdx.x % LANES) * WIDTH, first = i_c * chunk;
-  if (first >= M || i_n >= N) return;
   const long long last = first + chunk < M ? first + chunk : M;
-  Cursor<I> segment(gOffsets, E, first);
+  rooftile::Vec<T, WIDTH> rX[ROWS];
+  auto ask = [&](long long i_m) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+      if (i_m + r < last && i_n < N) rooftile::load_once(rX[r], gX + (i_m + r) * stride + i_n);
+  };
+  ask(first);  // on its way while the first segment is looked for
+  const long long found = find<LANES>(gOffsets, E, first);
+  if (first >= M || i_n >= N) return;
+  Cursor<I> segment(gOffsets, E, found);
   float rSum[WIDTH] = {};
   auto finish = [&] {
     if (segment.is_one()) {
@@ -86,9 +89,7 @@ __global__ void __launch_bounds__(256) chunks(T* __restrict__ gOut, float* __res
 #pragma unroll
     for (int k = 0; k < WIDTH; ++k) rSum[k] = 0.0f;
   };
-  for (long long i_m = first; i_m < last; i_m += ROWS) {
-    rooftile::Vec<T, WIDTH> rX[ROWS];
-    load_rows<T, WIDTH, ROWS, FLAT>(rX, gX + i_n, i_m, last, stride);
+  for (long long i_m = first; i_m < last; i_m += ROWS, ask(i_m)) {
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
       if (i_m + r >= last) break;
@@ -101,6 +102,34 @@ __global__ void __launch_bounds__(256) chunks(T* __restrict__ gOut, float* __res
     }
   }
   finish();
+}
+
+// Backward: a group of lanes keeps its segment's gradient and stores it to row after row; the next segment's is on its way.
+template <typename T, typename I, int WIDTH, int LANES>
+__global__ void __launch_bounds__(256, 4) spread(T* __restrict__ gDx, const T* __restrict__ gDout, const I* __restrict__ gOffsets, long long M,
+                                                 long long E, long long N, long long stride, int strips, int chunk) {
+  const long long i_g = blockIdx.x * (256ll / LANES) + threadIdx.x / LANES, first = i_g / strips * chunk;
+  const long long i_n = (i_g % strips * LANES + threadIdx.x % LANES) * WIDTH, last = first + chunk < M ? first + chunk : M;
+  const long long found = find<LANES>(gOffsets, E, first);
+  if (first >= M || i_n >= N) return;
+  Cursor<I> segment(gOffsets, E, found);
+  auto ask = [&](rooftile::Vec<T, WIDTH>& rDx, long long i_e) {
+    if (0 <= i_e && i_e < E) rooftile::load(rDx, gDout + i_e * stride + i_n);
+    else rooftile::fill(rDx, T(0.0f));
+  };
+  rooftile::Vec<T, WIDTH> rDx, rNext;
+  ask(rDx, segment.i_e);
+  ask(rNext, segment.i_e + 1);
+  for (long long i_m = first; i_m < last;) {
+    const long long until = segment.end < last ? segment.end : last, before = segment.i_e;
+#pragma unroll 4
+    for (; i_m < until; ++i_m) rooftile::store_once(gDx + i_m * N + i_n, rDx);
+    if (i_m >= last) break;
+    segment.advance(i_m);
+    if (segment.i_e == before + 1) rDx = rNext;
+    else ask(rDx, segment.i_e);  // empty segments lay between
+    ask(rNext, segment.i_e + 1);
+  }
 }
 
 // Of the segments that `chunks` could not finish: none (NaN), empty ones, and those in several chunks, whose partial sums are added in their

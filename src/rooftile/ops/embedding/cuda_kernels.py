@@ -1,0 +1,172 @@
+"""Rows of a table in CUDA C++: a warp a row; backward sorted tokens dealt out evenly, and a sort of our own before it.
+
+Bytes of the backward at GPT-2's step (32768 tokens, 50304 rows of 768 bfloat16): 50 MB of dout read and 77 MB of dweight written are 30 us at
+4.2 TB/s. 16 warps of 12 vectors in flight are 96 KB a multiprocessor, where 4200 GB/s over 700 ns ask for 22.
+"""
+
+import torch
+
+from rooftile.core.kernel import Kernel
+from rooftile.cuda.launch import CTYPE, launch, off_gpu
+from rooftile.cuda.source import Source
+from rooftile.ops._shared.cuda import BLOCK, processors
+from rooftile.ops._shared.launch import cdiv, rows
+from rooftile.ops.embedding.reference import check_indices
+
+WARPS = BLOCK // 32
+KEY = {torch.int16: "short", torch.int32: "int", torch.int64: "long long"}
+SORT_WARPS = 16
+SORT_WORDS = 24 * 1024 // SORT_WARPS  # rows of a range, and steps of 32 indices, that a warp of the sort keeps: 96 KiB a block
+SORT_BYTES = 2**27  # of indices, read by all blocks of the sort together: 24 us of the L2, about what torch's sort takes
+
+
+def _lanes(x, n, stride):
+    """(elements an access, accesses a lane, strips of columns): 16 bytes an access where rows allow it, and as few idle lanes as can be."""
+    width = 16 // x.itemsize
+    if x.data_ptr() % 16 or n % width or stride % width:
+        width = 1
+    need = cdiv(n, 32 * width)
+    vectors = min((1, 2, 3, 4), key=lambda v: cdiv(need, v) * (v + 1))  # a strip costs one more than its accesses
+    return width, vectors, cdiv(need, vectors)
+
+
+def _gather(source):
+    def embedding(indices, weight, padding_idx, *, config):
+        check_indices(indices, weight.shape[0])
+        weight, v, n, stride = rows(weight)
+        out = weight.new_empty((*indices.shape, n))
+        if not out.numel():
+            return out
+        indices, m, per = indices.contiguous(), indices.numel(), config["rows"]
+        width, vectors, strips = _lanes(weight, n, stride)
+        instance = f"gather<{CTYPE[weight.dtype]}, {width}, {vectors}, {per}>"
+        launch(source, instance, cdiv(cdiv(m, per) * strips, WARPS), BLOCK, out, indices, weight, m, v, n, stride, strips)
+        return out
+
+    return embedding
+
+
+def _sorted(source, indices, v, padding_idx):
+    """Keys and tokens as torch's stable sort leaves them, the borders of every row's segment, and what the keys count from."""
+    m, narrow = indices.numel(), v < 2**16  # and v itself, for those that go nowhere
+    base = -(2**15) if narrow else 0
+    keys = indices.new_empty(m, dtype=torch.int16 if narrow else torch.int32)
+    key = KEY[keys.dtype]
+    launch(source, f"keys<{key}>", cdiv(m, BLOCK), BLOCK, keys, indices, m, v, padding_idx, base)
+    ordered, order = keys.sort(stable=True)
+    borders = indices.new_empty(v + 1, dtype=torch.int32)
+    launch(source, f"search<{key}>", cdiv(v + 1, BLOCK), BLOCK, borders, ordered, m, v, base)
+    return ordered, order, borders, base
+
+
+def _ranges(source, indices, v, padding_idx, per):
+    """The same by blocks that own a range of rows each."""
+    m = indices.numel()
+    steps, share, blocks = _ranges_of(indices, v, per)
+    keys, order = indices.new_empty(m, dtype=torch.int32), indices.new_empty(m, dtype=torch.int32)
+    borders = indices.new_empty(v + 1, dtype=torch.int32)
+    launch(source, f"sort<{SORT_WARPS}>", blocks, 32 * SORT_WARPS, keys, order, borders, indices, m, v, padding_idx, share, steps,
+           shared=4 * SORT_WARPS * (share + steps))  # fmt: skip
+    return keys, order, borders, 0
+
+
+def _ranges_of(indices, v, per):
+    """(steps of a warp, rows of a block, blocks) of the sort: `per` multiprocessors a block, more blocks where a range would not fit."""
+    steps = cdiv(indices.numel(), 32 * SORT_WARPS)
+    share = max(1, min(cdiv(v, max(1, processors(indices) // per)), SORT_WORDS - steps))
+    return steps, share, cdiv(v, share)
+
+
+def _warp_row(source):
+    def embedding_backward(dout, indices, weight, padding_idx):
+        v, n = weight.shape
+        dweight, (dout, _, _, stride) = weight.new_empty((v, n)), rows(dout)
+        if not dweight.numel():
+            return dweight
+        _, order, borders, _ = _sorted(source, indices.contiguous(), v, padding_idx)
+        width, vectors, strips = _lanes(dout, n, stride)
+        instance = f"sums<{CTYPE[dout.dtype]}, {width}, {vectors}>"
+        launch(source, instance, cdiv(v * strips, WARPS), BLOCK, dweight, dout, order, borders, v, n, stride, strips)
+        return dweight
+
+    return embedding_backward
+
+
+def _balanced(source, sort):
+    def embedding_backward(dout, indices, weight, padding_idx, *, config):
+        v, n = weight.shape
+        dweight, (dout, m, _, stride) = weight.new_empty((v, n)), rows(dout)
+        if not dweight.numel():
+            return dweight
+        keys, order, borders, base = sort(indices.contiguous(), v, padding_idx, config)
+        width, vectors, strips = _lanes(dout, n, stride)
+        span, share = config["span"], config["share"]
+        spans = cdiv(m, span)
+        partial, four = dout.new_empty((2 * spans, n), dtype=torch.float32), 1 if n % 4 else 4
+        dtype, key, span_blocks = CTYPE[dout.dtype], KEY[keys.dtype], cdiv(spans * strips, WARPS)
+        launch(source, f"sums<{dtype}, {key}, {KEY[order.dtype]}, {width}, {vectors}, {config['tokens']}>",
+               span_blocks + cdiv(v, WARPS * share), BLOCK, dweight, partial, dout, keys, order, borders, v, base, n, stride, strips, span,
+               span_blocks, share)  # fmt: skip
+        launch(source, f"join<{dtype}, {key}, {four}>", (cdiv(spans, BLOCK), cdiv(n, 8 * four)), BLOCK, dweight, partial, keys, borders, m,
+               v, base, n, span)  # fmt: skip
+        return dweight
+
+    return embedding_backward
+
+
+def _refuses(call):
+    m, v = call["indices"].numel(), call["weight"].shape[0]
+    if max(m, v) >= 2**31:
+        return f"there are {m} indices into {v} rows, and it counts both in 32 bits"
+    return off_gpu(call["dout"])
+
+
+def _many(call):
+    """Why the sort by ranges cannot, or None: the hits of every step lie in shared memory."""
+    m, most = call["indices"].numel(), 16 * SORT_WARPS * SORT_WORDS  # half of the words
+    return f"there are {m} indices, and a block of its sort keeps track of {most} at most" if m > most else _refuses(call)
+
+
+def _slow(call):
+    """Why torch's sort is sooner, or None."""
+    indices, v = call["indices"], call["weight"].shape[0]
+    read = 8 * indices.numel() * _ranges_of(indices, v, 1)[2]
+    return (
+        f"its sort would read {read} bytes of indices, more than the {SORT_BYTES} that torch's takes as long for"
+        if read > SORT_BYTES
+        else None
+    )
+
+
+# 4 tokens of 3 vectors of a 768-column row are 6 KB a warp. A span of 16 tokens is one look at keys and borders; 48 keep a third of the partial sums
+_SPANS = tuple(
+    {"tokens": t, "span": s, "share": r} for t, s, r in ((4, 16, 8), (2, 16, 8), (4, 48, 8), (2, 48, 8), (4, 16, 32), (4, 48, 2))
+)
+_RANGES = tuple({**c, "per": p} for p in (2, 1) for c in _SPANS[:4])
+
+
+def _kernels():
+    ranges, balanced, row = (Source.beside(__file__, f"{name}.cu") for name in ("v3_ranges", "v2_balanced", "v1_warp_row"))
+
+    def by_ranges(indices, v, padding_idx, config):
+        return _ranges(ranges, indices, v, padding_idx, config["per"])
+
+    def by_torch(indices, v, padding_idx, config):
+        return _sorted(row, indices, v, padding_idx)
+
+    yield Kernel("cuda.v3_ranges", _balanced(balanced, by_ranges), "sorted in one launch by blocks that own ranges of rows", _many, _RANGES,
+                 sources=(ranges, balanced), declines=_slow)  # fmt: skip
+    yield Kernel("cuda.v2_balanced", _balanced(balanced, by_torch), "sorted tokens dealt out evenly, long segments joined", _refuses, _SPANS,
+                 sources=(balanced, row))  # fmt: skip
+    yield Kernel("cuda.v1_warp_row", _warp_row(row), "a warp a row", _refuses, sources=(row,))
+
+
+BACKWARD = tuple(_kernels())
+_FIRST = BACKWARD[-1].sources[0]
+# 64 warps a multiprocessor with one row of 768 bfloat16 each are 96 KB in flight; more rows a warp are fewer warps that wait for an index
+_ROWS = tuple({"rows": r} for r in (1, 2, 4))
+FORWARD = (
+    Kernel(
+        "cuda.v1_warp_row", _gather(_FIRST), "a warp a row, 16 bytes a lane", lambda call: off_gpu(call["weight"]), _ROWS, sources=(_FIRST,)
+    ),
+)

@@ -1,0 +1,83 @@
+import torch
+from torch import Tensor
+
+from rooftile.core.kernel import Op
+from rooftile.ops.rope import cuda_kernels, triton_kernels
+from rooftile.ops.rope.spec import OVERWRITE, SPEC
+
+_rope = Op(SPEC, *triton_kernels.FORWARD, *cuda_kernels.FORWARD, backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD))
+_overwrite = Op(OVERWRITE, *triton_kernels.OVERWRITE, *cuda_kernels.OVERWRITE)
+
+LAYOUTS = ("BHTD", "BTHD")
+
+
+def rope_table(length: int, rotary_dim: int, base: float = 10000.0, *, device: torch.device | str | None = None) -> tuple[Tensor, Tensor]:
+    """cos and sin of t base^(-2i / rotary_dim), float32 [length, rotary_dim / 2]: the angles are computed in float64.
+
+    Raises:
+        ValueError: a rotary_dim that is odd or below 2, a length below 0, a base that is not above 0.
+
+    Example:
+        >>> rope_table(2, 4)[0]
+        tensor([[1.0000, 1.0000],
+                [0.5403, 0.9999]])
+    """
+    if rotary_dim < 2 or rotary_dim % 2:
+        raise ValueError(f"rope_table: rotary_dim is {rotary_dim}, it must be even and 2 at least")
+    if length < 0:
+        raise ValueError(f"rope_table: length is {length}, it must be 0 at least")
+    if not base > 0:
+        raise ValueError(f"rope_table: base is {base}, it must be above 0")
+    frequencies = base ** (-torch.arange(0, rotary_dim, 2, dtype=torch.float64, device=device) / rotary_dim)
+    angles = torch.arange(length, dtype=torch.float64, device=device)[:, None] * frequencies
+    return angles.cos().float(), angles.sin().float()
+
+
+def rope(q: Tensor, k: Tensor | None, cos: Tensor, sin: Tensor, positions: Tensor | None = None, *, interleaved: bool = False,
+         layout: str = "BHTD", inplace: bool = False) -> tuple[Tensor, Tensor] | Tensor:  # fmt: skip
+    """Rotary position embedding: pair i of a head at position t is turned by the angle whose cosine and sine are cos[t, i], sin[t, i]:
+    (a, b) -> (a cos - b sin, a sin + b cos). The first 2N of D dimensions are turned, the rest are copied.
+
+    Args:
+        q, k: queries and keys in `layout`, float32, bfloat16 or float16, any strides; k may have fewer heads, or be None.
+        cos, sin: [S, N] tables, 2N at most D, float32 or q's dtype; `rope_table` makes them. They get no gradient.
+        positions: int64 [B, T] or [T], each token's row of the table; without it token t has row t.
+        interleaved: pairs are neighbours (0, 1), (2, 3), ...: the complex form. Otherwise i and N + i: the half-rotation of GPT-NeoX
+            and Hugging Face's Llama.
+        layout: "BHTD" or "BTHD". Results have the memory order [B, T, H, D], in which a token's heads lie together; in "BHTD" they are
+            views of that.
+        inplace: q and k are overwritten and returned; for inference, when no gradient is wanted.
+
+    Returns:
+        (q, k) turned, or q alone where k is None. Arithmetic is float32. A GPU gives NaN for a token whose position is outside the table.
+
+    Raises:
+        ValueError: a position outside the table, with both numbers (on a CPU); more tokens than the table has rows; shapes or dtypes
+        that do not fit; an unknown layout; inplace where a gradient is wanted.
+
+    Source: Su et al., RoFormer, 2021.
+
+    Example:
+        >>> cos, sin = rope_table(2, 2)
+        >>> rope(torch.tensor([[[[1.0, 0.0], [1.0, 0.0]]]]), None, cos, sin)
+        tensor([[[[1.0000, 0.0000],
+                  [0.5403, 0.8415]]]])
+    """
+    if layout not in LAYOUTS:
+        raise ValueError(f"rope: layout is {layout!r}, it takes {' or '.join(LAYOUTS)}")
+    alone = k is None
+    k = q[..., :0, :, :] if alone and layout == "BHTD" else q[..., :0, :] if alone else k
+    if layout == "BHTD" and q.dim() == k.dim() == 4:
+        q, k = q.transpose(1, 2), k.transpose(1, 2)
+    if positions is not None and positions.dim() in (1, 2) and q.dim() == 4:
+        positions = positions.expand(q.shape[0], -1)
+    if inplace:
+        if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
+            raise ValueError(f"rope: inplace keeps nothing to go back to, but {'q' if q.requires_grad else 'k'} requires a gradient")
+        _overwrite(q, k, cos, sin, positions, interleaved)
+        out = (q, k)
+    else:
+        out = _rope(q, k, cos, sin, positions, interleaved)
+    if layout == "BHTD":
+        out = (out[0].transpose(1, 2), out[1].transpose(1, 2))
+    return out[0] if alone else out

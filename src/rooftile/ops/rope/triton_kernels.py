@@ -1,0 +1,99 @@
+"""Rotary position embedding. Floor: queries and keys read and written once, 4 bytes an element of 16 bits in all; 3 operations an element.
+
+One launch for queries and keys: a program takes some tokens and some heads of one of the two, so a row of the table (N float32 cosines and
+sines) is loaded once for all its heads. Nothing is saved but the tables: backward turns the other way.
+"""
+
+import triton
+import triton.language as tl
+
+from rooftile.core.kernel import Kernel
+from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2
+from rooftile.ops._shared.rotary import dense, scattered
+from rooftile.ops._shared.rotary_kernels import turn_heads
+from rooftile.ops.rope.reference import check_positions
+
+
+@triton.jit
+def _rope(gQ, gK, gQo, gKo, gCos, gSin, gPositions, BT, T, S, H, G, N, q_b, q_t, q_h, k_b, k_t, k_h, qo_b, qo_t, qo_h, ko_b, ko_t, ko_h,
+          stride_cos, stride_sin, p_b, p_t, D: tl.constexpr, REST: tl.constexpr, GIVEN: tl.constexpr, INTERLEAVED: tl.constexpr,
+          BACK: tl.constexpr, TOKENS: tl.constexpr, HEADS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr):  # fmt: skip
+    """Chunks of HEADS heads: first those of q, then those of k, of one tile of tokens after another."""
+    chunks_q, chunks = tl.cdiv(H, HEADS), tl.cdiv(H, HEADS) + tl.cdiv(G, HEADS)
+    i_p = tl.program_id(0)
+    chunk = i_p % chunks
+    i = (i_p // chunks).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
+    in_t = i < BT
+    i_b, i_t = i // T, i % T
+    if GIVEN:
+        place = tl.load(gPositions + i_b * p_b + i_t * p_t, mask=in_t, other=0)
+    else:
+        place = i_t
+    i_n = tl.arange(0, BLOCK_N)
+    known = (in_t & (place >= 0) & (place < S))[:, None] & (i_n < N)[None, :]
+    rCos = tl.load(gCos + (place * stride_cos)[:, None] + i_n[None, :], mask=known, other=float("nan")).to(tl.float32)[:, None, :]
+    rSin = tl.load(gSin + (place * stride_sin)[:, None] + i_n[None, :], mask=known, other=float("nan")).to(tl.float32)[:, None, :]
+    if BACK:
+        rSin = -rSin
+    if chunk < chunks_q:
+        i_h = chunk * HEADS + tl.arange(0, HEADS)
+        turn_heads(gQ, gQo, i_b * q_b + i_t * q_t, i_b * qo_b + i_t * qo_t, in_t, i_h, i_h < H, q_h, qo_h, rCos, rSin, N, D, REST, INTERLEAVED,
+              BLOCK_N, BLOCK_R)  # fmt: skip
+    else:
+        i_h = (chunk - chunks_q) * HEADS + tl.arange(0, HEADS)
+        turn_heads(gK, gKo, i_b * k_b + i_t * k_t, i_b * ko_b + i_t * ko_t, in_t, i_h, i_h < G, k_h, ko_h, rCos, rSin, N, D, REST, INTERLEAVED,
+              BLOCK_N, BLOCK_R)  # fmt: skip
+
+
+def _launch(q, k, q_out, k_out, cos, sin, positions, interleaved, config, back=False):
+    check_positions(positions, cos)
+    b, t, h, d = q.shape
+    g, (s, n) = k.shape[2], cos.shape
+    given = positions is not None
+    heads = min(config["heads"], power_of_2(max(h, g)))
+    launch(_rope, (cdiv(b * t, config["tokens"]) * (cdiv(h, heads) + cdiv(g, heads)),), q, k, q_out, k_out, cos, sin,
+           positions if given else cos, b * t, t, s, h, g, n, *q.stride()[:3], *k.stride()[:3], *q_out.stride()[:3], *k_out.stride()[:3],
+           cos.stride(0), sin.stride(0), *(positions.stride() if given else (0, 0)), D=d, REST=d > 2 * n, GIVEN=given,
+           INTERLEAVED=interleaved, BACK=back, TOKENS=config["tokens"], HEADS=heads, BLOCK_N=power_of_2(n),
+           BLOCK_R=power_of_2(d - 2 * n), num_warps=config["warps"])  # fmt: skip
+
+
+def rope(q, k, cos, sin, positions, interleaved, *, config):
+    q_out, k_out = q.new_empty(q.shape), k.new_empty(k.shape)
+    _launch(dense(q), dense(k), q_out, k_out, dense(cos), dense(sin), positions, interleaved, config)
+    return q_out, k_out
+
+
+def rope_backward(dq_out, dk_out, cos, sin, positions, interleaved, *, config):
+    dq, dk = dq_out.new_empty(dq_out.shape), dk_out.new_empty(dk_out.shape)
+    _launch(dense(dq_out), dense(dk_out), dq, dk, dense(cos), dense(sin), positions, interleaved, config, back=True)
+    return dq, dk
+
+
+def rope_overwrite(q, k, cos, sin, positions, interleaved, *, config):
+    _launch(q, k, q, k, dense(cos), dense(sin), positions, interleaved, config)
+
+
+def _first(call):
+    return call["q"] if "q" in call else call["dq_out"]
+
+
+def pick(call):
+    """4096 elements a program of 4 warps: 4 loads of 16 bytes a lane in flight in 16 bits; wide heads take fewer rows."""
+    x = _first(call)
+    d = power_of_2(x.shape[-1])
+    heads = min(8, power_of_2(x.shape[2]))
+    return {"tokens": max(1, min(16, 4096 // (d * heads))), "heads": heads, "warps": 4}
+
+
+CONFIGS = tuple(
+    {"tokens": t, "heads": h, "warps": w}
+    for t, h, w in ((4, 8, 4), (2, 8, 4), (2, 8, 2), (1, 32, 4), (1, 16, 4), (2, 16, 8), (4, 8, 8), (8, 8, 8), (8, 4, 4))
+)
+
+IDEA = "q and k in one launch, a table row for several heads"
+FORWARD = (Kernel("triton", rope, IDEA, lambda call: off_gpu(call["q"]), CONFIGS, pick),)
+BACKWARD = (Kernel("triton", rope_backward, "the same, turned back", lambda call: off_gpu(call["dq_out"]), CONFIGS, pick),)
+OVERWRITE = (
+    Kernel("triton", rope_overwrite, "where they lie", lambda call: off_gpu(call["q"]) or scattered(call, "q", "k"), CONFIGS, pick),
+)

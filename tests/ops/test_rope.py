@@ -1,0 +1,111 @@
+"""What the grid cannot say of rope: layouts, queries alone, in place, the models' own formulas, what is said of wrong calls."""
+
+import pytest
+import torch
+
+from rooftile.ops import rope, rope_table
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+def drawn(device="cpu", b=2, h=4, g=2, t=7, d=16, length=32):
+    q, k = torch.randn(b, h, t, d, device=device), torch.randn(b, g, t, d, device=device)
+    return q, k, *rope_table(length, d, device=device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_layouts_agree_and_keep_a_tokens_heads_together(device):
+    q, k, cos, sin = drawn(device)
+    out = rope(q, k, cos, sin)
+    other = rope(q.transpose(1, 2), k.transpose(1, 2), cos, sin, layout="BTHD")
+    for x, y in zip(out, other):
+        assert torch.equal(x, y.transpose(1, 2)) and y.is_contiguous()
+    assert torch.equal(rope(q, None, cos, sin), out[0])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_in_place_is_the_same_and_copies_nothing(device):
+    q, k, cos, sin = drawn(device)
+    packed = torch.cat([q, k], 1).transpose(1, 2)  # one projection, heads of q and k side by side
+    views = packed[:, :, :4], packed[:, :, 4:]
+    want = rope(q, k, cos, sin)
+    out = rope(*views, cos, sin, layout="BTHD", inplace=True)
+    for made, view, right in zip(out, views, want):
+        assert made.data_ptr() == view.data_ptr() and torch.equal(view.transpose(1, 2), right)
+    with pytest.raises(ValueError, match="inplace keeps nothing to go back to, but k requires"):
+        rope(q, k.requires_grad_(), cos, sin, inplace=True)
+    with torch.no_grad():
+        rope(q, k, cos, sin, inplace=True)
+
+
+def test_half_rotation_is_hugging_faces():
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+    q, k, cos, sin = drawn()
+    at = torch.randint(0, 32, (2, 7))
+    want = apply_rotary_pos_emb(q, k, *(torch.cat([t[at], t[at]], -1) for t in (cos, sin)))
+    for x, y in zip(rope(q, k, cos, sin, at), want):
+        torch.testing.assert_close(x, y)
+
+
+def test_turning_back_is_the_gradient_and_the_inverse():
+    q, k, cos, sin = (x.double() if x.dim() == 4 else x for x in drawn())
+    q, k = q.float().requires_grad_(), k.float().requires_grad_()
+    for interleaved in (False, True):
+        out = rope(q, k, cos, sin, interleaved=interleaved)
+        dq, dk = torch.autograd.grad(out, (q, k), [x.detach() for x in out])
+        torch.testing.assert_close(dq, q.detach())
+        torch.testing.assert_close(dk, k.detach())
+
+
+def test_the_score_depends_on_the_distance_alone():
+    q, k, cos, sin = drawn(h=1, g=1, t=1)
+    for interleaved in (False, True):
+        scores = [
+            (rope(q, None, cos, sin, torch.tensor([a]), interleaved=interleaved) * rope(k, None, cos, sin, torch.tensor([a + 5]), interleaved=interleaved)).sum(-1)
+            for a in (0, 9, 26)
+        ]  # fmt: skip
+        torch.testing.assert_close(scores[0], scores[1])
+        torch.testing.assert_close(scores[0], scores[2])
+
+
+def test_tables_of_far_positions_are_right():
+    """A float32 angle of 10^6 radians would be wrong in its second digit."""
+    cos, _ = rope_table(10**6 + 1, 2)
+    assert abs(float(cos[10**6, 0]) - 0.9367521275331447) < 1e-7
+
+
+@pytest.mark.gpu
+def test_a_position_outside_the_table_is_nan_on_a_gpu():
+    q, k, cos, sin = drawn("cuda")
+    out, _ = rope(q, k, cos, sin, torch.tensor([0, 1, -1, 32, 4, 5, 31], device="cuda"))
+    assert out.isnan().all((0, 1, 3)).tolist() == [False, False, True, True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (lambda a: a | {"positions": torch.tensor([[0, 1, 2, 3, 4, 5, 32]] * 2)}, "a position is 32, but the table has 32 rows"),
+        (lambda a: a | {"positions": torch.tensor([-1] * 7)}, "a position is -1, but the table has 32 rows"),
+        (lambda a: a | {"positions": torch.zeros(7, dtype=torch.int32)}, "positions is int32, takes int64"),
+        (lambda a: a | {"cos": a["cos"][:5], "sin": a["sin"][:5]}, "there are 7 tokens, but the table has 5 rows"),
+        (lambda a: a | {"cos": torch.ones(32, 9), "sin": torch.ones(32, 9)}, "the table turns 9 pairs, but D=16 has 8"),
+        (lambda a: a | {"sin": a["sin"][:, :4]}, "N is 4 in sin, but 8 in cos"),
+        (lambda a: a | {"k": a["k"][:, :, :5]}, "T is 5 in k, but 7 in q"),
+        (lambda a: a | {"k": a["k"].bfloat16()}, "dtype is bfloat16 in k, but float32 in q"),
+        (lambda a: a | {"q": a["q"][0]}, "q has 3 axes"),
+        (lambda a: a | {"layout": "TBHD"}, "layout is 'TBHD', it takes BHTD or BTHD"),
+    ],
+)
+def test_a_wrong_call_names_both_sides(change, said):
+    call = dict(zip(("q", "k", "cos", "sin"), drawn()))
+    with pytest.raises(ValueError, match=said):
+        rope(**change(call))
+
+
+@pytest.mark.parametrize(
+    "words, said", [((4, 3), "rotary_dim is 3"), ((-1, 2), "length is -1"), ((4, 0), "rotary_dim is 0"), ((4, 2, 0.0), "base is 0.0")]
+)
+def test_a_wrong_table_is_refused(words, said):
+    with pytest.raises(ValueError, match=said):
+        rope_table(*words)
