@@ -27,7 +27,8 @@ def test_an_activation_and_its_slope(name, device):
     truth, slope = activation_reference.activate(wide, ACTIVATIONS[name]), activation_reference.slope(wide, ACTIVATIONS[name])
     assert torch.equal(value, y)
     assert float(((y - truth).abs() / (truth.abs() + x.abs() / 8).clamp_min(1e-30)).max()) < 1e-6
-    assert float((d - slope).abs().max()) < 2e-6
+    # 1 - s has float32's roundoff of s and a unit of the reciprocal, and gelu's tanh form multiplies it by up to 20 before it vanishes
+    assert float((d - slope).abs().max()) < 5e-6
 
 
 @pytest.mark.parametrize("device", DEVICES)
