@@ -7,7 +7,7 @@ train: setup
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/rooftile train
 
 test: setup
-	$(BIN)/python -m pytest -n 2 tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests
 
 test-gpu:                     # on the GPU machine, with the Python that has its torch
 	PYTHONPATH=src $(PYTHON) -m pytest -q tests -m gpu

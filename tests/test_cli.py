@@ -34,7 +34,7 @@ def test_explain_says_who_refused_and_why():
 
 
 def test_check_counts():
-    run = rooftile("check", "softmax", "--kernel", "reference", "--device", "cpu", "--json")
+    run = rooftile("check", "gelu", "--kernel", "reference", "--device", "cpu", "--json")
     answer = json.loads(run.stdout)
     assert run.returncode == 0 and answer["failed"] == 0 and answer["passed"] == len(answer["results"]) > 20
 

@@ -1,8 +1,8 @@
 """Compile every CUDA C++ kernel of the library ahead of time, and hold each to its declared limits.
 
-What there is to compile is not listed anywhere: every kernel is called on the cases and layouts of its operator's grid while launches are
-recorded instead of run, so the list is what the launchers really ask for: the heuristic's config of every call, and of each data type's
-last call every config. What tuning measures beyond that is compiled when it is measured.
+What there is to compile is not listed anywhere: every kernel is called on its operator's smoke and bench cases while launches are
+recorded instead of run, so the list is what the launchers really ask for: the heuristic's config of every call, and every config of the last
+one, as in dry.py. What tuning measures beyond that is compiled when it is measured.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def instances(op: Op, kernel: Kernel) -> list[Wanted]:
 
 
 def launches(op: Op, kernel: Kernel) -> Iterator[Launch]:
-    last: dict[torch.dtype, dict[str, Any]] = {}
+    last: dict[str, Any] = {}
     for case in op.spec.cases:
         for call in _calls(op, case):
             with recording() as seen:
@@ -96,18 +96,17 @@ def launches(op: Op, kernel: Kernel) -> Iterator[Launch]:
                     continue
                 kernel.bound(kernel.heuristic(call))(*call.values())
             yield from seen
-            last[case.dtype] = call
-    for call in last.values():
-        with recording() as seen:
-            for config in kernel.configs:
-                kernel.bound(config)(*call.values())
-        yield from seen
+            last = call
+    with recording() as seen:
+        for config in kernel.configs if last else ():
+            kernel.bound(config)(*last.values())
+    yield from seen
 
 
 def _calls(op: Op, case: Case) -> Iterator[dict[str, Any]]:
     """A small case on real tensors, with its layouts, as alignment may decide what is launched; a large one on tensors of no memory."""
     if case.dtype in op.spec.dtypes:
-        if {"smoke", "check"} & set(case.use):
+        if "smoke" in case.use:
             yield from _laid_out(op, case)
         if "bench" in case.use:
             yield blank(op.spec, case, "meta")

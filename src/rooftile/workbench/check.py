@@ -59,6 +59,11 @@ def grid(ops: list[Op], kernel: str | None = None, use: str = "check") -> list[P
     return points
 
 
+def long(case: Case) -> bool:
+    """The interpreter takes seconds for a call of it, and for its families and layouts minutes: those are for the simulator and the GPU."""
+    return any(isinstance(n, int) and n > 4096 for n in case.dims.values())
+
+
 def with_gradients(ops: list[Op]) -> list[Op]:
     return [o for op in ops for o in (op, op.backward) if o is not None]
 

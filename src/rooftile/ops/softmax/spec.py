@@ -53,6 +53,7 @@ LOG = replace(
     SPEC,
     name="log_softmax",
     reference=log_softmax,
+    cases=tuple(c for c in SPEC.cases if c.dims.get("M") != 301),  # no persistent kernels here
     peer=lambda x: torch.log_softmax(x, -1),
     families=("scaled_rows", "large", "all_equal", "nan"),  # a class that is masked has -inf, and its gradient is none
     backward=Backward(log_softmax_backward, grads=("x",), flops=lambda d: 4 * d["M"] * d["N"]),
