@@ -28,13 +28,13 @@ def _backward(ordered, dout, q, k, v, out, lse, causal, scale, config):
     blocks = cdiv(t, m) * b * h
     sums = q.new_empty(blocks, 2, HALF, dtype=torch.float32)
     turn = q.new_empty(blocks, 2, dtype=torch.int32)
-    lse2, delta = (q.new_empty(blocks, m, dtype=torch.float32) for _ in range(2))
+    rows = q.new_empty(blocks, 2, m, dtype=torch.float32)  # lse to base 2 and delta of each block of queries
     kind = f"{CTYPE[q.dtype]}, {d}"
-    launch(V5, f"prepare<{kind}>", blocks * 4, 256, sums, turn, lse2, delta, dout, out, lse, h, t, *dout.stride()[:3], *out.stride()[:3])
+    launch(V5, f"prepare<{kind}>", blocks * 4, 256, sums, turn, rows, dout, out, lse, h, t, *dout.stride()[:3], *out.stride()[:3])
     instance = f"attention_backward<{kind}, {str(causal).lower()}, {str(ordered).lower()}, {config['Q_STAGES']}, {config['DQ_STAGES']}>"
     maps = [TensorMap(x, (1, 64, 1, 64), 128) for x in (dk, dv)]
-    maps += [TensorMap(x, (1, rows, 1, 64), 128) for x, rows in ((q, m), (k, KEYS), (v, KEYS), (dout, m))]
-    launch(V5, instance, cdiv(s, KEYS) * b * h, 384, *maps, sums, turn, lse2, delta, h, t, s, scale, scale * LOG2E, shared=_shared(d, config))  # fmt: skip
+    maps += [TensorMap(x, (1, n, 1, 64), 128) for x, n in ((q, m), (k, KEYS), (v, KEYS), (dout, m))]
+    launch(V5, instance, cdiv(s, KEYS) * b * h, 384, *maps, sums, turn, rows, h, t, s, scale, scale * LOG2E, shared=_shared(d, config))  # fmt: skip
     launch(V5, f"finish<{kind}>", blocks * 2, 128, dq, sums, h, t, scale)
     return dq, dk, dv
 

@@ -57,6 +57,12 @@ template <int D, bool CAUSAL> ROOFTILE_DEVICE Work work(int H, int T, int S, boo
   return w;
 }
 
+// The n-th stage of a ring that holds a power of two: two registers fewer than walking it.
+template <int STAGES> ROOFTILE_DEVICE Stage<STAGES> nth_stage(int n) {
+  static_assert(power_of_two(STAGES), "");
+  return {n % STAGES, n / STAGES % 2};
+}
+
 // ---- the third warpgroup -----------------------------------------------------------------------------------------------------
 
 template <int PANELS> ROOFTILE_DEVICE void bring(char* sX, int panel, const TensorMap& map, MBarrier* sBarrier, const Work& w, int row) {
@@ -66,7 +72,7 @@ template <int PANELS> ROOFTILE_DEVICE void bring(char* sX, int panel, const Tens
 
 template <int D, int Q_STAGES, int DQ_STAGES>
 ROOFTILE_DEVICE void produce(char* sX, Rings<Q_STAGES, DQ_STAGES>& sR, const TensorMap& tQ, const TensorMap& tK, const TensorMap& tV, const TensorMap& tDout,
-                             const float* gLse2, const float* gDelta, const Work& w) {
+                             const float* gRows, const Work& w) {
   using X = Tile<D>;
   using At = Place<D, Q_STAGES, DQ_STAGES>;
   constexpr int M = X::BLOCK_M, ROWS = M * 4;
@@ -74,15 +80,16 @@ ROOFTILE_DEVICE void produce(char* sX, Rings<Q_STAGES, DQ_STAGES>& sR, const Ten
   bring<X::PANELS>(sX + At::K, X::KEY_PANEL, tK, &sR.keys, w, w.i_tile * BLOCK_N);
   bring<X::PANELS>(sX + At::V, X::KEY_PANEL, tV, &sR.keys, w, w.i_tile * BLOCK_N);
   Stage<Q_STAGES> q;
-  Stage<DOUT_STAGES> dout;
-  for (int i = w.first; i < w.blocks; ++i, ++q, ++dout) {
-    const long long row = (long long)w.i_bh * w.blocks * M + i * M;
+  const float* gRow = gRows + ((long long)w.i_bh * w.blocks + w.first) * 2 * M;
+  for (int step = 0; step < w.count; ++step, ++q, gRow += 2 * M) {
+    const Stage<DOUT_STAGES> dout = nth_stage<DOUT_STAGES>(step);
+    const int i_t = (w.first + step) * M;
     producer_acquire(sR.q, q, X::QUERIES + ROWS);
-    bring<X::PANELS>(sX + At::Q + q.index * X::QUERIES, X::QUERY_PANEL, tQ, &sR.q.full[q.index], w, i * M);
-    bulk_load(sX + At::LSE + q.index * ROWS, gLse2 + row, ROWS, &sR.q.full[q.index]);
+    bring<X::PANELS>(sX + At::Q + q.index * X::QUERIES, X::QUERY_PANEL, tQ, &sR.q.full[q.index], w, i_t);
+    bulk_load(sX + At::LSE + q.index * ROWS, gRow, ROWS, &sR.q.full[q.index]);
     producer_acquire(sR.dout, dout, X::QUERIES + ROWS);
-    bring<X::PANELS>(sX + At::DOUT + dout.index * X::QUERIES, X::QUERY_PANEL, tDout, &sR.dout.full[dout.index], w, i * M);
-    bulk_load(sX + At::DELTA + dout.index * ROWS, gDelta + row, ROWS, &sR.dout.full[dout.index]);
+    bring<X::PANELS>(sX + At::DOUT + dout.index * X::QUERIES, X::QUERY_PANEL, tDout, &sR.dout.full[dout.index], w, i_t);
+    bulk_load(sX + At::DELTA + dout.index * ROWS, gRow + M, ROWS, &sR.dout.full[dout.index]);
   }
 }
 
@@ -96,28 +103,23 @@ template <int D, bool CAUSAL> ROOFTILE_DEVICE int before(const Work& w, int i_bl
 // One thread: a warpgroup's halves of dQ, added in global memory while both multiply on.
 template <int D, bool CAUSAL, bool ORDERED, int DQ_STAGES>
 ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, const char* sDq, Pipeline<DQ_STAGES>& sRing, const Work& w, int half) {
-  Stage<DQ_STAGES> at;
-  for (int i = w.first; i < w.blocks; ++i, ++at) {
-    const long long which = 2 * ((long long)w.i_bh * w.blocks + i) + half;
+  gDq += ((long long)w.i_bh * w.blocks + w.first) * 2 * HALF + half * HALF;
+  gTurn += (w.i_bh * w.blocks + w.first) * 2 + half;
+  for (int step = 0; step < w.count; ++step, gDq += 2 * HALF, gTurn += 2) {
+    const Stage<DQ_STAGES> at = nth_stage<DQ_STAGES>(step);
     consumer_wait(sRing, at);
     if (ORDERED)
-      while (load_acquire(gTurn + which) != before<D, CAUSAL>(w, i)) spin_pause();
-    bulk_add(gDq + which * HALF, reinterpret_cast<const float*>(sDq + at.index * 2 * HALF_BYTES), HALF_BYTES);
+      while (load_acquire(gTurn) != before<D, CAUSAL>(w, w.first + step)) spin_pause();
+    bulk_add(gDq, reinterpret_cast<const float*>(sDq + at.index * 2 * HALF_BYTES), HALF_BYTES);
     bulk_commit();
     bulk_wait_read<0>();
     mbarrier_arrive(&sRing.empty[at.index]);
     if (ORDERED) {
       bulk_wait<0>();
       fence_async_global();
-      store_release(gTurn + which, before<D, CAUSAL>(w, i) + 1);
+      store_release(gTurn, before<D, CAUSAL>(w, w.first + step) + 1);
     }
   }
-}
-
-// The n-th stage of a ring that holds a power of two: two registers fewer than walking it.
-template <int STAGES> ROOFTILE_DEVICE Stage<STAGES> nth_stage(int n) {
-  static_assert(power_of_two(STAGES), "");
-  return {n % STAGES, n / STAGES % 2};
 }
 
 // ---- the two that multiply ---------------------------------------------------------------------------------------------------
@@ -268,7 +270,7 @@ template <typename T, int D, bool CAUSAL, bool ORDERED, int Q_STAGES, int DQ_STA
 __global__ void __launch_bounds__(384, 1)
     attention_backward(const __grid_constant__ TensorMap tDk, const __grid_constant__ TensorMap tDv, const __grid_constant__ TensorMap tQ,
                        const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, float* gDq,
-                       int* gTurn, const float* gLse2, const float* gDelta, int H, int T_, int S, float scale, float scale_log2) {
+                       int* gTurn, const float* gRows, int H, int T_, int S, float scale, float scale_log2) {
   using At = Place<D, Q_STAGES, DQ_STAGES>;
   extern __shared__ __align__(1024) char sX[];
   __shared__ Rings<Q_STAGES, DQ_STAGES> sR;
@@ -281,9 +283,9 @@ __global__ void __launch_bounds__(384, 1)
   }
   __syncthreads();
   if (threadIdx.x >= 256) {
-    registers_lower<D == 128 ? 32 : 40>();
+    registers_lower<D == 128 ? 24 : 40>();  // three warpgroups have 3 x 168 to share
     const int i_warp = (threadIdx.x - 256) / WARP;
-    if (lane() == 0 && i_warp == 0) produce<D>(sX, sR, tQ, tK, tV, tDout, gLse2, gDelta, w);
+    if (lane() == 0 && i_warp == 0) produce<D>(sX, sR, tQ, tK, tV, tDout, gRows, w);
     if (lane() == 0 && (i_warp == 1 || i_warp == 2))
       drain<D, CAUSAL, ORDERED>(gDq, gTurn, sX + At::DQ + (i_warp - 1) * HALF_BYTES, sR.dq[i_warp - 1], w, i_warp - 1);
   } else {
@@ -296,7 +298,7 @@ __global__ void __launch_bounds__(384, 1)
 // the last block are written too; where one sees nothing, or is none, lse is inf.
 template <typename T, int D>
 __global__ void __launch_bounds__(256)
-    prepare(float* gDq, int* gTurn, float* gLse2, float* gDelta, const T* gDout, const T* gOut, const float* gLse, int H, int T_, long long stride_gb,
+    prepare(float* gDq, int* gTurn, float* gRows, const T* gDout, const T* gOut, const float* gLse, int H, int T_, long long stride_gb,
             long long stride_gt, long long stride_gh, long long stride_ob, long long stride_ot, long long stride_oh) {
   constexpr int LANES = D / 8, ROWS = 256 / LANES, BLOCK_M = Tile<D>::BLOCK_M;
   const int padded = ceil_div(T_, BLOCK_M) * BLOCK_M, chunks = padded / ROWS, i_bh = blockIdx.x / chunks, i_b = i_bh / H, i_h = i_bh % H;
@@ -317,8 +319,9 @@ __global__ void __launch_bounds__(256)
   sum = warp_reduce<LANES>(sum, Sum());
   if (i_d == 0) {
     const float lse = i_t < T_ ? gLse[(long long)i_bh * T_ + i_t] : -INF;
-    gDelta[row] = sum;
-    gLse2[row] = lse == -INF ? INF : lse * 1.4426950408889634f;
+    float* gRow = gRows + row / BLOCK_M * 2 * BLOCK_M + row % BLOCK_M;
+    gRow[0] = lse == -INF ? INF : lse * 1.4426950408889634f;
+    gRow[BLOCK_M] = sum;
   }
 }
 
