@@ -31,7 +31,8 @@ def _backward(ordered, dout, q, k, v, out, lse, causal, scale, config):
     rows = q.new_empty(blocks, 2, m, dtype=torch.float32)  # lse to base 2 and delta of each block of queries
     kind = f"{CTYPE[q.dtype]}, {d}"
     launch(V5, f"prepare<{kind}>", blocks * 4, 256, sums, turn, rows, dout, out, lse, h, t, *dout.stride()[:3], *out.stride()[:3])
-    instance = f"attention_backward<{kind}, {str(causal).lower()}, {str(ordered).lower()}, {config['Q_STAGES']}, {config['DQ_STAGES']}>"
+    flags = ", ".join(str(x).lower() for x in (causal, ordered, config["AHEAD"]))
+    instance = f"attention_backward<{kind}, {flags}, {config['Q_STAGES']}, {config['DQ_STAGES']}>"
     maps = [TensorMap(x, (1, 64, 1, 64), 128) for x in (dk, dv)]
     maps += [TensorMap(x, (1, n, 1, 64), 128) for x, n in ((q, m), (k, KEYS), (v, KEYS), (dout, m))]
     launch(V5, instance, cdiv(s, KEYS) * b * h, 384, *maps, sums, turn, rows, h, t, s, scale, scale * LOG2E, shared=_shared(d, config))  # fmt: skip
@@ -62,8 +63,12 @@ def _refuse(call):
     return off_gpu(q)
 
 
-# 227 KiB hold three stages of queries and one of dq, or two and two; registers are what setmaxnreg deals out of 168 a thread
-CONFIGS = ({"Q_STAGES": 2, "DQ_STAGES": 2}, {"Q_STAGES": 3, "DQ_STAGES": 1})
+# 227 KiB hold two stages of queries and of dq, or three and one. AHEAD the first product of the next block runs beside the end of this one.
+CONFIGS = (
+    {"AHEAD": False, "Q_STAGES": 2, "DQ_STAGES": 2},
+    {"AHEAD": True, "Q_STAGES": 2, "DQ_STAGES": 2},
+    {"AHEAD": False, "Q_STAGES": 3, "DQ_STAGES": 1},
+)
 LIMITS = Limits(registers=168, shared_bytes=227 * 1024)
 BACKWARD = (
     Kernel(

@@ -206,31 +206,50 @@ ROOFTILE_DEVICE void store_keys(const TensorMap& map, char* sX, float (&d)[D / 2
   }
 }
 
+// dQ as this thread holds it, to the ring that `drain` empties.
+template <int DQ_STAGES>
+ROOFTILE_DEVICE void hand_over(char* sHalf, Pipeline<DQ_STAGES>& sRing, const Stage<DQ_STAGES>& at, const float (&dq)[32]) {
+  producer_acquire(sRing, at);
+  float4* sDq = reinterpret_cast<float4*>(sHalf + at.index * 2 * HALF_BYTES) + threadIdx.x % 128;
+#pragma unroll
+  for (int k = 0; k < 8; ++k) sDq[k * 128] = make_float4(dq[4 * k], dq[4 * k + 1], dq[4 * k + 2], dq[4 * k + 3]);
+  fence_async();
+  __syncwarp();
+  if (lane() == 0) producer_commit(sRing, at);
+}
+
 // A product under way across the loop's back edge makes the assembler run all of them one by one: the body ends with a wait for everything.
-template <typename T, int D, bool CAUSAL, int Q_STAGES, int DQ_STAGES>
+// AHEAD, products queue up in another order: dK before the barrier of dS, which it covers, and the next block's S beside what is done with dQ.
+template <typename T, int D, bool CAUSAL, bool AHEAD, int Q_STAGES, int DQ_STAGES>
 ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, char* sX, Rings<Q_STAGES, DQ_STAGES>& sR, const Work& w, int half, float scale,
                               float scale_log2) {
   using X = Tile<D>;
   using At = Place<D, Q_STAGES, DQ_STAGES>;
   constexpr int M = X::BLOCK_M;
-  const int t = threadIdx.x % 128, i_key = w.i_tile * BLOCK_N + half * 64 + wgmma_row(0), shift = CAUSAL ? w.T - w.S : -NEVER;
+  const int i_key = w.i_tile * BLOCK_N + half * 64 + wgmma_row(0), shift = CAUSAL ? w.T - w.S : -NEVER;
   char *sK = sX + At::K, *sV = sX + At::V;
-  float dk[D / 2], dv[D / 2];
+  float dk[D / 2], dv[D / 2], s[M / 2];
   Stage<Q_STAGES> at_q;
   int step = 0;
   mbarrier_wait(&sR.keys, 0);
+  if (AHEAD) {
+    consumer_wait(sR.q, at_q);
+    scores<T, D>(s, sK + half * 64 * LINE, sX + At::Q);
+    wgmma_wait<0>(s);
+  }
   do {
     const Stage<DOUT_STAGES> at_dout = nth_stage<DOUT_STAGES>(step);
-    const Stage<DQ_STAGES> at_dq = nth_stage<DQ_STAGES>(step);
     const int i = w.first + step;
-    float s[M / 2], dp[M / 2], dq[32];
+    float dp[M / 2], dq[32];
     unsigned p16[M / 16][4], ds16[M / 16][4];
     const char *sQ = sX + At::Q + at_q.index * X::QUERIES, *sDout = sX + At::DOUT + at_dout.index * X::QUERIES;
-    consumer_wait(sR.q, at_q);
-    scores<T, D>(s, sK + half * 64 * LINE, sQ);
+    if (!AHEAD) {
+      consumer_wait(sR.q, at_q);
+      scores<T, D>(s, sK + half * 64 * LINE, sQ);
+    }
     consumer_wait(sR.dout, at_dout);
     scores<T, D>(dp, sV + half * 64 * LINE, sDout);
-    wgmma_wait<1>(s);
+    if (!AHEAD) wgmma_wait<1>(s);
     weights(s, reinterpret_cast<const float*>(sX + At::LSE) + at_q.index * M, scale_log2);
     if ((w.i_tile + 1) * BLOCK_N > w.S || (CAUSAL && i * M < (w.i_tile + 1) * BLOCK_N - 1 + shift)) mask(s, i_key, w.S, shift - i * M);
 #pragma unroll
@@ -239,34 +258,37 @@ ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, char* 
     wgmma_wait<0>(dp);
     gradient<T, D>(dv, p16, sDout, step > 0);
     score_gradients<T, D == 64>(ds16, p16, s, dp, reinterpret_cast<const float*>(sX + At::DELTA) + at_dout.index * M);
+    if (AHEAD) gradient<T, D>(dk, ds16, sQ, step > 0);
     char* sDs = sX + At::DS + step % DS_STAGES * (BLOCK_N * M * 2);
     store_operand(sDs, X::KEY_PANEL, half * 64 + warp() % 4 * 16, ds16);
     fence_async();
     barrier_sync(1, 256);
     queries<T>(dq, sDs + (D == 64) * half * X::KEY_PANEL, sK + (D == 128) * half * X::KEY_PANEL);
-    gradient<T, D>(dk, ds16, sQ, step > 0);
-    wgmma_wait<1>(dq);
+    if (!AHEAD) gradient<T, D>(dk, ds16, sQ, step > 0);
+    wgmma_wait<AHEAD ? 0 : 1>(dq);
     consumer_release(sR.dout, at_dout);
-    producer_acquire(sR.dq[half], at_dq);
-    float4* sDq = reinterpret_cast<float4*>(sX + At::DQ + at_dq.index * 2 * HALF_BYTES + half * HALF_BYTES) + t;
-#pragma unroll
-    for (int k = 0; k < 8; ++k) sDq[k * 128] = make_float4(dq[4 * k], dq[4 * k + 1], dq[4 * k + 2], dq[4 * k + 3]);
-    fence_async();
-    __syncwarp();
-    if (lane() == 0) producer_commit(sR.dq[half], at_dq);
-    wgmma_wait<0>(dk, dv);
+    Stage<Q_STAGES> next = at_q;
+    if (AHEAD) {
+      if (step + 1 < w.count) {  // after the last block its own S is made again, and not read
+        ++next;
+        consumer_wait(sR.q, next);
+      }
+      scores<T, D>(s, sK + half * 64 * LINE, sX + At::Q + next.index * X::QUERIES);
+    }
+    hand_over(sX + At::DQ + half * HALF_BYTES, sR.dq[half], nth_stage<DQ_STAGES>(step), dq);
+    wgmma_wait<0>(s, dk, dv);
     consumer_release(sR.q, at_q);
     ++at_q;
   } while (++step < w.count);
   store_keys<T, D, Q_STAGES, DQ_STAGES>(tDv, sV, dv, 1.0f, w, half);  // these rows of V are this warpgroup's alone
   barrier_sync(1, 256);                                               // both read all of K
   store_keys<T, D, Q_STAGES, DQ_STAGES>(tDk, sK, dk, scale, w, half);
-  if (t == 0) bulk_wait_read<0>();
+  if (threadIdx.x % 128 == 0) bulk_wait_read<0>();
 }
 
 // ---- the kernels -------------------------------------------------------------------------------------------------------------
 
-template <typename T, int D, bool CAUSAL, bool ORDERED, int Q_STAGES, int DQ_STAGES>
+template <typename T, int D, bool CAUSAL, bool ORDERED, bool AHEAD, int Q_STAGES, int DQ_STAGES>
 __global__ void __launch_bounds__(384, 1)
     attention_backward(const __grid_constant__ TensorMap tDk, const __grid_constant__ TensorMap tDv, const __grid_constant__ TensorMap tQ,
                        const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, float* gDq,
@@ -290,7 +312,7 @@ __global__ void __launch_bounds__(384, 1)
       drain<D, CAUSAL, ORDERED>(gDq, gTurn, sX + At::DQ + (i_warp - 1) * HALF_BYTES, sR.dq[i_warp - 1], w, i_warp - 1);
   } else {
     registers_raise<D == 128 ? 240 : 232>();
-    multiply<T, D, CAUSAL>(tDk, tDv, sX, sR, w, threadIdx.x / 128, scale, scale_log2);
+    multiply<T, D, CAUSAL, AHEAD>(tDk, tDv, sX, sR, w, threadIdx.x / 128, scale, scale_log2);
   }
 }
 
