@@ -238,3 +238,8 @@ def test_every_rung_says_what_it_adds_costs_and_where_it_loses():
         head = path.read_text().splitlines()[:4]
         assert [line.split(":")[0] for line in head[:3]] == ["// adds", "// costs", "// loses when"], path
         assert not head[3].startswith("//"), f"{path}: the head comment is three lines"
+
+
+def test_a_kernel_for_certain_gpus_is_compiled_for_no_other():
+    made = {arch: {r.kernel for r in build.build(["attention"], arch)} for arch in ("sm_80", "sm_90a")}
+    assert "cuda.v5_hopper" in made["sm_90a"] and "cuda.v5_hopper" not in made["sm_80"]

@@ -92,7 +92,14 @@ def attend_case():
     return ("attend", (1,), (160,), [o, *maps, 5, 0.125], 5 * 64 * 128), [(o, weights @ v.float())]
 
 
+def operand_stored_case():
+    x, out, unpacked = floats(16, 128), zeros(16, 128), zeros(16, 128)
+    want = torch.exp2(x).to(bf16).float()
+    return ("operand_stored", (1,), (32,), [out, unpacked, x]), [(out, want), (unpacked, want)]
+
+
 CASES = {
+    "operand_stored": operand_stored_case,
     "bulk": bulk_case,
     "through_global": through_global_case,
     "ring": ring_case,
@@ -108,8 +115,8 @@ def test_copies(name, clean):
     clean(HOPPER, *call)
     for got, want in wanted:
         torch.testing.assert_close(
-            got, want, **({"rtol": 1e-2, "atol": 1e-2} if name == "attend" else {})
-        )  # weights are rounded to bfloat16
+            got, want, **({"rtol": 1e-2, "atol": 1e-2} if name in ("attend", "operand_stored") else {})
+        )  # rounded to bfloat16
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -119,8 +126,8 @@ def test_copies_in_any_order(name, seed):
     simulated(HOPPER, *call, seed=seed)
     for got, want in wanted:
         torch.testing.assert_close(
-            got, want, **({"rtol": 1e-2, "atol": 1e-2} if name == "attend" else {})
-        )  # weights are rounded to bfloat16
+            got, want, **({"rtol": 1e-2, "atol": 1e-2} if name in ("attend", "operand_stored") else {})
+        )  # rounded to bfloat16
 
 
 @pytest.mark.parametrize("swizzle", [0, 32, 64, 128])

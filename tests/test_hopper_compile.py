@@ -9,7 +9,7 @@ from rooftile.cuda.source import Source
 
 FOLDER = Path(__file__).parent / "cuda"
 HOPPER, GEMM = (Source(FOLDER / f"{name}.cu") for name in ("hopper", "gemm_hopper"))
-PLAIN = ["attend", "bulk", "through_global", "tile<__half, 2048>", "boxes", "ring", "ping_pong", "product_stored"]
+PLAIN = ["attend", "operand_stored", "bulk", "through_global", "tile<__half, 2048>", "boxes", "ring", "ping_pong", "product_stored"]
 PRODUCTS = [f"product<{t}, {n}, 128, 0, 0>" for t in ("__half", "__nv_bfloat16", "E4M3") for n in (8, 16, 32, 64, 96, 128, 192, 256)]
 PRODUCTS += [f"product_registers<{t}, {n}, 0>" for t in ("__half", "__nv_bfloat16", "E4M3") for n in (64, 128, 256)]
 PRODUCTS += ["product<__half, 64, 64, 1, 1>", "product_registers<__nv_bfloat16, 256, 1>"]

@@ -3,6 +3,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "rooftile/fragments.cuh"
 #include "rooftile/pipeline.cuh"
 #include "rooftile/tma.cuh"
 #include "rooftile/wgmma.cuh"
@@ -316,4 +317,25 @@ __global__ void __launch_bounds__(160) attend(float* gO, const __grid_constant__
   }
 #pragma unroll
   for (int j = 0; j < 32; ++j) gO[wgmma_row(j) * 64 + wgmma_column(j)] = o[j] / sum[j / 2 % 2];
+}
+
+// A warp's 16 rows of 128 numbers: 2 to the x as operands, into two panels of a tile with 24 rows, from row 8 on, and out again with what unpack_pair makes of them.
+__global__ void operand_stored(float* gOut, float* gUnpacked, const float* gX) {
+  constexpr int PANEL = 24 * 128;
+  __shared__ __align__(1024) char sX[2 * PANEL];
+  float d[64];
+  unsigned a[8][4];
+  for (int i = 0; i < 64; ++i) d[i] = exp2_flushed(gX[wgmma_row(i) * 128 + wgmma_column(i)]);
+  for (int k = 0; k < 8; ++k) wgmma_operand<__nv_bfloat16>(a[k], d, k);
+  store_operand(sX, PANEL, 8, a);
+  __syncwarp();
+  for (int i = 0; i < 64; i += 2) {
+    const int row = wgmma_row(i), column = wgmma_column(i);
+    const float2 both = unpack_pair(__nv_bfloat16(), a[i / 8][i / 2 % 4]);
+    gUnpacked[row * 128 + column] = both.x, gUnpacked[row * 128 + column + 1] = both.y;
+  }
+  for (int i = threadIdx.x; i < 16 * 128; i += 32) {
+    const int row = i / 128, column = i % 128;
+    gOut[i] = float(*reinterpret_cast<const __nv_bfloat16*>(sX + column / 64 * PANEL + swizzled<128>((8 + row) * 128 + column % 64 * 2)));
+  }
 }

@@ -59,7 +59,7 @@ def build(names: list[str], arch: str = "") -> list[Built]:
     arch = compiler.known_architecture(arch or here())
     ops = gate.with_gradients([operator(n) for n in names] if names else gate.all_ops())
     wanted = [w for op in ops for kernel in op.kernels if kernel.sources for w in instances(op, kernel)]
-    built = [_build(w, arch) for w in wanted]
+    built = [_build(w, arch) for w in wanted if _number(arch) in (w.kernel.architectures or (_number(arch),))]
     if not names:
         reached = {w.source.path.resolve() for w in wanted}
         built += [_fault("", "", p.name, "", arch, "no kernel launches this file") for p in shipped() if p.resolve() not in reached]
@@ -119,6 +119,11 @@ def _laid_out(op: Op, case: Case) -> Iterator[dict[str, Any]]:
         yield inputs.lay_out(op.spec, call, layout)
 
 
+def _number(arch: str) -> int:
+    """90 of sm_90a."""
+    return int(arch.removeprefix("sm_").rstrip("af"))
+
+
 def _build(wanted: Wanted, arch: str) -> Built:
     op, kernel, source = wanted.op.spec.name, wanted.kernel, wanted.source
     if source not in kernel.sources:
@@ -130,7 +135,7 @@ def _build(wanted: Wanted, arch: str) -> Built:
     except compiler.CompileError as error:
         return _fault(op, kernel.name, source.path.name, wanted.instance, arch, str(error).splitlines()[0])
     seconds, shared = time.perf_counter() - start, made.shared_bytes + wanted.shared
-    fault = made.loss or kernel.limits.broken(made.registers, made.spill_bytes, shared, int(arch.removeprefix("sm_").rstrip("a")))
+    fault = made.loss or kernel.limits.broken(made.registers, made.spill_bytes, shared, _number(arch))
     return Built(
         op, kernel.name, source.path.name, wanted.instance, arch, made.registers, made.spill_bytes, shared, seconds, made.cached, fault
     )

@@ -1,12 +1,13 @@
 from torch import Tensor
 
 from rooftile.core.kernel import Op
+from rooftile.ops.attention.cuda_kernels import BACKWARD as CUDA_BACKWARD
 from rooftile.ops.attention.cudnn_kernels import CUDNN, CUDNN_BACKWARD
 from rooftile.ops.attention.gluon_kernels import KERNELS as GLUON
 from rooftile.ops.attention.spec import SPEC
 from rooftile.ops.attention.triton_kernels import KERNELS, KERNELS_BACKWARD
 
-_attention = Op(SPEC, *GLUON, CUDNN, *KERNELS, backward=(CUDNN_BACKWARD, *KERNELS_BACKWARD))
+_attention = Op(SPEC, *GLUON, CUDNN, *KERNELS, backward=(CUDNN_BACKWARD, *KERNELS_BACKWARD, *CUDA_BACKWARD))
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: float | None = None) -> Tensor:
@@ -20,8 +21,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: f
 
     Returns:
         [B, T, H, D], dense, of q's dtype; scores, maxima and sums are float32. A query that sees no key gives zeros, and gets
-        and gives no gradient. Where cuDNN is chosen its dq is summed by atomics; under torch.use_deterministic_algorithms(True), and
-        where Triton is chosen, the backward repeats to the last bit.
+        and gives no gradient. Where cuDNN or cuda.v5_hopper is chosen dq is summed by atomics; under
+        torch.use_deterministic_algorithms(True), and where others are chosen, the backward repeats to the last bit.
 
     Raises:
         ValueError: shapes, dtypes or devices disagree; the message names both.

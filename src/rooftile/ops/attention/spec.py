@@ -50,6 +50,8 @@ SPEC = OpSpec(
             case(1, 131, 131, 3, 64, True, "three heads, a second tile of 3 queries"),
             case(2, 389, 389, 2, 64, False, "more tiles than whole groups of queries, keys past the last tile"),
             case(3, 300, 300, 2, 128, True, "a tile of 44 queries, wide heads"),
+            case(1, 67, 150, 2, 64, True, "a block of 128 queries cut short, two tiles of keys, shifted diagonal", use=("smoke", "check")),
+            case(1, 130, 67, 1, 128, True, "three blocks of 64 queries, the first sees nothing, wide heads", use=("smoke", "check")),
             case(1, 1024, 1024, 24, 64, True, "more work than multiprocessors: programs take several tiles each"),
         ),
         *(case(b, t, t, h, d, c, why, ("bench",), torch.bfloat16) for b, t, h, d, why in BENCH for c in (True, False)),

@@ -1,0 +1,373 @@
+// adds: dq, dk and dv in one pass of five products: wgmma on tiles the copy engine brings; P and dS turn into operands in registers; the engine adds dq
+// costs: dq in float32, which is cleared, added to by every tile of keys and read again; 227 KiB and all registers: a block a multiprocessor
+// loses when: few tiles of keys meet a query, so that clearing and converting dq weigh as much as adding to it; it varies unless ORDERED
+
+// A block owns 128 keys and walks the queries that see them, BLOCK_M at a time. Scores are made transposed, S^T = K Q^T: two warpgroups have 64 keys
+// each, and P^T and dS^T, as registers hold them, are the left operands of dV += P^T dO and dK += dS^T Q. Only dS crosses between them, once through
+// shared memory, for dQ = dS K: each makes a 64 x 64 half of it. A third warpgroup copies: one thread tiles in, two threads dQ out.
+// gDq [B H, blocks of queries, half, 4096] keeps a half as the threads held it: 8 times 4 floats of each of 128 threads.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "rooftile/fragments.cuh"
+#include "rooftile/pipeline.cuh"
+#include "rooftile/reduce.cuh"
+#include "rooftile/sync.cuh"
+#include "rooftile/vec.cuh"
+
+using namespace rooftile;
+
+constexpr int BLOCK_N = 128, LINE = 128;         // keys of a block; bytes of a panel's line: 64 columns
+constexpr int HALF = 4096, HALF_BYTES = 4 * HALF;  // of dQ: what a warpgroup makes of it
+constexpr int DOUT_STAGES = 2, DS_STAGES = 2, NEVER = 1 << 30;
+
+template <int D> struct Tile {
+  static_assert(D == 64 || D == 128, "heads of 64 and 128");
+  static constexpr int BLOCK_M = 2 * HALF / D, PANELS = D / 64;
+  static constexpr int KEY_PANEL = BLOCK_N * LINE, QUERY_PANEL = BLOCK_M * LINE, KEYS = PANELS * KEY_PANEL, QUERIES = PANELS * QUERY_PANEL;
+};
+
+// Where things lie in dynamic shared memory; the launcher counts the same bytes.
+template <int D, int Q_STAGES, int DQ_STAGES> struct Place {
+  using X = Tile<D>;
+  static constexpr int K = 0, V = X::KEYS, Q = 2 * X::KEYS, DOUT = Q + Q_STAGES * X::QUERIES, DS = DOUT + DOUT_STAGES * X::QUERIES;
+  static constexpr int DQ = DS + DS_STAGES * BLOCK_N * X::BLOCK_M * 2, LSE = DQ + DQ_STAGES * 2 * HALF_BYTES, DELTA = LSE + Q_STAGES * X::BLOCK_M * 4;
+};
+
+template <int Q_STAGES, int DQ_STAGES> struct Rings {
+  MBarrier keys;
+  Pipeline<Q_STAGES> q;
+  Pipeline<DOUT_STAGES> dout;
+  Pipeline<DQ_STAGES> dq[2];  // one a warpgroup
+};
+
+// What a block does: query blocks `first` to `first + count` - 1 against one tile of keys.
+struct Work {
+  int i_b, i_h, i_bh, i_tile, tiles, first, count, blocks, T, S;
+};
+template <int D, bool CAUSAL> ROOFTILE_DEVICE Work work(int H, int T, int S, bool last_first) {
+  constexpr int BLOCK_M = Tile<D>::BLOCK_M;
+  Work w;
+  w.T = T, w.S = S, w.tiles = ceil_div(S, BLOCK_N), w.blocks = ceil_div(T, BLOCK_M);
+  w.i_bh = blockIdx.x / w.tiles, w.i_tile = blockIdx.x % w.tiles;  // the first keys are seen by the most queries: the longest first
+  if (last_first) w.i_tile = w.tiles - 1 - w.i_tile;
+  w.i_b = w.i_bh / H, w.i_h = w.i_bh % H;
+  w.first = CAUSAL ? max(0, w.i_tile * BLOCK_N + T - S) / BLOCK_M : 0;
+  w.count = w.blocks - w.first;
+  return w;
+}
+
+// The n-th stage of a ring that holds a power of two: two registers fewer than walking it.
+template <int STAGES> ROOFTILE_DEVICE Stage<STAGES> nth_stage(int n) {
+  static_assert(power_of_two(STAGES), "");
+  return {n % STAGES, n / STAGES % 2};
+}
+
+// ---- the third warpgroup -----------------------------------------------------------------------------------------------------
+
+template <int PANELS> ROOFTILE_DEVICE void bring(char* sX, int panel, const TensorMap& map, MBarrier* sBarrier, const Work& w, int row) {
+#pragma unroll
+  for (int p = 0; p < PANELS; ++p) tensor_load(sX + p * panel, map, sBarrier, p * 64, w.i_h, row, w.i_b);
+}
+
+template <int D, int Q_STAGES, int DQ_STAGES>
+ROOFTILE_DEVICE void produce(char* sX, Rings<Q_STAGES, DQ_STAGES>& sR, const TensorMap& tQ, const TensorMap& tK, const TensorMap& tV, const TensorMap& tDout,
+                             const float* gRows, const Work& w) {
+  using X = Tile<D>;
+  using At = Place<D, Q_STAGES, DQ_STAGES>;
+  constexpr int M = X::BLOCK_M, ROWS = M * 4;
+  mbarrier_arrive_expect(&sR.keys, 2 * X::KEYS);
+  bring<X::PANELS>(sX + At::K, X::KEY_PANEL, tK, &sR.keys, w, w.i_tile * BLOCK_N);
+  bring<X::PANELS>(sX + At::V, X::KEY_PANEL, tV, &sR.keys, w, w.i_tile * BLOCK_N);
+  Stage<Q_STAGES> q;
+  const float* gRow = gRows + ((long long)w.i_bh * w.blocks + w.first) * 2 * M;
+  for (int step = 0; step < w.count; ++step, ++q, gRow += 2 * M) {
+    const Stage<DOUT_STAGES> dout = nth_stage<DOUT_STAGES>(step);
+    const int i_t = (w.first + step) * M;
+    producer_acquire(sR.q, q, X::QUERIES + ROWS);
+    bring<X::PANELS>(sX + At::Q + q.index * X::QUERIES, X::QUERY_PANEL, tQ, &sR.q.full[q.index], w, i_t);
+    bulk_load(sX + At::LSE + q.index * ROWS, gRow, ROWS, &sR.q.full[q.index]);
+    producer_acquire(sR.dout, dout, X::QUERIES + ROWS);
+    bring<X::PANELS>(sX + At::DOUT + dout.index * X::QUERIES, X::QUERY_PANEL, tDout, &sR.dout.full[dout.index], w, i_t);
+    bulk_load(sX + At::DELTA + dout.index * ROWS, gRow + M, ROWS, &sR.dout.full[dout.index]);
+  }
+}
+
+// How many tiles of keys add to this block of queries before this one. Causal, the last tile that the block sees comes to it first, in its first
+// step, and the tile before it two or one steps later: in this order nobody waits for a tile that has not begun.
+template <int D, bool CAUSAL> ROOFTILE_DEVICE int before(const Work& w, int i_block) {
+  if (!CAUSAL) return w.i_tile;
+  return min(w.tiles - 1, ((i_block + 1) * Tile<D>::BLOCK_M - 1 + w.S - w.T) / BLOCK_N) - w.i_tile;
+}
+
+// One thread: a warpgroup's halves of dQ, added in global memory while both multiply on.
+template <int D, bool CAUSAL, bool ORDERED, int DQ_STAGES>
+ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, const char* sDq, Pipeline<DQ_STAGES>& sRing, const Work& w, int half) {
+  gDq += ((long long)w.i_bh * w.blocks + w.first) * 2 * HALF + half * HALF;
+  gTurn += (w.i_bh * w.blocks + w.first) * 2 + half;
+  for (int step = 0; step < w.count; ++step, gDq += 2 * HALF, gTurn += 2) {
+    const Stage<DQ_STAGES> at = nth_stage<DQ_STAGES>(step);
+    consumer_wait(sRing, at);
+    if (ORDERED)
+      while (load_acquire(gTurn) != before<D, CAUSAL>(w, w.first + step)) spin_pause();
+    bulk_add(gDq, reinterpret_cast<const float*>(sDq + at.index * 2 * HALF_BYTES), HALF_BYTES);
+    bulk_commit();
+    bulk_wait_read<0>();
+    mbarrier_arrive(&sRing.empty[at.index]);
+    if (ORDERED) {
+      bulk_wait<0>();
+      fence_async_global();
+      store_release(gTurn, before<D, CAUSAL>(w, w.first + step) + 1);
+    }
+  }
+}
+
+// ---- the two that multiply ---------------------------------------------------------------------------------------------------
+
+template <int R, int K> ROOFTILE_DEVICE void fence(float (&d)[R], unsigned (&a)[K][4]) {
+#pragma unroll
+  for (int k = 0; k < K; ++k) pin(a[k]);
+  wgmma_fence(d);
+}
+
+// d[64 keys, BLOCK_M queries] = A B^T, both K-major along D.
+template <typename T, int D> ROOFTILE_DEVICE void scores(float (&d)[Tile<D>::BLOCK_M / 2], const char* sA, const char* sB) {
+  const Matrix a = k_major<128>(sA), b = k_major<128>(sB);
+  wgmma_fence(d);
+#pragma unroll
+  for (int k = 0; k < D / 16; ++k)
+    wgmma<T, Tile<D>::BLOCK_M>(d, a + (k / 4 * Tile<D>::KEY_PANEL + k % 4 * 32), b + (k / 4 * Tile<D>::QUERY_PANEL + k % 4 * 32), k > 0);
+  wgmma_commit();
+}
+
+// d[64 keys, D] += A B: A [64 keys, BLOCK_M queries] in registers, B the queries' tile as it lies.
+template <typename T, int D> ROOFTILE_DEVICE void gradient(float (&d)[D / 2], unsigned (&a)[Tile<D>::BLOCK_M / 16][4], const char* sB, bool more) {
+  const Matrix b = mn_major<128>(sB, Tile<D>::QUERY_PANEL);
+  fence(d, a);
+#pragma unroll
+  for (int k = 0; k < Tile<D>::BLOCK_M / 16; ++k) wgmma<T, D, MN_MAJOR>(d, a[k], b + k * 16 * LINE, k > 0 || more);
+  wgmma_commit();
+}
+
+// d[64 queries, 64 of D] = dS K over the block's 128 keys, a key a line in both.
+template <typename T> ROOFTILE_DEVICE void queries(float (&d)[32], const char* sDs, const char* sK) {
+  const Matrix a = mn_major<128>(sDs, 0), b = mn_major<128>(sK, 0);
+  wgmma_fence(d);
+#pragma unroll
+  for (int k = 0; k < BLOCK_N / 16; ++k) wgmma<T, 64, MN_MAJOR, MN_MAJOR>(d, a + k * 16 * LINE, b + k * 16 * LINE, k > 0);
+  wgmma_commit();
+}
+
+// p = 2^(s scale - lse) in place; a query past T has lse = inf and so no weight.
+template <int R> ROOFTILE_DEVICE void weights(float (&s)[R], const float* sLse2, float scale_log2) {
+#pragma unroll
+  for (int i = 0; i < R; i += 4) {
+    const float2 lse = *reinterpret_cast<const float2*>(sLse2 + wgmma_column(i));
+    s[i] = exp2_flushed(fmaf(s[i], scale_log2, -lse.x)), s[i + 1] = exp2_flushed(fmaf(s[i + 1], scale_log2, -lse.y));
+    s[i + 2] = exp2_flushed(fmaf(s[i + 2], scale_log2, -lse.x)), s[i + 3] = exp2_flushed(fmaf(s[i + 3], scale_log2, -lse.y));
+  }
+}
+
+// No weight where a query does not see a key; a key past S is seen by none: its p may be inf, and inf times its row of zeros would be NaN in dQ.
+template <int R> ROOFTILE_DEVICE void mask(float (&p)[R], int i_key, int S, int shift) {
+  const int mine = wgmma_column(0), low = i_key < S ? i_key + shift - mine : NEVER, high = i_key + 8 < S ? i_key + 8 + shift - mine : NEVER;
+#pragma unroll
+  for (int i = 0; i < R; ++i)
+    if (i / 4 * 8 + i % 2 < (i / 2 % 2 ? high : low)) p[i] = 0.0f;  // the column, less this thread's first
+}
+
+// dS = P (dP - delta), two at a time as operands. At D = 64 P is taken from its 16 bits: its float32 registers are wanted for the other 128 queries' dP.
+template <typename T, bool FROM_PACKED, int R>
+ROOFTILE_DEVICE void score_gradients(unsigned (&ds)[R / 8][4], const unsigned (&p16)[R / 8][4], const float (&p)[R], const float (&dp)[R], const float* sDelta) {
+#pragma unroll
+  for (int i = 0; i < R; i += 2) {
+    const float2 delta = *reinterpret_cast<const float2*>(sDelta + wgmma_column(i));
+    const float2 both = FROM_PACKED ? unpack_pair(T(), p16[i / 8][i / 2 % 4]) : make_float2(p[i], p[i + 1]);
+    ds[i / 8][i / 2 % 4] = pack_pair(T(), both.x * (dp[i] - delta.x), both.y * (dp[i + 1] - delta.y));
+  }
+}
+
+template <typename T, int D, int Q_STAGES, int DQ_STAGES>
+ROOFTILE_DEVICE void store_keys(const TensorMap& map, char* sX, float (&d)[D / 2], float scale, const Work& w, int half) {
+  using X = Tile<D>;
+  unsigned out[D / 16][4];
+#pragma unroll
+  for (int i = 0; i < D / 2; ++i) d[i] *= scale;
+#pragma unroll
+  for (int k = 0; k < D / 16; ++k) wgmma_operand<T>(out[k], d, k);
+  store_operand(sX, X::KEY_PANEL, half * 64 + warp() % 4 * 16, out);
+  fence_async();
+  barrier_sync(2 + half, 128);
+  if (threadIdx.x % 128 == 0) {
+#pragma unroll
+    for (int p = 0; p < X::PANELS; ++p)
+      tensor_store(map, sX + p * X::KEY_PANEL + half * 64 * LINE, p * 64, w.i_h, w.i_tile * BLOCK_N + half * 64, w.i_b);
+    bulk_commit();
+  }
+}
+
+// dQ as this thread holds it, to the ring that `drain` empties.
+template <int DQ_STAGES>
+ROOFTILE_DEVICE void hand_over(char* sHalf, Pipeline<DQ_STAGES>& sRing, const Stage<DQ_STAGES>& at, const float (&dq)[32]) {
+  producer_acquire(sRing, at);
+  float4* sDq = reinterpret_cast<float4*>(sHalf + at.index * 2 * HALF_BYTES) + threadIdx.x % 128;
+#pragma unroll
+  for (int k = 0; k < 8; ++k) sDq[k * 128] = make_float4(dq[4 * k], dq[4 * k + 1], dq[4 * k + 2], dq[4 * k + 3]);
+  fence_async();
+  __syncwarp();
+  if (lane() == 0) producer_commit(sRing, at);
+}
+
+// A product under way across the loop's back edge makes the assembler run all of them one by one: the body ends with a wait for everything.
+// AHEAD, products queue up in another order: dK before the barrier of dS, which it covers, and the next block's S beside what is done with dQ.
+template <typename T, int D, bool CAUSAL, bool AHEAD, int Q_STAGES, int DQ_STAGES>
+ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, char* sX, Rings<Q_STAGES, DQ_STAGES>& sR, const Work& w, int half, float scale,
+                              float scale_log2) {
+  using X = Tile<D>;
+  using At = Place<D, Q_STAGES, DQ_STAGES>;
+  constexpr int M = X::BLOCK_M;
+  const int i_key = w.i_tile * BLOCK_N + half * 64 + wgmma_row(0), shift = CAUSAL ? w.T - w.S : -NEVER;
+  char *sK = sX + At::K, *sV = sX + At::V;
+  float dk[D / 2], dv[D / 2], s[M / 2];
+  Stage<Q_STAGES> at_q;
+  int step = 0;
+  mbarrier_wait(&sR.keys, 0);
+  if (AHEAD) {
+    consumer_wait(sR.q, at_q);
+    scores<T, D>(s, sK + half * 64 * LINE, sX + At::Q);
+    wgmma_wait<0>(s);
+  }
+  do {
+    const Stage<DOUT_STAGES> at_dout = nth_stage<DOUT_STAGES>(step);
+    const int i = w.first + step;
+    float dp[M / 2], dq[32];
+    unsigned p16[M / 16][4], ds16[M / 16][4];
+    const char *sQ = sX + At::Q + at_q.index * X::QUERIES, *sDout = sX + At::DOUT + at_dout.index * X::QUERIES;
+    if (!AHEAD) {
+      consumer_wait(sR.q, at_q);
+      scores<T, D>(s, sK + half * 64 * LINE, sQ);
+    }
+    consumer_wait(sR.dout, at_dout);
+    scores<T, D>(dp, sV + half * 64 * LINE, sDout);
+    if (!AHEAD) wgmma_wait<1>(s);
+    weights(s, reinterpret_cast<const float*>(sX + At::LSE) + at_q.index * M, scale_log2);
+    if ((w.i_tile + 1) * BLOCK_N > w.S || (CAUSAL && i * M < (w.i_tile + 1) * BLOCK_N - 1 + shift)) mask(s, i_key, w.S, shift - i * M);
+#pragma unroll
+    for (int k = 0; k < M / 16; ++k) wgmma_operand<T>(p16[k], s, k);
+    finish_first(p16);
+    wgmma_wait<0>(dp);
+    gradient<T, D>(dv, p16, sDout, step > 0);
+    score_gradients<T, D == 64>(ds16, p16, s, dp, reinterpret_cast<const float*>(sX + At::DELTA) + at_dout.index * M);
+    if (AHEAD) gradient<T, D>(dk, ds16, sQ, step > 0);
+    char* sDs = sX + At::DS + step % DS_STAGES * (BLOCK_N * M * 2);
+    store_operand(sDs, X::KEY_PANEL, half * 64 + warp() % 4 * 16, ds16);
+    fence_async();
+    barrier_sync(1, 256);
+    queries<T>(dq, sDs + (D == 64) * half * X::KEY_PANEL, sK + (D == 128) * half * X::KEY_PANEL);
+    if (!AHEAD) gradient<T, D>(dk, ds16, sQ, step > 0);
+    wgmma_wait<AHEAD ? 0 : 1>(dq);
+    consumer_release(sR.dout, at_dout);
+    Stage<Q_STAGES> next = at_q;
+    if (AHEAD) {
+      if (step + 1 < w.count) {  // after the last block its own S is made again, and not read
+        ++next;
+        consumer_wait(sR.q, next);
+      }
+      scores<T, D>(s, sK + half * 64 * LINE, sX + At::Q + next.index * X::QUERIES);
+    }
+    hand_over(sX + At::DQ + half * HALF_BYTES, sR.dq[half], nth_stage<DQ_STAGES>(step), dq);
+    wgmma_wait<0>(s, dk, dv);
+    consumer_release(sR.q, at_q);
+    ++at_q;
+  } while (++step < w.count);
+  store_keys<T, D, Q_STAGES, DQ_STAGES>(tDv, sV, dv, 1.0f, w, half);  // these rows of V are this warpgroup's alone
+  barrier_sync(1, 256);                                               // both read all of K
+  store_keys<T, D, Q_STAGES, DQ_STAGES>(tDk, sK, dk, scale, w, half);
+  if (threadIdx.x % 128 == 0) bulk_wait_read<0>();
+}
+
+// ---- the kernels -------------------------------------------------------------------------------------------------------------
+
+template <typename T, int D, bool CAUSAL, bool ORDERED, bool AHEAD, int Q_STAGES, int DQ_STAGES>
+__global__ void __launch_bounds__(384, 1)
+    attention_backward(const __grid_constant__ TensorMap tDk, const __grid_constant__ TensorMap tDv, const __grid_constant__ TensorMap tQ,
+                       const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, float* gDq,
+                       int* gTurn, const float* gRows, int H, int T_, int S, float scale, float scale_log2) {
+  using At = Place<D, Q_STAGES, DQ_STAGES>;
+  extern __shared__ __align__(1024) char sX[];
+  __shared__ Rings<Q_STAGES, DQ_STAGES> sR;
+  const Work w = work<D, CAUSAL>(H, T_, S, ORDERED && CAUSAL);
+  if (threadIdx.x == 0) {
+    mbarrier_init(&sR.keys, 1);
+    pipeline_init(sR.q, 1, 8);
+    pipeline_init(sR.dout, 1, 8);
+    for (int half = 0; half < 2; ++half) pipeline_init(sR.dq[half], 4, 1);
+  }
+  __syncthreads();
+  if (threadIdx.x >= 256) {
+    registers_lower<D == 128 ? 24 : 40>();  // three warpgroups have 3 x 168 to share
+    const int i_warp = (threadIdx.x - 256) / WARP;
+    if (lane() == 0 && i_warp == 0) produce<D>(sX, sR, tQ, tK, tV, tDout, gRows, w);
+    if (lane() == 0 && (i_warp == 1 || i_warp == 2))
+      drain<D, CAUSAL, ORDERED>(gDq, gTurn, sX + At::DQ + (i_warp - 1) * HALF_BYTES, sR.dq[i_warp - 1], w, i_warp - 1);
+  } else {
+    registers_raise<D == 128 ? 240 : 232>();
+    multiply<T, D, CAUSAL, AHEAD>(tDk, tDv, sX, sR, w, threadIdx.x / 128, scale, scale_log2);
+  }
+}
+
+// delta = rowsum(dout out), lse to base 2, zeros in gDq and gTurn: 2048 / D queries of a head a block, D / 8 threads a query. Queries up to the end of
+// the last block are written too; where one sees nothing, or is none, lse is inf.
+template <typename T, int D>
+__global__ void __launch_bounds__(256)
+    prepare(float* gDq, int* gTurn, float* gRows, const T* gDout, const T* gOut, const float* gLse, int H, int T_, long long stride_gb,
+            long long stride_gt, long long stride_gh, long long stride_ob, long long stride_ot, long long stride_oh) {
+  constexpr int LANES = D / 8, ROWS = 256 / LANES, BLOCK_M = Tile<D>::BLOCK_M;
+  const int padded = ceil_div(T_, BLOCK_M) * BLOCK_M, chunks = padded / ROWS, i_bh = blockIdx.x / chunks, i_b = i_bh / H, i_h = i_bh % H;
+  const int i_t = blockIdx.x % chunks * ROWS + threadIdx.x / LANES, i_d = threadIdx.x % LANES * 8;
+  const long long row = (long long)i_bh * padded + i_t;
+  float4* gZero = reinterpret_cast<float4*>(gDq + (row - threadIdx.x / LANES) * D);
+  gZero[threadIdx.x] = gZero[threadIdx.x + 256] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  if (i_t % BLOCK_M == 0 && i_d == 0) gTurn[row / BLOCK_M * 2] = gTurn[row / BLOCK_M * 2 + 1] = 0;
+  const float INF = __uint_as_float(0x7f800000u);
+  float sum = 0.0f;
+  if (i_t < T_) {
+    Wide<T> rDout, rOut;
+    load_once(rDout, gDout + i_b * stride_gb + i_t * stride_gt + i_h * stride_gh + i_d);
+    load_once(rOut, gOut + i_b * stride_ob + i_t * stride_ot + i_h * stride_oh + i_d);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum += float(rDout[i]) * float(rOut[i]);
+  }
+  sum = warp_reduce<LANES>(sum, Sum());
+  if (i_d == 0) {
+    const float lse = i_t < T_ ? gLse[(long long)i_bh * T_ + i_t] : -INF;
+    float* gRow = gRows + row / BLOCK_M * 2 * BLOCK_M + row % BLOCK_M;
+    gRow[0] = lse == -INF ? INF : lse * 1.4426950408889634f;
+    gRow[BLOCK_M] = sum;
+  }
+}
+
+// dQ from the order of threads to rows, rounded: a half a block, through shared memory.
+template <typename T, int D>
+__global__ void __launch_bounds__(128) finish(T* gOut, const float* gDq, int H, int T_, float scale) {
+  __shared__ __align__(1024) char sX[64 * LINE];
+  constexpr int BLOCK_M = Tile<D>::BLOCK_M;
+  const int blocks = ceil_div(T_, BLOCK_M), i_half = blockIdx.x % 2, i_bh = blockIdx.x / 2 / blocks, i_b = i_bh / H, i_h = i_bh % H;
+  const int i_t = blockIdx.x / 2 % blocks * BLOCK_M + (D == 64) * i_half * 64, i_d = (D == 128) * i_half * 64, i_warp = threadIdx.x / WARP;
+  unsigned out[4][4];
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    Vec<float, 4> r;
+    load_once(r, gDq + (long long)blockIdx.x * HALF + k * 512 + threadIdx.x * 4);
+    out[k / 2][k % 2 * 2] = pack_pair(T(), r[0] * scale, r[1] * scale), out[k / 2][k % 2 * 2 + 1] = pack_pair(T(), r[2] * scale, r[3] * scale);
+  }
+  store_operand(sX, 64 * LINE, i_warp * 16, out);
+  __syncwarp();
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const int row = i_warp * 16 + k * 4 + lane() / 8, column = lane() % 8 * 8;
+    Wide<T> r;
+    load(r, reinterpret_cast<const T*>(sX + swizzled<128>(row * LINE + column * 2)));
+    if (i_t + row < T_) store_global(gOut + (((long long)i_b * T_ + i_t + row) * H + i_h) * D + i_d + column, r);
+  }
+}

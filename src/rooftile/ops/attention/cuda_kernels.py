@@ -1,0 +1,97 @@
+"""Attention's gradient for Hopper in CUDA C++."""
+
+import torch
+
+from rooftile.core.kernel import Kernel, Limits
+from rooftile.cuda.launch import CTYPE, launch, off_gpu
+from rooftile.cuda.source import Source
+from rooftile.cuda.tensor_map import TensorMap
+from rooftile.ops._shared.launch import cdiv
+from rooftile.ops.attention.cudnn_kernels import too_small
+
+V5 = Source.beside(__file__, "v5_hopper_backward.cu")
+LOG2E = 1.4426950408889634
+KEYS, HALF = 128, 4096  # keys of a block; floats of dq that a warpgroup makes of a block of queries, which has 2 HALF / D
+
+
+def _shared(d, config):
+    """Bytes of dynamic shared memory (struct Place): keys, values, two stages of dout and of dS, and the stages to choose."""
+    m = 2 * HALF // d
+    rows = 2 * d + (config["Q_STAGES"] + 2) * m * d // KEYS
+    return rows * KEYS * 2 + 2 * m * KEYS * 2 + config["DQ_STAGES"] * 2 * HALF * 4 + (config["Q_STAGES"] + 2) * m * 4
+
+
+def _backward(ordered, dout, q, k, v, out, lse, causal, scale, config):
+    (b, t, h, d), s = q.shape, k.shape[1]
+    dq, dk, dv, lse = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), lse.contiguous()
+    m = 2 * HALF // d
+    blocks = cdiv(t, m) * b * h
+    sums = q.new_empty(blocks, 2, HALF, dtype=torch.float32)
+    turn = q.new_empty(blocks, 2, dtype=torch.int32)
+    rows = q.new_empty(blocks, 2, m, dtype=torch.float32)  # lse to base 2 and delta of each block of queries
+    kind = f"{CTYPE[q.dtype]}, {d}"
+    launch(V5, f"prepare<{kind}>", blocks * 4, 256, sums, turn, rows, dout, out, lse, h, t, *dout.stride()[:3], *out.stride()[:3])
+    flags = ", ".join(str(x).lower() for x in (causal, ordered, config["AHEAD"]))
+    instance = f"attention_backward<{kind}, {flags}, {config['Q_STAGES']}, {config['DQ_STAGES']}>"
+    maps = [TensorMap(x, (1, 64, 1, 64), 128) for x in (dk, dv)]
+    maps += [TensorMap(x, (1, n, 1, 64), 128) for x, n in ((q, m), (k, KEYS), (v, KEYS), (dout, m))]
+    launch(V5, instance, cdiv(s, KEYS) * b * h, 384, *maps, sums, turn, rows, h, t, s, scale, scale * LOG2E, shared=_shared(d, config))  # fmt: skip
+    launch(V5, f"finish<{kind}>", blocks * 2, 128, dq, sums, h, t, scale)
+    return dq, dk, dv
+
+
+def hopper(dout, q, k, v, out, lse, causal, scale, *, config):
+    return _backward(False, dout, q, k, v, out, lse, causal, scale, config)
+
+
+def hopper_ordered(dout, q, k, v, out, lse, causal, scale, *, config):
+    return _backward(True, dout, q, k, v, out, lse, causal, scale, config)
+
+
+def _refuse(call):
+    q, d = call["q"], call["q"].shape[-1]
+    if q.dtype == torch.float32:
+        return "its products are of 16-bit numbers, the tensor is float32"
+    if d not in (64, 128):
+        return f"D={d}, it is written for 64 and 128"
+    if q.numel() == 0 or call["k"].numel() == 0:
+        return "there is nothing to compute"
+    for n in ("dout", "q", "k", "v", "out"):
+        x = call[n]
+        if x.stride(-1) != 1 or x.data_ptr() % 16 or any(s % 8 or s <= 0 for s, size in zip(x.stride()[:3], x.shape) if size > 1):
+            return f"{n} with strides {list(x.stride())} at {x.data_ptr() % 16} bytes past a multiple of 16 is none TMA can read"
+    return off_gpu(q)
+
+
+# 227 KiB hold two stages of queries and of dq, or three and one. AHEAD the first product of the next block runs beside the end of this one.
+CONFIGS = (
+    {"AHEAD": False, "Q_STAGES": 2, "DQ_STAGES": 2},
+    {"AHEAD": True, "Q_STAGES": 2, "DQ_STAGES": 2},
+    {"AHEAD": False, "Q_STAGES": 3, "DQ_STAGES": 1},
+)
+LIMITS = Limits(registers=168, shared_bytes=227 * 1024)
+BACKWARD = (
+    Kernel(
+        "cuda.v5_hopper",
+        hopper,
+        "five products by wgmma, dq added by the copy engine",
+        _refuse,
+        CONFIGS,
+        limits=LIMITS,
+        architectures=(90,),
+        sources=(V5,),
+        varies="dq is summed by atomics",
+        declines=too_small,
+    ),
+    Kernel(
+        "cuda.v5_hopper_ordered",
+        hopper_ordered,
+        "the same, tiles of keys add to dq in turn",
+        _refuse,
+        CONFIGS,
+        limits=LIMITS,
+        architectures=(90,),
+        sources=(V5,),
+        declines=too_small,
+    ),
+)

@@ -1,0 +1,164 @@
+"""The backward in CUDA C++ in the simulator: what the grid's cases do not reach, and that no line that orders anything can be taken away."""
+
+import re
+
+import pytest
+import torch
+
+from rooftile.core.kernel import OPS
+from rooftile.cuda import compile as compiler
+from rooftile.cuda import simulator
+from rooftile.cuda.source import Source
+from rooftile.ops.attention import cuda_kernels, reference
+from rooftile.workbench.build import instances
+
+OP = OPS["attention_backward"]
+KERNELS = {k.name: k for k in cuda_kernels.BACKWARD}
+
+
+def problem(t, s, d, causal, dtype=torch.bfloat16, b=1, h=1, size=1.0):
+    gen = torch.Generator().manual_seed(t + s)
+    q, k, v, dout = (torch.randn(b, n, h, d, generator=gen).mul(size).to(dtype) for n in (t, s, s, t))
+    scale = d**-0.5
+    return dout, q, k, v, *reference.attention(q, k, v, causal, scale), causal, scale
+
+
+def computed(call, name="cuda.v5_hopper", config=0, level="checks"):
+    with simulator.active(level):
+        return KERNELS[name].run(*call, config=cuda_kernels.CONFIGS[config])
+
+
+def close(call, got):
+    """Within a few roundings of P and dS to 16 bits, as a share of the largest element or of one: NaN is not."""
+    wanted = reference.attention_backward(*(x.double() if isinstance(x, torch.Tensor) else x for x in call))
+    unit = torch.finfo(call[0].dtype).eps
+    return all(float((g.double() - w).abs().max()) <= 2 * unit * max(1.0, float(w.abs().max())) for g, w in zip(got, wanted))
+
+
+SHAPES = [  # T, S around every tile boundary: blocks of 128 and 64 queries, tiles of 128 keys
+    (1, 1, 64, True), (1, 129, 128, True), (127, 128, 64, False), (129, 127, 64, True), (64, 257, 128, False), (65, 128, 128, True),
+    (300, 40, 64, True), (200, 65, 128, True), (40, 300, 64, True), (193, 384, 128, True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("t, s, d, causal", SHAPES)
+def test_edges(t, s, d, causal, name):
+    call = problem(t, s, d, causal, torch.float16 if t % 2 else torch.bfloat16)
+    assert close(call, computed(call, name, config=t % len(cuda_kernels.CONFIGS)))
+
+
+@pytest.mark.parametrize("d", [64, 128])
+def test_more_blocks_than_stages_and_several_heads(d):
+    call = problem(400, 300, d, False, b=2, h=3)
+    for config in range(len(cuda_kernels.CONFIGS)):
+        assert close(call, computed(call, config=config))
+
+
+def test_a_query_that_sees_nothing_gives_exactly_nothing():
+    call = problem(200, 65, 128, True)
+    dq, _, _ = computed(call)
+    assert not dq[:, :135].any() and dq[:, 135:].any(-1).all()
+
+
+def test_keys_past_the_end_where_scores_are_far_below_zero():
+    """lse near -200: the keys past S score 0, and 2^(0 - lse) is inf."""
+    dout, q, k, v, *_ = problem(70, 40, 64, False)
+    q, k = q.abs() * 9, -k.abs() * 9
+    call = (dout, q, k, v, *reference.attention(q, k, v, False, 0.125), False, 0.125)
+    got = computed(call)
+    assert all(g.isfinite().all() for g in got) and close(call, got)
+
+
+def test_heads_that_lie_before_positions_and_slices():
+    """[B, H, T, D] views, and q, k, v of one tensor: read as they lie."""
+    dout, q, k, v, out, lse, causal, scale = problem(140, 140, 64, True, b=2, h=2)
+    both = torch.stack([q, k, v], 2)
+    heads = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (dout, out)]
+    call = (heads[0], *both.unbind(2), heads[1], lse.transpose(1, 2).contiguous().transpose(1, 2), causal, scale)
+    assert KERNELS["cuda.v5_hopper"].refuse(dict(zip(OP.names, call))) is not None  # no simulator, and nothing else to object to
+    with simulator.active("checks"):
+        assert KERNELS["cuda.v5_hopper"].refuse(dict(zip(OP.names, call))) is None
+    plain = (dout, q, k, v, out, lse, causal, scale)
+    assert all(map(torch.equal, computed(call, "cuda.v5_hopper_ordered"), computed(plain, "cuda.v5_hopper_ordered")))
+
+
+REFUSED = {
+    "the tensor is float32": lambda c: {n: x.float() if isinstance(x, torch.Tensor) else x for n, x in c.items()},
+    "D=32, it is written for 64 and 128": lambda c: {n: x[..., :32] if isinstance(x, torch.Tensor) else x for n, x in c.items()},
+    "there is nothing to compute": lambda c: {**c, "k": c["k"][:, :0], "v": c["v"][:, :0]},
+    "dout with strides .* is none TMA can read": lambda c: {**c, "dout": c["dout"][:1, :1, :1, :1].expand(c["q"].shape)},
+    r"k with strides .* at 2 bytes past": lambda c: {**c, "k": torch.cat([c["k"].reshape(-1)] * 2)[1 : 1 + c["k"].numel()].view(c["k"].shape)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_what_it_refuses(said):
+    call = REFUSED[said](dict(zip(OP.names, problem(4, 4, 64, False, h=2))))
+    with simulator.active("checks"):
+        assert re.search(said, KERNELS["cuda.v5_hopper"].refuse(call) or "")
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_in_turn_whatever_comes_first(seed):
+    """Blocks and threads in another order: the same bits."""
+    call = problem(260, 400, 128, True)
+    got = []
+    for s in (None, seed):
+        with simulator.active("values", seed=s):
+            got.append(KERNELS["cuda.v5_hopper_ordered"].run(*call, config=cuda_kernels.CONFIGS[0]))
+    assert all(map(torch.equal, *got))
+
+
+# ---- what it is compiled to --------------------------------------------------------------------------------------------------
+
+
+def test_no_spills_and_no_product_waits_for_another():
+    found = {w.instance: w for k in cuda_kernels.BACKWARD for w in instances(OP, k)}
+    assert len(found) >= 24
+    for w in found.values():
+        made = compiler.compiled(w.source, w.instance, "sm_90a")
+        assert (made.spill_bytes, made.loss) == (0, ""), w.instance
+        assert made.registers <= 168 and made.shared_bytes + w.shared <= 227 * 1024, w.instance
+
+
+# ---- faults ------------------------------------------------------------------------------------------------------------------
+
+ORDERING = re.compile(
+    r"__sync(threads|warp)\(\);|mbarrier_(wait|arrive|arrive_expect)\(.*?\);|fence_async\(\);|bulk_(commit|wait_read)(<0>)?\(\);|barrier_sync\(.*?\);|"
+    r"(producer|consumer)_\w+\(.*\);|wgmma_(commit|wait<.>)\(.*?\);|(?<= )(wgmma_)?fence\(d.*\);"
+)
+# What the simulator does not miss: the order of two blocks' additions, which is in no value, and a second wgmma_fence since the last wait, though it
+# is for other registers.
+FREE = ("bulk_wait<0>", "ROOFTILE_DEVICE")
+LINES = cuda_kernels.V5.text.splitlines()
+SECOND_FENCE = next(i for i, line in enumerate(LINES) if "void queries(" in line) + 2
+NEEDED = [
+    i
+    for i, line in enumerate(LINES)
+    if ORDERING.search(line) and not line.startswith("//") and not any(word in line for word in FREE) and i != SECOND_FENCE
+]
+
+
+def faulty(source, config, monkeypatch) -> bool:
+    monkeypatch.setattr(cuda_kernels, "V5", source)
+    call = problem(260, 260, 128, True)
+    try:
+        return not close(call, computed(call, "cuda.v5_hopper_ordered", config, level="all"))
+    except simulator.Found:
+        return True
+
+
+@pytest.mark.parametrize("config", range(len(cuda_kernels.CONFIGS)))
+def test_whole_it_has_no_fault(config, monkeypatch):
+    assert not faulty(cuda_kernels.V5, config, monkeypatch)
+
+
+@pytest.mark.parametrize("line", NEEDED, ids=[f"line-{i + 1}" for i in NEEDED])
+def test_no_barrier_fence_or_wait_can_be_taken_away(line, tmp_path, monkeypatch):
+    """Where AHEAD decides whether a line runs, in the config that it runs in."""
+    lines = list(LINES)
+    lines[line] = ORDERING.sub(";", lines[line], count=1)
+    path = tmp_path / cuda_kernels.V5.path.name
+    path.write_text("\n".join(lines) + "\n")
+    assert any(faulty(Source(path), config, monkeypatch) for config in (0, 1))
