@@ -24,6 +24,7 @@ KERNELS = [  # rung, instance, loads and stores of less than 16 bytes that it ma
         "sums<__nv_bfloat16, int, int, 8, 3, 4>",
         7,
     ),  # count, key, token and borders; borders of rows to clear
+    ("cross_entropy/cuda/v4_vector.cu", "cross_entropy_backward<__nv_bfloat16, 4, 128, false>", 6),  # the row's numbers
     ("segment_sum/cuda/v3_balanced.cu", "spread<float, long long, 4, 32>", 7),  # offsets
 ]
 
