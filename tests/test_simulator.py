@@ -8,6 +8,7 @@ import torch
 
 from rooftile.cuda import simulator
 from rooftile.cuda.source import Source
+from rooftile.ops._shared.philox import philox
 
 FOLDER = Path(__file__).parent / "cuda"
 PLANTED, CORRECT, HEADERS = (Source(FOLDER / f"{name}.cu") for name in ("planted", "correct", "headers"))
@@ -233,6 +234,18 @@ def test_asynchronous_copies(size):
     x, out = floats(n), zeros(n)
     report = run(HEADERS, f"copies<{size}>", (1,), (64,), [out, x, n - 8], 64 * size)
     assert not report.findings and torch.equal(out, torch.cat([x[:-8], zeros(8)]))
+
+
+@pytest.mark.parametrize("seed", [0, -1, 2**40 + 7])
+def test_philox(seed):
+    """Of counter 0 and key 0 the words that Random123 publishes; counters and keys of 64 bits the reference's."""
+    counter, out = torch.tensor([0, 1, 2**32 - 1, 2**32, 2**40 + 3, -2]), counts(6, 12)
+    assert not run(HEADERS, "random_words", (1,), (6,), [out, counter, torch.tensor(seed)]).findings
+    words = out.long() & 0xFFFFFFFF
+    four, after = (torch.stack(philox(c, torch.tensor(seed)), 1) for c in (counter, counter + 1))
+    assert torch.equal(words, torch.cat([four, four, after], 1))
+    if seed == 0:
+        assert words[0, :4].tolist() == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
 
 
 @pytest.mark.parametrize("dtype, name", [(torch.float16, "__half"), (torch.bfloat16, "__nv_bfloat16")])

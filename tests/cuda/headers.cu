@@ -4,6 +4,7 @@
 
 #include "rooftile/async.cuh"
 #include "rooftile/mma.cuh"
+#include "rooftile/philox.cuh"
 #include "rooftile/reduce.cuh"
 #include "rooftile/sync.cuh"
 #include "rooftile/vec.cuh"
@@ -104,4 +105,13 @@ __global__ void relay(int* gOut, unsigned long long* gWords) {
     store_relaxed(gWords + blockIdx.x, word);
     gOut[blockIdx.x] = int(word);
   }
+}
+
+// Each thread the four words of its counter, and the eight of it and the next.
+__global__ void random_words(unsigned* gOut, const long long* gCounter, const long long* gSeed) {
+  unsigned rFour[4], rEight[8];
+  philox(rFour, gCounter[threadIdx.x], *gSeed);
+  neighbours(rEight, gCounter[threadIdx.x], *gSeed);
+  for (int k = 0; k < 4; ++k) gOut[threadIdx.x * 12 + k] = rFour[k];
+  for (int k = 0; k < 8; ++k) gOut[threadIdx.x * 12 + 4 + k] = rEight[k];
 }
