@@ -248,6 +248,23 @@ def test_philox(seed):
         assert words[0, :4].tolist() == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
 
 
+def test_tensors_behind_addresses():
+    tensors = [zeros(100), zeros(3), zeros(64)]
+    addresses = torch.tensor([t.data_ptr() for t in tensors])
+
+    def numbered(sizes, reaches):
+        layout = torch.tensor([*sizes, *(t << 32 | c for t, n in enumerate(sizes) for c in range(-(-n // 40)))])
+        return run(HEADERS, "number_tensors", (len(layout) - 3,), (64,), [addresses, layout, 3, 40], reaches=reaches).findings
+
+    assert not numbered((100, 3, 64), tensors)
+    for t, x in enumerate(tensors):
+        assert torch.equal(x, 1000.0 * t + torch.arange(len(x)))
+    (found,) = numbered((100, 4, 64), tensors)
+    assert found.kind == "out_of_bounds" and "tensor 1 behind the addresses, which has 12 bytes" in found.sentence
+    (found,) = numbered((100, 3, 64), tensors[:1])
+    assert found.kind == "out_of_bounds"
+
+
 @pytest.mark.parametrize("dtype, name", [(torch.float16, "__half"), (torch.bfloat16, "__nv_bfloat16")])
 def test_tensor_core_tile(dtype, name):
     a, b, d = floats(16, 16, dtype=dtype), floats(16, 8, dtype=dtype), zeros(16, 8)

@@ -7,6 +7,7 @@
 #include "rooftile/philox.cuh"
 #include "rooftile/reduce.cuh"
 #include "rooftile/sync.cuh"
+#include "rooftile/tables.cuh"
 #include "rooftile/vec.cuh"
 
 using namespace rooftile;
@@ -114,4 +115,11 @@ __global__ void random_words(unsigned* gOut, const long long* gCounter, const lo
   neighbours(rEight, gCounter[threadIdx.x], *gSeed);
   for (int k = 0; k < 4; ++k) gOut[threadIdx.x * 12 + k] = rFour[k];
   for (int k = 0; k < 8; ++k) gOut[threadIdx.x * 12 + 4 + k] = rEight[k];
+}
+
+// A block a chunk, of tensors that only a table of addresses says where to find.
+__global__ void number_tensors(const long long* gTable, const long long* gLayout, int count, int chunk) {
+  const Chunk c = chunk_of(gLayout, count, blockIdx.x, chunk);
+  const long long i = c.first + threadIdx.x;
+  if (int(threadIdx.x) < chunk && i < c.size) tensor_of<float>(gTable, c.t)[i] = c.t * 1000.0f + i;
 }
