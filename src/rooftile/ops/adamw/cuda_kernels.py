@@ -105,17 +105,18 @@ VECTOR = tuple(
     {"vecs": v, "threads": t, "chunk": c, "once": o}
     for v, t, c, o in ((2, 256, 8192, False), (2, 256, 8192, True), (1, 256, 4096, False), (2, 128, 4096, False), (1, 512, 16384, False), (2, 512, 16384, False))
 )  # fmt: skip
+# At most 512 threads a multiprocessor: registers for so many are sure, and a block of a grid that stays must not wait for one that never ends.
 PIPELINE = tuple(
     {"stages": s, "threads": t, "per": p, "chunk": c, "once": o}
     for s, t, p, c, o in (
         (4, 256, 2, 8192, False),
         (4, 256, 2, 2048, False),
         (4, 256, 2, 8192, True),
-        (3, 256, 4, 8192, False),
-        (4, 512, 1, 16384, False),
-        (2, 512, 2, 32768, False),
-        (4, 128, 4, 4096, False),
-        (2, 256, 4, 8192, True),
+        (6, 256, 2, 8192, False),
+        (3, 256, 2, 16384, False),
+        (4, 512, 1, 32768, False),
+        (6, 128, 4, 4096, False),
+        (6, 256, 2, 8192, True),
     )
 )
 SQUARES = tuple(

@@ -7,7 +7,7 @@
 using namespace rooftile;
 
 template <typename P, typename G, typename S, typename F, bool MASTER, bool STOCHASTIC, int VECS, int THREADS, bool ONCE>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, 512 / THREADS)
     adamw(const long long* gTable, const long long* gLayout, const float* gHyper, const float* gScale, const long long* gSeed, int count,
           int chunk, bool scaled, float beta1, float beta2, float rest1, float rest2, float eps) {
   constexpr int BYTES = sizeof(G) > sizeof(S) ? sizeof(G) : sizeof(S), WIDTH = 16 / (sizeof(F) > BYTES ? sizeof(F) : BYTES);
