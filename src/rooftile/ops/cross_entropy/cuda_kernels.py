@@ -6,11 +6,14 @@ from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda_rows import long_sums, processors, threads, too_long, uneven
-from rooftile.ops._shared.launch import cdiv, rows
+from rooftile.ops._shared.launch import cdiv, power_of_2, rows
 from rooftile.ops.cross_entropy import reference
 from rooftile.ops.cross_entropy.reference import check_target
 
-V1, V2, V3, V4, TOTAL = (Source.beside(__file__, f"{name}.cu") for name in ("v1_naive", "v2_block", "v3_online", "v4_vector", "total"))
+V1, V2, V3, V4, V5, TOTAL = (
+    Source.beside(__file__, f"{name}.cu") for name in ("v1_naive", "v2_block", "v3_online", "v4_vector", "v5_rows", "total")
+)
+SHORT = 2048  # bytes of a row: 32 lanes with 4 vectors of 16 each
 
 
 def _flag(value):
@@ -33,6 +36,20 @@ def _persistent(config):
         block, vecs, stages, per = (config[n] for n in ("threads", "vecs", "stages", "per"))
         most = per * processors(x.device) if x.is_cuda else 2 if x.device.type == "cpu" else 132 * per
         return f", {vecs}, {stages}, {block}", cdiv(m, cdiv(m, most)), block, 16 * vecs * stages * block
+
+    return shape
+
+
+def _lanes(x, vecs, most):
+    """Threads a row, a power of two, with at most `vecs` vectors each where `most` threads are enough for that."""
+    return min(most, power_of_2(cdiv(x.shape[1] * x.itemsize, 16 * vecs)))
+
+
+def _short(config):
+    def shape(x, m, v):
+        block, lanes = config["threads"], _lanes(x, config["vecs"], 32)
+        vecs = cdiv(v * x.itemsize, 16 * lanes)
+        return f", {vecs}, {lanes}, {block}", cdiv(m, block // lanes), block, 0
 
     return shape
 
@@ -68,13 +85,19 @@ def online(*call, config):
     return _forward(V3, _persistent(config), *call)
 
 
+def short_rows(*call, config):
+    return _forward(V5, _short(config), *call)
+
+
 def _differentiate(dx, x, dloss, target, count, peak, logsum, miss, ignore, smoothing, z, softcap, config):
     m, v = x.shape
     if config is None:
         source, template, blocks, block = V1, "", cdiv(m * v, 256), 256
     else:
         block, vecs = config["threads"], config["vecs"]
-        source, template, blocks = V4, f", {vecs}, {block}", m * cdiv(v * x.itemsize, 16 * vecs * block)
+        lanes = _lanes(x, vecs, block)
+        source, template = V4, f", {vecs}, {lanes}, {block}"
+        blocks = cdiv(m, block // lanes) * cdiv(v * x.itemsize, 16 * vecs * lanes)
     launch(source, f"cross_entropy_backward<{CTYPE[x.dtype]}{template}, {_flag(softcap)}>", blocks, block, dx, dloss, x, target.contiguous(),
            count, peak.contiguous(), logsum.contiguous(), miss.contiguous(), m, v, dx.stride(0), dloss.stride(0) if dloss.dim() else 0,
            x.stride(0), ignore, smoothing, z, softcap)  # fmt: skip
@@ -96,6 +119,11 @@ def _any(call):
 
 def _even(call):
     return _any(call) or uneven({"logits": call["logits"]})
+
+
+def _long(call):
+    size = call["logits"].shape[1] * call["logits"].itemsize
+    return _even(call) or (f"a row of {size} bytes is longer than the {SHORT} that a warp's registers hold" if size > SHORT else None)
 
 
 def _in_place(refuse):
@@ -130,9 +158,12 @@ ONLINE = tuple(
     {"threads": t, "vecs": v, "stages": s, "per": p}
     for t, v, s, p in ((256, 4, 2, 4), (256, 2, 3, 4), (128, 2, 3, 8), (256, 2, 4, 4), (512, 2, 3, 2), (512, 4, 2, 2), (256, 4, 3, 3), (1024, 2, 4, 1))
 )  # fmt: skip
-TILES = tuple({"threads": t, "vecs": v} for t, v in ((128, 4), (256, 2), (256, 4), (512, 2), (128, 8), (256, 1)))
+TILES = tuple({"threads": t, "vecs": v} for t, v in ((128, 4), (256, 2), (256, 4), (512, 2), (128, 2), (512, 4), (256, 1)))
+
+ROWS = tuple({"vecs": v, "threads": t} for v, t in ((2, 256), (1, 256), (4, 256), (2, 128), (1, 512)))
 
 FORWARD = (
+    Kernel("cuda.v5_rows", short_rows, "part of a warp a short row, in registers", _long, ROWS, sources=(V5, TOTAL)),
     Kernel("cuda.v3_online", online, "one read, the next stages on their way, past the row's end too", _even, ONLINE, pick,
            sources=(V3, TOTAL), declines=_narrow),
     Kernel("cuda.v2_block", block, "a block a row, two reads", _any, sources=(V2, TOTAL)),

@@ -76,6 +76,12 @@ SPEC = OpSpec(
                 use=("smoke", "check"),
                 why="all of it on such rows, and a cap that bites",
             ),
+            Case(
+                {"M": 21, "V": 72},
+                params={**SMOOTH, "z_loss": 0.01},
+                use=("smoke", "check"),
+                why="short rows of whole 16 bytes, several a warp, the last block ragged",
+            ),
         ),
         *across(FLOATS[:2], Case({"M": 6, "V": 70}, params=CAPPED, use=("smoke", "check"), why="soft cap and z-loss, short rows")),
         Case(

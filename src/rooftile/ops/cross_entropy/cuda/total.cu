@@ -8,7 +8,7 @@ using namespace rooftile;
 __global__ void __launch_bounds__(1024) total(float* gLoss, float* gCount, const float* gRow, const long long* gTarget, long long M,
                                               long long ignore, bool mean) {
   float sum = 0.0f, count = 0.0f;
-#pragma unroll 4
+#pragma unroll 8
   for (long long i_m = threadIdx.x; i_m < M; i_m += blockDim.x) {
     sum += gRow[i_m];
     if (mean) count += gTarget[i_m] != ignore;

@@ -1,19 +1,21 @@
 // adds: backward 16 bytes an access: VECS vectors a thread, all asked for before the first is used, and a row's numbers folded into two factors
 // costs: rows of whole 16 bytes; a block waits for its row's target before it asks for logits, so that padding is not read
-// loses when: a row is a little longer than a multiple of THREADS x VECS vectors: the last block of each row has threads without work
+// loses when: a row is a little longer than a multiple of LANES x VECS vectors: the last of its tiles has threads without work
 #include "rooftile/cross_entropy.cuh"
 
 using namespace rooftile;
 
-// gDx may be gX. With k = 1 + 2 z lse: dx = dloss / count (k p - s / V), and of the target k (1 - miss) - 1 + s - s / V in its place
-template <typename T, int VECS, int THREADS, bool CAP>
+// LANES threads take a tile of a row: the block, or part of one where rows are short. gDx may be gX. With k = 1 + 2 z lse: dx = dloss / count (k p - s / V), and of the target k (1 - miss) - 1 + s - s / V in its place
+template <typename T, int VECS, int LANES, int THREADS, bool CAP>
 __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     cross_entropy_backward(T* gDx, const float* gDloss, const T* gX, const long long* gTarget, const float* gCount, const float* gPeak,
                            const float* gLogsum, const float* gMiss, long long M, int V, long long stride_dx, long long stride_dloss,
                            long long stride_x, long long ignore, float smoothing, float z, float softcap) {
-  constexpr int WIDTH = 16 / sizeof(T), NEXT = THREADS * WIDTH;
-  const int tiles = ceil_div(V, VECS * NEXT), i_l = int(blockIdx.x % tiles) * (VECS * NEXT) + threadIdx.x * WIDTH;
-  const long long i_m = blockIdx.x / tiles, t = gTarget[i_m];
+  constexpr int WIDTH = 16 / sizeof(T), NEXT = LANES * WIDTH, ROWS = THREADS / LANES;
+  const int tiles = ceil_div(V, VECS * NEXT), i_l = int(blockIdx.x % tiles) * (VECS * NEXT) + threadIdx.x % LANES * WIDTH;
+  const long long i_m = blockIdx.x / tiles * (long long)ROWS + threadIdx.x / LANES;
+  if (i_m >= M) return;
+  const long long t = gTarget[i_m];
   const T* gRow = gX + i_m * stride_x;
   T* gTo = gDx + i_m * stride_dx;
   if (t == ignore) {
