@@ -18,6 +18,13 @@ KERNELS = [  # rung, instance, loads and stores of less than 16 bytes that it ma
     ("reduce_sum/cuda/v5_vector.cu", "sum<double, double, 512, 4>", 2),
     ("gemv/cuda/v3_vector.cu", "gemv<__half, 2, 4>", 6),  # after the last vector each of two rows and x for it; two results
     ("gemv/cuda/v4_split.cu", "gemv<__half, __half, 256, 4, 2>", 9),
+    ("glu/cuda/v2_vector.cu", "gated<__half, Gelu, 2, 256>", 3),  # the last elements of an only row
+    ("glu/cuda/v2_vector.cu", "gated_backward<__nv_bfloat16, Silu, 2, 256>", 5),
+    ("residual_add/cuda/v2_vector.cu", "add<__half, float, 2, 256>", 3),
+    ("bias_mask_scale_add/cuda/v2_vector.cu", "forward<__half, float, 2>", 2),  # the mask: 8 bytes of two rows
+    ("bias_mask_scale_add/cuda/v2_vector.cu", "backward<__half, 4>", 4),
+    ("dropout_add_norm/cuda/v2_rows.cu", "forward<__half, __half, __half, true, true, true, 2, 256>", 3),  # the seed, a row's two results
+    ("dropout_add_norm/cuda/v2_rows.cu", "backward<__half, __half, true, true, true, 256, 2, 256, 2>", 3),
     ("embedding/cuda/v1_warp_row.cu", "gather<__nv_bfloat16, 8, 3, 2>", 2),  # the indices of two rows
     (
         "embedding/cuda/v2_balanced.cu",

@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 OPS = ROOT / "src" / "rooftile" / "ops"
 SLICES = sorted(p.name for p in OPS.iterdir() if p.is_dir() and not p.name.startswith("_"))
-COMPOSITIONS: set[tuple[str, str]] = set()  # (who, of what): through the other's api only
+COMPOSITIONS = {("dropout_add_norm", "layernorm"), ("dropout_add_norm", "rmsnorm")}  # (who, of what): through the other's api only
 
 
 def imports(file: Path) -> set[str]:

@@ -288,7 +288,17 @@ def _overwriting(call):
     return dweight
 
 
+def _gate_without_slope(call, dgate):
+    """The gate's gradient as if the activation were a straight line."""
+    gate, up = (call["gate"], call["up"]) if call["up"] is not None else call["gate"].chunk(2, -1)
+    wrong = call["dout"] * up
+    return wrong if call["up"] is not None else torch.cat([wrong, dgate[..., gate.shape[-1] :]], -1)
+
+
 MISSING_TERM = {
+    "swiglu_backward": _first_result(_gate_without_slope),
+    "geglu_backward": _first_result(_gate_without_slope),
+    "reglu_backward": _first_result(_gate_without_slope),
     "softmax_backward": _only(lambda c: c["out"] * c["dout"]),
     "gelu_backward": _only(lambda c: c["dout"] * torch.sigmoid(1.702 * c["x"])),
     "layernorm_backward": _first_result(_without_level),
@@ -299,6 +309,8 @@ MISSING_TERM = {
     "gemv_backward": _last_result_zero,
     "segment_sum_backward": _only(_first_row_of_each),
     "rmsnorm_backward": _first_result(_without_projection),
+    "log_softmax_backward": _only(lambda c: c["dout"].clone()),
+    "masked_softmax_backward": _only(lambda c: c["scale"] * c["out"] * c["dout"]),
     "rope_backward": lambda spec: lambda *args: packed(OPS["rope"].spec.reference(*args)),  # turned on, not back
     "add_rmsnorm_backward": _zeroed("dsum"),
     "cross_entropy_backward": _first_result(
@@ -310,6 +322,9 @@ MISSING_TERM = {
     "embedding_backward": _only(_overwriting),
     "dropout_backward": _first_result(lambda c, d: d * (1 - c["p"])),
     "array_increment_backward": _only(lambda c: torch.zeros_like(c["dout"])),
+    "residual_add_backward": _only(lambda c: torch.zeros_like(c["dout"])),
+    "bias_mask_scale_add_backward": _first_result(lambda c, d: c["dout"] * c["scale"]),  # the mask forgotten
+    "dropout_add_norm_backward": _zeroed("dsum"),
     "vector_add_backward": _only(lambda c: packed([torch.zeros_like(c["dout"])] * len(OPS["vector_add_backward"].spec.returns))),
 }
 

@@ -34,3 +34,17 @@ def test_a_peer_that_computes_something_else_is_not_timed(monkeypatch):
     assert run is None and fact["status"] == "error" and "away from PyTorch" in fact["message"]
     monkeypatch.setitem(peers.LIBRARIES, ("liger", "softmax"), lambda x: torch.softmax(x, -1))
     assert bench._peer(op.spec, case, call, torch.device("cpu"), "liger", own)[1] is not None
+
+
+@pytest.mark.parametrize("name", peers.DRAWING)
+def test_what_draws_its_own_mask_is_timed_and_nobody_is_held_to_it(name):
+    where = torch.device("cpu")
+    for op in (OPS[name], OPS[name].backward):
+        for case in (c for c in op.spec.cases if "smoke" in c.use):
+            call = op.spec.draw(case, 0, where)
+            assert peers.own_run(op.spec, case, call, where) is None
+            fact, run = bench._peer(op.spec, case, call, where, "torch", None)
+            assert run is not None and fact == {"status": "passed", "errors": {}}
+            made, wanted = bench._results(run()), bench._results(op.spec.empty_returns(call))
+            for a, b in zip(made, [t for t in wanted if t.numel()]):
+                assert a.shape == b.shape

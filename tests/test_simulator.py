@@ -239,11 +239,10 @@ def test_asynchronous_copies(size):
 @pytest.mark.parametrize("seed", [0, -1, 2**40 + 7])
 def test_philox(seed):
     """Of counter 0 and key 0 the words that Random123 publishes; counters and keys of 64 bits the reference's."""
-    counter, out = torch.tensor([0, 1, 2**32 - 1, 2**32, 2**40 + 3, -2]), counts(6, 12)
+    counter, out = torch.tensor([0, 1, 2**32 - 1, 2**32, 2**40 + 3, -1]), counts(6, 4)
     assert not run(HEADERS, "random_words", (1,), (6,), [out, counter, torch.tensor(seed)]).findings
     words = out.long() & 0xFFFFFFFF
-    four, after = (torch.stack(philox(c, torch.tensor(seed)), 1) for c in (counter, counter + 1))
-    assert torch.equal(words, torch.cat([four, four, after], 1))
+    assert torch.equal(words, torch.stack(philox(counter, torch.tensor(seed)), 1))
     if seed == 0:
         assert words[0, :4].tolist() == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
 

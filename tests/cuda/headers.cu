@@ -108,13 +108,11 @@ __global__ void relay(int* gOut, unsigned long long* gWords) {
   }
 }
 
-// Each thread the four words of its counter, and the eight of it and the next.
+// Each thread the four words of its counter.
 __global__ void random_words(unsigned* gOut, const long long* gCounter, const long long* gSeed) {
-  unsigned rFour[4], rEight[8];
-  philox(rFour, gCounter[threadIdx.x], *gSeed);
-  neighbours(rEight, gCounter[threadIdx.x], *gSeed);
-  for (int k = 0; k < 4; ++k) gOut[threadIdx.x * 12 + k] = rFour[k];
-  for (int k = 0; k < 8; ++k) gOut[threadIdx.x * 12 + 4 + k] = rEight[k];
+  const Words w = philox(gCounter[threadIdx.x], *gSeed);
+  unsigned* gTo = gOut + threadIdx.x * 4;
+  gTo[0] = w.a, gTo[1] = w.b, gTo[2] = w.c, gTo[3] = w.d;
 }
 
 // A block a chunk, of tensors that only a table of addresses says where to find.

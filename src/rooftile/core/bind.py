@@ -83,6 +83,8 @@ class Binding:
         elif "|" in arg.dtype:
             if t.dtype != torch.float32:
                 self._agree("dtype", name, t.dtype)
+                if t.dtype not in self.dtypes:
+                    raise ValueError(f"{self.name}: {name} is {_show(t.dtype)}, takes {', '.join(map(_show, self.dtypes))}")
         elif arg.dtype in FIXED and t.dtype != FIXED[arg.dtype]:
             raise ValueError(f"{self.name}: {name} is {_show(t.dtype)}, takes {_show(FIXED[arg.dtype])}")
 

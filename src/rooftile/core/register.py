@@ -62,12 +62,13 @@ class Plan:
         assert sorted(order) == sorted(wanted), f"{gradient.name}: its signature wants {wanted}, the forward offers {order}"
         self.order = [order.index(n) for n in wanted]
         self.groups = [[inputs.index(n) for n in g] for g in spec.backward.groups]
+        self.passes = [inputs.index(n) for n in spec.backward.passes]
         self.grads = [i for g in self.groups for i in g]
         self.count = len(inputs)
         self.identity = spec.backward.identity
 
     def wants_grad(self, args: Sequence[Any]) -> bool:
-        return any(args[i] is not None and args[i].requires_grad for i in self.grads)
+        return any(args[i] is not None and args[i].requires_grad for i in (*self.grads, *self.passes))
 
     def save(self, ctx: Any, args: Sequence[Any], results: Sequence[Tensor]) -> None:
         ctx.save_for_backward(*(args[i] for i in self.saved_inputs), *(results[i] for i in self.saved_results))
@@ -85,6 +86,10 @@ class Plan:
             taken = [torch.zeros(s, dtype=t, device=d) if g is None else g for g, (s, t, d) in zip(taken, ctx.results)]
         if self.identity:
             return tuple(taken[0] if i in self.grads and ctx.needs_input_grad[i + ctx.offset] else None for i in range(self.count))
+        for i in self.passes:
+            out[i] = taken[0] if ctx.needs_input_grad[i + ctx.offset] else None
+        if self.passes and not any(ctx.needs_input_grad[i + ctx.offset] for i in self.grads):
+            return tuple(out)
         offered = [*taken, *ctx.saved_tensors, *ctx.parameters]
         made = call(*(offered[i] for i in self.order))
         for group, g in zip(self.groups, made if isinstance(made, (tuple, list)) else (made,)):

@@ -113,6 +113,7 @@ class Backward:
     moved: Callable[[Call, Sequence[Tensor]], int] | None = None
     tolerance: Tolerance = Tolerance()
     dtypes: Mapping[str, str] = field(default_factory=dict)  # of gradients that do not have their argument's dtype: {"dx": "=sum"}
+    passes: tuple[str, ...] = ()  # arguments whose gradient is the one output gradient itself, handed on by autograd
     identity: bool = False  # every gradient is the one output gradient itself: autograd passes it on and no kernel runs
 
     @property
@@ -122,7 +123,7 @@ class Backward:
     @property
     def leaves(self) -> tuple[str, ...]:
         """Every argument with a gradient; first those that give a gradient its name, in the order of the results."""
-        return (*(g[0] for g in self.groups), *(n for g in self.groups for n in g[1:]))
+        return (*(g[0] for g in self.groups), *(n for g in self.groups for n in g[1:]), *self.passes)
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,8 @@ class OpSpec:
             return None
         known = {**self.args, **self.returns, **{f"d{n}": replace(a, make=normal) for n, a in self.returns.items()}}
         args = {n: known[n] for n in inspect.signature(b.reference).parameters if n in known}
+        lost = {n: a.dtype[1:] for n, a in args.items() if a.dtype[0] == "=" and a.dtype[1:] not in args}  # like what it is not given
+        args |= {n: replace(args[n], dtype=known[like].dtype) for n, like in lost.items()}
         returns = {
             f"d{n}": replace(
                 self.args[n], dtype=b.dtypes.get(f"d{n}", f"={n}" if "|" in self.args[n].dtype and n in args else self.args[n].dtype)

@@ -4,21 +4,25 @@ from rooftile.ops.adamw.api import AdamW, adamw, grad_norm
 from rooftile.ops.array_increment.api import array_increment
 from rooftile.ops.attention.api import attention
 from rooftile.ops.attention_mask.api import attention_mask
+from rooftile.ops.bias_mask_scale_add.api import bias_mask_scale_add
 from rooftile.ops.concat_kv.api import concat_kv
 from rooftile.ops.cross_entropy.api import CrossEntropyLoss, cross_entropy
 from rooftile.ops.dropout.api import Dropout, dropout
+from rooftile.ops.dropout_add_norm.api import dropout_add_norm
 from rooftile.ops.embedding.api import Embedding, embedding
 from rooftile.ops.gelu.api import GELU, gelu
 from rooftile.ops.gemm.api import Linear, gemm, linear
 from rooftile.ops.gemv.api import gemv
+from rooftile.ops.glu.api import geglu, reglu, swiglu
 from rooftile.ops.layernorm.api import LayerNorm, add_layernorm, layernorm
 from rooftile.ops.quantize.api import dequantize, quantize, quantize_affine
 from rooftile.ops.reduce_sum.api import reduce_sum
+from rooftile.ops.residual_add.api import residual_add
 from rooftile.ops.rmsnorm.api import RMSNorm, add_rmsnorm, rmsnorm
 from rooftile.ops.rope.api import rope, rope_table
 from rooftile.ops.scan.api import scan
 from rooftile.ops.segment_sum.api import segment_sum
-from rooftile.ops.softmax.api import Softmax, softmax
+from rooftile.ops.softmax.api import LogSoftmax, Softmax, log_softmax, softmax
 from rooftile.ops.transpose.api import transpose
 from rooftile.ops.vector_add.api import vector_add
 
@@ -30,6 +34,7 @@ __all__ = [
     "Embedding",
     "LayerNorm",
     "Linear",
+    "LogSoftmax",
     "RMSNorm",
     "Softmax",
     "adamw",
@@ -38,26 +43,33 @@ __all__ = [
     "array_increment",
     "attention",
     "attention_mask",
+    "bias_mask_scale_add",
     "concat_kv",
     "cross_entropy",
     "dequantize",
     "dropout",
+    "dropout_add_norm",
     "embedding",
+    "geglu",
     "gelu",
     "gemm",
     "gemv",
     "grad_norm",
     "layernorm",
     "linear",
+    "log_softmax",
     "quantize",
     "quantize_affine",
     "reduce_sum",
+    "reglu",
+    "residual_add",
     "rmsnorm",
     "rope",
     "rope_table",
     "scan",
     "segment_sum",
     "softmax",
+    "swiglu",
     "transpose",
     "vector_add",
 ]

@@ -25,8 +25,11 @@ def write(repository: Path, verify: bool) -> list[str]:
     blocks: dict[Path, dict[str, str]] = {
         repository / "README.md": {"speed": speed(table), "training": training(table), "host": host(table)}
     }
+    slices: dict[str, list[Op]] = {}  # several operators may live in one folder: layernorm and add_layernorm
     for op in all_ops():
-        blocks[repository / "src" / "rooftile" / "ops" / op.spec.name / "README.md"] = {"ladder": ladder(op, table)}
+        slices.setdefault(op.spec.reference.__module__.split(".")[-2], []).append(op)
+    for name, ops in slices.items():
+        blocks[repository / "src" / "rooftile" / "ops" / name / "README.md"] = {"ladder": ladder(ops, table)}
     changed = []
     for page, named in blocks.items():
         if not page.is_file():
@@ -138,9 +141,9 @@ def training(table: Table) -> str:
     return rows(["device", "model", "case", "kernels", "ms a step", "tokens/s", "peak GiB", "final loss"], lines)
 
 
-def ladder(op: Op, table: Table) -> str:
-    """Every rung of an operator and of its gradient, on every measured case."""
-    ideas = {(o.spec.name, k.name): k.idea for o in (op, op.backward) if o is not None for k in o.kernels}
+def ladder(ops: list[Op], table: Table) -> str:
+    """Every rung of a folder's operators and of their gradients, on every measured case."""
+    ideas = {(o.spec.name, k.name): k.idea for op in ops for o in (op, op.backward) if o is not None for k in o.kernels}
     lines = []
     for (device, name, case), records in table.items():
         if (name, "reference") not in ideas:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from rooftile.core.spec import Case, OpSpec
 
@@ -30,6 +31,22 @@ def _liger_rmsnorm(x: Any, weight: Any, eps: float) -> Any:
 
 def _liger_softmax(x: Any) -> Any:
     return _module("liger_kernel.ops.softmax").LigerSoftmaxFunction.apply(x)
+
+
+def _liger_swiglu(gate: Any, up: Any) -> Any:
+    return _module("liger_kernel.ops.swiglu").LigerSiLUMulFunction.apply(*_two("Liger", gate, up))
+
+
+def _liger_geglu(gate: Any, up: Any, approximate: str) -> Any:
+    if approximate != "tanh":
+        raise NotImplementedError(f"Liger has GELU's tanh form alone, the case wants {approximate}")
+    return _module("liger_kernel.ops.geglu").LigerGELUMulFunction.apply(*_two("Liger", gate, up))
+
+
+def _two(library: str, gate: Any, up: Any) -> tuple[Any, Any]:
+    if up is None:
+        raise NotImplementedError(f"{library} takes gate and up as two tensors, the case has one of [..., {gate.shape[-1]}]")
+    return gate, up
 
 
 def _quack_softmax(x: Any) -> Any:
@@ -60,6 +77,8 @@ LIBRARIES: dict[tuple[str, str], Function] = {
     ("liger", "rmsnorm"): _liger_rmsnorm,
     # Liger's cross entropy makes the gradient in the forward, its rope turns its inputs where they lie: no figures to compare
     ("liger", "softmax"): _liger_softmax,
+    ("liger", "swiglu"): _liger_swiglu,
+    ("liger", "geglu"): _liger_geglu,
     ("quack", "softmax"): _quack_softmax,
     ("quack", "rmsnorm"): _quack_rmsnorm,
     ("quack", "cross_entropy"): _quack_cross_entropy,
@@ -68,15 +87,39 @@ LIBRARIES: dict[tuple[str, str], Function] = {
 }
 
 
+def _torch_dropout(x: Any, seed: Any, p: float) -> Any:
+    return F.dropout(x, p)
+
+
+def _torch_dropout_add_norm(x: Any, residual: Any, weight: Any, bias: Any, seed: Any, p: float, eps: float, norm: str) -> Any:
+    total = F.dropout(x, p) + residual
+    same = weight is None or weight.dtype == total.dtype
+    row = total if same else total.float()  # CUDA's layer_norm refuses mixed dtypes
+    if norm == "layer":
+        return F.layer_norm(row, row.shape[-1:], weight, bias, eps).to(x.dtype), total
+    out = F.rms_norm(row, row.shape[-1:], weight, eps)
+    return (out if bias is None else out + bias).to(x.dtype), total
+
+
+# PyTorch's way to what draws random numbers: it draws others, so it is timed and nobody is held to its result.
+DRAWING: dict[str, Function] = {"dropout": _torch_dropout, "dropout_add_norm": _torch_dropout_add_norm}
+
+
 def function(name: str, spec: OpSpec) -> Function | None:
     """How this peer computes the operator, or None where it does not have it. `spec` is a forward's."""
-    if name == "torch" or spec.peer is None:
-        return spec.peer
+    plain = spec.peer or DRAWING.get(spec.name)
+    if name == "torch" or plain is None:
+        return plain
     if name == "compile":
         torch._dynamo.reset()
         torch._functorch.config.donated_buffer = False  # the graph is walked more than once
-        return torch.compile(spec.peer, dynamic=False)
+        return torch.compile(plain, dynamic=False)
     return LIBRARIES.get((name, spec.name))
+
+
+def own_run(spec: OpSpec, case: Case, call: dict[str, Any], where: torch.device) -> Run | None:
+    """PyTorch's own on the same inputs, whose result everyone timed is held to; None where there is none to be held to."""
+    return None if (spec.forward or spec).peer is None else peer_run("torch", spec, case, call, where)
 
 
 def peer_run(name: str, spec: OpSpec, case: Case, call: dict[str, Any], where: torch.device) -> Run | None:

@@ -15,7 +15,7 @@ from rooftile.core.kernel import Op
 from rooftile.core.record import Record, Status, append
 from rooftile.workbench import gatekeeper
 from rooftile.workbench.bench import LIMIT, Session, distance
-from rooftile.workbench.peers import peer_run
+from rooftile.workbench.peers import own_run
 
 
 def tune_ops(names: list[str], only: str, ship: bool, progress: Console | None, every: str = "") -> list[Record]:
@@ -46,7 +46,7 @@ def tune_ops(names: list[str], only: str, ship: bool, progress: Console | None, 
 
 
 def _fastest(session: Session, op: Op, call: dict[str, Any], case: Any, every: str) -> Record | None:
-    own = peer_run("torch", op.spec, case, call, session.where)
+    own = own_run(op.spec, case, call, session.where)
     versions: dict[str, Any] = {}
     who: dict[str, tuple[str, dict[str, Any]]] = {}
     for kernel in op.kernels[:-1]:

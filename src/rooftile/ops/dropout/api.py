@@ -2,6 +2,7 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op
+from rooftile.ops._shared.philox import drawn
 from rooftile.ops.dropout import cuda_kernels, triton_kernels
 from rooftile.ops.dropout.spec import SPEC
 
@@ -37,13 +38,7 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, *, seed: int | Ten
         raise ValueError(f"dropout: p is {p}, it lies between 0 and 1")
     if not training or p == 0:
         return x
-    if seed is None:
-        seed = torch.randint(-(2**63), 2**63 - 1, (), dtype=torch.int64, device=x.device)
-    elif not isinstance(seed, Tensor):
-        seed = torch.full((), seed, dtype=torch.int64, device=x.device)
-    elif seed.dim():
-        seed = seed.reshape(())
-    return _dropout(x, seed, p)
+    return _dropout(x, drawn(seed, x), p)
 
 
 class Dropout(torch.nn.Module):

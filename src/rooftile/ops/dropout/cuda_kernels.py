@@ -7,17 +7,15 @@ from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda import BLOCK, misaligned
 from rooftile.ops._shared.launch import cdiv
-from rooftile.ops.dropout.reference import threshold
+from rooftile.ops._shared.philox import scale, threshold
 
 V1, V2 = (Source.beside(__file__, f"{name}.cu") for name in ("v1_naive", "v2_vector"))
 
 
 def _launch(source, template, block, each, x, seed, p):
-    if p == 1:  # the threshold would be 2^32, which is no 32-bit word
-        return torch.zeros(x.shape, dtype=x.dtype, device=x.device)
     x = x.contiguous()
     out, n = torch.empty_like(x), x.numel()
-    launch(source, f"dropout<{CTYPE[x.dtype]}{template}>", cdiv(n, block * each), block, out, x, seed, n, threshold(p), 1 / (1 - p))
+    launch(source, f"dropout<{CTYPE[x.dtype]}{template}>", cdiv(n, block * each), block, out, x, seed, n, threshold(p), scale(p))
     return out
 
 

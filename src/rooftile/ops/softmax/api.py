@@ -2,8 +2,8 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op, ranked
-from rooftile.ops.softmax import cuda_kernels, triton_kernels
-from rooftile.ops.softmax.spec import SPEC
+from rooftile.ops.softmax import cuda_kernels, log_kernels, masked_kernels, triton_kernels
+from rooftile.ops.softmax.spec import LOG, MASK, SPEC
 
 _softmax = Op(
     SPEC,
@@ -12,28 +12,86 @@ _softmax = Op(
 )
 
 
-def softmax(x: Tensor, dim: int = -1) -> Tensor:
-    """out_i = exp(x_i - max x) / sum_j exp(x_j - max x) along `dim`.
+_log_softmax = Op(LOG, *log_kernels.FORWARD, backward=log_kernels.BACKWARD)
+_masked_softmax = Op(MASK, *masked_kernels.FORWARD, backward=masked_kernels.BACKWARD)
+
+
+def softmax(x: Tensor, dim: int = -1, *, scale: float = 1.0, causal: bool = False, mask: Tensor | None = None) -> Tensor:
+    """out_i = exp(x_i - max x) / sum_j exp(x_j - max x) along `dim`; of scores, exp(scale x_i) over what a row may look at.
 
     Args:
         x: [..., N] float32, bfloat16 or float16, any strides.
         dim: the axis to normalise; axes other than the last are copied to the last first.
+        scale: of x, before the exponential.
+        causal: x is [..., T, N]; row t looks at column n where n <= t + N - T: rows are aligned to the last column.
+        mask: bool, of a shape that broadcasts to x's: True where a row may look.
 
     Returns:
-        A tensor of x's shape and dtype; sums are taken in float32. A row of -inf gives NaN, as torch.softmax does.
+        A tensor of x's shape and dtype; sums are taken in float32. A row of -inf gives NaN, as torch.softmax does; with a scale, a mask or
+        causal, a row with nothing to look at gives zeros, and no gradient.
 
     Raises:
-        ValueError: x has no axes or another dtype. IndexError: `dim` is out of range.
+        ValueError: x has no axes or another dtype; with a scale or a mask, another dim than the last; a mask that does not fit.
+        IndexError: `dim` is out of range.
 
     Source: Milakov and Gimelshein, Online normalizer calculation for softmax, 2018.
 
     Example:
         >>> softmax(torch.zeros(2))
         tensor([0.5000, 0.5000])
+        >>> softmax(torch.zeros(2, 2), causal=True)
+        tensor([[1.0000, 0.0000],
+                [0.5000, 0.5000]])
     """
+    if scale != 1.0 or causal or mask is not None:
+        return _scores(x, dim, scale, causal, mask)
     if dim == -1 or dim == x.dim() - 1:
         return _softmax(x)
     return _softmax(x.transpose(dim, -1)).transpose(dim, -1)
+
+
+def _scores(x: Tensor, dim: int, scale: float, causal: bool, mask: Tensor | None) -> Tensor:
+    """x as [B, H, T, N]: axes that are missing are 1, those before the last three are one."""
+    if dim not in (-1, x.dim() - 1):
+        raise ValueError(f"softmax: dim is {dim}, but scores of a scale or a mask are normalised along the last of {x.dim()} axes")
+    if causal and x.dim() < 2:
+        raise ValueError(f"softmax: causal rows are the last but one axis, x has {x.dim()} {list(x.shape)}")
+    if mask is not None:
+        if mask.dtype != torch.bool:
+            raise ValueError(f"softmax: mask is {str(mask.dtype).removeprefix('torch.')}, takes bool: True where a row may look")
+        try:
+            mask = _four(mask.expand(x.shape))
+        except RuntimeError:
+            raise ValueError(f"softmax: mask is {list(mask.shape)}, which does not broadcast to x's {list(x.shape)}") from None
+    return _masked_softmax(_four(x), mask, scale, causal).view(x.shape)
+
+
+def _four(x: Tensor) -> Tensor:
+    if x.dim() > 4:
+        return x.flatten(0, -4)
+    return x[(None,) * (4 - x.dim())] if x.dim() < 4 else x
+
+
+def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
+    """out_i = x_i - max x - log sum_j exp(x_j - max x) along `dim`.
+
+    Args:
+        x: [..., N] float32, bfloat16 or float16, any strides.
+        dim: the axis to normalise; axes other than the last are copied to the last first.
+
+    Returns:
+        A tensor of x's shape and dtype; sums are taken in float32. A row of -inf gives NaN, as torch.log_softmax does.
+
+    Raises:
+        ValueError: x has no axes or another dtype. IndexError: `dim` is out of range.
+
+    Example:
+        >>> log_softmax(torch.zeros(2))
+        tensor([-0.6931, -0.6931])
+    """
+    if dim == -1 or dim == x.dim() - 1:
+        return _log_softmax(x)
+    return _log_softmax(x.transpose(dim, -1)).transpose(dim, -1)
 
 
 class Softmax(torch.nn.Module):
@@ -48,3 +106,10 @@ class Softmax(torch.nn.Module):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}"
+
+
+class LogSoftmax(Softmax):
+    """`log_softmax` as a module, with the arguments of torch.nn.LogSoftmax."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return log_softmax(x, self.dim)

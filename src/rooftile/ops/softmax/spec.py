@@ -1,7 +1,17 @@
+from dataclasses import replace
+
 import torch
 
-from rooftile.core.spec import FLOATS, Arg, Backward, Case, OpSpec, across
-from rooftile.ops.softmax.reference import softmax, softmax_backward
+from rooftile.core.spec import FLOATS, Arg, Backward, Call, Case, OpSpec, across
+from rooftile.ops.softmax.reference import (
+    allowed,
+    log_softmax,
+    log_softmax_backward,
+    masked_softmax,
+    masked_softmax_backward,
+    softmax,
+    softmax_backward,
+)
 
 X = Arg("... N")
 SHAPES = [(32768, 1024), (16384, 4096), (8192, 8192), (4096, 32768), (1024, 131072)]
@@ -37,4 +47,80 @@ SPEC = OpSpec(
     families=("scaled_rows", "large", "all_equal", "nan", "masked_rows"),
     flops=lambda d: 5 * d["M"] * d["N"],
     backward=Backward(softmax_backward, grads=("x",), flops=lambda d: 4 * d["M"] * d["N"]),
+)
+
+LOG = replace(
+    SPEC,
+    name="log_softmax",
+    reference=log_softmax,
+    peer=lambda x: torch.log_softmax(x, -1),
+    families=("scaled_rows", "large", "all_equal", "nan"),  # a class that is masked has -inf, and its gradient is none
+    backward=Backward(log_softmax_backward, grads=("x",), flops=lambda d: 4 * d["M"] * d["N"]),
+)
+
+SCORES = Arg("B H T N")
+FREE, CAUSAL = {"scale": 0.125, "causal": False}, {"scale": 0.125, "causal": True}
+MASKED = {"masked": True}
+RUN = ("smoke", "check")
+
+
+def drawn(shape, dtype, gen, dims):
+    """Two of three columns, and of the first row none."""
+    mask = torch.rand(shape, generator=gen, device=gen.device) < 2 / 3
+    if mask.numel():
+        mask.view(-1, shape[-1])[0] = False
+    return mask
+
+
+def covered(call, case, gen):
+    """`masked`: one mask for all heads, or one of its own for every head where the case says so."""
+    kind = case.params.get("masked")
+    if not kind:
+        return call | {"mask": None}
+    return call if kind == "heads" else call | {"mask": call["mask"][:, :1].expand(call["x"].shape)}
+
+
+def torch_masked_softmax(x, mask, scale, causal):
+    scores = (x.float() * scale).masked_fill(~allowed(x, mask, causal), float("-inf"))
+    return torch.softmax(scores, -1).nan_to_num(0.0).to(x.dtype)
+
+
+def looked_at(call: Call, results) -> int:
+    """Of causal rows what they may look at; a mask for all heads once."""
+    x, mask = call["x"], call["mask"]
+    b, h, t, n = x.shape
+    seen = sum(min(n, max(0, i + 1 + n - t)) for i in range(t)) * b * h if call["causal"] else x.numel()
+    masks = 0 if mask is None else seen // (h if mask.stride(1) == 0 else 1)
+    return seen * x.itemsize + masks + sum(r.numel() * r.itemsize for r in results)
+
+
+def scores(b, h, t, n):
+    return dict(zip("BHTN", (b, h, t, n)))
+
+
+MASK = OpSpec(
+    "masked_softmax",
+    masked_softmax,
+    args={"x": SCORES, "mask": Arg("B H T N", "bool", make=drawn, optional=True)},
+    returns={"out": SCORES},
+    cases=(
+        *across(
+            FLOATS,
+            Case(scores(2, 3, 5, 19), params={**FREE, **MASKED}, use=RUN, why="one mask for all heads, a row with nothing"),
+            Case(scores(1, 2, 23, 17), params=CAUSAL, use=RUN, why="more queries than keys: the first see nothing"),
+            Case(scores(2, 2, 3, 8), params={**CAUSAL, "masked": "heads"}, use=RUN, why="both masks, a mask for each head"),
+            Case(scores(1, 1, 0, 8), params=FREE, why="no rows"),
+            Case(scores(1, 2, 7, 1), params=CAUSAL, why="one column"),
+        ),
+        Case(scores(1, 1, 2, 16400), torch.float32, {**FREE, **MASKED}, use=RUN, why="longer than a row in registers"),
+        Case(scores(2, 3, 130, 257), torch.bfloat16, CAUSAL, why="several tiles"),
+        Case(scores(8, 16, 1024, 1024), torch.bfloat16, CAUSAL, use=("bench",), why="scores of a causal model"),
+        Case(scores(8, 16, 1024, 1024), torch.bfloat16, {**FREE, **MASKED}, use=("bench",), why="a padded batch"),
+    ),
+    peer=torch_masked_softmax,
+    families=("scaled_rows", "large", "all_equal", "nan"),
+    draw_with=covered,
+    moved=looked_at,
+    flops=lambda d: 7 * d["B"] * d["H"] * d["T"] * d["N"],
+    backward=Backward(masked_softmax_backward, grads=("x",), flops=lambda d: 5 * d["B"] * d["H"] * d["T"] * d["N"]),
 )

@@ -93,10 +93,11 @@ template <typename P, typename F, typename G, typename S> struct Tensors {
     put<ONCE>(gM + i, rM), put<ONCE>(gV + i, rV);
     if constexpr (MASTER) put<ONCE>(gF + i, rP);
     if constexpr (STOCHASTIC) {
-      unsigned rWord[WIDTH];
-      neighbours(rWord, counter_of(t, i), seed);
 #pragma unroll
-      for (int k = 0; k < WIDTH; ++k) rP[k] = noisy(rP[k], rWord[k]);
+      for (int k = 0; k < WIDTH; k += 4) {
+        const Words w = philox(counter_of(t, i + k), seed);
+        rP[k] = noisy(rP[k], w.a), rP[k + 1] = noisy(rP[k + 1], w.b), rP[k + 2] = noisy(rP[k + 2], w.c), rP[k + 3] = noisy(rP[k + 3], w.d);
+      }
     }
     put<ONCE>(gP + i, rP);
   }
@@ -108,9 +109,8 @@ template <typename P, typename F, typename G, typename S> struct Tensors {
     gM[i] = S(m), gV[i] = S(v);
     if (MASTER) gF[i] = F(p);
     if constexpr (STOCHASTIC) {
-      unsigned rWord[4];
-      philox(rWord, counter_of(t, i), seed);
-      p = noisy(p, i % 4 < 2 ? (i % 4 == 0 ? rWord[0] : rWord[1]) : (i % 4 == 2 ? rWord[2] : rWord[3]));
+      const Words w = philox(counter_of(t, i), seed);
+      p = noisy(p, i % 4 < 2 ? (i % 4 ? w.b : w.a) : i % 4 == 2 ? w.c : w.d);
     }
     gP[i] = P(p);
   }

@@ -9,12 +9,10 @@
 using namespace rooftile;
 
 template <typename T>
-__global__ void dropout(T* __restrict__ gOut, const T* __restrict__ gX, const long long* __restrict__ gSeed, long long N, unsigned threshold,
-                        float scale) {
+__global__ void dropout(T* __restrict__ gOut, const T* __restrict__ gX, const long long* __restrict__ gSeed, long long N,
+                        unsigned long long threshold, float scale) {
   const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
   if (i >= N) return;
-  unsigned rWord[4];
-  philox(rWord, i / 4, *gSeed);
-  const unsigned word = i % 4 < 2 ? (i % 4 == 0 ? rWord[0] : rWord[1]) : (i % 4 == 2 ? rWord[2] : rWord[3]);
-  gOut[i] = word >= threshold ? T(float(gX[i]) * scale) : T(0.0f);
+  const Dropout drop{(unsigned long long)*gSeed, threshold, scale};
+  gOut[i] = T(drop(float(gX[i]), i));
 }

@@ -1,0 +1,115 @@
+"""What the grid cannot say: the mask is dropout's own, p = 0 is the plain operators, and blocks that take several rows, with races watched."""
+
+import pytest
+import torch
+
+import rooftile
+from rooftile.core.kernel import OPS
+from rooftile.core.spec import Case
+from rooftile.cuda import simulator
+from rooftile.ops._shared import philox
+from rooftile.ops.dropout import reference as dropout_reference
+from rooftile.ops.dropout_add_norm.spec import LAYER, RMS
+from rooftile.workbench.check import with_gradients
+
+KERNELS = ["reference", "cuda.v1_naive", "cuda.v2_rows"]
+
+
+def test_the_words_are_those_of_dropout():
+    counter = torch.tensor([0, 1, 2**32 - 1, 2**32, 2**40 + 7])
+    for seed in (0, 1, -1, 2**40 + 3):
+        ours, theirs = philox.philox(counter, torch.tensor(seed)), dropout_reference.philox(counter, torch.tensor(seed))
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs))
+    assert [int(w) for w in philox.philox(torch.tensor([0]), torch.tensor(0))] == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    for p in (0.0, 0.1, 0.5, 1.0):
+        assert philox.threshold(p) == dropout_reference.threshold(p)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("columns", [64, 67])
+def test_the_mask_is_that_of_dropout_forward_and_backward(kernel, columns):
+    op, seed, p = OPS["dropout_add_norm"], torch.tensor(-(2**50) + 11), 0.3
+    x, residual = torch.rand(5, columns) + 0.5, torch.zeros(5, columns)
+    wanted = rooftile.dropout(x, p, seed=seed)
+    call = {"x": x, "residual": residual, "weight": None, "bias": None, "seed": seed, "p": p, "eps": 1e-5, "norm": "layer"}
+    with simulator.active("checks"):
+        if op.kernel(kernel).refuse(call):
+            assert columns == 67 and "no multiple of the 16" in op.kernel(kernel).refuse(call)
+            return
+        _, total, mean, rstd = op.kernel(kernel).bound(op.kernel(kernel).heuristic(call))(*call.values())
+        torch.testing.assert_close(total, wanted)
+        back = op.backward.kernel(kernel)
+        call = {"dout": torch.zeros_like(x), "dsum": x, "sum": total, "weight": None, "bias": None, "mean": mean, "rstd": rstd, "seed": seed,
+                "p": p, "norm": "layer"}  # fmt: skip
+        dx, dr, *_ = back.bound(back.heuristic(call))(*call.values())
+    torch.testing.assert_close(dx, wanted)
+    torch.testing.assert_close(dr, x)
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_without_dropout_it_is_the_plain_operator(norm):
+    x, residual, weight = torch.randn(3, 8), torch.randn(3, 8), torch.rand(8)
+    plain = rooftile.add_layernorm if norm == "layer" else rooftile.add_rmsnorm
+    wanted = plain(x, residual, weight, eps=1e-5)
+    for made in (
+        rooftile.dropout_add_norm(x, residual, weight, p=0.0, norm=norm),
+        rooftile.dropout_add_norm(x, residual, weight, p=0.7, norm=norm, training=False),
+    ):
+        assert all(torch.equal(a, b) for a, b in zip(made, wanted))
+    with_bias = rooftile.dropout_add_norm(x, residual, weight, torch.ones(8), p=0.0, norm=norm)
+    torch.testing.assert_close(with_bias[0], wanted[0] + 1)
+
+
+def test_the_composition_of_three_operators_has_the_same_values_and_gradients():
+    leaves = [t.requires_grad_() for t in (torch.randn(4, 12), torch.randn(4, 12), torch.rand(12), torch.randn(12))]
+    x, residual, weight, bias = leaves
+    seed, (a, b) = torch.tensor(5), torch.randn(2, 4, 12)
+    out, total = rooftile.dropout_add_norm(x, residual, weight, bias, 0.4, seed=seed)
+    ours = torch.autograd.grad((out * a + total * b).sum(), leaves)
+    again, s = rooftile.add_layernorm(rooftile.dropout(x, 0.4, seed=seed), residual, weight, bias)
+    theirs = torch.autograd.grad((again * a + s * b).sum(), leaves)
+    for u, v in zip((out, total, *ours), (again, s, *theirs)):
+        torch.testing.assert_close(u, v)
+
+
+@pytest.mark.parametrize("params", [LAYER, RMS], ids=["layer", "rms"])
+def test_blocks_take_row_after_row(params):
+    for op in with_gradients([OPS["dropout_add_norm"]]):
+        call = op.spec.draw(Case({"M": 5, "N": 2048}, torch.bfloat16, params))
+        k = op.kernel("cuda.v2_rows")
+        wanted = op.spec.reference(*call.values())
+        for config in (k.heuristic(call), {**k.heuristic(call), "stages": 1}):
+            with simulator.active("all"):
+                assert k.refuse(call) is None
+                made = k.bound(config)(*call.values())
+            for a, b in zip(made, wanted):
+                torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-2)
+
+
+def test_messages():
+    x = torch.ones(2, 4)
+    for call, words in [
+        ({"p": 1.5}, "p is 1.5, it lies between 0 and 1"),
+        ({"norm": "batch"}, "norm is 'batch', takes layer or rms"),
+        ({"norm": "batch", "p": 0.0}, "norm is 'batch', takes layer or rms"),
+        ({"weight": torch.ones(5)}, "N is 5 in weight, but 4 in x"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            rooftile.dropout_add_norm(x, x, **call)
+    with simulator.active("checks"):
+        half = {"x": x.half(), "residual": x, "weight": None, "bias": None}
+        assert "elements of 4 bytes and x of 2" in OPS["dropout_add_norm"].kernel("cuda.v2_rows").refuse(half)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", ["triton", "triton.online", "cuda.v1_naive", "cuda.v2_rows"])
+def test_the_mask_beyond_2_31_elements(kernel):
+    """The last row's counters have more than 29 bits, its elements more than 31; 18 GB."""
+    m, n, p, seed = 2**19 + 3, 4096, 0.5, torch.tensor(2**50 + 5, device="cuda")
+    x = torch.ones(m, n, dtype=torch.bfloat16, device="cuda")
+    k = OPS["dropout_add_norm"].kernel(kernel)
+    call = {"x": x, "residual": torch.zeros_like(x), "weight": None, "bias": None, "seed": seed, "p": p, "eps": 1e-5, "norm": "rms"}
+    total = k.bound(k.heuristic(call))(*call.values())[1]
+    first = (m - 1) * n
+    words = torch.stack(philox.philox(torch.arange(first // 4, (first + n) // 4, device="cuda"), seed), -1).reshape(-1)
+    assert torch.equal(total[-1] != 0, words >= philox.threshold(p))
