@@ -243,9 +243,10 @@ def test_the_simulator_takes_launches_on_the_cpu_while_it_is_active(source, monk
     taken = []
     monkeypatch.setattr(launcher, "simulator", lambda *what: taken.append(what))
     assert launcher.off_gpu(x) is None and launcher.off_gpu(x.to("meta")) is not None
-    launcher.launch(source, "words", (2, 3), 32, x, 1, shared=8)
-    ((took, function, grid, block, args, shared),) = taken
+    launcher.launch(source, "words", (2, 3), 32, x, 1, shared=8, reaches=[x])
+    ((took, function, grid, block, args, shared, reaches),) = taken
     assert (took, function.instance, grid, block, args, shared) == (source, "words", (2, 3, 1), (32, 1, 1), (x, 1), 8)
+    assert reaches == [x]
 
 
 def test_every_ctype_takes_its_dtype(tmp_path):

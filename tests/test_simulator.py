@@ -8,6 +8,7 @@ import torch
 
 from rooftile.cuda import simulator
 from rooftile.cuda.source import Source
+from rooftile.ops._shared.philox import philox
 
 FOLDER = Path(__file__).parent / "cuda"
 PLANTED, CORRECT, HEADERS = (Source(FOLDER / f"{name}.cu") for name in ("planted", "correct", "headers"))
@@ -233,6 +234,34 @@ def test_asynchronous_copies(size):
     x, out = floats(n), zeros(n)
     report = run(HEADERS, f"copies<{size}>", (1,), (64,), [out, x, n - 8], 64 * size)
     assert not report.findings and torch.equal(out, torch.cat([x[:-8], zeros(8)]))
+
+
+@pytest.mark.parametrize("seed", [0, -1, 2**40 + 7])
+def test_philox(seed):
+    """Of counter 0 and key 0 the words that Random123 publishes; counters and keys of 64 bits the reference's."""
+    counter, out = torch.tensor([0, 1, 2**32 - 1, 2**32, 2**40 + 3, -1]), counts(6, 4)
+    assert not run(HEADERS, "random_words", (1,), (6,), [out, counter, torch.tensor(seed)]).findings
+    words = out.long() & 0xFFFFFFFF
+    assert torch.equal(words, torch.stack(philox(counter, torch.tensor(seed)), 1))
+    if seed == 0:
+        assert words[0, :4].tolist() == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+
+
+def test_tensors_behind_addresses():
+    tensors = [zeros(100), zeros(3), zeros(64)]
+    addresses = torch.tensor([t.data_ptr() for t in tensors])
+
+    def numbered(sizes, reaches):
+        layout = torch.tensor([*sizes, *(t << 32 | c for t, n in enumerate(sizes) for c in range(-(-n // 40)))])
+        return run(HEADERS, "number_tensors", (len(layout) - 3,), (64,), [addresses, layout, 3, 40], reaches=reaches).findings
+
+    assert not numbered((100, 3, 64), tensors)
+    for t, x in enumerate(tensors):
+        assert torch.equal(x, 1000.0 * t + torch.arange(len(x)))
+    (found,) = numbered((100, 4, 64), tensors)
+    assert found.kind == "out_of_bounds" and "tensor 1 behind the addresses, which has 12 bytes" in found.sentence
+    (found,) = numbered((100, 3, 64), tensors[:1])
+    assert found.kind == "out_of_bounds"
 
 
 @pytest.mark.parametrize("dtype, name", [(torch.float16, "__half"), (torch.bfloat16, "__nv_bfloat16")])

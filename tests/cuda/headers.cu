@@ -4,8 +4,10 @@
 
 #include "rooftile/async.cuh"
 #include "rooftile/mma.cuh"
+#include "rooftile/philox.cuh"
 #include "rooftile/reduce.cuh"
 #include "rooftile/sync.cuh"
+#include "rooftile/tables.cuh"
 #include "rooftile/vec.cuh"
 
 using namespace rooftile;
@@ -104,4 +106,18 @@ __global__ void relay(int* gOut, unsigned long long* gWords) {
     store_relaxed(gWords + blockIdx.x, word);
     gOut[blockIdx.x] = int(word);
   }
+}
+
+// Each thread the four words of its counter.
+__global__ void random_words(unsigned* gOut, const long long* gCounter, const long long* gSeed) {
+  const Words w = philox(gCounter[threadIdx.x], *gSeed);
+  unsigned* gTo = gOut + threadIdx.x * 4;
+  gTo[0] = w.a, gTo[1] = w.b, gTo[2] = w.c, gTo[3] = w.d;
+}
+
+// A block a chunk, of tensors that only a table of addresses says where to find.
+__global__ void number_tensors(const long long* gTable, const long long* gLayout, int count, int chunk) {
+  const Chunk c = chunk_of(gLayout, count, blockIdx.x, chunk);
+  const long long i = c.first + threadIdx.x;
+  if (int(threadIdx.x) < chunk && i < c.size) tensor_of<float>(gTable, c.t)[i] = c.t * 1000.0f + i;
 }

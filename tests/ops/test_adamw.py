@@ -6,6 +6,9 @@ import pytest
 import torch
 
 import rooftile
+from rooftile.core.kernel import OPS
+from rooftile.core.spec import Case
+from rooftile.cuda import simulator
 from rooftile.ops.adamw.spec import SPEC
 
 
@@ -201,3 +204,56 @@ def test_wrong_kinds_of_lists():
         )
     with pytest.raises(ValueError, match="grads has 0 tensors, needs 1 at least"):
         rooftile.grad_norm([])
+
+
+KINDS = [
+    (torch.float32, {}),
+    (torch.bfloat16, {"clip": True}),
+    (torch.bfloat16, {"master": True, "states": "float32"}),
+    (torch.bfloat16, {"stochastic": True}),
+    (torch.bfloat16, {"states": "float32", "gradients": "float32", "stochastic": True}),
+]
+
+
+@pytest.mark.parametrize("dtype, kind", KINDS)
+def test_rungs_take_chunk_after_chunk(dtype, kind):
+    """Chunks of several steps and steps of several vectors, two blocks for all of them, ragged ends; races are watched."""
+    op = OPS["adamw"]
+    params = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, **kind}
+    call = op.spec.draw(Case({"P": ((5003,), (0,), (3,), (2, 1024))}, dtype, params))
+    wanted = {n: [t.clone() for t in v] if isinstance(v, list) else v for n, v in call.items()}
+    op.spec.reference(*wanted.values())
+    configs = {
+        "cuda.v1_naive": None,
+        "cuda.v2_vector": {"vecs": 2, "threads": 64, "chunk": 1024, "once": True},
+        "cuda.v3_pipeline": {"stages": 3, "threads": 64, "per": 1, "chunk": 1024, "once": False},
+    }
+    for name, config in configs.items():
+        made = {n: [t.clone() for t in v] if isinstance(v, list) else v for n, v in call.items()}
+        with simulator.active("all"):
+            op.kernel(name).bound(config)(*made.values())
+        for n in ("params", "exp_avgs", "exp_avg_sqs", "masters"):
+            for a, b in zip(made[n], wanted[n]):
+                torch.testing.assert_close(a, b, rtol=1.6e-2 if a.dtype == torch.bfloat16 else 1e-5, atol=1e-6)
+                if a.dtype == torch.bfloat16 and a.numel() > 100:  # the same random words: few roundings fall the other way
+                    assert (a != b).float().mean() < 0.01
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_norms_of_many_chunks(dtype):
+    """Two blocks for all chunks; a chunk that is read twice or not at all would show, as would the vector across an end."""
+    gen = torch.Generator().manual_seed(2)
+    grads = [torch.randn(n, generator=gen).to(dtype) for n in (9001, 0, 3, 4096)]
+    wanted = OPS["grad_norm"].spec.reference(grads)
+    for name, config in (("cuda.v4_norm", {}), ("cuda.v5_norm_vector", {"vecs": 2, "threads": 64, "per": 1})):
+        with simulator.active("all"):
+            torch.testing.assert_close(OPS["grad_norm"].kernel(name).bound(config)(grads), wanted)
+
+
+def test_a_tensor_past_16_bytes_is_refused_with_its_number():
+    call = OPS["grad_norm"].spec.draw(Case({"P": ((8,), (8,))}, torch.float32, {}))
+    call["grads"][1] = torch.zeros(9)[1:]
+    with simulator.active():
+        assert OPS["grad_norm"].kernel("cuda.v5_norm_vector").refuse(call) == (
+            "grads[1] begins 4 bytes past a multiple of 16, and it reads 16 bytes at a time"
+        )

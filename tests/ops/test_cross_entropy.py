@@ -4,7 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from rooftile.core.kernel import OPS
+from rooftile.cuda import simulator
 from rooftile.ops import CrossEntropyLoss, cross_entropy
+from rooftile.ops.cross_entropy.cuda_kernels import ONLINE
 
 
 @pytest.mark.parametrize("lead", [5.0, 20.0, 60.0])
@@ -121,3 +124,34 @@ def test_soft_cap_and_z_loss_are_their_formulas():
 def test_below_zero_is_refused(name):
     with pytest.raises(ValueError, match=f"{name} is -1.0, it must be 0"):
         cross_entropy(torch.zeros(1, 2), torch.tensor([0]), **{name: -1.0})
+
+
+@pytest.mark.parametrize("config", [ONLINE[2], {"threads": 128, "vecs": 2, "stages": 5, "per": 1}])
+@pytest.mark.parametrize("counts", ["110010111", "000000001", "011111111", "100000000"])
+def test_copies_run_ahead_past_rows_that_do_not_count(counts, config):
+    """Two blocks take 9 rows of two steps; more stages than a row has steps run two rows ahead. Races are watched."""
+    logits = torch.randn(9, 3000, generator=torch.Generator().manual_seed(1)).bfloat16()
+    target = torch.tensor([i * 300 if c == "1" else -100 for i, c in enumerate(counts)])
+    kernel = OPS["cross_entropy"].kernel("cuda.v3_online")
+    call = (logits, target, -100, 0.0, 0.0, 0.0, "none")
+    with simulator.active("all"):
+        made = kernel.bound(config)(*call)
+    for a, b in zip(made, OPS["cross_entropy"].spec.reference(*call)):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("cap", [1e-5, 0.01, 30.0, 3e4])
+def test_soft_caps_of_whole_vectors(cap):
+    """The polynomial and the hyperbolic tangent meet at half the cap; caps whose powers leave float32 take the latter."""
+    logits = cap * torch.linspace(-2, 2, 2048).repeat(2, 1)
+    logits[1, ::7] = float("-inf")
+    call = (logits, torch.tensor([5, 900]), -100, 0.1, 0.0, cap, "none")
+    op = OPS["cross_entropy"]
+    wanted = op.spec.reference(*call)
+    with simulator.active():
+        made = op.kernel("cuda.v3_online").bound(ONLINE[2])(*call)
+        back = (torch.ones(2), *call[:2], *wanted[1:], *call[2:6])
+        dx = op.backward.kernel("cuda.v4_vector").bound({"threads": 128, "vecs": 2})(*back)
+    for a, b in zip(made, wanted):
+        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(dx, op.backward.spec.reference(*back), rtol=2e-5, atol=1e-9)

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from rooftile.core.kernel import OPS
+from rooftile.cuda import simulator
 from rooftile.ops import Dropout, dropout
 from rooftile.ops.dropout.reference import kept, philox
 
@@ -62,3 +64,17 @@ def test_the_ends():
             dropout(x, wrong)
     with pytest.raises(ValueError, match="inplace=True is not supported"):
         Dropout(inplace=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("n", [1, 7, 8, 4099])
+def test_cuda_has_the_reference_bit_for_bit(dtype, n):
+    """The mask, and the products: one rounding each."""
+    op = OPS["dropout"]
+    x = torch.randn(n, generator=torch.Generator().manual_seed(n)).to(dtype)
+    for seed, p in ((-(2**62) + 3, 0.1), (2**33, 0.9), (5, 1 - 2**-53)):
+        wanted = op.spec.reference(x, torch.tensor(seed), p)
+        for kernel in (k for k in op.kernels if k.name.startswith("cuda.")):
+            for config in kernel.configs or ({},):
+                with simulator.active():
+                    assert torch.equal(kernel.bound(config)(x, torch.tensor(seed), p), wanted), (kernel.name, config, seed, p)

@@ -35,7 +35,7 @@ CTYPE: dict[torch.dtype, str] = {
 }
 
 Extent = tuple[int, int, int]
-Simulator = Callable[[Source, Function, Extent, Extent, Sequence[Tensor | int | float], int], None]
+Simulator = Callable[[Source, Function, Extent, Extent, Sequence[Tensor | int | float], int, Sequence[Tensor]], None]
 
 simulator: Simulator | None = None  # takes launches on CPU tensors while it is set
 _recorder: Callable[[Launch], None] | None = None  # takes every launch while it is set
@@ -91,12 +91,19 @@ def _too_old(device: torch.device) -> str | None:
 
 
 def launch(
-    source: Source, instance: str, grid: int | tuple[int, ...], block: int | tuple[int, ...], *arguments: Any, shared: int = 0
+    source: Source,
+    instance: str,
+    grid: int | tuple[int, ...],
+    block: int | tuple[int, ...],
+    *arguments: Any,
+    shared: int = 0,
+    reaches: Sequence[Tensor] = (),
 ) -> None:
     """Launch `instance` ("add", "softmax<__half, 256>") of `source` on torch's current stream of the arguments' device.
 
     arguments stand in the order of the function's parameters: a Tensor where it has a pointer (its dtype must be what is pointed to), a
-    Python number where it has a scalar, a tensor_map.TensorMap where it has one. shared is dynamic shared memory in bytes. An empty grid launches nothing.
+    Python number where it has a scalar, a tensor_map.TensorMap where it has one. shared is dynamic shared memory in bytes.
+    reaches: tensors whose addresses stand in one of the arguments, for the simulator. An empty grid launches nothing.
     Nothing waits for the kernel; the call can be captured in a CUDA graph.
     """
     grid3 = (grid, 1, 1) if type(grid) is int else _extent(grid)
@@ -112,11 +119,11 @@ def launch(
     except (AttributeError, IndexError):
         device = next((a.get_device() for a in arguments if isinstance(a, (Tensor, TensorMap))), -1)
     if device < 0 or _recorder is not None:
-        _elsewhere(source, instance, grid3, block3, arguments, shared)
+        _elsewhere(source, instance, grid3, block3, arguments, shared, reaches)
         return
     if device != torch._C._cuda_getDevice():
         with torch.cuda.device(device):
-            launch(source, instance, grid, block, *arguments, shared=shared)
+            launch(source, instance, grid, block, *arguments, shared=shared, reaches=reaches)
         return
     entry = _entries.get((id(source), instance, device))
     if entry is None:
@@ -133,7 +140,8 @@ def launch(
         raise
 
 
-def _elsewhere(source: Source, instance: str, grid: Extent, block: Extent, arguments: Sequence[Any], shared: int) -> None:
+def _elsewhere(source: Source, instance: str, grid: Extent, block: Extent, arguments: Sequence[Any], shared: int,
+               reaches: Sequence[Tensor]) -> None:  # fmt: skip
     function = source.function(instance)
     check(function, arguments)
     if (follower := replay.recorder()) is not None:
@@ -146,7 +154,7 @@ def _elsewhere(source: Source, instance: str, grid: Extent, block: Extent, argum
         raise RuntimeError(f"{function.name} in {source.path.name} was launched on {where or 'no tensor'}; it runs on CUDA tensors")
     if simulator is None:
         raise RuntimeError(f"{function.name} in {source.path.name} was launched on a CPU tensor, and no simulator is active")
-    simulator(source, function, grid, block, arguments, shared)
+    simulator(source, function, grid, block, arguments, shared, reaches)
 
 
 def _extent(given: int | tuple[int, ...]) -> Extent:

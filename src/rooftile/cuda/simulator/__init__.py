@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from rooftile.cuda.simulator import build
 from rooftile.cuda.simulator.arguments import Argument, Memory
 from rooftile.cuda.source import Function, Source
@@ -119,14 +121,15 @@ def run(
     level: str = "all",
     seed: int | None = None,
     bound: int = BOUND,
+    reaches: Sequence[Tensor] = (),
 ) -> Report:
     """Run the kernel on CPU tensors, which hold its results afterwards. Threads take turns in an order that is always the same, or that
-    `seed` draws. A finding after which the kernel cannot go on (all but race and uninitialised) ends the run."""
+    `seed` draws. `reaches`: tensors that the kernel finds through addresses in a buffer; it works on these themselves. A finding after which the kernel cannot go on (all but race and uninitialised) ends the run."""
     if level not in LEVELS:
         raise ValueError(f"no level is called {level!r}: there are {', '.join(LEVELS)}")
     _limits(function, grid, block, shared)
     built = build.kernel(source, function)
-    memory = Memory(function, built.kinds, arguments)
+    memory = Memory(function, built.kinds, arguments, reaches)
     try:
         buffers = (_Buffer * max(1, len(memory.buffers)))(*(_Buffer(b, n, name.encode()) for b, n, name in memory.buffers))
         settings = _Settings(
@@ -160,8 +163,9 @@ def active(level: str = "checks", seed: int | None = None) -> Iterator[list[Repo
     launch = importlib.import_module("rooftile.cuda.launch")
     reports: list[Report] = []
 
-    def simulate(source: Source, function: Function, grid: Extent, block: Extent, arguments: Sequence[Argument], shared: int) -> None:
-        reports.append(run(source, function, grid, block, arguments, shared, level=level, seed=seed))
+    def simulate(source: Source, function: Function, grid: Extent, block: Extent, arguments: Sequence[Argument], shared: int,
+                 reaches: Sequence[Tensor]) -> None:  # fmt: skip
+        reports.append(run(source, function, grid, block, arguments, shared, level=level, seed=seed, reaches=reaches))
         if reports[-1].findings:
             raise Found("; ".join(map(str, reports[-1].findings[:3])))
 

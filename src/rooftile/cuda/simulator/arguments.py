@@ -48,7 +48,7 @@ class _Storage:
 class Memory:
     """Copies of what the arguments reach; `back` brings the results home."""
 
-    def __init__(self, function: Function, kinds: Sequence[str], arguments: Sequence[Argument]):
+    def __init__(self, function: Function, kinds: Sequence[str], arguments: Sequence[Argument], reaches: Sequence[Tensor] = ()):
         _fit(function, kinds, arguments)
         self.storages: list[_Storage] = []
         spans = [_span(a) if isinstance(a, Tensor) else _span(a.tensor) if isinstance(a, TensorMap) else None for a in arguments]
@@ -78,6 +78,11 @@ class Memory:
         start = ctypes.addressof(self.arguments)
         self.arguments.raw = struct.pack(f"{len(pointers)}Q", *(start + p for p in pointers)) + values + bytes(8 * (not pointers))
         self.buffers = [(address + s.inside, s.end - s.begin, " and ".join(dict.fromkeys(s.names))) for s in self.storages]
+        # their addresses are written down already, so these stay where they are: a neighbour may lie closer than GAP
+        for i, t in enumerate(reaches):
+            begin, end, _ = _span(t)
+            if end > begin:
+                self.buffers.append((begin, end - begin, f"tensor {i} behind the addresses"))
 
     def _storage(self, begin: int, end: int, base: int, name: str) -> _Storage:
         for s in self.storages:

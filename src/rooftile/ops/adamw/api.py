@@ -5,11 +5,11 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op
-from rooftile.ops.adamw import norm_kernels, triton_kernels
+from rooftile.ops.adamw import cuda_kernels, norm_kernels, triton_kernels
 from rooftile.ops.adamw.spec import NORM, SPEC
 
-_adamw = Op(SPEC, *triton_kernels.FORWARD)
-_grad_norm = Op(NORM, *norm_kernels.FORWARD)
+_adamw = Op(SPEC, *triton_kernels.FORWARD, *cuda_kernels.FORWARD)
+_grad_norm = Op(NORM, *norm_kernels.FORWARD, *cuda_kernels.NORM)
 
 
 def adamw(params: list[Tensor], grads: list[Tensor], exp_avgs: list[Tensor], exp_avg_sqs: list[Tensor], hyper: Tensor, *,

@@ -6,11 +6,16 @@ from torch.autograd.function import once_differentiable
 
 from rooftile.core.kernel import Op
 from rooftile.core.register import needs_second_door
-from rooftile.ops.cross_entropy import triton_kernels
+from rooftile.ops.cross_entropy import cuda_kernels, triton_kernels
 from rooftile.ops.cross_entropy.spec import OVERWRITE, SPEC
 
-_cross_entropy = Op(SPEC, *triton_kernels.FORWARD, backward=triton_kernels.BACKWARD)
-_overwrite = Op(OVERWRITE, *triton_kernels.OVERWRITE)
+_cross_entropy = Op(
+    SPEC,
+    *triton_kernels.FORWARD,
+    *cuda_kernels.FORWARD,
+    backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD),
+)
+_overwrite = Op(OVERWRITE, *triton_kernels.OVERWRITE, *cuda_kernels.OVERWRITE)
 
 
 class _Overwriting(torch.autograd.Function):

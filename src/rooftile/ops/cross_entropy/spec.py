@@ -67,6 +67,22 @@ SPEC = OpSpec(
         Case(
             {"M": 4, "V": 9000}, torch.bfloat16, {**PLAIN, "ignore_index": 0, "reduction": "sum"}, use=("smoke", "check"), why="two tiles"
         ),
+        *across(
+            FLOATS,
+            Case({"M": 5, "V": 4104}, params=PLAIN, use=("smoke", "check"), why="rows of whole 16 bytes, one vector into the next tile"),
+            Case(
+                {"M": 4, "V": 1032},
+                params={**CAPPED, "softcap": 1.0, "ignore_index": 0, "label_smoothing": 0.1},
+                use=("smoke", "check"),
+                why="all of it on such rows, and a cap that bites",
+            ),
+            Case(
+                {"M": 21, "V": 72},
+                params={**SMOOTH, "z_loss": 0.01},
+                use=("smoke", "check"),
+                why="short rows of whole 16 bytes, several a warp, the last block ragged",
+            ),
+        ),
         *across(FLOATS[:2], Case({"M": 6, "V": 70}, params=CAPPED, use=("smoke", "check"), why="soft cap and z-loss, short rows")),
         Case(
             {"M": 3, "V": 9001},

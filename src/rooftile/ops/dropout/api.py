@@ -3,10 +3,10 @@ from torch import Tensor
 
 from rooftile.core.kernel import Op
 from rooftile.ops._shared.philox import drawn
+from rooftile.ops.dropout import cuda_kernels, triton_kernels
 from rooftile.ops.dropout.spec import SPEC
-from rooftile.ops.dropout.triton_kernels import BACKWARD, FORWARD
 
-_dropout = Op(SPEC, *FORWARD, backward=BACKWARD)
+_dropout = Op(SPEC, *triton_kernels.FORWARD, *cuda_kernels.FORWARD, backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD))
 
 
 def dropout(x: Tensor, p: float = 0.5, training: bool = True, *, seed: int | Tensor | None = None) -> Tensor:

@@ -1,0 +1,102 @@
+// adds: one read, 16 bytes an access: a running maximum and sum, rescaled once for VECS vectors, while the next STAGES of them are on their way, beyond the row's end too
+// costs: rows of whole 16 bytes; 16 bytes of shared memory a vector in flight; every element passes through it on its way to registers
+// loses when: a row is shorter than THREADS x VECS vectors, which leaves threads idle, or there are fewer rows than blocks that fit
+#include "rooftile/async.cuh"
+#include "rooftile/cross_entropy.cuh"
+
+using namespace rooftile;
+
+template <typename T, int VECS, int STAGES, int THREADS, bool SMOOTH, bool CAP>
+__global__ void __launch_bounds__(THREADS, 1024 / THREADS)
+    cross_entropy(float* gLoss, float* gCount, float* gPeak, float* gLogsum, float* gMiss, const T* gX, const long long* gTarget, long long M,
+                  int V, long long stride_x, long long ignore, float smoothing, float z, float softcap, bool none) {
+  constexpr int WIDTH = 16 / sizeof(T), NEXT = THREADS * WIDTH, STEP = VECS * NEXT;  // elements to a thread's next vector, to its next stage
+  extern __shared__ uint4 sX[];  // a slot is read by the thread that has it filled: no barrier stands between
+  __shared__ Online sPartial[2][WARP];
+  __shared__ float sSpread[2][WARP];
+  const SoftCap cap(softcap);
+  const float least = -__int_as_float(0x7f800000);
+  const int i_l = threadIdx.x * WIDTH;
+  if (none && blockIdx.x == 0 && threadIdx.x == 0) *gCount = 1.0f;
+  // Copies run ahead of the sums, into the next rows. Which of them are read is known a row before they are asked for.
+  const auto target = [&](long long i) { return i < M ? __ldg(gTarget + i) : ignore; };
+  long long i_next = blockIdx.x, after = target(i_next + gridDim.x);
+  int at_next = 0;
+  const auto turn = [&]() {
+    bool read;
+    do {
+      i_next += gridDim.x;
+      read = is_class(after, ignore, V);
+      after = target(i_next + gridDim.x);
+    } while (i_next < M && !read);
+    at_next = 0;
+  };
+  const auto fetch = [&](int stage) {
+    if (i_next < M) {
+      const T* gFrom = gX + i_next * stride_x + at_next + i_l;
+#pragma unroll
+      for (int v = 0; v < VECS; ++v)
+        copy_async<16>(sX + (stage * VECS + v) * THREADS + threadIdx.x, gFrom + v * NEXT, at_next + i_l + v * NEXT < V);
+      at_next += STEP;
+      if (at_next >= V) turn();
+    }
+    copy_commit();
+  };
+  if (!is_class(target(i_next), ignore, V)) turn();
+#pragma unroll 1
+  for (int s = 0; s < STAGES; ++s) fetch(s);
+  int stage = 0, parity = 0;
+  for (long long i_m = blockIdx.x; i_m < M; i_m += gridDim.x) {
+    const long long t = target(i_m);
+    if (!is_class(t, ignore, V)) {
+      if (threadIdx.x == 0) save(gLoss, gPeak, gLogsum, gMiss, i_m, no_loss(t, ignore));
+      continue;
+    }
+    float known = float(gX[i_m * stride_x + t]), near = 0.0f, spread = 0.0f;  // wanted at the row's end, unless smoothing wants it now
+    if (SMOOTH) {
+      const float x = CAP ? capped(known, softcap) : known;
+      near = finite(x) ? x : 0.0f;
+    }
+    Online rS = online_start();
+    for (int at = 0; at < V; at += STEP) {
+      float rF[VECS][WIDTH], top = rS.max;
+      copy_wait<STAGES - 1>();
+#pragma unroll
+      for (int v = 0; v < VECS; ++v) {
+        const uint4 rX = sX[(stage * VECS + v) * THREADS + threadIdx.x];
+        unpack<T>(rF[v], rX);
+        const int i_v = at + i_l + v * NEXT;
+        const unsigned hit = unsigned(t) - i_v;
+        if (CAP) cap(rF[v]);
+        if (SMOOTH && i_v < V)
+#pragma unroll
+          for (int k = 0; k < WIDTH; ++k) spread += rF[v][k] - near;
+        if (i_v >= V || hit < WIDTH)
+#pragma unroll
+          for (int k = 0; k < WIDTH; ++k) rF[v][k] = i_v >= V || unsigned(k) == hit ? least : rF[v][k];
+#pragma unroll
+        for (int k = 0; k < WIDTH; ++k) top = fmaxf(top, rF[v][k]);
+      }
+      fetch(stage);
+      stage = stage + 1 == STAGES ? 0 : stage + 1;
+      const float base = base_of(top);
+      rS = {top, rS.sum * exp_fast(rS.max - base)};
+#pragma unroll
+      for (int v = 0; v < VECS; ++v) {
+        float sum = 0.0f;  // of a vector by itself: a long row's sum is a short one of short ones
+#pragma unroll
+        for (int k = 0; k < WIDTH; ++k) sum += exp_fast(rF[v][k] - base);
+        rS.sum += sum;
+      }
+    }
+    rS = row_reduce<THREADS>(rS, Combine(), sPartial, parity);
+    if (SMOOTH) spread = row_reduce<THREADS>(spread, Sum(), sSpread, parity);
+    parity ^= 1;
+    if (threadIdx.x > 0) continue;
+    RowLoss r = row_loss(rS, CAP ? capped(known, softcap) : known);
+    if (SMOOTH) r.loss -= smoothing * (spread / V);
+    if (z != 0.0f) r.loss += z * (r.peak + r.logsum) * (r.peak + r.logsum);
+    save(gLoss, gPeak, gLogsum, gMiss, i_m, r);
+  }
+  copy_wait<0>();
+}
