@@ -2,12 +2,15 @@
 PYTHON ?= python3
 BIN    := .venv/bin
 
-.PHONY: train test test-gpu lint setup clean
+.PHONY: train test test-thorough test-gpu lint setup clean
 train: setup
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/rooftile train
 
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests
+
+test-thorough: setup          # the faults that are planted on every ordering line of the Hopper kernels: some minutes of g++
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests -m thorough
 
 test-gpu:                     # on the GPU machine, with the Python that has its torch
 	PYTHONPATH=src $(PYTHON) -m pytest -q tests -m gpu

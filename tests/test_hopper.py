@@ -295,6 +295,7 @@ NEEDED = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("source, line", NEEDED, ids=[f"{s.path.stem}-{i + 1}" for s, i in NEEDED])
 def test_no_barrier_fence_or_wait_can_be_taken_away(source, line, tmp_path):
     lines = source.text.splitlines()

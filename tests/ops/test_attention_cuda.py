@@ -154,6 +154,7 @@ def test_whole_it_has_no_fault(config, monkeypatch):
     assert not faulty(cuda_kernels.V5, config, monkeypatch)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("line", NEEDED, ids=[f"line-{i + 1}" for i in NEEDED])
 def test_no_barrier_fence_or_wait_can_be_taken_away(line, tmp_path, monkeypatch):
     """Where AHEAD decides whether a line runs, in the config that it runs in."""
