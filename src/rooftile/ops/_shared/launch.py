@@ -131,9 +131,14 @@ def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
+def processors(x: Tensor) -> int:
+    """Multiprocessors of x's device. Interpreted or simulated: 2; compiled for a GPU that is not there: an H200's."""
+    return _processors(x.device) if x.is_cuda else 2 if x.device.type == "cpu" else 132
+
+
 def resident(x: Tensor, per: int) -> int:
-    """Programs of a persistent grid: `per` on each multiprocessor. Interpreted: 2, so that every program loops."""
-    return per * _processors(x.device) if x.is_cuda else 2 if INTERPRETED else 132 * per
+    """Programs, or blocks, of a persistent grid: `per` on each multiprocessor. Interpreted or simulated: 2, so that every one loops."""
+    return 2 if x.device.type == "cpu" else per * processors(x)
 
 
 def rows(x: Tensor) -> tuple[Tensor, int, int, int]:

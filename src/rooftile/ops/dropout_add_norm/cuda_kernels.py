@@ -5,7 +5,7 @@ import torch
 from rooftile.core.kernel import Kernel, Limits
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows, deal, long_sums, threads, too_long, uneven, wider_than
+from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_halves, deal, long_sums, threads, too_long, uneven, wider_than
 from rooftile.ops._shared.launch import cdiv, rows
 from rooftile.ops._shared.philox import scale, threshold
 from rooftile.ops.dropout_add_norm.triton_kernels import gradients, outputs
@@ -82,10 +82,7 @@ def pipeline_backward(dout, dsum, sum, weight, bias, mean, rstd, seed, p, norm, 
     flags = ", ".join(_said(f) for f in (norm == "layer", weight is not None, bias is not None))
     launch(V2, f"backward<{CTYPE[dout.dtype]}, {CTYPE[w.dtype]}, {flags}, {d.instance}>", blocks, d.threads, dx, dr, partial, dout, dsum, sum, w,
            mean, rstd, seed, m, n, stride_dout, stride_dsum, stride_s, threshold(p), scale(p), shared=d.shared(3))  # fmt: skip
-    if weight is not None:
-        add_rows(partial[:blocks], dweight)
-    if bias is not None:
-        add_rows(partial[blocks:], dbias)
+    add_halves(partial, dweight, dbias)
     return made
 
 

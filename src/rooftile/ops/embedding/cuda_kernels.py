@@ -9,8 +9,8 @@ import torch
 from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.cuda import BLOCK, processors
-from rooftile.ops._shared.launch import cdiv, rows
+from rooftile.ops._shared.cuda import BLOCK
+from rooftile.ops._shared.launch import cdiv, processors, rows
 from rooftile.ops.embedding.reference import check_indices
 
 WARPS = BLOCK // 32

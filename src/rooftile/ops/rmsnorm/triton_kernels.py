@@ -13,13 +13,21 @@ import triton
 import triton.language as tl
 
 from rooftile.core.kernel import Kernel, Limits
-from rooftile.ops._shared.launch import cdiv, dense_like, launch, off_gpu, power_of_2, resident, rows
+from rooftile.ops._shared.launch import cdiv, dense_like, launch, power_of_2, resident, rows
+from rooftile.ops._shared.norms import (
+    MAX_ROW,
+    MAX_ROW_BACKWARD,
+    ONCE,
+    ONLINE,
+    PERSISTENT,
+    STRIP,
+    any_length,
+    dense,
+    pick_forward,
+    row,
+    upto,
+)
 from rooftile.ops._shared.partials import add_rows
-
-MAX_ROW = 16384  # forward: 16 warps hold 32 float32 a lane
-MAX_ROW_BACKWARD = 8192  # x, dout, weight and an accumulator: 4 values a column, 64 a lane at 16 warps
-TILE = 4096
-STRIP = 1024  # columns of a strip: 2 KiB of bf16 a row, and 8 columns a lane for 4 warps
 
 
 @triton.jit
@@ -147,10 +155,6 @@ def _strips(gDout, gDsum, gX, gW, gRstd, gAlong, gDx, gPartial, M, N, stride_dou
         tl.store(gPartial + i_p.to(tl.int64) * N + i_n, rDw, mask=in_n)
 
 
-def _dense(weight):
-    return weight if weight is None or weight.is_contiguous() else weight.contiguous()
-
-
 def _forward_outputs(x, residual):
     total = None if residual is None else x.new_empty(x.shape, dtype=residual.dtype)
     return dense_like(x), total, x.new_empty(x.shape[:-1], dtype=torch.float32)
@@ -160,7 +164,7 @@ def _once(x, residual, weight, eps, config):
     out, total, rstd = _forward_outputs(x, residual)
     x, m, n, stride = rows(x)
     residual, _, _, stride_r = (None, m, n, 0) if residual is None else rows(residual)
-    launch(_forward, (cdiv(m, config["rows"]),), x, residual, _dense(weight), total, out, rstd, m, n, stride, stride_r, eps,
+    launch(_forward, (cdiv(m, config["rows"]),), x, residual, dense(weight), total, out, rstd, m, n, stride, stride_r, eps,
            R=residual is not None, W=weight is not None, ROWS=config["rows"], BLOCK_N=power_of_2(n), num_warps=config["warps"])  # fmt: skip
     return out, total, rstd
 
@@ -169,7 +173,7 @@ def _twice(x, residual, weight, eps, config):
     out, total, rstd = _forward_outputs(x, residual)
     x, m, n, stride = rows(x)
     residual, _, _, stride_r = (None, m, n, 0) if residual is None else rows(residual)
-    launch(_forward_online, (m,), x, residual, _dense(weight), total, out, rstd, n, stride, stride_r, eps,
+    launch(_forward_online, (m,), x, residual, dense(weight), total, out, rstd, n, stride, stride_r, eps,
            R=residual is not None, W=weight is not None, BLOCK_N=config["block"], num_warps=config["warps"])  # fmt: skip
     return out, total, rstd
 
@@ -204,7 +208,7 @@ def _persistent(dout, dsum, x, weight, rstd, config):
     # every program writes its partial row, also one with no row to read
     programs = max(1, min(cdiv(m, config["rows"]), resident(x, config["per_sm"])))
     partial = x.new_empty((programs, n), dtype=torch.float32)
-    launch(_backward, (programs,), dout, dsum, x, _dense(weight), rstd.contiguous(), dx, partial, m, n,
+    launch(_backward, (programs,), dout, dsum, x, dense(weight), rstd.contiguous(), dx, partial, m, n,
            stride_dout, stride_dsum, stride_x, R=dsum is not None, W=weight is not None, ROWS=config["rows"],
            BLOCK_N=power_of_2(n), STAGES=config["stages"], num_warps=config["warps"])  # fmt: skip
     if weight is not None:
@@ -217,13 +221,13 @@ def _columns(dout, dsum, x, weight, rstd):
     dout, m, n, stride_dout = rows(dout)
     dsum, _, _, stride_dsum = (None, m, n, 0) if dsum is None else rows(dsum)
     x, _, _, stride_x = rows(x)
-    dense, rstd = _dense(weight), rstd.contiguous()
+    w, rstd = dense(weight), rstd.contiguous()
     along = x.new_empty(m, dtype=torch.float32)
-    launch(_row_sums, (m,), dout, x, dense, rstd, along, n, stride_dout, stride_x, W=weight is not None, BLOCK_N=2048, num_warps=8)
+    launch(_row_sums, (m,), dout, x, w, rstd, along, n, stride_dout, stride_x, W=weight is not None, BLOCK_N=2048, num_warps=8)
     strips = cdiv(n, STRIP)
     programs = max(1, min(cdiv(m, 4), resident(x, 8) // strips))
     partial = x.new_empty((programs, n), dtype=torch.float32)
-    launch(_strips, (strips, programs), dout, dsum, x, dense, rstd, along, dx, partial, m, n, stride_dout, stride_dsum, stride_x,
+    launch(_strips, (strips, programs), dout, dsum, x, w, rstd, along, dx, partial, m, n, stride_dout, stride_dsum, stride_x,
            R=dsum is not None, W=weight is not None, ROWS=4, BLOCK_N=STRIP, num_warps=4)  # fmt: skip
     if weight is not None:
         add_rows(partial, dweight)
@@ -246,79 +250,41 @@ def add_rmsnorm_backward_columns(dout, dsum, sum, weight, rstd):
     return _columns(dout, dsum, sum, weight, rstd)
 
 
-def _row(call):
-    """The tensor whose rows are normalised."""
-    return call["sum"] if "sum" in call else call["x"]
-
-
-def _any(call):
-    return off_gpu(_row(call)) or (None if _row(call).shape[-1] else "N=0: a row without columns has no mean")
-
-
-def _upto(longest):
-    def refuse(call):
-        n = _row(call).shape[-1]
-        return _any(call) or (None if n <= longest else f"N={n} is longer than the {longest} columns a program keeps in registers")
-
-    return refuse
-
-
-def pick_forward(call):
-    """32 elements a lane, so that 4 loads of 16 bytes are in flight from each; warps lie along the row, rows in the lane."""
-    block = power_of_2(_row(call).shape[-1])
-    per = max(1, min(TILE // block, 16))
-    return {"rows": per, "warps": min(16, max(1, per * block // 1024))}
-
-
 def pick_backward(call):
     """8 columns a lane where the row is that wide, so that a tile's rows lie in one lane, and three stages: two tiles are on their way
     through shared memory while one is worked on. Two stages where those two would fill it: dsum waits there too."""
-    block = power_of_2(_row(call).shape[-1])
+    block = power_of_2(row(call).shape[-1])
     if block <= 128:  # 32 elements a lane; 16 where dsum is a third tensor, which else spills on sm_80
         return {"rows": (512 if "dsum" in call else 1024) // block, "warps": 1, "per_sm": 16, "stages": 1}
     warps = min(16, max(1, block // 256))
     per = 4 if block <= 1024 else 2 if block <= 4096 else 1
-    waiting = 2 * (3 if "dsum" in call else 2) * per * block * _row(call).itemsize
+    waiting = 2 * (3 if "dsum" in call else 2) * per * block * row(call).itemsize
     return {"rows": per, "warps": warps, "per_sm": max(1, 16 // warps), "stages": 3 if waiting <= 128 * 1024 else 2}
 
 
-_ONCE = tuple({"rows": r, "warps": w} for r, warps in ((1, (1, 2, 4, 8, 16)), (2, (2, 4, 8)), (4, (4, 8))) for w in warps)
-_ONLINE = tuple({"block": b, "warps": w} for b, w in ((8192, 16), (8192, 8), (4096, 8), (16384, 16)))
-_PERSISTENT = tuple(
-    {"rows": r, "warps": w, "per_sm": p, "stages": s}
-    for r, warps, per_sm, stages in (
-        (1, (4, 8, 16), (1, 2, 4, 8), (1, 3)),
-        (2, (8, 16), (1, 2, 4), (1, 3)),
-        (4, (4, 8), (2, 4), (1, 2, 3)),
-    )
-    for w in warps
-    for p in per_sm
-    for s in stages
-)
-
 FORWARD = (
-    Kernel("triton", rmsnorm, "the row in registers: one read", _upto(MAX_ROW), _ONCE, pick_forward),
-    Kernel("triton.online", rmsnorm_online, "a sum of squares a lane: any length, two reads", _any, _ONLINE),
+    Kernel("triton", rmsnorm, "the row in registers: one read", upto(MAX_ROW), ONCE, pick_forward),
+    Kernel("triton.online", rmsnorm_online, "a sum of squares a lane: any length, two reads", any_length, ONLINE),
 )
 BACKWARD = (
-    Kernel("triton", rmsnorm_backward, "persistent: weight and partial gradient in registers", _upto(MAX_ROW_BACKWARD), _PERSISTENT,
+    Kernel("triton", rmsnorm_backward, "persistent: weight and partial gradient in registers", upto(MAX_ROW_BACKWARD), PERSISTENT,
            pick_backward),
-    Kernel("triton.columns", rmsnorm_backward_columns, "row sums, then strips of columns: any length, two reads", _any),
+    Kernel("triton.columns", rmsnorm_backward_columns, "row sums, then strips of columns: any length, two reads", any_length),
 )  # fmt: skip
 
 ADD_FORWARD = (
-    Kernel("triton", add_rmsnorm, "the sum stays in registers: two reads, two writes", _upto(MAX_ROW), _ONCE, pick_forward),
+    Kernel("triton", add_rmsnorm, "the sum stays in registers: two reads, two writes", upto(MAX_ROW), ONCE, pick_forward),
     Kernel(
         "triton.online",
         add_rmsnorm_online,
         "the addition done in both reads: any length, four reads",
-        _any,
-        _ONLINE,
+        any_length,
+        ONLINE,
         limits=Limits(spill_bytes_elsewhere=8),
     ),  # sm_100 wants 40 registers for 3 blocks of 16 warps, and parks two
 )
 ADD_BACKWARD = (
-    Kernel("triton", add_rmsnorm_backward, "dsum joins dx where it is written; else as rmsnorm's", _upto(MAX_ROW_BACKWARD), _PERSISTENT,
+    Kernel("triton", add_rmsnorm_backward, "dsum joins dx where it is written; else as rmsnorm's", upto(MAX_ROW_BACKWARD), PERSISTENT,
            pick_backward),
-    Kernel("triton.columns", add_rmsnorm_backward_columns, "row sums, then strips of columns with dsum added: any length", _any),
+    Kernel("triton.columns", add_rmsnorm_backward_columns, "row sums, then strips of columns with dsum added: any length", any_length),
 )  # fmt: skip

@@ -1,9 +1,9 @@
 """Softmax in CUDA C++: from a thread a row to rows that arrive while the one before them is written."""
 
 from rooftile.core.kernel import Kernel, Limits
-from rooftile.cuda.launch import CTYPE, launch, off_gpu
+from rooftile.cuda.launch import CTYPE, launch
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.cuda_rows import ALONE, PARK, clustered, deal, long_sums, no_clusters, threads, too_long, uneven, wider_than
+from rooftile.ops._shared.cuda_rows import ALONE, PARK, alone, any_row, clustered, clusters, deal, even, long_sums, row, threads, upto
 from rooftile.ops._shared.launch import cdiv, dense_like, rows
 
 V1, V2, V3, V4, V5, V6, V7 = (
@@ -95,41 +95,9 @@ def cluster_backward(dout, out, *, config):
     return dx
 
 
-def _row(call):
-    return call["x"] if "x" in call else call["out"]
-
-
-def _any(call):
-    return off_gpu(_row(call)) or too_long(_row(call))
-
-
-def _even(call):
-    return _any(call) or uneven(call)
-
-
-def _upto(most):
-    return lambda call: _even(call) or wider_than(_row(call), most)
-
-
-def _clusters(most):
-    def refuse(call):
-        x = _row(call)
-        longest = 8 * 1024 * most * 16 // x.itemsize
-        if x.shape[-1] > longest:
-            return _any(call) or f"N={x.shape[-1]} is longer than the {longest} columns that 8 blocks of 1024 threads hold"
-        return _even(call) or no_clusters(x)
-
-    return refuse
-
-
-def _alone(call):
-    size = _row(call).shape[-1] * _row(call).itemsize
-    return f"a row of {size} bytes fits one block with another beside it" if size < 1 << 16 else None
-
-
 def pick_cluster(call):
     """Parts of 64 KB forward, so that two blocks of 512 threads share a multiprocessor: 512 x 8 vectors. Backward 2 tensors of 32 KB each."""
-    size = _row(call).shape[-1] * _row(call).itemsize * (2 if "dout" in call else 1)
+    size = row(call).shape[-1] * row(call).itemsize * (2 if "dout" in call else 1)
     if size <= ALONE * 2:
         return {"cluster": 1, "vecs": 4, "stages": 1, "per": 4}
     return {"cluster": 2 if size <= 1 << 17 else 4 if size <= 1 << 18 else 8, "vecs": 4 if "dout" in call else 8, "stages": 1, "per": 2}
@@ -137,14 +105,14 @@ def pick_cluster(call):
 
 def pick_online(call):
     """Two blocks a multiprocessor where a row leaves room for them: while one waits for its row the other writes."""
-    return ONLINE[0] if _row(call).shape[-1] * _row(call).itemsize <= 110 * 1024 else ONLINE[1]
+    return ONLINE[0] if row(call).shape[-1] * row(call).itemsize <= 110 * 1024 else ONLINE[1]
 
 
 def pick_pipeline(call):
     """About 100 KB in flight a multiprocessor, four times what the latency of memory asks for: 16 bytes x 4 vectors x 1536 threads. A row
     of 32 KB or more takes 8 vectors a thread, so that two blocks of it fit the registers and one reduces while the other writes. Rows
     that share a block are taken one after another by blocks of few warps, of which the hardware keeps as many as it can."""
-    size = _row(call).shape[-1] * _row(call).itemsize * (2 if "dout" in call else 1)
+    size = row(call).shape[-1] * row(call).itemsize * (2 if "dout" in call else 1)
     if size <= 2048:
         return {"vecs": 4, "threads": 128, "stages": 1, "per": 12}
     if size <= 32 * 1024:
@@ -185,32 +153,30 @@ FORWARD = (
         "cuda.v7_cluster",
         cluster,
         "a cluster of blocks a row",
-        _clusters(8),
+        clusters(8),
         CLUSTER,
         pick_cluster,
         sources=(V7,),
-        declines=_alone,
+        declines=alone,
         limits=Limits(spill_bytes_elsewhere=8),
     ),
-    Kernel(
-        "cuda.v6_pipeline", pipeline, "row after row a block, the next ones in flight", _upto(8), PIPELINE, pick_pipeline, sources=(V6,)
-    ),
-    Kernel("cuda.v5_online", online, "one read: running maximum and sum, the row parked", _even, ONLINE, pick_online, sources=(V5,)),
+    Kernel("cuda.v6_pipeline", pipeline, "row after row a block, the next ones in flight", upto(8), PIPELINE, pick_pipeline, sources=(V6,)),
+    Kernel("cuda.v5_online", online, "one read: running maximum and sum, the row parked", even, ONLINE, pick_online, sources=(V5,)),
     Kernel(
         "cuda.v4_vector",
         vector,
         "16 bytes an access, several in flight",
-        _even,
+        even,
         ({"flight": 4}, {"flight": 2}, {"flight": 8}),
         sources=(V4,),
     ),
-    Kernel("cuda.v3_block_row", block_row, "a block a row", _any, sources=(V3,)),
-    Kernel("cuda.v2_warp_row", warp_row, "a warp a row", _any, sources=(V2,)),
-    Kernel("cuda.v1_thread_row", thread_row, "a thread a row", lambda call: _any(call) or long_sums(call["x"], 65536), sources=(V1,)),
+    Kernel("cuda.v3_block_row", block_row, "a block a row", any_row, sources=(V3,)),
+    Kernel("cuda.v2_warp_row", warp_row, "a warp a row", any_row, sources=(V2,)),
+    Kernel("cuda.v1_thread_row", thread_row, "a thread a row", lambda call: any_row(call) or long_sums(call["x"], 65536), sources=(V1,)),
 )
 BACKWARD = (
-    Kernel("cuda.v7_cluster", cluster_backward, "a cluster of blocks a row", _clusters(4), CLUSTER_BACKWARD, pick_cluster, sources=(V7,), declines=_alone),
-    Kernel("cuda.v6_pipeline", pipeline_backward, "row after row a block, the next ones in flight", _upto(4), PIPELINE, pick_pipeline,
+    Kernel("cuda.v7_cluster", cluster_backward, "a cluster of blocks a row", clusters(4), CLUSTER_BACKWARD, pick_cluster, sources=(V7,), declines=alone),
+    Kernel("cuda.v6_pipeline", pipeline_backward, "row after row a block, the next ones in flight", upto(4), PIPELINE, pick_pipeline,
            sources=(V6,)),
-    Kernel("cuda.v3_block_row", block_row_backward, "a block a row, two reads", _any, sources=(V3,)),
+    Kernel("cuda.v3_block_row", block_row_backward, "a block a row, two reads", any_row, sources=(V3,)),
 )  # fmt: skip
