@@ -7,8 +7,8 @@ from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda import BLOCK
-from rooftile.ops._shared.cuda_rows import processors, uneven
-from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, rows
+from rooftile.ops._shared.cuda_rows import uneven
+from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, resident, rows
 
 LONGEST = 2**20  # columns that one block walks: a 128th of a row of 2^27 would already keep the other 131 multiprocessors waiting
 SEGMENT = 8192  # of v3_three_phase.cu
@@ -82,10 +82,9 @@ def _pipeline(source, x, exclusive, reverse, *, config):
     state = x.new_empty(1 + m * tiles if tiles > 1 else 0, dtype=torch.int64)
     if tiles > 1:
         launch(source, "clear", min(1024, cdiv(state.numel(), BLOCK)), BLOCK, state, state.numel())
-    resident = config["per"] * processors(x.device) if x.is_cuda else config["per"]
     instance = f"tiles<{CTYPE[x.dtype]}, {_sum(x)}, {vectors}, {warps}, {stages}, {lead}, {str(exclusive).lower()}, {str(reverse).lower()}>"
     shared = 16 * 32 * vectors * warps * stages
-    launch(source, instance, min(m * tiles, resident), 32 * warps, out, x, state, m, n, stride, tiles, shared=shared)
+    launch(source, instance, min(m * tiles, resident(x, config["per"])), 32 * warps, out, x, state, m, n, stride, tiles, shared=shared)
     return out
 
 
