@@ -25,7 +25,7 @@ def _add_rows(gPartial, gFirst, gSecond, P, N, WHICH: tl.constexpr, BLOCK_P: tl.
 def add_rows(partial, first, second=None):
     """first[N] = the sum over the rows of partial [P, N], float32; with a second, partial is [2 P, N], and of two an empty one is left out.
     16 columns a program: enough programs to fill the device, 64 bytes a row."""
-    n, p = partial.shape[-1], partial.numel() // partial.shape[-1] // (1 if second is None else 2)
+    n, p = partial.shape[-1], partial.shape[:-1].numel() // (1 if second is None else 2)
     if second is None:
         which, parts, second = 0, 1, first
     else:
