@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN    := .venv/bin
 
-.PHONY: train test test-thorough test-gpu lint setup clean
+.PHONY: train test test-thorough test-gpu test-sanitizer lint setup clean
 train: setup
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/rooftile train
 
@@ -15,6 +15,9 @@ test-thorough: setup          # the faults that are planted on every ordering li
 test-gpu:                     # on the GPU machine, with the Python that has its torch
 	PYTHONPATH=src $(PYTHON) -m pytest -q tests -m gpu
 	PYTHONPATH=src $(PYTHON) -m rooftile check --device cuda
+
+test-sanitizer:               # there too: NVIDIA's compute-sanitizer over every kernel
+	PYTHONPATH=src $(PYTHON) -m pytest -q tests/test_sanitizer.py -m "gpu and thorough"
 
 lint: setup
 	$(BIN)/ruff check src tests

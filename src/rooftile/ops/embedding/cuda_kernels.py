@@ -142,7 +142,7 @@ def _slow(call):
 _SPANS = tuple(
     {"tokens": t, "span": s, "share": r} for t, s, r in ((4, 16, 8), (2, 16, 8), (4, 48, 8), (2, 48, 8), (4, 16, 32), (4, 48, 2))
 )
-_RANGES = tuple({**c, "per": p} for p in (2, 1) for c in _SPANS[:4])
+_RANGES = tuple({**c, "per": p} for p in (1, 2) for c in _SPANS[:4])
 
 
 def _kernels():
