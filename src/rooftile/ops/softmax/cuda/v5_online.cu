@@ -46,8 +46,10 @@ __device__ __forceinline__ void online(T* __restrict__ gOut, const T* __restrict
     if (Form::HIDES) pack<T>(r, rF);
     return r;
   };
+  if (!LANES) {
 #pragma unroll 4
-  for (int i_v = held + i_l; i_v < seen; i_v += lanes) take(gRow[i_v], i_v);
+    for (int i_v = held + i_l; i_v < seen; i_v += lanes) take(gRow[i_v], i_v);
+  }
   copy_wait<0>();  // a thread reads what it has itself copied: no barrier
   for (int i_v = i_l; i_v < near; i_v += lanes) {
     const uint4 r = take(sRow[i_v], i_v);
@@ -76,7 +78,8 @@ __device__ __forceinline__ void online(T* __restrict__ gOut, const T* __restrict
 #pragma unroll
   for (int h = 0; h < HELD; ++h)
     if (parked + h * lanes + i_l < seen) give(parked + h * lanes + i_l, rHeld[h], true);
-  for (int i_v = held + i_l; i_v < seen; i_v += lanes) give(i_v, gRow[i_v], false);
+  if (!LANES)
+    for (int i_v = held + i_l; i_v < seen; i_v += lanes) give(i_v, gRow[i_v], false);
   if (!Form::HIDES) return;
   uint4 rNone;
   float rF[WIDTH];
