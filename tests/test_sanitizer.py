@@ -19,8 +19,17 @@ pytestmark = [
 
 
 def sanitize(tool: str, name: str) -> subprocess.CompletedProcess[str]:
-    """Tensors get memory of their own, so that a step out of one is not a step into another of PyTorch's pool."""
-    words = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", "--print-limit", "5"]
+    """Tensors get memory of their own with a gap behind it, so that a step out of one is not a step into another."""
+    words = [
+        "compute-sanitizer",
+        "--tool",
+        tool,
+        "--error-exitcode",
+        "9",
+        "--print-limit",
+        "5",
+        *(["--padding", "4096"] if tool == "memcheck" else []),
+    ]
     script = Path(__file__).parent / "sanitized.py"
     env = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     return subprocess.run([*words, sys.executable, str(script), name], env=env, capture_output=True, text=True, timeout=500)

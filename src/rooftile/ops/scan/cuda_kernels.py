@@ -84,7 +84,7 @@ def _pipeline(source, x, exclusive, reverse, *, config):
         launch(source, "clear", min(1024, cdiv(state.numel(), BLOCK)), BLOCK, state, state.numel())
     instance = f"tiles<{CTYPE[x.dtype]}, {_sum(x)}, {vectors}, {warps}, {stages}, {lead}, {str(exclusive).lower()}, {str(reverse).lower()}>"
     shared = 16 * 32 * vectors * warps * stages
-    launch(source, instance, min(m * tiles, resident(x, config["per"])), 32 * warps, out, x, state, m, n, stride, tiles, shared=shared)
+    launch(source, instance, min(m * tiles, resident(x, config["per"])), 32 * warps + 32, out, x, state, m, n, stride, tiles, shared=shared)
     return out
 
 
@@ -120,27 +120,28 @@ def pick(call):
 
 
 def pick_pipeline(call):
-    """Three blocks of 8 warps a multiprocessor with four slots of 16 KB each: two of them arriving, 96 KB, where 22 would cover the latency.
-    Simulated: tiles of 64 vectors and three blocks, so that small rows have many."""
+    """Three blocks of 8 warps a multiprocessor with four slots of 16 KB each: one or two of them arriving, 48 KB and more, where 22 would cover the
+    latency. Simulated: tiles of 64 vectors and three blocks, so that small rows have many."""
     x = _tensor(call)
     if not x.is_cuda:
         return {"vectors": 1 if x.shape[-1] * x.itemsize > SHORTEST else 4, "warps": 2, "stages": 3, "lead": 1, "per": 3}
-    return {"vectors": 4, "warps": 8, "stages": 4, "lead": 1, "per": 3}
+    return PIPELINES[0]
 
 
 PIPELINES = tuple(
     dict(zip(("vectors", "warps", "stages", "lead", "per"), c))
     for c in (
-        (4, 8, 4, 1, 3),
         (4, 8, 4, 2, 3),
-        (2, 8, 5, 1, 4),
-        (2, 8, 6, 1, 4),
-        (4, 8, 5, 2, 2),
-        (8, 8, 3, 1, 2),
-        (4, 16, 3, 1, 2),
+        (4, 8, 6, 3, 2),
+        (4, 16, 6, 3, 1),
+        (4, 16, 6, 2, 1),
         (8, 16, 3, 1, 1),
-        (2, 16, 6, 2, 2),
-        (2, 16, 4, 1, 3),
+        (2, 16, 12, 6, 1),
+        (2, 16, 6, 3, 2),
+        (4, 16, 3, 1, 2),
+        (8, 8, 3, 1, 2),
+        (2, 8, 6, 3, 4),
+        (4, 8, 12, 6, 1),
     )
 )
 CONFIGS = tuple({"vectors": v, "warps": w} for v, w in ((8, 8), (4, 8), (4, 16), (8, 4), (8, 16), (16, 4), (2, 8), (1, 8)))

@@ -1,4 +1,4 @@
-// adds: blocks stay, and tiles arrive in shared memory while those before are written; a tile's sum is out LEAD tiles before it is needed
+// adds: blocks stay; tiles arrive in shared memory while others are written; a tile's sum is out LEAD tiles before it is needed; a warp looks back
 // costs: a block adds up every sum between two of its tiles, 8 bytes from the L2 for each; 16-byte rows only, of 4 KB and more
 // loses when: a tensor is fewer tiles than blocks have slots: nothing arrives behind anything else
 
@@ -55,7 +55,7 @@ __global__ void clear(Word* gState, long long words) {
 
 // gState: a counter, then a word a tile; unused where a row is one tile. T's vectors of 16 bytes: x and out are multiples of them in every way.
 template <typename T, typename S, int VECTORS, int WARPS, int STAGES, int LEAD, bool EXCLUSIVE, bool REVERSE>
-__global__ void __launch_bounds__(32 * WARPS) tiles(T* __restrict__ gOut, const T* __restrict__ gX, Word* gState, long long M, long long N, long long stride,
+__global__ void __launch_bounds__(32 * WARPS + 32) tiles(T* __restrict__ gOut, const T* __restrict__ gX, Word* gState, long long M, long long N, long long stride,
                                                     int tiles) {
   constexpr int WIDTH = 16 / sizeof(T), TILE = VECTORS * WARPS * 32;  // vectors of a tile
   static_assert(LEAD >= 1 && STAGES > LEAD, "a tile is summed LEAD tiles before it is written");
@@ -97,15 +97,17 @@ __global__ void __launch_bounds__(32 * WARPS) tiles(T* __restrict__ gOut, const 
     if (sTicket[k % (STAGES + 2)] < total) store_relaxed(gState + 1 + sTicket[k % (STAGES + 2)], THERE | bits(sum));
   };
 
+  const bool looks = warp() == WARPS;  // the last warp has no part of a tile: it looks back while the others write
   for (int s = 0; s < STAGES; ++s) {  // each ticket when the last is there: blocks take turns from the start
     if (threadIdx.x == 0) sTicket[s] = take(s);
     __syncthreads();
-    fill(sTicket[s], s);
+    if (!looks) fill(sTicket[s], s);
   }
   copy_wait<STAGES - LEAD>();
-  for (int k = 0; k < LEAD; ++k) add_up(k);
+  if (!looks)
+    for (int k = 0; k < LEAD; ++k) add_up(k);
   __syncthreads();
-  if (tiles > 1 && threadIdx.x == 0)
+  if (looks && tiles > 1 && lane() == 0)
     for (int k = 0; k < LEAD; ++k) tell(k);
   Before<S> before;
   for (int k = 0;; ++k) {
@@ -113,22 +115,24 @@ __global__ void __launch_bounds__(32 * WARPS) tiles(T* __restrict__ gOut, const 
     if (ticket >= total) break;  // the whole block: the tickets after it are larger
     const long long i_m = ticket / tiles;
     const int i_t = int(ticket % tiles);
-    unsigned next;
-    const bool taker = threadIdx.x == blockDim.x - 1;
-    if (taker) next = take(k + STAGES);  // 700 ns on its way
-    copy_wait<STAGES - LEAD - 1>();
-    add_up(k + LEAD);
-    if (taker) sTicket[(k + STAGES) % (STAGES + 2)] = next;
-    if (tiles > 1 && warp() == 0) {
-      const S sum = before(gState + 1 + i_m * tiles, i_m, i_t);
-      if (lane() == 0) sBefore[k % 2] = sum;
+    if (looks) {
+      unsigned next;
+      if (lane() == 0) next = take(k + STAGES);  // 700 ns on its way
+      const S sum = tiles > 1 ? before(gState + 1 + i_m * tiles, i_m, i_t) : S(0);
+      if (lane() == 0) sBefore[k % 2] = sum, sTicket[(k + STAGES) % (STAGES + 2)] = next;
+    } else {
+      copy_wait<STAGES - LEAD - 1>();
+      add_up(k + LEAD);
     }
     __syncthreads();
-    if (tiles > 1 && threadIdx.x == 0) tell(k + LEAD);
+    if (looks) {
+      if (tiles > 1 && lane() == 0) tell(k + LEAD);
+      continue;
+    }
     Part strip;
     read(strip, k);
-    S start = tiles > 1 ? sBefore[k % 2] : S(0);
     strip.sum();
+    S start = sBefore[k % 2];
 #pragma unroll
     for (int w = 0; w < WARPS - 1; ++w)
       if (w < warp()) start += sSum[k % (LEAD + 2)][w];
