@@ -85,9 +85,6 @@ def test_messages():
     ]:
         with pytest.raises(ValueError, match=words):
             rooftile.dropout_add_norm(x, x, **call)
-    with simulator.active("checks"):
-        half = {"x": x.half(), "residual": x, "weight": None, "bias": None}
-        assert "elements of 4 bytes and x of 2" in OPS["dropout_add_norm"].kernel("cuda.v2_rows").refuse(half)
 
 
 @pytest.mark.gpu

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from rooftile.core.spec import Call
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.launch import cdiv, power_of_2, resident
+from rooftile.ops._shared.launch import cdiv, parts, power_of_2, resident
 
 ADD_ROWS = Source.beside(__file__, "add_rows.cu")
 Refuse = Callable[[Call], str | None]
@@ -156,15 +156,10 @@ def alone(call: Call) -> str | None:
     return f"a row of {size} bytes fits one block with another beside it" if size < 1 << 16 else None
 
 
-def add_rows(partial: Tensor, out: Tensor) -> None:
-    """out[N] = the sum over the rows of partial [P, N], float32, in one fixed order."""
-    p, n = partial.shape
-    launch(ADD_ROWS, f"add_rows<{CTYPE[out.dtype]}>", cdiv(n, 32), (32, 32), out, partial, p, n)
-
-
-def add_halves(partial: Tensor, first: Tensor, second: Tensor) -> None:
-    """The same for two parameters and partial [2 P, N]; an empty one is left out."""
-    p = partial.shape[0] // 2
-    for half, out in ((partial[:p], first), (partial[p:], second)):
-        if out.numel():
-            add_rows(half, out)
+def add_rows(partial: Tensor, first: Tensor, second: Tensor | None = None) -> None:
+    """first[N] = the sum over the rows of partial [P, N], float32, in one fixed order; with a second, partial is [2 P, N], and of two an empty
+    one is left out."""
+    p, n, half, halves, other = parts(partial, first, second)
+    launch(
+        ADD_ROWS, f"add_rows<{CTYPE[first.dtype]}, {CTYPE[other.dtype]}>", (cdiv(n, 16), halves), 1024, first, other, partial, p, n, half
+    )

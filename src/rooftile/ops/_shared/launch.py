@@ -155,6 +155,14 @@ def rows(x: Tensor) -> tuple[Tensor, int, int, int]:
     return x.contiguous(), m, n, n
 
 
+def parts(partial: Tensor, first: Tensor, second: Tensor | None) -> tuple[int, int, int, int, Tensor]:
+    """Of partial rows [P, N] that add up to `first`, or [2 P, N] to both: P, N, the half to begin with, how many halves, and the second."""
+    p, n = partial.shape[:-1].numel(), partial.shape[-1]
+    if second is None:
+        return p, n, 0, 1, first
+    return p // 2, n, 0 if first.numel() else 1, bool(first.numel()) + bool(second.numel()), second
+
+
 def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 

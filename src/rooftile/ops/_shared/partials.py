@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from rooftile.ops._shared.launch import cdiv, launch
+from rooftile.ops._shared.launch import cdiv, launch, parts
 
 
 @triton.jit
@@ -25,9 +25,5 @@ def _add_rows(gPartial, gFirst, gSecond, P, N, WHICH: tl.constexpr, BLOCK_P: tl.
 def add_rows(partial, first, second=None):
     """first[N] = the sum over the rows of partial [P, N], float32; with a second, partial is [2 P, N], and of two an empty one is left out.
     16 columns a program: enough programs to fill the device, 64 bytes a row."""
-    n, p = partial.shape[-1], partial.shape[:-1].numel() // (1 if second is None else 2)
-    if second is None:
-        which, parts, second = 0, 1, first
-    else:
-        which, parts = 0 if first.numel() else 1, bool(first.numel()) + bool(second.numel())
-    launch(_add_rows, (cdiv(n, 16), parts), partial, first, second, p, n, WHICH=which, BLOCK_P=128, BLOCK_N=16, num_warps=4)
+    p, n, which, halves, other = parts(partial, first, second)
+    launch(_add_rows, (cdiv(n, 16), halves), partial, first, other, p, n, WHICH=which, BLOCK_P=128, BLOCK_N=16, num_warps=4)

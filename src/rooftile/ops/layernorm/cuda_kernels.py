@@ -22,7 +22,7 @@ from rooftile.ops._shared.cuda_norms import (
     short,
     upto,
 )
-from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_halves, alone, clustered, deal, threads
+from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows, alone, clustered, deal, threads
 from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, rows
 
 V1, V2, V3, V4, V5, V6, V7 = (
@@ -130,7 +130,8 @@ def pipeline_backward(dout, x, weight, bias, mean, rstd, *, config):
     partial = x.new_empty((0 if weight is None and bias is None else 2 * blocks, n), dtype=torch.float32)
     instance = f"layernorm_backward<{t}, {wt}, {has_w}, {has_b}, {d.instance}>"
     launch(V6, instance, blocks, d.threads, dx, partial, dout, x, w, mean, rstd, m, n, stride_dout, stride_x, shared=d.shared(2))
-    add_halves(partial, dweight, dbias)
+    if partial.numel():
+        add_rows(partial, dweight, dbias)
     return dx, dweight, dbias
 
 
@@ -156,7 +157,8 @@ def cluster_backward(dout, x, weight, bias, mean, rstd, *, config):
     partial = x.new_empty((0 if weight is None and bias is None else 2 * clusters, n), dtype=torch.float32)
     instance = f"layernorm_backward<{t}, {wt}, {has_w}, {has_b}, {parts}>"
     launch(V7, instance, blocks, block, dx, partial, dout, x, w, mean, rstd, m, n, stride_dout, stride_x, shared=shared)
-    add_halves(partial, dweight, dbias)
+    if partial.numel():
+        add_rows(partial, dweight, dbias)
     return dx, dweight, dbias
 
 

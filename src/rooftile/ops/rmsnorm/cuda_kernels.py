@@ -46,54 +46,54 @@ def _grads(x, weight):
     return dense_like(x), x.new_empty(0) if weight is None else weight.new_empty(weight.shape)
 
 
-def naive(x, weight, eps):
+def naive(x, weight, eps, offset):
     out, rstd = _outputs(x)
     x, m, n, stride = rows(x)
     types, weight = _types(x, weight)
-    launch(V1, f"rmsnorm<{types}>", m, 256, out, rstd, x, weight, n, stride, eps)
+    launch(V1, f"rmsnorm<{types}>", m, 256, out, rstd, x, weight, n, stride, eps, offset)
     return out, rstd
 
 
-def naive_backward(dout, x, weight, rstd):
+def naive_backward(dout, x, weight, rstd, offset):
     dx, dweight = _grads(x, weight)
     dout, m, n, stride_dout = rows(dout)
     x, _, _, stride_x = rows(x)
     rstd = rstd.contiguous()
     types, dense = _types(x, weight)
-    launch(V1, f"rmsnorm_backward<{types}>", m, 256, dx, dout, x, dense, rstd, n, stride_dout, stride_x)
+    launch(V1, f"rmsnorm_backward<{types}>", m, 256, dx, dout, x, dense, rstd, n, stride_dout, stride_x, offset)
     if weight is not None:
         instance = f"columns<{CTYPE[x.dtype]}, {CTYPE[weight.dtype]}>"
         launch(V1, instance, cdiv(n, 256), 256, dweight, dout, x, rstd, m, n, stride_dout, stride_x)
     return dx, dweight
 
 
-def warp(x, weight, eps):
+def warp(x, weight, eps, offset):
     out, rstd = _outputs(x)
     x, m, n, stride = rows(x)
     types, weight = _types(x, weight)
-    launch(V2, f"rmsnorm<{types}>", m, threads(n, 16), out, rstd, x, weight, n, stride, eps)
+    launch(V2, f"rmsnorm<{types}>", m, threads(n, 16), out, rstd, x, weight, n, stride, eps, offset)
     return out, rstd
 
 
-def vector(x, weight, eps):
+def vector(x, weight, eps, offset):
     out, rstd = _outputs(x)
     x, m, n, stride = rows(x)
     types, weight = _types(x, weight)
-    launch(V3, f"rmsnorm<{types}>", m, threads(n * x.itemsize, 64), out, rstd, x, weight, n, stride, eps)
+    launch(V3, f"rmsnorm<{types}>", m, threads(n * x.itemsize, 64), out, rstd, x, weight, n, stride, eps, offset)
     return out, rstd
 
 
-def register_row(x, weight, eps, *, config):
+def register_row(x, weight, eps, offset, *, config):
     out, rstd = _outputs(x)
     x, m, n, stride = rows(x)
     types, weight = _types(x, weight)
     vectors = n * x.itemsize // 16
     block = threads(vectors, config["vecs"])
-    launch(V4, f"rmsnorm<{types}, {cdiv(vectors, block)}, {block}>", m, block, out, rstd, x, weight, n, stride, eps)
+    launch(V4, f"rmsnorm<{types}, {cdiv(vectors, block)}, {block}>", m, block, out, rstd, x, weight, n, stride, eps, offset)
     return out, rstd
 
 
-def short_rows(x, weight, eps, *, config):
+def short_rows(x, weight, eps, offset, *, config):
     out, rstd = _outputs(x)
     x, m, n, stride = rows(x)
     types, weight = _types(x, weight)
@@ -101,21 +101,21 @@ def short_rows(x, weight, eps, *, config):
     lanes = min(32, max(8, power_of_2(cdiv(vectors, config["vecs"]))))
     per = config["threads"] // lanes
     instance = f"rmsnorm<{types}, {cdiv(vectors, lanes)}, {lanes}, {per}>"
-    launch(V5, instance, cdiv(m, per), (lanes, per), out, rstd, x, weight, m, n, stride, eps)
+    launch(V5, instance, cdiv(m, per), (lanes, per), out, rstd, x, weight, m, n, stride, eps, offset)
     return out, rstd
 
 
-def pipeline(x, weight, eps, *, config):
+def pipeline(x, weight, eps, offset, *, config):
     out, rstd = _outputs(x)
     x, m, n, stride = rows(x)
     types, weight = _types(x, weight)
     d = deal(x, config)
     instance = f"rmsnorm<{types}, {d.instance}>"
-    launch(V6, instance, d.blocks(x, m), d.threads, out, rstd, x, weight, m, n, stride, eps, shared=d.shared())
+    launch(V6, instance, d.blocks(x, m), d.threads, out, rstd, x, weight, m, n, stride, eps, offset, shared=d.shared())
     return out, rstd
 
 
-def pipeline_backward(dout, x, weight, rstd, *, config):
+def pipeline_backward(dout, x, weight, rstd, offset, *, config):
     dx, dweight = _grads(x, weight)
     dout, m, n, stride_dout = rows(dout)
     x, _, _, stride_x = rows(x)
@@ -125,23 +125,23 @@ def pipeline_backward(dout, x, weight, rstd, *, config):
     blocks = d.blocks(x, m)
     partial = x.new_empty((blocks if weight is not None else 0, n), dtype=torch.float32)
     instance = f"rmsnorm_backward<{types}, {d.instance}>"
-    launch(V6, instance, blocks, d.threads, dx, partial, dout, x, dense, rstd, m, n, stride_dout, stride_x, shared=d.shared(2))
+    launch(V6, instance, blocks, d.threads, dx, partial, dout, x, dense, rstd, m, n, stride_dout, stride_x, offset, shared=d.shared(2))
     if weight is not None:
         add_rows(partial, dweight)
     return dx, dweight
 
 
-def cluster(x, weight, eps, *, config):
+def cluster(x, weight, eps, offset, *, config):
     out, rstd = _outputs(x)
     x, m, n, stride = rows(x)
     types, weight = _types(x, weight)
     parts, blocks, block, shared = clustered(x, m, config)
     instance = f"rmsnorm<{types}, {parts}>"
-    launch(V7, instance, blocks, block, out, rstd, x, weight, m, n, stride, eps, shared=shared)
+    launch(V7, instance, blocks, block, out, rstd, x, weight, m, n, stride, eps, offset, shared=shared)
     return out, rstd
 
 
-def cluster_backward(dout, x, weight, rstd, *, config):
+def cluster_backward(dout, x, weight, rstd, offset, *, config):
     dx, dweight = _grads(x, weight)
     dout, m, n, stride_dout = rows(dout)
     x, _, _, stride_x = rows(x)
@@ -151,7 +151,7 @@ def cluster_backward(dout, x, weight, rstd, *, config):
     clusters = blocks // int(parts.split(",")[0])
     partial = x.new_empty((clusters if weight is not None else 0, n), dtype=torch.float32)
     instance = f"rmsnorm_backward<{types}, {parts}>"
-    launch(V7, instance, blocks, block, dx, partial, dout, x, dense, rstd, m, n, stride_dout, stride_x, shared=shared)
+    launch(V7, instance, blocks, block, dx, partial, dout, x, dense, rstd, m, n, stride_dout, stride_x, offset, shared=shared)
     if weight is not None:
         add_rows(partial, dweight)
     return dx, dweight

@@ -31,7 +31,7 @@ from rooftile.ops._shared.partials import add_rows
 
 
 @triton.jit
-def _forward(gX, gR, gW, gSum, gOut, gRstd, M, N, stride_x, stride_r, eps,
+def _forward(gX, gR, gW, gSum, gOut, gRstd, M, N, stride_x, stride_r, eps, offset,
              R: tl.constexpr, W: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
     i_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     i_n = tl.arange(0, BLOCK_N)
@@ -46,13 +46,13 @@ def _forward(gX, gR, gW, gSum, gOut, gRstd, M, N, stride_x, stride_r, eps,
     rstd = tl.rsqrt(tl.sum(rX * rX, 1) / N + eps)
     rX = rX * rstd[:, None]
     if W:
-        rX *= tl.load(gW + i_n, mask=in_n, other=0.0, eviction_policy="evict_last").to(tl.float32)[None, :]
+        rX *= tl.load(gW + i_n, mask=in_n, other=0.0, eviction_policy="evict_last").to(tl.float32)[None, :] + offset
     tl.store(gOut + i_m[:, None] * N + i_n[None, :], rX.to(gOut.dtype.element_ty), mask=mask)
     tl.store(gRstd + i_m, rstd, mask=i_m < M)
 
 
 @triton.jit
-def _forward_online(gX, gR, gW, gSum, gOut, gRstd, N, stride_x, stride_r, eps,
+def _forward_online(gX, gR, gW, gSum, gOut, gRstd, N, stride_x, stride_r, eps, offset,
                     R: tl.constexpr, W: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
     i_m = tl.program_id(0).to(tl.int64)
     lane_square = tl.zeros([BLOCK_N], tl.float32)  # the lanes meet once, after the row
@@ -74,13 +74,13 @@ def _forward_online(gX, gR, gW, gSum, gOut, gRstd, N, stride_x, stride_r, eps,
             rX = rSum.to(tl.float32)
         rX = rX * rstd
         if W:
-            rX *= tl.load(gW + i_n, mask=i_n < N, other=0.0, eviction_policy="evict_last").to(tl.float32)
+            rX *= tl.load(gW + i_n, mask=i_n < N, other=0.0, eviction_policy="evict_last").to(tl.float32) + offset
         tl.store(gOut + i_m * N + i_n, rX.to(gOut.dtype.element_ty), mask=i_n < N)
     tl.store(gRstd + i_m, rstd)
 
 
 @triton.jit
-def _backward(gDout, gDsum, gX, gW, gRstd, gDx, gPartial, M, N, stride_dout, stride_dsum, stride_x, R: tl.constexpr,
+def _backward(gDout, gDsum, gX, gW, gRstd, gDx, gPartial, M, N, stride_dout, stride_dsum, stride_x, offset, R: tl.constexpr,
               W: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
     i_p = tl.program_id(0)
     programs = tl.num_programs(0)
@@ -88,7 +88,7 @@ def _backward(gDout, gDsum, gX, gW, gRstd, gDx, gPartial, M, N, stride_dout, str
     in_n = i_n < N
     rDw = tl.zeros([BLOCK_N], tl.float32)
     if W:
-        rW = tl.load(gW + i_n, mask=in_n, other=0.0).to(tl.float32)
+        rW = tl.load(gW + i_n, mask=in_n, other=0.0).to(tl.float32) + offset
     for i_tile in tl.range(i_p, tl.cdiv(M, ROWS), programs, num_stages=STAGES):
         i_m = (i_tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
         in_m = i_m < M
@@ -110,7 +110,7 @@ def _backward(gDout, gDsum, gX, gW, gRstd, gDx, gPartial, M, N, stride_dout, str
 
 
 @triton.jit
-def _row_sums(gDout, gX, gW, gRstd, gAlong, N, stride_dout, stride_x, W: tl.constexpr, BLOCK_N: tl.constexpr):
+def _row_sums(gDout, gX, gW, gRstd, gAlong, N, stride_dout, stride_x, offset, W: tl.constexpr, BLOCK_N: tl.constexpr):
     i_m = tl.program_id(0).to(tl.int64)
     rstd = tl.load(gRstd + i_m)
     lane_along = tl.zeros([BLOCK_N], tl.float32)
@@ -119,13 +119,13 @@ def _row_sums(gDout, gX, gW, gRstd, gAlong, N, stride_dout, stride_x, W: tl.cons
         rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=i_n < N, other=0.0).to(tl.float32)
         rX = tl.load(gX + i_m * stride_x + i_n, mask=i_n < N, other=0.0).to(tl.float32)
         if W:
-            rDout *= tl.load(gW + i_n, mask=i_n < N, other=0.0, eviction_policy="evict_last").to(tl.float32)
+            rDout *= tl.load(gW + i_n, mask=i_n < N, other=0.0, eviction_policy="evict_last").to(tl.float32) + offset
         lane_along += rDout * (rX * rstd)
     tl.store(gAlong + i_m, tl.sum(lane_along, 0) / N)
 
 
 @triton.jit
-def _strips(gDout, gDsum, gX, gW, gRstd, gAlong, gDx, gPartial, M, N, stride_dout, stride_dsum, stride_x, R: tl.constexpr,
+def _strips(gDout, gDsum, gX, gW, gRstd, gAlong, gDx, gPartial, M, N, stride_dout, stride_dsum, stride_x, offset, R: tl.constexpr,
             W: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
     i_p = tl.program_id(1)
     programs = tl.num_programs(1)
@@ -133,7 +133,7 @@ def _strips(gDout, gDsum, gX, gW, gRstd, gAlong, gDx, gPartial, M, N, stride_dou
     in_n = i_n < N
     rDw = tl.zeros([BLOCK_N], tl.float32)
     if W:
-        rW = tl.load(gW + i_n, mask=in_n, other=0.0).to(tl.float32)
+        rW = tl.load(gW + i_n, mask=in_n, other=0.0).to(tl.float32) + offset
     for i_tile in range(i_p, tl.cdiv(M, ROWS), programs):
         i_m = (i_tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
         in_m = i_m < M
@@ -160,47 +160,47 @@ def _forward_outputs(x, residual):
     return dense_like(x), total, x.new_empty(x.shape[:-1], dtype=torch.float32)
 
 
-def _once(x, residual, weight, eps, config):
+def _once(x, residual, weight, eps, offset, config):
     out, total, rstd = _forward_outputs(x, residual)
     x, m, n, stride = rows(x)
     residual, _, _, stride_r = (None, m, n, 0) if residual is None else rows(residual)
-    launch(_forward, (cdiv(m, config["rows"]),), x, residual, dense(weight), total, out, rstd, m, n, stride, stride_r, eps,
+    launch(_forward, (cdiv(m, config["rows"]),), x, residual, dense(weight), total, out, rstd, m, n, stride, stride_r, eps, offset,
            R=residual is not None, W=weight is not None, ROWS=config["rows"], BLOCK_N=power_of_2(n), num_warps=config["warps"])  # fmt: skip
     return out, total, rstd
 
 
-def _twice(x, residual, weight, eps, config):
+def _twice(x, residual, weight, eps, offset, config):
     out, total, rstd = _forward_outputs(x, residual)
     x, m, n, stride = rows(x)
     residual, _, _, stride_r = (None, m, n, 0) if residual is None else rows(residual)
-    launch(_forward_online, (m,), x, residual, dense(weight), total, out, rstd, n, stride, stride_r, eps,
+    launch(_forward_online, (m,), x, residual, dense(weight), total, out, rstd, n, stride, stride_r, eps, offset,
            R=residual is not None, W=weight is not None, BLOCK_N=config["block"], num_warps=config["warps"])  # fmt: skip
     return out, total, rstd
 
 
-def rmsnorm(x, weight, eps, *, config):
-    out, _, rstd = _once(x, None, weight, eps, config)
+def rmsnorm(x, weight, eps, offset, *, config):
+    out, _, rstd = _once(x, None, weight, eps, offset, config)
     return out, rstd
 
 
-def rmsnorm_online(x, weight, eps, *, config):
-    out, _, rstd = _twice(x, None, weight, eps, config)
+def rmsnorm_online(x, weight, eps, offset, *, config):
+    out, _, rstd = _twice(x, None, weight, eps, offset, config)
     return out, rstd
 
 
-def add_rmsnorm(x, residual, weight, eps, *, config):
-    return _once(x, residual, weight, eps, config)
+def add_rmsnorm(x, residual, weight, eps, offset, *, config):
+    return _once(x, residual, weight, eps, offset, config)
 
 
-def add_rmsnorm_online(x, residual, weight, eps, *, config):
-    return _twice(x, residual, weight, eps, config)
+def add_rmsnorm_online(x, residual, weight, eps, offset, *, config):
+    return _twice(x, residual, weight, eps, offset, config)
 
 
 def _grads(x, weight):
     return dense_like(x), x.new_empty(0) if weight is None else weight.new_empty(weight.shape)
 
 
-def _persistent(dout, dsum, x, weight, rstd, config):
+def _persistent(dout, dsum, x, weight, rstd, offset, config):
     dx, dweight = _grads(x, weight)
     dout, m, n, stride_dout = rows(dout)
     dsum, _, _, stride_dsum = (None, m, n, 0) if dsum is None else rows(dsum)
@@ -209,45 +209,45 @@ def _persistent(dout, dsum, x, weight, rstd, config):
     programs = max(1, min(cdiv(m, config["rows"]), resident(x, config["per_sm"])))
     partial = x.new_empty((programs, n), dtype=torch.float32)
     launch(_backward, (programs,), dout, dsum, x, dense(weight), rstd.contiguous(), dx, partial, m, n,
-           stride_dout, stride_dsum, stride_x, R=dsum is not None, W=weight is not None, ROWS=config["rows"],
+           stride_dout, stride_dsum, stride_x, offset, R=dsum is not None, W=weight is not None, ROWS=config["rows"],
            BLOCK_N=power_of_2(n), STAGES=config["stages"], num_warps=config["warps"])  # fmt: skip
     if weight is not None:
         add_rows(partial, dweight)
     return dx, dweight
 
 
-def _columns(dout, dsum, x, weight, rstd):
+def _columns(dout, dsum, x, weight, rstd, offset):
     dx, dweight = _grads(x, weight)
     dout, m, n, stride_dout = rows(dout)
     dsum, _, _, stride_dsum = (None, m, n, 0) if dsum is None else rows(dsum)
     x, _, _, stride_x = rows(x)
     w, rstd = dense(weight), rstd.contiguous()
     along = x.new_empty(m, dtype=torch.float32)
-    launch(_row_sums, (m,), dout, x, w, rstd, along, n, stride_dout, stride_x, W=weight is not None, BLOCK_N=2048, num_warps=8)
+    launch(_row_sums, (m,), dout, x, w, rstd, along, n, stride_dout, stride_x, offset, W=weight is not None, BLOCK_N=2048, num_warps=8)
     strips = cdiv(n, STRIP)
     programs = max(1, min(cdiv(m, 4), resident(x, 8) // strips))
     partial = x.new_empty((programs, n), dtype=torch.float32)
     launch(_strips, (strips, programs), dout, dsum, x, w, rstd, along, dx, partial, m, n, stride_dout, stride_dsum, stride_x,
-           R=dsum is not None, W=weight is not None, ROWS=4, BLOCK_N=STRIP, num_warps=4)  # fmt: skip
+           offset, R=dsum is not None, W=weight is not None, ROWS=4, BLOCK_N=STRIP, num_warps=4)  # fmt: skip
     if weight is not None:
         add_rows(partial, dweight)
     return dx, dweight
 
 
-def rmsnorm_backward(dout, x, weight, rstd, *, config):
-    return _persistent(dout, None, x, weight, rstd, config)
+def rmsnorm_backward(dout, x, weight, rstd, offset, *, config):
+    return _persistent(dout, None, x, weight, rstd, offset, config)
 
 
-def rmsnorm_backward_columns(dout, x, weight, rstd):
-    return _columns(dout, None, x, weight, rstd)
+def rmsnorm_backward_columns(dout, x, weight, rstd, offset):
+    return _columns(dout, None, x, weight, rstd, offset)
 
 
-def add_rmsnorm_backward(dout, dsum, sum, weight, rstd, *, config):
-    return _persistent(dout, dsum, sum, weight, rstd, config)
+def add_rmsnorm_backward(dout, dsum, sum, weight, rstd, offset, *, config):
+    return _persistent(dout, dsum, sum, weight, rstd, offset, config)
 
 
-def add_rmsnorm_backward_columns(dout, dsum, sum, weight, rstd):
-    return _columns(dout, dsum, sum, weight, rstd)
+def add_rmsnorm_backward_columns(dout, dsum, sum, weight, rstd, offset):
+    return _columns(dout, dsum, sum, weight, rstd, offset)
 
 
 def pick_backward(call):

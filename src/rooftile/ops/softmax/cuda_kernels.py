@@ -4,12 +4,14 @@ from rooftile.core.kernel import Kernel, Limits
 from rooftile.cuda.launch import CTYPE, launch
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda_rows import ALONE, PARK, alone, any_row, clustered, clusters, deal, even, long_sums, row, threads, upto
-from rooftile.ops._shared.launch import cdiv, dense_like, rows
+from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, rows
 
 V1, V2, V3, V4, V5, V6, V7 = (
     Source.beside(__file__, f"{name}.cu")
     for name in ("v1_thread_row", "v2_warp_row", "v3_block_row", "v4_vector", "v5_online", "v6_pipeline", "v7_cluster")
 )
+
+WARP = 32
 
 
 def thread_row(x):
@@ -27,17 +29,27 @@ def warp_row(x):
 
 
 def block_row(x):
+    return by_block(x, f"softmax<{CTYPE[x.dtype]}>")
+
+
+def by_block(x, instance, *form):
+    """Any form of softmax; `form` is what its kernel takes beside the rows."""
     out = dense_like(x)
     x, m, n, stride = rows(x)
-    launch(V3, f"softmax<{CTYPE[x.dtype]}>", m, threads(n, 16), out, x, n, stride)
+    launch(V3, instance, m, threads(n, 16), out, x, *form, n, stride)
     return out
 
 
 def block_row_backward(dout, out):
+    return by_block_backward(dout, out, "SoftmaxGradient, false")
+
+
+def by_block_backward(dout, out, gradient, t=1, scale=1.0):
+    """`gradient`: whose, and whether rows, t of them one after another, are causal."""
     dx = dense_like(out)
     dout, m, n, stride_dout = rows(dout)
     out, _, _, stride_out = rows(out)
-    launch(V3, f"softmax_backward<{CTYPE[out.dtype]}>", m, threads(n, 16), dx, dout, out, n, stride_dout, stride_out)
+    launch(V3, f"softmax_backward<{CTYPE[out.dtype]}, {gradient}>", m, threads(n, 16), dx, dout, out, n, stride_dout, stride_out, t, scale)
     return dx
 
 
@@ -50,12 +62,24 @@ def vector(x, *, config):
 
 
 def online(x, *, config):
+    return by_reading_once(x, f"softmax<{CTYPE[x.dtype]}", config)
+
+
+def by_reading_once(x, instance, config, first=(), last=()):
+    """Any form of softmax: a part of a warp a row where that leaves it `each` vectors a thread, else a block."""
     out = dense_like(x)
     x, m, n, stride = rows(x)
     width = 16 // x.itemsize
-    parked = min(n // width, config["park"] // 16)
-    block = threads(n, config["each"] * width)
-    launch(V5, f"softmax<{CTYPE[x.dtype]}>", m, block, out, x, n, stride, parked, shared=16 * parked)
+    vectors, each = n // width, config["each"]
+    lanes = max(8, power_of_2(cdiv(vectors, each)))
+    if lanes <= WARP:
+        block, held, parked = config["threads"], 0, vectors
+        blocks, shared = cdiv(m, block // lanes), 16 * parked * (block // lanes)
+    else:
+        lanes, held, block, blocks = 0, config["held"], threads(n, each * width), m
+        parked = min(vectors, config["park"] // 16)
+        held, shared = held if vectors > parked else 0, 16 * parked
+    launch(V5, f"{instance}, {lanes}, {held}>", blocks, block, out, x, *first, m, n, stride, parked, *last, shared=shared)
     return out
 
 
@@ -68,12 +92,17 @@ def pipeline(x, *, config):
 
 
 def pipeline_backward(dout, out, *, config):
+    return by_rows_backward(dout, out, "SoftmaxGradient, false", config)
+
+
+def by_rows_backward(dout, out, gradient, config, t=1, scale=1.0):
+    """`gradient`: whose, and whether rows, t of them one after another, are causal."""
     dx = dense_like(out)
     dout, m, n, stride_dout = rows(dout)
     out, _, _, stride_out = rows(out)
     d = deal(out, config, tensors=2, most=4)
-    instance = f"softmax_backward<{CTYPE[out.dtype]}, {d.instance}>"
-    launch(V6, instance, d.blocks(out, m), d.threads, dx, dout, out, m, n, stride_dout, stride_out, shared=d.shared(2))
+    instance = f"softmax_backward<{CTYPE[out.dtype]}, {gradient}, {d.instance}>"
+    launch(V6, instance, d.blocks(out, m), d.threads, dx, dout, out, m, n, stride_dout, stride_out, t, scale, shared=d.shared(2))
     return dx
 
 
@@ -104,7 +133,8 @@ def pick_cluster(call):
 
 
 def pick_online(call):
-    """Two blocks a multiprocessor where a row leaves room for them: while one waits for its row the other writes."""
+    """Two blocks a multiprocessor where a row leaves room for them: while one waits for its row the other writes. A row that shared memory
+    does not hold waits in registers too: 6 vectors of 1024 threads are 96 KB."""
     return ONLINE[0] if row(call).shape[-1] * row(call).itemsize <= 110 * 1024 else ONLINE[1]
 
 
@@ -121,7 +151,19 @@ def pick_pipeline(call):
     return {"vecs": 8, "threads": 128, "stages": 1, "per": 2 if size <= 64 * 1024 else 1}
 
 
-ONLINE = ({"park": 110 * 1024, "each": 4}, {"park": PARK, "each": 8}, {"park": 110 * 1024, "each": 8}, {"park": 74 * 1024, "each": 8})
+ONLINE = tuple(
+    {"park": p * 1024, "each": e, "held": h, "threads": t}
+    for p, e, h, t in (
+        (110, 4, 0, 128),
+        (PARK // 1024, 8, 6, 128),
+        (PARK // 1024, 8, 0, 128),
+        (110, 8, 0, 128),
+        (74, 8, 0, 128),
+        (110, 2, 0, 256),
+        (110, 4, 0, 64),
+        (110, 8, 0, 64),
+    )
+)
 CLUSTER = tuple(
     {"cluster": c, "vecs": v, "stages": s, "per": p}
     for c, v, s, p in (

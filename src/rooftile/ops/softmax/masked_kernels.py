@@ -69,7 +69,7 @@ def _forward_online(gX, gMask, gOut, T, H, N, stride_x, mask_b, mask_h, mask_t, 
         tl.store(gOut + i_m * N + i_n, tl.where(total == 0.0, 0.0, rX / total).to(gOut.dtype.element_ty), mask=i_n < N)
 
 
-def _mask(mask, x):
+def mask_bytes(mask, x):
     """A mask as bytes with its strides, the last of them 1; the tensor itself where there is none."""
     if mask is None:
         return x, (0, 0, 0)
@@ -87,9 +87,9 @@ def _tile(n):
 def masked_softmax(x, mask, scale, causal):
     out, (_, h, t, n) = dense_like(x), x.shape
     x, m, _, stride = rows(x)
-    mask_bytes, strides = _mask(mask, x)
+    mask_tensor, strides = mask_bytes(mask, x)
     per, block, warps = _tile(n)
-    launch(_forward, (cdiv(m, per),), x, mask_bytes, out, m, t, h, n, stride, *strides, scale, MASK=mask is not None, CAUSAL=causal,
+    launch(_forward, (cdiv(m, per),), x, mask_tensor, out, m, t, h, n, stride, *strides, scale, MASK=mask is not None, CAUSAL=causal,
            ROWS=per, BLOCK_N=block, num_warps=warps)  # fmt: skip
     return out
 
@@ -97,10 +97,18 @@ def masked_softmax(x, mask, scale, causal):
 def masked_softmax_online(x, mask, scale, causal):
     out, (_, h, t, n) = dense_like(x), x.shape
     x, m, _, stride = rows(x)
-    mask_bytes, strides = _mask(mask, x)
-    launch(_forward_online, (m,), x, mask_bytes, out, t, h, n, stride, *strides, scale, MASK=mask is not None, CAUSAL=causal,
+    mask_tensor, strides = mask_bytes(mask, x)
+    launch(_forward_online, (m,), x, mask_tensor, out, t, h, n, stride, *strides, scale, MASK=mask is not None, CAUSAL=causal,
            BLOCK_N=TILE // 2, num_warps=4)  # fmt: skip
     return out
+
+
+def masked_softmax_backward(dout, out, scale, causal):
+    return softmax_backward(dout, out, scale, causal)
+
+
+def masked_softmax_backward_online(dout, out, scale, causal):
+    return softmax_backward_online(dout, out, scale, causal)
 
 
 LIMITS = Limits(spill_bytes=16)  # ptxas parks two to four registers of short or misaligned rows, with room for many more
@@ -110,6 +118,6 @@ FORWARD = (
     Kernel("triton.online", masked_softmax_online, "any length, two reads", any_length, limits=LIMITS),
 )
 BACKWARD = (
-    Kernel("triton", softmax_backward, "both rows in registers: one read of each", upto(MAX_ROW), limits=LIMITS),
-    Kernel("triton.online", softmax_backward_online, "any length, two reads of each", any_length, limits=LIMITS),
+    Kernel("triton", masked_softmax_backward, "both rows in registers: one read of each", upto(MAX_ROW), limits=LIMITS),
+    Kernel("triton.online", masked_softmax_backward_online, "any length, two reads of each", any_length, limits=LIMITS),
 )

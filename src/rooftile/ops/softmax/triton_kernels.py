@@ -48,30 +48,32 @@ def _forward_online(gX, gOut, N, stride_x, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def _backward(gDout, gOut, gDx, M, N, stride_dout, stride_out, scale, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):
+def _backward(gDout, gOut, gDx, M, N, stride_dout, stride_out, T, scale, CAUSAL: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):
     i_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     i_n = tl.arange(0, BLOCK_N)[None, :]
     mask = (i_m < M) & (i_n < N)
-    rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=mask, other=0.0).to(tl.float32)
-    rOut = tl.load(gOut + i_m * stride_out + i_n, mask=mask, other=0.0).to(tl.float32)
+    seen = mask & (i_n <= i_m % T + (N - T)) if CAUSAL else mask
+    rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=seen, other=0.0).to(tl.float32)
+    rOut = tl.load(gOut + i_m * stride_out + i_n, mask=seen, other=0.0).to(tl.float32)
     rDx = rOut * (rDout - tl.sum(rDout * rOut, 1)[:, None]) * scale
     tl.store(gDx + i_m * N + i_n, rDx.to(gDx.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def _backward_online(gDout, gOut, gDx, N, stride_dout, stride_out, scale, BLOCK_N: tl.constexpr):
+def _backward_online(gDout, gOut, gDx, N, stride_dout, stride_out, T, scale, CAUSAL: tl.constexpr, BLOCK_N: tl.constexpr):
     i_m = tl.program_id(0).to(tl.int64)
+    end = tl.minimum(N, i_m % T + 1 + N - T) if CAUSAL else N
     lane_dot = tl.zeros([BLOCK_N], tl.float32)
-    for start in range(0, N, BLOCK_N):
+    for start in range(0, end, BLOCK_N):
         i_n = start + tl.arange(0, BLOCK_N)
-        rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=i_n < N, other=0.0).to(tl.float32)
-        rOut = tl.load(gOut + i_m * stride_out + i_n, mask=i_n < N, other=0.0).to(tl.float32)
+        rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=i_n < end, other=0.0).to(tl.float32)
+        rOut = tl.load(gOut + i_m * stride_out + i_n, mask=i_n < end, other=0.0).to(tl.float32)
         lane_dot += rDout * rOut
     dot = tl.sum(lane_dot, 0)
     for start in range(0, N, BLOCK_N):
         i_n = start + tl.arange(0, BLOCK_N)
-        rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=i_n < N, other=0.0).to(tl.float32)
-        rOut = tl.load(gOut + i_m * stride_out + i_n, mask=i_n < N, other=0.0).to(tl.float32)
+        rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=i_n < end, other=0.0).to(tl.float32)
+        rOut = tl.load(gOut + i_m * stride_out + i_n, mask=i_n < end, other=0.0).to(tl.float32)
         tl.store(gDx + i_m * N + i_n, (rOut * (rDout - dot) * scale).to(gDx.dtype.element_ty), mask=i_n < N)
 
 
@@ -97,21 +99,22 @@ def softmax_online(x):
     return out
 
 
-def softmax_backward(dout, out, scale=1.0):
-    """Times `scale`, for softmax of scaled scores."""
-    dx = dense_like(out)
+def softmax_backward(dout, out, scale=1.0, causal=False):
+    """Also of scores: times `scale`, and with rows that looked no further than their own column, [..., T, N]."""
+    dx, t = dense_like(out), out.shape[-2] if causal else 1
     dout, m, n, stride_dout = rows(dout)
     out, _, _, stride_out = rows(out)
     per, block, warps = _tile(n)
-    launch(_backward, (cdiv(m, per),), dout, out, dx, m, n, stride_dout, stride_out, scale, ROWS=per, BLOCK_N=block, num_warps=warps)
+    launch(_backward, (cdiv(m, per),), dout, out, dx, m, n, stride_dout, stride_out, t, scale, CAUSAL=causal, ROWS=per, BLOCK_N=block,
+           num_warps=warps)  # fmt: skip
     return dx
 
 
-def softmax_backward_online(dout, out, scale=1.0):
-    dx = dense_like(out)
+def softmax_backward_online(dout, out, scale=1.0, causal=False):
+    dx, t = dense_like(out), out.shape[-2] if causal else 1
     dout, m, n, stride_dout = rows(dout)
     out, _, _, stride_out = rows(out)
-    launch(_backward_online, (m,), dout, out, dx, n, stride_dout, stride_out, scale, BLOCK_N=TILE, num_warps=8)
+    launch(_backward_online, (m,), dout, out, dx, n, stride_dout, stride_out, t, scale, CAUSAL=causal, BLOCK_N=TILE, num_warps=8)
     return dx
 
 
