@@ -147,6 +147,12 @@ def _held(call):
     )
 
 
+def _parked(call):
+    """Why v5_online.cu does sooner, or None."""
+    size = row(call).shape[-1] * row(call).itemsize
+    return f"a row of {size} bytes is parked in one block" if size <= 1 << 17 else None
+
+
 def pick_exchange(call):
     """Parts of 32 KB, three blocks of 256 threads a multiprocessor: 96 KB asked for at once, four times what the latency of memory wants, and
     while the numbers of one row travel the others load and write. Simulated: four blocks a row."""
