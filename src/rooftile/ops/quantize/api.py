@@ -4,13 +4,13 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op
-from rooftile.ops.quantize import triton_kernels
+from rooftile.ops.quantize import cuda_kernels, triton_kernels
 from rooftile.ops.quantize.reference import LARGEST
 from rooftile.ops.quantize.spec import AFFINE, BLOCKS, DEQUANTIZE, SPEC
 
-_quantize = Op(SPEC, *triton_kernels.FORWARD)
-_affine = Op(AFFINE, *triton_kernels.AFFINE)
-_dequantize = Op(DEQUANTIZE, *triton_kernels.DEQUANTIZE)
+_quantize = Op(SPEC, *triton_kernels.FORWARD, *cuda_kernels.FORWARD)
+_affine = Op(AFFINE, *triton_kernels.AFFINE, *cuda_kernels.AFFINE)
+_dequantize = Op(DEQUANTIZE, *triton_kernels.DEQUANTIZE, *cuda_kernels.DEQUANTIZE)
 
 
 def _matrix(x: Tensor, block: str) -> Tensor:
