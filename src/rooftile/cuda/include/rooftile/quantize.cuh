@@ -75,6 +75,14 @@ template <int WIDTH> ROOFTILE_DEVICE float largest_of(float amax, const float (&
   return amax;
 }
 
+// RMSNorm to the last bit: squares of 4 neighbours are added in float, these sums in double, where their order does not show.
+ROOFTILE_DEVICE double four_squares(float a, float b, float c, float d) {
+  return double(__fadd_rn(__fadd_rn(__fmul_rn(a, a), __fmul_rn(b, b)), __fadd_rn(__fmul_rn(c, c), __fmul_rn(d, d))));
+}
+ROOFTILE_DEVICE float inverse_root(double sum, float inverse_n, float eps) {
+  return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fmul_rn(float(sum), inverse_n), eps)));
+}
+
 // And back: WIDTH bytes as floats.
 template <typename Q> ROOFTILE_DEVICE float2 opened(unsigned both) { return widen<Q>(both); }
 template <> ROOFTILE_DEVICE float2 opened<signed char>(unsigned both) {
