@@ -1,3 +1,4 @@
+import math
 from collections.abc import Sequence
 
 import torch
@@ -21,13 +22,7 @@ _dequantize = Op(DEQUANTIZE, *triton_kernels.DEQUANTIZE, *cuda_kernels.DEQUANTIZ
 def _matrix(x: Tensor, block: str) -> Tensor:
     if block == "128x128" and x.dim() != 2:
         raise ValueError(f"quantize: blocks of 128x128 are a matrix's, but x has {x.dim()} axes {list(x.shape)}")
-    return (
-        x
-        if x.dim() == 2
-        else x.reshape(-1, x.shape[-1])
-        if x.dim() and x.numel()
-        else x.reshape(0 if not x.numel() else 1, x.shape[-1] if x.dim() else 1)
-    )
+    return x if x.dim() == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1] if x.dim() else 1)
 
 
 def _no_gradient(name: str, **tensors: Tensor | None) -> None:
@@ -71,7 +66,7 @@ def quantize(x: Tensor, to: torch.dtype = torch.float8_e4m3fn, *, block: str = "
     _no_gradient("quantize", x=x)
     values, scale = _quantize(_matrix(x, block), name, *BLOCKS[block], power_of_2)
     lead = x.shape[:-1]
-    return values.view(x.shape), scale if block in ("tensor", "128x128") else scale.view(*lead, *scale.shape[1:])
+    return values.view(x.shape), scale if block in ("tensor", "128x128") else scale.view((*lead, *scale.shape[1:]))
 
 
 def quantize_affine(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -152,7 +147,7 @@ def rmsnorm_quantize(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6,
     name, block_n = _eight_bits("rmsnorm_quantize", to, block)
     _no_gradient("rmsnorm_quantize", x=x, weight=weight)
     values, scale = _rmsnorm(_matrix(x, block), weight, eps, name, block_n, power_of_2)
-    return values.view(x.shape), scale.view(*x.shape[:-1], *scale.shape[1:])
+    return values.view(x.shape), scale.view((*x.shape[:-1], *scale.shape[1:]))
 
 
 def add_rmsnorm_quantize(x: Tensor, residual: Tensor, weight: Tensor | None = None, eps: float = 1e-6, to: torch.dtype = torch.float8_e4m3fn, *,
@@ -177,7 +172,7 @@ def add_rmsnorm_quantize(x: Tensor, residual: Tensor, weight: Tensor | None = No
     if x.shape != residual.shape:
         raise ValueError(f"add_rmsnorm_quantize: x is {list(x.shape)}, but residual {list(residual.shape)}")
     values, scale, sum = _add_rmsnorm(_matrix(x, block), _matrix(residual, block), weight, eps, name, block_n, power_of_2)
-    return values.view(x.shape), scale.view(*x.shape[:-1], *scale.shape[1:]), sum.view(x.shape)
+    return values.view(x.shape), scale.view((*x.shape[:-1], *scale.shape[1:])), sum.view(x.shape)
 
 
 def swiglu_quantize(gate: Tensor, up: Tensor | None = None, to: torch.dtype = torch.float8_e4m3fn, *, block: str = "token",
@@ -209,7 +204,7 @@ def swiglu_quantize(gate: Tensor, up: Tensor | None = None, to: torch.dtype = to
         raise ValueError(f"swiglu_quantize: gate is {list(gate.shape)}, but up {list(up.shape)}")
     values, scale = _swiglu(_matrix(gate, block), None if up is None else _matrix(up, block), name, block_n, power_of_2)
     lead = gate.shape[:-1]
-    return values.view(*lead, values.shape[1]), scale.view(*lead, *scale.shape[1:])
+    return values.view(*lead, values.shape[1]), scale.view((*lead, *scale.shape[1:]))
 
 
 def _eight_bits(name: str, to: torch.dtype, block: str) -> tuple[str, int]:

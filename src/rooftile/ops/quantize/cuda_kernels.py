@@ -14,8 +14,9 @@ from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda import misaligned, processors
 from rooftile.ops._shared.cuda_rows import uneven, wider_than
-from rooftile.ops._shared.launch import cdiv, power_of_2, rows
+from rooftile.ops._shared.launch import cdiv, power_of_2
 from rooftile.ops.quantize.reference import extents, scale_shape
+from rooftile.ops.quantize.triton_kernels import matrix
 
 V1, V2 = (Source.beside(__file__, f"{name}.cu") for name in ("v1_naive", "v2_vector"))
 NARROW = {"int8": torch.int8, "float8_e4m3fn": torch.float8_e4m3fn, "float8_e5m2": torch.float8_e5m2}
@@ -32,10 +33,10 @@ def naive(x, to, block_m, block_n, power):
         values, scale = _outputs(x, *x.shape, to, 0, 0)
         _naive_whole(x, values, scale, scale.new_empty(0, dtype=torch.int32), power)
         return values, scale
-    x, m, n, stride = rows(x)
+    x, m, n, stride = matrix(x)
     values, scale = _outputs(x, m, n, to, block_m, block_n)
     high, wide = extents(x, block_m, block_n)
-    across = max(1, cdiv(n, wide))
+    across = cdiv(n, wide) if block_n else 1
     launch(V1, f"blocks<{CTYPE[x.dtype]}, {CTYPE[values.dtype]}>", cdiv(m, high) * across, 256, values, scale, x, m, n, stride, high, wide,
            across, power)  # fmt: skip
     return values, scale
@@ -67,7 +68,7 @@ def vector(x, to, block_m, block_n, power, *, config):
         values, scale = _outputs(x, *x.shape, to, 0, 0)
         _vector_whole(x, values, scale, scale.new_empty(0, dtype=torch.int32), power, config)
         return values, scale
-    x, m, n, stride = rows(x)
+    x, m, n, stride = matrix(x)
     values, scale = _outputs(x, m, n, to, block_m, block_n)
     deal = dealt(n * x.itemsize // 16, block_m, block_n * x.itemsize // 16, config)
     lanes, _, threads = deal
@@ -114,7 +115,7 @@ def vector_affine(x, *, config):
 
 def _back(values, scale, zero, block_m, block_n, to):
     """What both ways back begin with: rows, the result, the types of an instance, a scale's rows and columns."""
-    x, m, n, stride = rows(values)
+    x, m, n, stride = matrix(values)
     out = values.new_empty((m, n), dtype=getattr(torch, to))
     scale = scale.contiguous()
     types = f"{CTYPE[x.dtype]}, {CTYPE[out.dtype]}, {'false' if zero is None else 'true'}"

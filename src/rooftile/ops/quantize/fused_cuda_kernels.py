@@ -8,9 +8,10 @@ from rooftile.core.kernel import Kernel, Limits
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda_rows import too_long, uneven, wider_than
-from rooftile.ops._shared.launch import cdiv, power_of_2, rows
+from rooftile.ops._shared.launch import cdiv, power_of_2
 from rooftile.ops.quantize.cuda_kernels import dealt, too_many
 from rooftile.ops.quantize.fused_kernels import halves, no_mean, outputs
+from rooftile.ops.quantize.triton_kernels import matrix
 
 V3, V4 = (Source.beside(__file__, f"{name}.cu") for name in ("v3_fused_naive", "v4_fused_rows"))
 
@@ -19,8 +20,8 @@ def _norm_arguments(x, residual, weight, to, block_n):
     """Results, then x, the stream beside it and the weight as they are launched on; where there is none, x stands in."""
     values, scale = outputs(x, x.shape[1], to, block_n)
     total = x.new_empty(x.shape if residual is not None else 0, dtype=x.dtype if residual is None else residual.dtype)
-    x, m, n, stride = rows(x)
-    stream, _, _, stride_r = (x, m, n, 0) if residual is None else rows(residual)
+    x, m, n, stride = matrix(x)
+    stream, _, _, stride_r = (x, m, n, 0) if residual is None else matrix(residual)
     dense = x if weight is None else weight if weight.is_contiguous() else weight.contiguous()
     flags = f"{'false' if residual is None else 'true'}, {'false' if weight is None else 'true'}"
     return (values, scale, total), x, stream, dense, m, n, stride, stride_r, flags
@@ -29,7 +30,26 @@ def _norm_arguments(x, residual, weight, to, block_n):
 def _norm_naive(x, residual, weight, eps, to, block_n, power):
     (values, scale, total), x, stream, w, m, n, stride, stride_r, flags = _norm_arguments(x, residual, weight, to, block_n)
     instance = f"normed<{CTYPE[x.dtype]}, {CTYPE[stream.dtype]}, {CTYPE[w.dtype]}, {CTYPE[values.dtype]}, {flags}>"
-    launch(V3, instance, m, 256, values, scale, total, x, stream, w, n, block_n or n, stride, stride_r, 1 / n, eps, power)
+    launch(
+        V3,
+        instance,
+        m,
+        256,
+        values,
+        scale,
+        total,
+        x,
+        stream,
+        w,
+        n,
+        block_n or n,
+        cdiv(n, block_n or n),
+        stride,
+        stride_r,
+        1 / n,
+        eps,
+        power,
+    )
     return values, scale, total
 
 
@@ -50,31 +70,19 @@ def norm_dealt(vectors, config):
 def _gated_naive(gate, up, to, block_n, power):
     g, u = halves(gate, up)
     values, scale = outputs(g, g.shape[1], to, block_n)
-    g, m, n, stride_g = rows(g)
-    u, _, _, stride_u = rows(u)
-    launch(
-        V3,
-        f"gated<{CTYPE[g.dtype]}, {CTYPE[values.dtype]}>",
-        m,
-        256,
-        values,
-        scale,
-        g,
-        u,
-        n,
-        block_n or max(1, n),
-        stride_g,
-        stride_u,
-        power,
-    )
+    g, m, n, stride_g = matrix(g)
+    u, _, _, stride_u = matrix(u)
+    across = cdiv(n, block_n) if block_n else 1
+    instance = f"gated<{CTYPE[g.dtype]}, {CTYPE[values.dtype]}>"
+    launch(V3, instance, m * min(1, across), 256, values, scale, g, u, n, block_n or n, across, stride_g, stride_u, power)
     return values, scale
 
 
 def _gated_rows(gate, up, to, block_n, power, *, config):
     g, u = halves(gate, up)
     values, scale = outputs(g, g.shape[1], to, block_n)
-    g, m, n, stride_g = rows(g)
-    u, _, _, stride_u = rows(u)
+    g, m, n, stride_g = matrix(g)
+    u, _, _, stride_u = matrix(u)
     deal = dealt(n * g.itemsize // 16, 1, block_n * g.itemsize // 16, config)
     lanes, _, threads = deal
     across = cdiv(n, block_n) if block_n else 1

@@ -11,10 +11,10 @@ import triton
 import triton.language as tl
 
 from rooftile.core.kernel import Kernel
-from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2, rows
+from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2
 from rooftile.ops._shared.triton_activations import activate
 from rooftile.ops.quantize.reference import LARGEST, scale_shape
-from rooftile.ops.quantize.triton_kernels import EXACT, GROUPS, MAX_ROW, counted, rounded, scale_of, unknown
+from rooftile.ops.quantize.triton_kernels import EXACT, GROUPS, MAX_ROW, counted, matrix, rounded, scale_of, unknown
 
 
 @triton.jit
@@ -22,7 +22,7 @@ def _put(rY, gOut, gScale, i_m, in_m, N, LARGEST: tl.constexpr, RECIPROCAL: tl.c
          BLOCK_N: tl.constexpr, SIDE: tl.constexpr):  # fmt: skip
     """Rows of float32 as bytes, with a scale for each SIDE columns of them: 128, or all."""
     i_g = tl.arange(0, BLOCK_N // SIDE)
-    across = tl.cdiv(N, SIDE)
+    across = tl.maximum(tl.cdiv(N, SIDE), 1)  # a row of nothing has a scale too
     rY = tl.reshape(rY, [ROWS, BLOCK_N // SIDE, SIDE])
     scale = scale_of(tl.max(tl.abs(counted(rY)), 2), RECIPROCAL, POWER)
     tl.store(gScale + i_m[:, None] * across + i_g[None, :], scale, mask=in_m[:, None] & (i_g < across)[None, :])
@@ -95,8 +95,8 @@ def _code(to, power):
 def _norm(x, residual, weight, eps, to, block_n, power, config):
     values, scale = outputs(x, x.shape[1], to, block_n)
     total = None if residual is None else x.new_empty(x.shape, dtype=residual.dtype)
-    x, m, n, stride = rows(x)
-    residual, _, _, stride_r = (None, m, n, 0) if residual is None else rows(residual)
+    x, m, n, stride = matrix(x)
+    residual, _, _, stride_r = (None, m, n, 0) if residual is None else matrix(residual)
     weight = weight if weight is None or weight.is_contiguous() else weight.contiguous()
     block = max(128, power_of_2(n))
     launch(_normed, (cdiv(m, config["rows"]),), x, residual, weight, total, values, scale, m, n, stride, stride_r, 1 / n, eps,
@@ -122,8 +122,8 @@ def halves(gate, up):
 def swiglu_quantize(gate, up, to, block_n, power, *, config):
     g, u = halves(gate, up)
     values, scale = outputs(g, g.shape[1], to, block_n)
-    g, m, n, stride_g = rows(g)
-    u, _, _, stride_u = rows(u)
+    g, m, n, stride_g = matrix(g)
+    u, _, _, stride_u = matrix(u)
     if block_n:
         launch(_gated_groups, (cdiv(m * cdiv(n, 128), GROUPS),), g, u, values, scale, m, n, stride_g, stride_u, **_code(to, power),
                GROUPS=GROUPS, num_warps=8)  # fmt: skip

@@ -16,7 +16,7 @@ def inverse_root(a: Tensor, eps: float) -> Tensor:
     always the nearest number on a CPU."""
     q = torch.nn.functional.pad(a * a, (0, -a.shape[1] % 4)).unflatten(1, (-1, 4))
     q = (q[..., 0] + q[..., 1]) + (q[..., 2] + q[..., 3])
-    mean = q.double().sum(1).float() * torch.tensor(1 / a.shape[1], dtype=torch.float32)
+    mean = q.double().sum(1).float() * torch.tensor(1 / max(1, a.shape[1]), dtype=torch.float32)
     return 1.0 / (mean + eps).double().sqrt().float()
 
 
@@ -42,10 +42,12 @@ def swiglu_quantize(gate: Tensor, up: Tensor | None, to: str, block_n: int, powe
 def unrounded(y: Tensor, to: str, block_n: int, power_of_2: bool) -> tuple[Tensor, Tensor]:
     """What values and scales would be if nothing were rounded: the truth that the gate measures from."""
     m, n = y.shape
-    side = block_n or max(1, n)
+    shape = scale_shape(m, n, 1, block_n)
+    if not y.numel():
+        return y, y.new_full(shape, SMALLEST)
+    side = block_n or n
     blocks = torch.nn.functional.pad(y, (0, -n % side)).unflatten(1, (-1, side)).nan_to_num(nan=0.0)
-    scale = (blocks.abs().amax(2) / LARGEST[to]).clamp_min(SMALLEST) if y.numel() else y.new_ones((m, 1))
+    scale = (blocks.abs().amax(2) / LARGEST[to]).clamp_min(SMALLEST)
     scale = torch.exp2(torch.log2(scale).ceil()) if power_of_2 else scale
     values = (y / scale.repeat_interleave(side, 1)[:, :n]).clamp(-LARGEST[to], LARGEST[to])
-    shape = scale_shape(m, n, 1, block_n)
-    return values, scale.reshape(shape) if y.numel() else y.new_empty(shape)
+    return values, scale.reshape(shape)

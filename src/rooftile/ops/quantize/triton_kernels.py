@@ -166,8 +166,15 @@ def _dequantize(gX, gScale, gZero, gOut, M, N, stride, BLOCK_M: tl.constexpr, BL
     tl.store(gOut + (i_m * N)[:, None] + i_n, (rX * scale[:, None]).to(gOut.dtype.element_ty), mask=mask)
 
 
+def matrix(x):
+    """`rows`, which counts none where there are no columns: they have scales all the same."""
+    m = len(x)
+    x, _, n, stride = rows(x)
+    return x, m, n, stride
+
+
 def quantize(x, to, block_m, block_n, power):
-    x, m, n, stride = rows(x)
+    x, m, n, stride = matrix(x)
     values = x.new_empty((m, n), dtype=getattr(torch, to))
     scale = x.new_empty(scale_shape(m, n, block_m, block_n), dtype=torch.float32)
     code = {"LARGEST": LARGEST[to], "RECIPROCAL": 1 / LARGEST[to], "POWER": power, **EXACT}
@@ -211,7 +218,7 @@ def quantize_affine(x):
 
 
 def dequantize(values, scale, zero, block_m, block_n, to):
-    values, m, n, stride = rows(values)
+    values, m, n, stride = matrix(values)
     out = values.new_empty((m, n), dtype=getattr(torch, to))
     scale = scale.contiguous()
     launch(_dequantize, (cdiv(m * cdiv(n, 128), GROUPS),), values, scale, scale if zero is None else zero, out, m, n, stride,
