@@ -150,15 +150,15 @@ def _gated_refuses(call):
     return off_gpu(call["gate"]) or unknown(call["gate"], call["to"]) or why
 
 
-def _pick(n):
-    """16 elements a lane where the row is that wide; warps lie along the row, short rows in one program."""
+def _pick(n, each=16):
+    """So many elements a lane where the row is that wide; warps lie along the row, short rows in one program."""
     block = max(128, power_of_2(n))
-    per = max(1, min(2048 // block, 16))
-    return {"rows": per, "warps": min(16, max(4, per * block // 512))}
+    per = max(1, min(128 * each // block, 16))
+    return {"rows": per, "warps": min(16, max(4, per * block // (32 * each)))}
 
 
 def pick_norm(call):
-    return _pick(call["x"].shape[1])
+    return _pick(call["x"].shape[1], 8 if "residual" in call else 16)
 
 
 def pick_gated(call):
