@@ -14,7 +14,7 @@ from rooftile.core.kernel import Kernel
 from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2
 from rooftile.ops._shared.triton_activations import activate
 from rooftile.ops.quantize.reference import LARGEST, scale_shape
-from rooftile.ops.quantize.triton_kernels import EXACT, GROUPS, MAX_ROW, counted, matrix, rounded, scale_of, unknown
+from rooftile.ops.quantize.triton_kernels import EXACT, GROUPS, MAX_ROW, counted, matrix, rounded, scale_of
 
 
 @triton.jit
@@ -137,7 +137,7 @@ def _norm_refuses(call):
     n = call["x"].shape[1]
     if n > MAX_ROW or not n:
         return off_gpu(call["x"]) or (f"N={n} is longer than the {MAX_ROW} columns of a row in registers" if n else no_mean(n))
-    return off_gpu(call["x"]) or unknown(call["x"], call["to"])
+    return off_gpu(call["x"])
 
 
 def no_mean(n):
@@ -147,7 +147,7 @@ def no_mean(n):
 def _gated_refuses(call):
     k = halves(call["gate"], call["up"])[0].shape[1]
     why = f"K={k} is longer than the {MAX_ROW} columns of a row in registers" if not call["block_n"] and (k > MAX_ROW) else None
-    return off_gpu(call["gate"]) or unknown(call["gate"], call["to"]) or why
+    return off_gpu(call["gate"]) or why
 
 
 def _pick(n, each=16):
@@ -167,7 +167,13 @@ def pick_gated(call):
 
 _ROWS = tuple({"rows": r, "warps": w} for r, w in ((1, 4), (1, 8), (1, 16), (2, 8)))
 _WIDE = ({"rows": 1, "warps": 16}, {"rows": 1, "warps": 8})  # two inputs of 16384 columns spill in fewer
+CONVERTING = (89, 90, 100, 103, 110, 120, 121)  # what has 8-bit floats in hardware; Triton makes none by hand
+FROM_NORM, FROM_SUM, FROM_PRODUCT = (
+    "the row in registers from its norm to its bytes",
+    "the sum stays in registers",
+    "products wait in registers",
+)
 
-NORM = (Kernel("triton", rmsnorm_quantize, "the row in registers from its norm to its bytes", _norm_refuses, _ROWS, pick_norm),)
-ADD_NORM = (Kernel("triton", add_rmsnorm_quantize, "the sum stays in registers", _norm_refuses, _ROWS, pick_norm),)
-GATED = (Kernel("triton", swiglu_quantize, "products in registers until their scale is known", _gated_refuses, _WIDE, pick_gated),)
+NORM = (Kernel("triton", rmsnorm_quantize, FROM_NORM, _norm_refuses, _ROWS, pick_norm, architectures=CONVERTING),)
+ADD_NORM = (Kernel("triton", add_rmsnorm_quantize, FROM_SUM, _norm_refuses, _ROWS, pick_norm, architectures=CONVERTING),)
+GATED = (Kernel("triton", swiglu_quantize, FROM_PRODUCT, _gated_refuses, _WIDE, pick_gated, architectures=CONVERTING),)
