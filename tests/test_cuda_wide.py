@@ -39,7 +39,7 @@ KERNELS = [  # rung, instance, loads and stores of less than 16 bytes that it ma
     ("quantize/cuda/v2_vector.cu", "blocks<__nv_bfloat16, E4M3, 128, 128, 256, 8, 256>", 9),
     ("quantize/cuda/v2_vector.cu", "extremes<__nv_bfloat16, false, 4, 1024>", 3),  # the last elements, two ends
     ("quantize/cuda/v2_vector.cu", "dequantize<E4M3, __nv_bfloat16, false, 4, 256>", 11),  # bytes, scales; the last
-    ("quantize/cuda/v4_fused_rows.cu", "normed<__nv_bfloat16, __nv_bfloat16, E4M3, false, true, 0, 256, 4, 256>", 5),
+    ("quantize/cuda/v4_fused_rows.cu", "normed<__nv_bfloat16, __nv_bfloat16, E4M3, false, true, 0, true, true, 256, 4, 256>", 5),
     ("quantize/cuda/v4_fused_rows.cu", "gated<__nv_bfloat16, E4M3, 0, 512, 4, 512>", 5),
     ("segment_sum/cuda/v3_balanced.cu", "spread<float, long long, 4, 32>", 7),  # offsets
 ]

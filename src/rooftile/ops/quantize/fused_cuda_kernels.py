@@ -16,6 +16,10 @@ from rooftile.ops.quantize.triton_kernels import matrix
 V3, V4 = (Source.beside(__file__, f"{name}.cu") for name in ("v3_fused_naive", "v4_fused_rows"))
 
 
+def _said(flag):
+    return "true" if flag else "false"
+
+
 def _norm_arguments(x, residual, weight, to, block_n):
     """Results, then x, the stream beside it and the weight as they are launched on; where there is none, x stands in."""
     values, scale = outputs(x, x.shape[1], to, block_n)
@@ -23,7 +27,7 @@ def _norm_arguments(x, residual, weight, to, block_n):
     x, m, n, stride = matrix(x)
     stream, _, _, stride_r = (x, m, n, 0) if residual is None else matrix(residual)
     dense = x if weight is None else weight if weight.is_contiguous() else weight.contiguous()
-    flags = f"{'false' if residual is None else 'true'}, {'false' if weight is None else 'true'}"
+    flags = f"{_said(residual is not None)}, {_said(weight is not None)}"
     return (values, scale, total), x, stream, dense, m, n, stride, stride_r, flags
 
 
@@ -56,7 +60,9 @@ def _norm_naive(x, residual, weight, eps, to, block_n, power):
 def _norm_rows(x, residual, weight, eps, to, block_n, power, config):
     (values, scale, total), x, stream, w, m, n, stride, stride_r, flags = _norm_arguments(x, residual, weight, to, block_n)
     lanes, vecs, threads = norm_dealt(n * x.itemsize // 16, config)
-    instance = f"normed<{CTYPE[x.dtype]}, {CTYPE[w.dtype]}, {CTYPE[values.dtype]}, {flags}, {block_n}, {lanes}, {vecs}, {threads}>"
+    exact, full = x.itemsize == 2 and eps >= 1e-20, n * x.itemsize == 16 * lanes * vecs and m % (threads // lanes) == 0
+    how = f"{flags}, {block_n}, {_said(exact)}, {_said(full)}, {lanes}, {vecs}, {threads}"
+    instance = f"normed<{CTYPE[x.dtype]}, {CTYPE[w.dtype]}, {CTYPE[values.dtype]}, {how}>"
     launch(V4, instance, cdiv(m, threads // lanes), threads, values, scale, total, x, stream, w, m, n, stride, stride_r, 1 / n, eps, power)
     return values, scale, total
 

@@ -43,7 +43,7 @@ __global__ void normed(Q* __restrict__ gOut, float* __restrict__ gScale, R* __re
   };
   const auto or_zero = [&](int i) { return i < N ? x(i) : 0.0f; };
   double sum = 0.0;
-  for (int i = 4 * threadIdx.x; i < N; i += 4 * 256) sum += four_squares(x(i), or_zero(i + 1), or_zero(i + 2), or_zero(i + 3));
+  for (int i = 4 * threadIdx.x; i < N; i += 4 * 256) sum += four_squares<false>(x(i), or_zero(i + 1), or_zero(i + 2), or_zero(i + 3));
   const float rstd = inverse_root(tree(sum, Sum()), inverse_n, eps);
   for (int i = threadIdx.x; ADD && i < N; i += 256) gSum[blockIdx.x * (long long)N + i] = R(x(i));
   put_row(gOut, gScale, [&](int i) { return __fmul_rn(__fmul_rn(x(i), rstd), WEIGHT ? float(gW[i]) : 1.0f); }, N, side, across, power);

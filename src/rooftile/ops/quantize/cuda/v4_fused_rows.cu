@@ -25,18 +25,20 @@ template <int VECS, int WIDTH> ROOFTILE_DEVICE float largest_of(const float (&rY
 }
 
 // LANES threads a row, each VECS vectors of it. BLOCK_N is 128, of which SIDE neighbouring lanes hold a vector each, or 0: a scale a row.
-template <typename T, typename W, typename Q, bool ADD, bool WEIGHT, int BLOCK_N, int LANES, int VECS, int THREADS>
+// EXACT: squares that float holds whole. FULL: every thread has all its vectors, and a tenth of the instructions, which ask, are not there.
+template <typename T, typename W, typename Q, bool ADD, bool WEIGHT, int BLOCK_N, bool EXACT, bool FULL, int LANES, int VECS, int THREADS>
 __global__ void __launch_bounds__(THREADS, BLOCKS<THREADS>)
     normed(Q* __restrict__ gOut, float* __restrict__ gScale, T* __restrict__ gSum, const T* __restrict__ gX, const T* __restrict__ gR,
            const W* __restrict__ gW, long long M, int N, long long stride_x, long long stride_r, float inverse_n, float eps, bool power) {
   static_assert(LANES <= WARP ? THREADS % WARP == 0 : LANES == THREADS, "a row belongs to a part of a warp or to the block");
   constexpr int WIDTH = 16 / sizeof(T), SIDE = 128 / WIDTH, NEXT = LANES * WIDTH;
   static_assert(BLOCK_N == 0 || LANES >= SIDE, "128 columns of one vector a lane");
+  static_assert(!EXACT || sizeof(T) == 2, "squares of numbers of 16 bits");
   __shared__ double sSum[2][WARP];
   __shared__ float sMax[2][WARP];
   const int i_l = threadIdx.x % LANES * WIDTH;
   const long long i_m = blockIdx.x * (long long)(THREADS / LANES) + threadIdx.x / LANES;
-  const int left = i_m < M ? N - i_l : 0;
+  const int left = FULL ? VECS * NEXT : i_m < M ? N - i_l : 0;
   const T *gFrom = gX + i_m * stride_x + i_l, *gMore = gR + i_m * stride_r + i_l;
   uint4 rX[VECS] = {}, rR[ADD ? VECS : 1] = {};
 #pragma unroll
@@ -60,7 +62,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<THREADS>)
       unpack<T>(rY[v], rX[v]);  // of the rounded sum
     }
 #pragma unroll
-    for (int k = 0; k < WIDTH; k += 4) sum += four_squares(rY[v][k], rY[v][k + 1], rY[v][k + 2], rY[v][k + 3]);
+    for (int k = 0; k < WIDTH; k += 4) sum += four_squares<EXACT>(rY[v][k], rY[v][k + 1], rY[v][k + 2], rY[v][k + 3]);
   }
   const float rstd = inverse_root(row_reduce<LANES>(sum, Sum(), sSum, 0), inverse_n, eps);
 #pragma unroll
