@@ -240,7 +240,7 @@ FORWARD = (
         EXCHANGE,
         pick_exchange,
         sources=(V8,),
-        declines=alone,
+        declines=_parked,
     ),
     Kernel(
         "cuda.v7_cluster",
