@@ -23,8 +23,24 @@ KERNELS = [  # rung, instance, loads and stores of less than 16 bytes that it ma
     ("residual_add/cuda/v2_vector.cu", "add<__half, float, 2, 256>", 3),
     ("bias_mask_scale_add/cuda/v2_vector.cu", "forward<__half, float, 2>", 2),  # the mask: 8 bytes of two rows
     ("bias_mask_scale_add/cuda/v2_vector.cu", "backward<__half, 4>", 4),
-    ("dropout_add_norm/cuda/v2_rows.cu", "forward<__half, __half, __half, true, true, true, 2, 256>", 3),  # the seed, a row's two results
-    ("dropout_add_norm/cuda/v2_rows.cu", "backward<__half, __half, true, true, true, 256, 2, 256, 2>", 3),
+    (
+        "_shared/cuda/sum_norm_v2_rows.cu",
+        "forward<Dropped, __half, __half, __half, __half, true, true, true, 256, 2, 256>",
+        3,
+    ),  # seed, row's results
+    ("_shared/cuda/sum_norm_v2_rows.cu", "backward<Dropped, __half, __half, __half, true, true, true, 256, 2, 256, 2>", 3),
+    (
+        "_shared/cuda/sum_norm_v2_rows.cu",
+        "forward<Plain, __half, float, float, float, true, true, true, 64, 3, 64>",
+        8,
+    ),  # x and out: 8 bytes
+    ("_shared/cuda/sum_norm_v2_rows.cu", "backward<Plain, __half, float, float, true, true, true, 64, 3, 64, 2>", 2),
+    (
+        "softmax/cuda/v5_online.cu",
+        "masked_softmax<__nv_bfloat16, true, true, 32, 0>",
+        2,
+    ),  # the mask, before a row is summed; of rows read again
+    ("softmax/cuda/v6_pipeline.cu", "softmax_backward<__nv_bfloat16, SoftmaxGradient, true, 32, 4, 128, 1>", 0),
     ("embedding/cuda/v1_warp_row.cu", "gather<__nv_bfloat16, 8, 3, 2>", 2),  # the indices of two rows
     (
         "embedding/cuda/v2_balanced.cu",

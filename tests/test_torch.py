@@ -35,14 +35,11 @@ def gradients(op: Op, run, call: dict) -> list:
     return [*out, *torch.autograd.grad(taken, list(wanted.values()), weights)]
 
 
-def numbers(t: torch.Tensor) -> torch.Tensor:
-    """Comparable: NaN as a number, and floats of 8 bits, which PyTorch compares few ways, as float32."""
-    t = t.detach()
-    return torch.nan_to_num(t.float() if t.is_floating_point() and t.itemsize == 1 else t)
-
-
 def same(a: list, b: list) -> bool:
-    return len(a) == len(b) and all(torch.equal(numbers(x), numbers(y)) for x, y in zip(a, b))
+    return len(a) == len(b) and all(
+        x.dtype == y.dtype and torch.equal(torch.nan_to_num(x.detach().double()), torch.nan_to_num(y.detach().double()))
+        for x, y in zip(a, b)
+    )
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -9,19 +9,44 @@ from rooftile.core.spec import Case
 from rooftile.cuda import simulator
 from rooftile.workbench.check import with_gradients
 
-EPS = {"softmax": {}, "rmsnorm": {"eps": 1e-6}, "layernorm": {"eps": 1e-5}}
+EPS = {"softmax": {}, "rmsnorm": {"eps": 1e-6, "offset": 1.0}, "layernorm": {"eps": 1e-5}}
+SUMS = {"add_rmsnorm": {"eps": 1e-6, "offset": 1.0}, "add_layernorm": {"eps": 1e-5, "affine": "float32"}}
+SCORES = Case({"B": 1, "H": 1, "T": 7, "N": 2048}, torch.bfloat16, {"scale": 0.5, "causal": True, "masked": True})
 
 
 @pytest.mark.parametrize("kernel", ["cuda.v6_pipeline", "cuda.v7_cluster"])
 @pytest.mark.parametrize("name", EPS)
 def test_blocks_take_row_after_row(name, kernel):
     for op in with_gradients([OPS[name]]):
-        call = op.spec.draw(Case({"M": 7, "N": 2048}, torch.bfloat16, EPS[name]))
-        k = op.kernel(kernel)
-        wanted = op.spec.reference(*call.values())
-        for config in (k.heuristic(call), {**k.heuristic(call), "stages": 2}):
-            with simulator.active("all"):
-                assert k.refuse(call) is None
-                made = k.bound(config)(*call.values())
-            for a, b in zip(made if isinstance(made, tuple) else [made], wanted if isinstance(wanted, tuple) else [wanted]):
-                torch.testing.assert_close(a, b, rtol=2e-2, atol=1e-2)
+        held_to_the_reference(op, kernel, Case({"M": 7, "N": 2048}, torch.bfloat16, EPS[name]))
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_gradients_of_sums_row_after_row(name):
+    held_to_the_reference(OPS[name].backward, "cuda.v2_rows", Case({"M": 5, "N": 2048}, torch.bfloat16, SUMS[name]))
+
+
+def test_causal_gradients_row_after_row():
+    held_to_the_reference(OPS["masked_softmax"].backward, "cuda.v6_pipeline", SCORES)
+
+
+@pytest.mark.parametrize("held", [0, 1])
+def test_a_row_waits_in_shared_memory_in_registers_and_in_l2(held):
+    """2048 columns are 256 vectors: 64 of them parked, 64 held by as many threads, 128 read again."""
+    for name, case in {"log_softmax": Case({"M": 2, "N": 2048}, torch.bfloat16), "masked_softmax": SCORES}.items():
+        call = OPS[name].spec.draw(case)
+        with simulator.active("all"):
+            made = OPS[name].kernel("cuda.v5_online").bound({"park": 1024, "each": 4, "held": held, "threads": 128})(*call.values())
+        torch.testing.assert_close(made, OPS[name].spec.reference(*call.values()), rtol=2e-2, atol=1e-2)
+
+
+def held_to_the_reference(op, kernel, case):
+    call = op.spec.draw(case)
+    k = op.kernel(kernel)
+    wanted = op.spec.reference(*call.values())
+    for config in (k.heuristic(call), {**k.heuristic(call), "stages": 2}):
+        with simulator.active("all"):
+            assert k.refuse(call) is None
+            made = k.bound(config)(*call.values())
+        for a, b in zip(made if isinstance(made, tuple) else [made], wanted if isinstance(wanted, tuple) else [wanted]):
+            torch.testing.assert_close(a, b, rtol=2e-2, atol=1e-2)

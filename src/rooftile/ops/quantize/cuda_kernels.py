@@ -12,9 +12,9 @@ import torch
 from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.cuda import misaligned, processors
+from rooftile.ops._shared.cuda import misaligned
 from rooftile.ops._shared.cuda_rows import too_long, uneven, wider_than
-from rooftile.ops._shared.launch import cdiv, power_of_2
+from rooftile.ops._shared.launch import cdiv, power_of_2, processors
 from rooftile.ops.quantize.reference import extents, scale_shape
 from rooftile.ops.quantize.triton_kernels import matrix
 
