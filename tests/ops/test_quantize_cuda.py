@@ -112,3 +112,22 @@ def test_who_cannot_read_16_bytes_says_so():
             "to": "bfloat16",
         }
         assert "10 bytes and 10 apart, no multiples of the 8" in back.refuse(values)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("rung", ["cuda.v2_vector", "cuda.v1_naive", "triton"])
+def test_more_than_2_31_elements(block, rung):
+    """Offsets of 64 bits, there and back: the last rows are those of a call with them alone, which the largest element is among."""
+    x = torch.empty(2**19 + 128, 4096, dtype=torch.bfloat16, device="cuda").normal_()
+    x[-1, -1] = 99.0
+    made = []
+    for t in (x, x[-128:].clone()):
+        call = dict(zip(OPS["quantize"].names, (t, "float8_e4m3fn", *BLOCKS[block], False)))
+        kernel = OPS["quantize"].kernel(rung)
+        values, scale = kernel.bound(kernel.heuristic(call))(*call.values())
+        call = dict(zip(OPS["dequantize"].names, (values, scale, None, *BLOCKS[block], "bfloat16")))
+        kernel = OPS["dequantize"].kernel(rung)
+        back = kernel.bound(kernel.heuristic(call))(*call.values())
+        made.append((values[-128:], scale if scale.dim() == 0 else scale[-1:], back[-128:]))
+    same(*made)

@@ -13,7 +13,7 @@ from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda import misaligned
-from rooftile.ops._shared.cuda_rows import uneven, wider_than
+from rooftile.ops._shared.cuda_rows import too_long, uneven, wider_than
 from rooftile.ops._shared.launch import cdiv, power_of_2, processors
 from rooftile.ops.quantize.reference import extents, scale_shape
 from rooftile.ops.quantize.triton_kernels import matrix
@@ -150,7 +150,7 @@ def _even(call):
         return _any(call) or misaligned(16, {"x": call["x"]})
     if (call["block_m"], call["block_n"]) == (1, 0):
         return _any(call) or uneven({"x": call["x"]}) or wider_than(call["x"], 8)
-    return _any(call) or uneven({"x": call["x"]}) or too_many(call["x"], call["block_m"])
+    return _any(call) or too_long(call["x"]) or uneven({"x": call["x"]}) or too_many(call["x"], call["block_m"])
 
 
 def too_many(x, block_m):
