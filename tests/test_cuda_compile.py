@@ -196,6 +196,13 @@ def test_every_kernel_compiles_within_its_limits_and_a_second_run_touches_nothin
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "cuda").iterdir()} == before
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a"])
+def test_every_config_compiles_within_its_limits(tmp_path, arch):
+    status, rows = command(tmp_path, "--arch", arch, "--every", "--json")
+    assert [f"{r['kernel']} {r['file']} {r['instance']}: {r['fault']}" for r in rows if r["fault"]] == [] and status == 0
+
+
 def test_a_wrong_architecture_is_one_sentence(tmp_path):
     status, said = command(tmp_path, "vector_add", "--arch", "sm_9")
     assert status == 2 and "'sm_9' is none" in said and "Traceback" not in said

@@ -151,12 +151,13 @@ def tune(
 def build(
     ops: Ops = None,
     arch: Annotated[str, typer.Option(help="sm_80, sm_90a, sm_100a, ...; this machine's device, or sm_90a where there is none.")] = "",
+    every: Annotated[bool, typer.Option(help="Every config that tuning may choose too, not only those that are chosen untuned.")] = False,
     as_json: Json = False,
 ) -> None:
     """Compile every CUDA C++ kernel ahead of time into the cache and hold it to its limits. Needs neither a GPU nor a compiler."""
     from rooftile.workbench import build as b
 
-    rows = b.build(ops or [], arch)
+    rows = b.build(ops or [], arch, every)
     if as_json:
         _say([r.json() for r in rows])
     else:

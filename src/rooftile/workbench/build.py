@@ -1,8 +1,8 @@
 """Compile every CUDA C++ kernel of the library ahead of time, and hold each to its declared limits.
 
 What there is to compile is not listed anywhere: every kernel is called on its operator's smoke and bench cases while launches are
-recorded instead of run, so the list is what the launchers really ask for: the heuristic's config of every call, and every config of the last
-one, as in dry.py. What tuning measures beyond that is compiled when it is measured.
+recorded instead of run, so the list is what the launchers really ask for: the heuristic's config of every call, and if `every` is asked for all
+configs of the last one, as in dry.py. What tuning measures beyond that is compiled when it is measured.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class Wanted:
     shared: int
 
 
-def build(names: list[str], arch: str = "") -> list[Built]:
+def build(names: list[str], arch: str = "", every: bool = False) -> list[Built]:
     arch = compiler.known_architecture(arch or here())
     ops = gate.with_gradients([operator(n) for n in names] if names else gate.all_ops())
-    wanted = [w for op in ops for kernel in op.kernels if kernel.sources for w in instances(op, kernel)]
+    wanted = [w for op in ops for kernel in op.kernels if kernel.sources for w in instances(op, kernel, every)]
     built = [_build(w, arch) for w in wanted if _number(arch) in (w.kernel.architectures or (_number(arch),))]
     if not names:
         reached = {w.source.path.resolve() for w in wanted}
@@ -77,17 +77,17 @@ def shipped() -> list[Path]:
     return sorted(p for folder in spec.submodule_search_locations for p in Path(folder).rglob("*.cu"))
 
 
-def instances(op: Op, kernel: Kernel) -> list[Wanted]:
+def instances(op: Op, kernel: Kernel, every: bool = True) -> list[Wanted]:
     """What this kernel launches over the grid of its operator, each instance once, in the order it is met."""
     found: dict[tuple[Path, str], Wanted] = {}
-    for launch in launches(op, kernel):
+    for launch in launches(op, kernel, every):
         key = (launch.source.path, launch.instance)
         shared = max(launch.shared, found[key].shared if key in found else 0)
         found[key] = Wanted(op, kernel, launch.source, launch.instance, shared)
     return list(found.values())
 
 
-def launches(op: Op, kernel: Kernel) -> Iterator[Launch]:
+def launches(op: Op, kernel: Kernel, every: bool) -> Iterator[Launch]:
     last: dict[str, Any] = {}
     for case in op.spec.cases:
         for call in _calls(op, case):
@@ -98,7 +98,7 @@ def launches(op: Op, kernel: Kernel) -> Iterator[Launch]:
             yield from seen
             last = call
     with recording() as seen:
-        for config in kernel.configs if last else ():
+        for config in kernel.configs if last and every else ():
             kernel.bound(config)(*last.values())
     yield from seen
 
