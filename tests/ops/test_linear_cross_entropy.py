@@ -182,12 +182,12 @@ def test_nothing_but_padding_and_nothing():
 
 
 def test_a_mean_in_float16_keeps_gradients_that_its_rows_could_not_say():
-    """p / M of 1e-3 / 8192 is 1e-7, two of float16's steps; with a loss scale of 2^16 there is room again, if the scale comes last."""
-    x, w, _, _ = leaves(torch.float16, 64, 16, 1000)
-    target = torch.randint(0, 1000, (64,))
+    """p / M is 1e-6 here, 16 of float16's steps: divided by M before it is rounded, what a class gets that is no row's target would be off by 0.4 %."""
+    x, w, _, _ = leaves(torch.float16, 256, 16, 4000)
+    target = torch.randint(0, 2000, (256,))
     (exact,) = torch.autograd.grad(theirs(x.float(), w.float(), None, target, "mean") * 2.0**16, w)
-    (made,) = torch.autograd.grad(linear_cross_entropy(x, w, target, chunk=16) * 2.0**16, w)
-    assert (made.float() - exact.float()).norm() < 2e-3 * exact.float().norm()
+    (made,) = torch.autograd.grad(linear_cross_entropy(x, w, target, chunk=64) * 2.0**16, w)
+    assert (made.float() - exact.float())[2000:].norm() < 2e-3 * exact.float()[2000:].norm()
 
 
 def test_without_a_gradient_none_is_made_and_a_second_backward_is_the_first():
