@@ -2,8 +2,8 @@
 
     rooftile-lce    rooftile's, with `linear_cross_entropy` in place of `linear` and `cross_entropy` a chunk at a time
 
-Beside `models/loss.py`, which drives two operators through autograd, it is one operator: float32 weights' gradients are added up in place of
-one sum a chunk, padding and vocabularies of any length reach the kernels aligned, and torch.compile sees one node.
+`models/loss.py` drives two operators through autograd and rounds each chunk's part of the weight's gradient to the compute dtype before
+it adds it up. Here it is one operator: the parts are added up in float32 as they are, and torch.compile sees one node.
 """
 
 import dataclasses
