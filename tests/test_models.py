@@ -238,9 +238,12 @@ def test_bfloat16_stays_near_float32_and_weights_stay_float32(table):
         assert 1e-7 < gap(q.grad, p.grad) < 0.05, name
 
 
+@pytest.mark.parametrize("word", ["rooftile", "rooftile-lce"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
-def test_rooftile_table_equals_torch(dtype, tolerance):
-    ours = rooftile()
+def test_rooftile_table_equals_torch(dtype, tolerance, word):
+    rooftile()
+    ours = operators(word)
+    assert ours.name == word
     x, y = text()
     a, b = small(), small(operators=ours, compute_dtype=dtype)
     loss, expected = b(x, y), a(x, y)

@@ -48,3 +48,18 @@ def test_what_draws_its_own_mask_is_timed_and_nobody_is_held_to_it(name):
             made, wanted = bench._results(run()), bench._results(op.spec.empty_returns(call))
             for a, b in zip(made, [t for t in wanted if t.numel()]):
                 assert a.shape == b.shape
+
+
+@pytest.mark.parametrize("name", peers.AHEAD)
+def test_beside_a_forward_that_makes_the_gradients_peers_make_them_too(name, monkeypatch):
+    where, op = torch.device("cpu"), OPS[name]
+    case = next(c for c in op.spec.cases if "smoke" in c.use)
+    call, asked = op.spec.draw(case, 0, where), []
+    own = peers.peer_run("torch", op.spec, case, call, where)
+    real = torch.autograd.grad
+    monkeypatch.setattr(torch.autograd, "grad", lambda loss, leaves: asked.append(len(leaves)) or real(loss, leaves))
+    with torch.no_grad():
+        fact, run = bench._peer(op.spec, case, call, where, "torch", own)
+    assert run is not None and fact["errors"] == {"to_torch": 0.0} and set(asked) == {3}
+    assert bench.distance(op.spec, op.kernel("chunked").run, call, own) < 1e-5
+    assert peers.peer_run("torch", op.backward.spec, case, op.backward.spec.draw(case, 0, where), where) is None

@@ -2,6 +2,7 @@
 
 from rooftile.models.config import GPT2Config
 from rooftile.models.gpt2 import GPT2
-from rooftile.models.operators import KERNELS, Operators, operators
+from rooftile.models.heads import KERNELS, operators
+from rooftile.models.operators import Operators
 
 __all__ = ["GPT2", "KERNELS", "GPT2Config", "Operators", "operators"]

@@ -15,6 +15,7 @@ from rooftile.ops.gemm.api import Linear, gemm, linear
 from rooftile.ops.gemv.api import gemv
 from rooftile.ops.glu.api import geglu, reglu, swiglu
 from rooftile.ops.layernorm.api import LayerNorm, add_layernorm, layernorm
+from rooftile.ops.linear_cross_entropy.api import LinearCrossEntropyLoss, linear_cross_entropy
 from rooftile.ops.quantize.api import (
     add_rmsnorm_quantize,
     dequantize,
@@ -41,6 +42,7 @@ __all__ = [
     "Embedding",
     "LayerNorm",
     "Linear",
+    "LinearCrossEntropyLoss",
     "LogSoftmax",
     "RMSNorm",
     "Softmax",
@@ -65,6 +67,7 @@ __all__ = [
     "grad_norm",
     "layernorm",
     "linear",
+    "linear_cross_entropy",
     "log_softmax",
     "quantize",
     "quantize_affine",

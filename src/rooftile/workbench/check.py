@@ -194,7 +194,8 @@ def peer_gradients(spec: OpSpec, forward: dict[str, Any], backward: dict[str, An
     # PyTorch's attention dies of a misaligned gradient
     dense = [torch.empty_like(t).copy_(backward[f"d{n}"]) for t, n in zip(out, spec.forward.returns)]
     made = dict(zip(leaves, torch.autograd.grad(out, list(leaves.values()), dense)))
-    return [max((made[n] for n in group if n in made), key=lambda t: t.itemsize, default=out[0].new_empty(0)) for group in gradient.groups]
+    absent = forward[gradient.leaves[0]].new_empty(0)
+    return [max((made[n] for n in group if n in made), key=lambda t: t.itemsize, default=absent) for group in gradient.groups]
 
 
 def run_points(points: list[Point], device: str, each: Callable[[Verdict], None] = lambda v: None) -> list[Verdict]:

@@ -73,6 +73,7 @@ class Gauge:
         self.norm = torch.where((norm == 0) | ill[:, 0], self.row[:, 0] * math.sqrt(t.shape[-1] if t.dim() else 1), norm)
         own_row = self._row_error(own)
         sense_row = sense.norm(dim=-1) / self.norm
+        self.own_row = own_row
         self.allowed_aggregate = tolerance.aggregate * max(own_row, float(sense_row.max()), 0.6 * u + 2 * inner)
 
     def _narrowed(self, t: Tensor, apart: Tensor) -> Tensor:
@@ -143,7 +144,9 @@ class Gauge:
                 if (
                     t.numel() > 1 and t.itemsize > 1
                 ):  # there is nothing below 8 bits; one number may happen to be a number of the lower precision too
-                    made["lower precision"] = torch.where(self.finite, _coarse(self.expected), t)
+                    coarse = torch.where(self.finite, _coarse(self.expected), t)
+                    if self._row_error(coarse) > 2 * self.own_row:  # float32 made of bfloat16 has no digits that this could lose
+                        made["lower precision"] = coarse
         return {n: c for n, c in made.items() if not self._right(c)}
 
     def _right(self, control: Tensor) -> bool:

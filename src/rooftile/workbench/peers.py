@@ -74,11 +74,19 @@ def _fa4_attention(q: Any, k: Any, v: Any, causal: bool, scale: float) -> Any:
     return made[0] if isinstance(made, tuple) else made
 
 
+def _liger_linear_cross_entropy(x: Any, weight: Any, target: Any, bias: Any, ignore_index: int, label_smoothing: float, z_loss: float,
+                                softcap: float, reduction: str, chunk: int | None) -> Any:  # fmt: skip
+    run = _module("liger_kernel.ops.fused_linear_cross_entropy").LigerFusedLinearCrossEntropyFunction.apply
+    made = run(x, weight, target, bias, None, ignore_index, z_loss, label_smoothing, reduction, softcap or None)
+    return made[0] if isinstance(made, tuple) else made
+
+
 LIBRARIES: dict[tuple[str, str], Function] = {
     ("liger", "layernorm"): _liger_layernorm,
     ("liger", "rmsnorm"): _liger_rmsnorm,
     # Liger's cross entropy makes the gradient in the forward, its rope turns its inputs where they lie: no figures to compare
     ("liger", "softmax"): _liger_softmax,
+    ("liger", "linear_cross_entropy_ahead"): _liger_linear_cross_entropy,
     ("liger", "swiglu"): _liger_swiglu,
     ("liger", "geglu"): _liger_geglu,
     ("quack", "softmax"): _quack_softmax,
@@ -107,6 +115,10 @@ def _torch_dropout_add_norm(x: Any, residual: Any, weight: Any, bias: Any, seed:
 DRAWING: dict[str, Function] = {"dropout": _torch_dropout, "dropout_add_norm": _torch_dropout_add_norm}
 
 
+# Whose forward makes the gradients: beside it a peer is timed forward and backward, and beside the scaling that is left nobody is.
+AHEAD = ("linear_cross_entropy_ahead",)
+
+
 def function(name: str, spec: OpSpec) -> Function | None:
     """How this peer computes the operator, or None where it does not have it. `spec` is a forward's."""
     plain = spec.peer or DRAWING.get(spec.name)
@@ -127,11 +139,13 @@ def own_run(spec: OpSpec, case: Case, call: dict[str, Any], where: torch.device)
 def peer_run(name: str, spec: OpSpec, case: Case, call: dict[str, Any], where: torch.device) -> Run | None:
     """This peer on the same inputs; of a gradient, the backward alone of a graph that is kept."""
     forward = spec.forward or spec
-    if spec.forward is not None and forward.backward is not None and forward.backward.identity:
+    if spec.forward is not None and forward.backward is not None and (forward.backward.identity or forward.name in AHEAD):
         return None
     compute = function(name, forward)
     if compute is None:
         return None
+    if spec.name in AHEAD:
+        return _both_ways(compute, spec, call)
     if spec.forward is None:
         return lambda: compute(**call)
     inputs = forward.draw(case, 0, where)
@@ -143,6 +157,20 @@ def peer_run(name: str, spec: OpSpec, case: Case, call: dict[str, Any], where: t
     upstream = [call[f"d{n}"].to(t.dtype) for t, n in zip(out, forward.returns)]
     # a gradient that is a view of another tensor has not been computed yet
     return lambda: [g.contiguous() for g in torch.autograd.grad(out, targets, upstream, retain_graph=True)]
+
+
+def _both_ways(compute: Function, spec: OpSpec, call: dict[str, Any]) -> Run:
+    """Forward and backward; the loss is what it is held to."""
+    assert spec.backward is not None
+    leaves = {n: call[n].detach().requires_grad_() for n in spec.backward.leaves if call[n] is not None}
+
+    def run() -> Any:
+        with torch.enable_grad():
+            loss = compute(**{**call, **leaves})
+            torch.autograd.grad(loss, list(leaves.values()))
+        return loss.detach()
+
+    return run
 
 
 def copy_run(moved: int, where: torch.device) -> Run:

@@ -1,0 +1,149 @@
+"""The head's product and its loss over chunks of rows. Floor: 2 M K V operations forward, 4 M K V more for both gradients.
+
+The logits of a chunk are made, turned into their loss, overwritten by their gradient and multiplied on, in one buffer. Products are the
+vendor's (torch.mm, torch.addmm), the loss and its gradient are cross_entropy's own kernels, whichever it chooses for the chunk.
+
+    bytes     of an element of the logits: written by the product, read by the loss, read and written by the gradient, read by two
+              products: 12 in 16 bits, against 6 K operations; of an element of the weight's gradient 8 a chunk, as it is added up in float32
+    ahead     a mean's or sum's gradient is made in the forward pass for dloss / count = 1 and scaled in the backward pass: M K + V K
+              multiplications. Scaled late, a mean over many rows does not sink below what float16 can say.
+    none      there dloss has a number for each row, and the weight's gradient, summed over rows, cannot be scaled afterwards. To scale before
+              the sum would keep the whole gradient of the logits, 2 M V bytes; to make the logits again is 2 M K V operations, a third
+              more than ahead, and no memory.
+"""
+
+import torch
+
+import rooftile.ops.cross_entropy.api  # noqa: F401  fills OPS
+from rooftile.core.kernel import OPS, Kernel
+from rooftile.ops._shared.launch import cdiv
+from rooftile.ops._shared.reference import wide
+from rooftile.ops.cross_entropy.reference import check_target
+
+FULL = 1024  # rows a product needs: the accumulator's 8 bytes at 4.2 TB/s take as long as 2 operations a row at 750 TFLOP/s do for 714
+TILE = 128  # rows of a tile of the vendor's products
+
+
+def chunk_rows(m, k, v):
+    """Rows whose logits take the memory of x, M K / V, but not fewer than FULL; chunks of one size, in whole tiles."""
+    most = max(FULL, m * k // max(1, v))
+    even = cdiv(m, max(1, cdiv(m, most)))
+    return max(1, min(m, cdiv(even, TILE) * TILE))
+
+
+def _chunks(x, weight, target, bias, settings, chunk):
+    """Chunk by chunk: its rows, its logits in a buffer that the next chunk takes over, each row's loss, and what the gradient wants."""
+    (m, k), v = x.shape, weight.shape[0]
+    check_target(target, v, settings[0])
+    size = min(m, chunk or chunk_rows(m, k, v))
+    whole = cdiv(v, 8) * 8  # rows begin at whole 16 bytes, for wide loads and the tensor cores, where V = 50257 would not
+    buffer = x.new_empty(size, whole)[:, :v]
+    for begin in range(0, m, max(1, size)):
+        rows = slice(begin, min(m, begin + size))
+        logits = buffer[: rows.stop - begin]
+        if bias is None:
+            torch.mm(x[rows], weight.t(), out=logits)
+        else:
+            torch.addmm(bias, x[rows], weight.t(), out=logits)
+        losses, *saved = OPS["cross_entropy"].launch(logits, target[rows], *settings, "none")
+        yield rows, logits, losses, saved
+
+
+def _overwrite(dloss, logits, target, count, saved, settings):
+    """The logits become their gradient."""
+    OPS["cross_entropy_overwrite"].launch(dloss, logits, target, count, *saved[1:], *settings)
+
+
+def _reduced(row, target, ignore_index, reduction):
+    count = (target != ignore_index).sum().float() if reduction == "mean" else row.new_ones(())
+    return row if reduction == "none" else row.sum() / count, count
+
+
+class _Gradients:
+    """Of x a chunk at a time, of weight and bias added up in float32 over the chunks."""
+
+    def __init__(self, x, weight, bias):
+        (m, k), v = x.shape, weight.shape[0]
+        make = x.new_empty if m else x.new_zeros
+        self.x, self.weight, self.dx = x, weight, make(m, k)
+        self.dweight = make(v, k, dtype=torch.float32)
+        self.dbias = None if bias is None else make(v, dtype=torch.float32)
+
+    def add(self, rows, g):
+        torch.mm(g, self.weight, out=self.dx[rows])
+        beta = 1 if rows.start else 0  # the first chunk finds nothing to add to
+        if g.dtype == torch.float32:
+            torch.addmm(self.dweight, g.t(), self.x[rows], beta=beta, out=self.dweight)
+        elif g.is_cuda:  # 16 bits in, float32 out: no rounding between chunks
+            torch.addmm(self.dweight, g.t(), self.x[rows], out_dtype=torch.float32, beta=beta, out=self.dweight)
+        else:
+            torch.addmm(self.dweight, wide(g).t(), wide(self.x[rows]), beta=beta, out=self.dweight)
+        if self.dbias is not None:
+            torch.add(self.dbias if rows.start else 0, g.sum(0, dtype=torch.float32), out=self.dbias)
+
+
+def _low(x, *parameters):
+    """Weight and bias in x's dtype, without autograd's eyes on them."""
+    return [None if p is None else p.detach().to(x.dtype) for p in parameters]
+
+
+def forward(x, weight, target, bias, ignore_index, label_smoothing, z_loss, softcap, reduction, chunk):
+    settings = (ignore_index, label_smoothing, z_loss, softcap)
+    weight, bias = _low(x, weight, bias)
+    row = x.new_empty(x.shape[0], dtype=torch.float32)
+    for rows, _, losses, _ in _chunks(x, weight, target, bias, settings, chunk):
+        row[rows] = losses
+    return _reduced(row, target, ignore_index, reduction)
+
+
+def ahead(x, weight, target, bias, ignore_index, label_smoothing, z_loss, softcap, reduction, chunk):
+    settings = (ignore_index, label_smoothing, z_loss, softcap)
+    weight, bias = _low(x, weight, bias)
+    row, one = x.new_empty(x.shape[0], dtype=torch.float32), x.new_ones((), dtype=torch.float32)
+    made = _Gradients(x, weight, bias)
+    for rows, logits, losses, saved in _chunks(x, weight, target, bias, settings, chunk):
+        row[rows] = losses
+        _overwrite(one, logits, target[rows], saved[0], saved, settings)
+        made.add(rows, logits)
+    gbias = row.new_empty(0) if bias is None else made.dbias
+    return *_reduced(row, target, ignore_index, reduction), made.dx, made.dweight, gbias
+
+
+def ahead_backward(dloss, weight, bias, count, gx, gweight, gbias):
+    scale = torch.where(count > 0, dloss / count, 0)  # nothing but padding: no gradient, as PyTorch has it
+
+    def scaled(t, like):
+        return torch.mul(t, scale, out=t.new_empty(t.shape, dtype=like.dtype))
+
+    return scaled(gx, gx), scaled(gweight, weight), gx.new_empty(0) if bias is None else scaled(gbias, bias)
+
+
+def backward(dloss, x, weight, target, bias, count, ignore_index, label_smoothing, z_loss, softcap, chunk):
+    settings = (ignore_index, label_smoothing, z_loss, softcap)
+    low, low_bias = _low(x, weight, bias)
+    made = _Gradients(x, low, low_bias)
+    for rows, logits, _, saved in _chunks(x, low, target, low_bias, settings, chunk):
+        _overwrite(dloss[rows] if dloss.dim() else dloss, logits, target[rows], count, saved, settings)
+        made.add(rows, logits)
+    dbias = x.new_empty(0) if bias is None else made.dbias.to(bias.dtype)
+    return made.dx, made.dweight.to(weight.dtype), dbias
+
+
+def _refuse(name):
+    def refuse(call):
+        where = call[name].device
+        if where.type == "meta":
+            return f"its products are PyTorch's, which computes nothing on {where}"
+        return None
+
+    return refuse
+
+
+def _kernel(run, idea, name):
+    return (Kernel("chunked", run, idea, _refuse(name)),)
+
+
+FORWARD = _kernel(forward, "chunks of rows in one buffer: the logits are never whole", "x")
+BACKWARD = _kernel(backward, "each chunk's logits made again and overwritten by their gradient", "x")
+AHEAD = _kernel(ahead, "each chunk's logits overwritten by their gradient while they are there", "x")
+AHEAD_BACKWARD = _kernel(ahead_backward, "what the forward made, scaled by one number", "gx")
