@@ -1,0 +1,112 @@
+"""Attention in CUDA C++ below Hopper's own rung: scores in memory, a row at a time, tiles in shared memory, tensor cores by mma.sync."""
+
+import torch
+
+from rooftile.core.kernel import Kernel, Limits
+from rooftile.cuda.launch import CTYPE, launch, off_gpu
+from rooftile.cuda.source import Source
+from rooftile.ops._shared.launch import cdiv
+
+V1 = Source.beside(__file__, "v1_naive.cu")
+V2 = Source.beside(__file__, "v2_online.cu")
+THREADS = 256
+MOST_PAIRS = 2**33  # v1 keeps 4 bytes of each forward, 8 backward
+
+
+def _flat(*tensors):
+    """Each as it lies where its last axis is dense, else a copy."""
+    return [x if x.stride(-1) == 1 else x.contiguous() for x in tensors]
+
+
+def _strides(*tensors):
+    return [s for x in tensors for s in x.stride()[:3]]
+
+
+def _empty(q):
+    """out and lse."""
+    b, t, h, _ = q.shape
+    return q.new_empty(q.shape), q.new_empty(b, h, t, dtype=torch.float32)
+
+
+# ---- v1 ----------------------------------------------------------------------------------------------------------------------
+
+
+def naive(q, k, v, causal, scale):
+    (b, t, h, d), s = q.shape, k.shape[1]
+    (out, lse), (q, k, v), kind = _empty(q), _flat(q, k, v), CTYPE[q.dtype]
+    p = q.new_empty(b, h, t, s, dtype=torch.float32)
+    launch(V1, f"scores<{kind}>", cdiv(p.numel(), THREADS), THREADS, p, q, k, *_strides(q, k), p.numel(), h, t, s, d, scale, causal)
+    launch(V1, "weights", cdiv(b * h * t, THREADS // 32), THREADS, p, lse, b * h * t, s)
+    launch(V1, f"values<{kind}>", cdiv(q.numel(), THREADS), THREADS, out, p, v, *_strides(v), q.numel(), h, t, s, d, causal)
+    return out, lse
+
+
+def naive_backward(dout, q, k, v, out, lse, causal, scale):
+    (b, t, h, d), s = q.shape, k.shape[1]
+    (dout, q, k, v, out), lse, kind = _flat(dout, q, k, v, out), lse.contiguous(), CTYPE[q.dtype]
+    dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    p, ds = (q.new_empty(b, h, t, s, dtype=torch.float32) for _ in range(2))
+    delta, n = torch.empty_like(lse), p.numel()
+    launch(V1, f"scores<{kind}>", cdiv(n, THREADS), THREADS, p, q, k, *_strides(q, k), n, h, t, s, d, scale, causal)
+    launch(V1, f"deltas<{kind}>", cdiv(b * h * t, THREADS), THREADS, delta, dout, out, *_strides(dout, out), b * h * t, h, t, d)
+    launch(V1, f"slopes<{kind}>", cdiv(n, THREADS), THREADS, p, ds, lse, delta, dout, v, *_strides(dout, v), n, h, t, s, d, scale, causal)
+    launch(V1, f"keys<{kind}>", cdiv(k.numel(), THREADS), THREADS, dk, dv, p, ds, q, dout, *_strides(q, dout), k.numel(), h, t, s, d, causal)
+    launch(V1, f"values<{kind}>", cdiv(q.numel(), THREADS), THREADS, dq, ds, k, *_strides(k), q.numel(), h, t, s, d, causal)
+    return dq, dk, dv
+
+
+# ---- v2 ----------------------------------------------------------------------------------------------------------------------
+
+
+def _lanes(q):
+    """Elements of a row that a lane holds; one of three instances serves every D up to 256."""
+    return next(n for n in (2, 4, 8) if n * 32 >= q.shape[-1])
+
+
+def online(q, k, v, causal, scale):
+    (b, t, h, d), s = q.shape, k.shape[1]
+    (out, lse), (q, k, v), rows = _empty(q), _flat(q, k, v), b * h * t
+    kind = f"attention<{CTYPE[q.dtype]}, {_lanes(q)}>"
+    launch(V2, kind, cdiv(rows, THREADS // 32), THREADS, out, lse, q, k, v, *_strides(q, k, v), rows, h, t, s, d, scale, causal)
+    return out, lse
+
+
+def online_backward(dout, q, k, v, out, lse, causal, scale):
+    (b, t, h, d), s = q.shape, k.shape[1]
+    (dout, q, k, v, out), lse, kind = _flat(dout, q, k, v, out), lse.contiguous(), f"<{CTYPE[q.dtype]}, {_lanes(q)}>"
+    dq, dk, dv, delta = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), torch.empty_like(lse)
+    rows, warps = b * h * t, THREADS // 32
+    of_queries = (dout, q, k, v, out, *_strides(dout, q, k, v, out), rows, h, t, s, d, scale, causal)
+    launch(V2, f"queries{kind}", cdiv(rows, warps), THREADS, dq, delta, lse, *of_queries)
+    rows = b * h * s
+    of_keys = (dout, q, k, v, *_strides(dout, q, k, v), rows, h, t, s, d, scale, causal)
+    launch(V2, f"keys{kind}", cdiv(rows, warps), THREADS, dk, dv, delta, lse, *of_keys)
+    return dq, dk, dv
+
+
+# ---- who takes what ----------------------------------------------------------------------------------------------------------
+
+
+def _too_many(call):
+    (b, t, h, _), s = call["q"].shape, call["k"].shape[1]
+    if b * h * t * s > MOST_PAIRS:
+        return f"{b * h * t * s} pairs of query and key, it keeps at most {MOST_PAIRS} in memory"
+    return off_gpu(call["q"])
+
+
+def _up_to(most):
+    def refuse(call):
+        d = call["q"].shape[-1]
+        return f"D={d}, it is written for at most {most}" if d > most else off_gpu(call["q"])
+
+    return refuse
+
+
+FORWARD = (
+    Kernel("cuda.v2_online", online, "a warp a row, running softmax: no score in memory", _up_to(256), sources=(V2,)),
+    Kernel("cuda.v1_naive", naive, "the definition: scores in memory", _too_many, sources=(V1,)),
+)
+BACKWARD = (
+    Kernel("cuda.v2_online", online_backward, "a warp a query, then a warp a key: no atomics", _up_to(256), sources=(V2,)),
+    Kernel("cuda.v1_naive", naive_backward, "weights and their gradient in memory", _too_many, sources=(V1,)),
+)
