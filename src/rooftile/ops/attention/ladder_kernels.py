@@ -10,6 +10,7 @@ from rooftile.ops._shared.launch import cdiv
 V1 = Source.beside(__file__, "v1_naive.cu")
 V2 = Source.beside(__file__, "v2_online.cu")
 THREADS = 256
+ROWS = THREADS // 8  # of a block, 8 lanes each
 MOST_PAIRS = 2**33  # v1 keeps 4 bytes of each forward, 8 backward
 
 
@@ -59,15 +60,15 @@ def naive_backward(dout, q, k, v, out, lse, causal, scale):
 
 
 def _lanes(q):
-    """Elements of a row that a lane holds; one of three instances serves every D up to 256."""
-    return next(n for n in (2, 4, 8) if n * 32 >= q.shape[-1])
+    """Elements of a row that a lane holds, one of 8."""
+    return 8 if q.shape[-1] <= 64 else 16
 
 
 def online(q, k, v, causal, scale):
     (b, t, h, d), s = q.shape, k.shape[1]
     (out, lse), (q, k, v), rows = _empty(q), _flat(q, k, v), b * h * t
     kind = f"attention<{CTYPE[q.dtype]}, {_lanes(q)}>"
-    launch(V2, kind, cdiv(rows, THREADS // 32), THREADS, out, lse, q, k, v, *_strides(q, k, v), rows, h, t, s, d, scale, causal)
+    launch(V2, kind, cdiv(rows, ROWS), THREADS, out, lse, q, k, v, *_strides(q, k, v), rows, h, t, s, d, scale, causal)
     return out, lse
 
 
@@ -75,12 +76,12 @@ def online_backward(dout, q, k, v, out, lse, causal, scale):
     (b, t, h, d), s = q.shape, k.shape[1]
     (dout, q, k, v, out), lse, kind = _flat(dout, q, k, v, out), lse.contiguous(), f"<{CTYPE[q.dtype]}, {_lanes(q)}>"
     dq, dk, dv, delta = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), torch.empty_like(lse)
-    rows, warps = b * h * t, THREADS // 32
+    rows = b * h * t
     of_queries = (dout, q, k, v, out, *_strides(dout, q, k, v, out), rows, h, t, s, d, scale, causal)
-    launch(V2, f"queries{kind}", cdiv(rows, warps), THREADS, dq, delta, lse, *of_queries)
+    launch(V2, f"queries{kind}", cdiv(rows, ROWS), THREADS, dq, delta, lse, *of_queries)
     rows = b * h * s
     of_keys = (dout, q, k, v, *_strides(dout, q, k, v), rows, h, t, s, d, scale, causal)
-    launch(V2, f"keys{kind}", cdiv(rows, warps), THREADS, dk, dv, delta, lse, *of_keys)
+    launch(V2, f"keys{kind}", cdiv(rows, ROWS), THREADS, dk, dv, delta, lse, *of_keys)
     return dq, dk, dv
 
 
@@ -103,10 +104,10 @@ def _up_to(most):
 
 
 FORWARD = (
-    Kernel("cuda.v2_online", online, "a warp a row, running softmax: no score in memory", _up_to(256), sources=(V2,)),
+    Kernel("cuda.v2_online", online, "8 lanes a row, running softmax: no score in memory", _up_to(128), sources=(V2,)),
     Kernel("cuda.v1_naive", naive, "the definition: scores in memory", _too_many, sources=(V1,)),
 )
 BACKWARD = (
-    Kernel("cuda.v2_online", online_backward, "a warp a query, then a warp a key: no atomics", _up_to(256), sources=(V2,)),
+    Kernel("cuda.v2_online", online_backward, "8 lanes a query, then 8 a key: no atomics", _up_to(128), sources=(V2,)),
     Kernel("cuda.v1_naive", naive_backward, "weights and their gradient in memory", _too_many, sources=(V1,)),
 )
