@@ -9,8 +9,10 @@ from rooftile.ops._shared.launch import cdiv
 
 V1 = Source.beside(__file__, "v1_naive.cu")
 V2 = Source.beside(__file__, "v2_online.cu")
+V3 = Source.beside(__file__, "v3_tiled.cu")
 THREADS = 256
 ROWS = THREADS // 8  # of a block, 8 lanes each
+TILE = 64  # queries or keys of a tile
 MOST_PAIRS = 2**33  # v1 keeps 4 bytes of each forward, 8 backward
 
 
@@ -85,6 +87,33 @@ def online_backward(dout, q, k, v, out, lse, causal, scale):
     return dq, dk, dv
 
 
+# ---- v3 ----------------------------------------------------------------------------------------------------------------------
+
+
+def _tiled(d, tiles):
+    """Bytes of so many tiles of 64 rows and the weights, float32, lines 4 longer than they need."""
+    return 4 * TILE * (tiles * (cdiv(d, 4) * 4 + 4) + TILE + 4)
+
+
+def tiled(q, k, v, causal, scale):
+    (b, t, h, d), s = q.shape, k.shape[1]
+    (out, lse), (q, k, v), kind = _empty(q), _flat(q, k, v), f"attention<{CTYPE[q.dtype]}, {cdiv(d, 64)}>"
+    strides = _strides(q, k, v)
+    launch(V3, kind, cdiv(t, TILE) * b * h, THREADS, out, lse, q, k, v, *strides, h, t, s, d, scale, causal, shared=_tiled(d, 2))
+    return out, lse
+
+
+def tiled_backward(dout, q, k, v, out, lse, causal, scale):
+    (b, t, h, d), s = q.shape, k.shape[1]
+    (dout, q, k, v, out), lse, kind = _flat(dout, q, k, v, out), lse.contiguous(), f"<{CTYPE[q.dtype]}, {cdiv(d, 64)}>"
+    dq, dk, dv, delta = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), torch.empty_like(lse)
+    of_queries = (dout, q, k, v, out, *_strides(dout, q, k, v, out), h, t, s, d, scale, causal)
+    launch(V3, f"queries{kind}", cdiv(t, TILE) * b * h, THREADS, dq, delta, lse, *of_queries, shared=_tiled(d, 4))
+    of_keys = (dout, q, k, v, *_strides(dout, q, k, v), h, t, s, d, scale, causal)
+    launch(V3, f"keys{kind}", cdiv(s, TILE) * b * h, THREADS, dk, dv, delta, lse, *of_keys, shared=_tiled(d, 4))
+    return dq, dk, dv
+
+
 # ---- who takes what ----------------------------------------------------------------------------------------------------------
 
 
@@ -104,10 +133,12 @@ def _up_to(most):
 
 
 FORWARD = (
+    Kernel("cuda.v3_tiled", tiled, "tiles of 64 queries and 64 keys in shared memory", _up_to(128), sources=(V3,)),
     Kernel("cuda.v2_online", online, "8 lanes a row, running softmax: no score in memory", _up_to(128), sources=(V2,)),
     Kernel("cuda.v1_naive", naive, "the definition: scores in memory", _too_many, sources=(V1,)),
 )
 BACKWARD = (
+    Kernel("cuda.v3_tiled", tiled_backward, "the same tiles: a pass of queries, a pass of keys", _up_to(128), sources=(V3,)),
     Kernel("cuda.v2_online", online_backward, "8 lanes a query, then 8 a key: no atomics", _up_to(128), sources=(V2,)),
     Kernel("cuda.v1_naive", naive_backward, "weights and their gradient in memory", _too_many, sources=(V1,)),
 )
