@@ -1,6 +1,7 @@
 """Attention in CUDA C++ below Hopper's own rung: scores in memory, a row at a time, tiles in shared memory, tensor cores by mma.sync."""
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from rooftile.core.kernel import Kernel, Limits
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
@@ -10,6 +11,7 @@ from rooftile.ops._shared.launch import cdiv
 V1 = Source.beside(__file__, "v1_naive.cu")
 V2 = Source.beside(__file__, "v2_online.cu")
 V3 = Source.beside(__file__, "v3_tiled.cu")
+V4 = Source.beside(__file__, "v4_mma.cu")
 THREADS = 256
 ROWS = THREADS // 8  # of a block, 8 lanes each
 TILE = 64  # queries or keys of a tile
@@ -114,6 +116,21 @@ def tiled_backward(dout, q, k, v, out, lse, causal, scale):
     return dq, dk, dv
 
 
+# ---- v4 ----------------------------------------------------------------------------------------------------------------------
+
+
+def _wide(d):
+    return 64 if d <= 64 else 128
+
+
+def mma(q, k, v, causal, scale):
+    (b, t, h, d), s = q.shape, k.shape[1]
+    (out, lse), (q, k, v), w = _empty(q), _flat(q, k, v), _wide(d)
+    strides, kind = _strides(q, k, v), f"attention<{CTYPE[q.dtype]}, {w}, {TILE}>"
+    launch(V4, kind, cdiv(t, TILE) * b * h, 128, out, lse, q, k, v, *strides, h, t, s, d, scale, causal, shared=5 * TILE * (w + 8) * 2)
+    return out, lse
+
+
 # ---- who takes what ----------------------------------------------------------------------------------------------------------
 
 
@@ -132,7 +149,23 @@ def _up_to(most):
     return refuse
 
 
+def _refuse_mma(call):
+    q, d = call["q"], call["q"].shape[-1]
+    if q.dtype == torch.float32:
+        return "its products are of 16-bit numbers, the tensor is float32"
+    if d % 16 or not 0 < d <= 128:
+        return f"D={d}, it is written for multiples of 16 up to 128"
+    for n in ("dout", "q", "k", "v"):
+        x = call.get(n)
+        if x is None or x.stride(-1) != 1 or x.numel() == 0 or isinstance(x, FakeTensor):
+            continue  # what is not dense will be copied, and copies are aligned
+        if x.data_ptr() % 16 or any(s % 8 for s, size in zip(x.stride()[:3], x.shape) if size > 1):
+            return f"{n} with strides {list(x.stride())} at {x.data_ptr() % 16} bytes past a multiple of 16 has rows that cp.async cannot copy 16 bytes at a time"
+    return off_gpu(q)
+
+
 FORWARD = (
+    Kernel("cuda.v4_mma", mma, "tensor cores by mma.sync, tiles by cp.async two deep", _refuse_mma, sources=(V4,)),
     Kernel("cuda.v3_tiled", tiled, "tiles of 64 queries and 64 keys in shared memory", _up_to(128), sources=(V3,)),
     Kernel("cuda.v2_online", online, "8 lanes a row, running softmax: no score in memory", _up_to(128), sources=(V2,)),
     Kernel("cuda.v1_naive", naive, "the definition: scores in memory", _too_many, sources=(V1,)),
