@@ -131,6 +131,19 @@ def mma(q, k, v, causal, scale):
     return out, lse
 
 
+def mma_backward(dout, q, k, v, out, lse, causal, scale):
+    (b, t, h, d), s = q.shape, k.shape[1]
+    (dout, q, k, v, out), lse, w = _flat(dout, q, k, v, out), lse.contiguous(), _wide(d)
+    dq, dk, dv, delta = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), torch.empty_like(lse)
+    n = TILE * 64 // w  # rows of a step: the two sums of 128 columns leave registers for 32
+    shared, kind = 2 * (TILE + 2 * n) * (w + 8) * 2, f"<{CTYPE[q.dtype]}, {w}, {n}>"
+    of_queries = (dout, q, k, v, out, *_strides(dout, q, k, v, out), h, t, s, d, scale, causal)
+    launch(V4, f"queries{kind}", cdiv(t, TILE) * b * h, 128, dq, delta, lse, *of_queries, shared=shared)
+    of_keys = (dout, q, k, v, *_strides(dout, q, k, v), h, t, s, d, scale, causal)
+    launch(V4, f"keys{kind}", cdiv(s, TILE) * b * h, 128, dk, dv, delta, lse, *of_keys, shared=shared + 2 * 2 * n * 4)
+    return dq, dk, dv
+
+
 # ---- who takes what ----------------------------------------------------------------------------------------------------------
 
 
@@ -171,6 +184,7 @@ FORWARD = (
     Kernel("cuda.v1_naive", naive, "the definition: scores in memory", _too_many, sources=(V1,)),
 )
 BACKWARD = (
+    Kernel("cuda.v4_mma", mma_backward, "the same: scores once with queries and once with keys at home", _refuse_mma, sources=(V4,)),
     Kernel("cuda.v3_tiled", tiled_backward, "the same tiles: a pass of queries, a pass of keys", _up_to(128), sources=(V3,)),
     Kernel("cuda.v2_online", online_backward, "8 lanes a query, then 8 a key: no atomics", _up_to(128), sources=(V2,)),
     Kernel("cuda.v1_naive", naive_backward, "weights and their gradient in memory", _too_many, sources=(V1,)),

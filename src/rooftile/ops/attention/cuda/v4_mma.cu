@@ -146,3 +146,119 @@ __global__ void __launch_bounds__(128) attention(X* gOut, float* gLse, const X* 
   }
   keep<W>(dense(gOut, i_bh, H, T, D), out, factor, mine, T, D);
 }
+
+// dq, and delta = rowsum(dout out) for the pass over keys.
+template <typename X, int W, int N>
+__global__ void __launch_bounds__(128) queries(X* gDq, float* gDelta, const float* gLse, const X* gDout, const X* gQ, const X* gK, const X* gV,
+                                               const X* gOut, long long g_b, long long g_t, long long g_h, long long q_b, long long q_t, long long q_h,
+                                               long long k_b, long long k_s, long long k_h, long long v_b, long long v_s, long long v_h, long long o_b,
+                                               long long o_t, long long o_h, int H, int T, int S, int D, float scale, bool causal) {
+  extern __shared__ float4 sMemory[];
+  constexpr int OWN = BLOCK * LINE<W>, TILE = N * LINE<W>;
+  X *sQ = reinterpret_cast<X*>(sMemory), *sDout = sQ + OWN, *sK = sDout + OWN, *sV = sK + 2 * TILE;
+  const int tiles = ceil_div(T, BLOCK), i_bh = blockIdx.x / tiles, first = (tiles - 1 - int(blockIdx.x) % tiles) * BLOCK;
+  const int mine = first + 16 * warp(), end = seen(causal, min(first + BLOCK, T) - 1, T, S);
+  const Head<const X> k = head(gK, k_b, k_s, k_h, i_bh, H), v = head(gV, v_b, v_s, v_h, i_bh, H), out = head(gOut, o_b, o_t, o_h, i_bh, H);
+  const Head<const X> dout = head(gDout, g_b, g_t, g_h, i_bh, H);
+  float dq[W / 8][4] = {}, s[N / 8][4], dp[N / 8][4], lse[2], delta[2];
+  bring<W, BLOCK>(sQ, head(gQ, q_b, q_t, q_h, i_bh, H), first, T, D);
+  bring<W, BLOCK>(sDout, dout, first, T, D);
+  bring<W, N>(sK, k, 0, S, D);
+  bring<W, N>(sV, v, 0, S, D);
+  copy_commit();
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {  // 4 lanes a row, while the tiles are on their way
+    const int i_t = mine + lane() / 4 + 8 * h;
+    float sum = 0.0f;
+    if (i_t < T)
+      for (int i_d = lane() % 4; i_d < D; i_d += 4) sum += float(dout[i_t][i_d]) * float(out[i_t][i_d]);
+    delta[h] = warp_reduce<4>(sum, Sum());
+    lse[h] = i_t < T ? base_of(gLse[(long long)i_bh * T + i_t]) * LOG2E : 0.0f;
+    if (i_t < T && lane() % 4 == 0) gDelta[(long long)i_bh * T + i_t] = delta[h];
+  }
+  for (int i_s = 0, stage = 0; i_s < end; i_s += N, stage ^= 1) {
+    if (i_s + N < end) {
+      bring<W, N>(sK + (stage ^ 1) * TILE, k, i_s + N, S, D);
+      bring<W, N>(sV + (stage ^ 1) * TILE, v, i_s + N, S, D);
+    }
+    copy_commit();
+    copy_wait<1>();
+    __syncthreads();  // everybody's copies of this tile are there
+    products<W, N>(s, sQ + 16 * warp() * LINE<W>, sK + stage * TILE);
+    products<W, N>(dp, sDout + 16 * warp() * LINE<W>, sV + stage * TILE);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int sees = seen(causal, mine + lane() / 4 + 8 * h, T, S) - i_s - lane() % 4 * 2;
+#pragma unroll
+      for (int n = 0; n < N / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& x = s[n][2 * h + e];
+          x = 8 * n + e < sees ? exp2_fast(x * (scale * LOG2E) - lse[h]) * (dp[n][2 * h + e] - delta[h]) : 0.0f;
+        }
+    }
+    add<W, N>(dq, s, sK + stage * TILE);
+    __syncthreads();  // the tile is read: the one after the next may come in its place
+  }
+  copy_wait<0>();
+  const float factor[2] = {scale, scale};
+  keep<W>(dense(gDq, i_bh, H, T, D), dq, factor, mine, T, D);
+}
+
+// dk and dv, of scores transposed: a warp owns 16 keys, and lse and delta go with the columns.
+template <typename X, int W, int N>
+__global__ void __launch_bounds__(128) keys(X* gDk, X* gDv, const float* gDelta, const float* gLse, const X* gDout, const X* gQ, const X* gK, const X* gV,
+                                            long long g_b, long long g_t, long long g_h, long long q_b, long long q_t, long long q_h, long long k_b,
+                                            long long k_s, long long k_h, long long v_b, long long v_s, long long v_h, int H, int T, int S, int D,
+                                            float scale, bool causal) {
+  extern __shared__ float4 sMemory[];
+  constexpr int OWN = BLOCK * LINE<W>, TILE = N * LINE<W>;
+  X *sK = reinterpret_cast<X*>(sMemory), *sV = sK + OWN, *sQ = sV + OWN, *sDout = sQ + 2 * TILE;
+  float* sRows = reinterpret_cast<float*>(sDout + 2 * TILE);  // lse and delta of N queries, twice
+  const int tiles = ceil_div(S, BLOCK), i_bh = blockIdx.x / tiles, first = int(blockIdx.x) % tiles * BLOCK, mine = first + 16 * warp();
+  const int start = first_query(causal, first, T, S);  // the first keys are seen by the most queries: the longest blocks first
+  const Head<const X> q = head(gQ, q_b, q_t, q_h, i_bh, H), dout = head(gDout, g_b, g_t, g_h, i_bh, H);
+  float dk[W / 8][4] = {}, dv[W / 8][4] = {}, p[N / 8][4], ds[N / 8][4];
+  gLse += (long long)i_bh * T, gDelta += (long long)i_bh * T;
+  auto queries_from = [&](int i_t, int stage) {
+    bring<W, N>(sQ + stage * TILE, q, i_t, T, D);
+    bring<W, N>(sDout + stage * TILE, dout, i_t, T, D);
+    if (threadIdx.x < 2 * N) {
+      const int i = i_t + int(threadIdx.x) % N;
+      copy_async<4>(sRows + stage * 2 * N + threadIdx.x, (threadIdx.x < N ? gLse : gDelta) + (i < T ? i : 0), i < T);
+    }
+  };
+  bring<W, BLOCK>(sK, head(gK, k_b, k_s, k_h, i_bh, H), first, S, D);
+  bring<W, BLOCK>(sV, head(gV, v_b, v_s, v_h, i_bh, H), first, S, D);
+  queries_from(start, 0);
+  copy_commit();
+  for (int i_t = start, stage = 0; i_t < T; i_t += N, stage ^= 1) {
+    if (i_t + N < T) queries_from(i_t + N, stage ^ 1);
+    copy_commit();
+    copy_wait<1>();
+    __syncthreads();  // everybody's copies of this tile are there
+    products<W, N>(p, sK + 16 * warp() * LINE<W>, sQ + stage * TILE);
+    products<W, N>(ds, sV + 16 * warp() * LINE<W>, sDout + stage * TILE);
+#pragma unroll
+    for (int n = 0; n < N / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int column = 8 * n + lane() % 4 * 2 + e;
+        const float lse = base_of(sRows[stage * 2 * N + column]) * LOG2E, delta = sRows[stage * 2 * N + N + column];
+        const int sees = i_t + column < T ? seen(causal, i_t + column, T, S) - mine - lane() / 4 : 0;
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          float &x = p[n][2 * h + e], &y = ds[n][2 * h + e];
+          x = 8 * h < sees ? exp2_fast(x * (scale * LOG2E) - lse) : 0.0f;
+          y = x * (y - delta);
+        }
+      }
+    add<W, N>(dv, p, sDout + stage * TILE);
+    add<W, N>(dk, ds, sQ + stage * TILE);
+    __syncthreads();  // the tile is read: the one after the next may come in its place
+  }
+  copy_wait<0>();
+  const float of_dk[2] = {scale, scale}, of_dv[2] = {1.0f, 1.0f};
+  keep<W>(dense(gDk, i_bh, H, S, D), dk, of_dk, mine, S, D);
+  keep<W>(dense(gDv, i_bh, H, S, D), dv, of_dv, mine, S, D);
+}
