@@ -3,7 +3,7 @@
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from rooftile.core.kernel import Kernel, Limits
+from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.launch import cdiv
@@ -55,7 +55,9 @@ def naive_backward(dout, q, k, v, out, lse, causal, scale):
     launch(V1, f"scores<{kind}>", cdiv(n, THREADS), THREADS, p, q, k, *_strides(q, k), n, h, t, s, d, scale, causal)
     launch(V1, f"deltas<{kind}>", cdiv(b * h * t, THREADS), THREADS, delta, dout, out, *_strides(dout, out), b * h * t, h, t, d)
     launch(V1, f"slopes<{kind}>", cdiv(n, THREADS), THREADS, p, ds, lse, delta, dout, v, *_strides(dout, v), n, h, t, s, d, scale, causal)
-    launch(V1, f"keys<{kind}>", cdiv(k.numel(), THREADS), THREADS, dk, dv, p, ds, q, dout, *_strides(q, dout), k.numel(), h, t, s, d, causal)
+    launch(
+        V1, f"keys<{kind}>", cdiv(k.numel(), THREADS), THREADS, dk, dv, p, ds, q, dout, *_strides(q, dout), k.numel(), h, t, s, d, causal
+    )
     launch(V1, f"values<{kind}>", cdiv(q.numel(), THREADS), THREADS, dq, ds, k, *_strides(k), q.numel(), h, t, s, d, causal)
     return dq, dk, dv
 

@@ -1,6 +1,6 @@
 // adds: 8 lanes a row and the running softmax: one pass over the keys, no score in memory; backward a pass of queries and one of keys, without atomics
 // costs: 3 shuffles for every product of two rows; 4 rows of a warp share what they read, so a pair takes 2 D bytes of float32 from the caches
-// loses when: T > 4: a multiprocessor reads 128 bytes a cycle from L1 and multiplies 128 times, 1 / 2 of a byte a product is all it could use
+// loses when: many queries share their keys: a load feeds one product of each lane, and a multiprocessor has 1 load a cycle for 4 multiplications
 #include "rooftile/attention.cuh"
 
 using namespace rooftile;

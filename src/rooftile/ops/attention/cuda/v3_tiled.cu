@@ -1,5 +1,5 @@
 // adds: tiles of 64 queries and 64 keys in shared memory (FlashAttention-2): what a block reads serves 64 rows, and 16 scores are a thread's registers
-// costs: 4 barriers a tile forward, 6 backward; at D = 128 85 KiB of shared memory forward and 149 KiB backward, where one block fills a multiprocessor
+// costs: 4 barriers a tile forward, 3 and 5 backward; at D = 128 83 KiB of shared memory forward and 149 KiB backward, where a multiprocessor has one block
 // loses when: T < 64, whose tiles are mostly empty; numbers of 16 bits, which tensor cores multiply over ten times as fast as 128 float32 lanes do
 #include "rooftile/attention.cuh"
 #include "rooftile/vec.cuh"

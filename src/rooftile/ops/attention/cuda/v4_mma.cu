@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(128) attention(X* gOut, float* gLse, const X* 
 
 // dq, and delta = rowsum(dout out) for the pass over keys.
 template <typename X, int W, int N>
-__global__ void __launch_bounds__(128) queries(X* gDq, float* gDelta, const float* gLse, const X* gDout, const X* gQ, const X* gK, const X* gV,
+__global__ void __launch_bounds__(128, 2) queries(X* gDq, float* gDelta, const float* gLse, const X* gDout, const X* gQ, const X* gK, const X* gV,
                                                const X* gOut, long long g_b, long long g_t, long long g_h, long long q_b, long long q_t, long long q_h,
                                                long long k_b, long long k_s, long long k_h, long long v_b, long long v_s, long long v_h, long long o_b,
                                                long long o_t, long long o_h, int H, int T, int S, int D, float scale, bool causal) {
