@@ -85,8 +85,9 @@ template <typename X, int G> ROOFTILE_DEVICE void keep(const Head<X>& to, const 
 }
 
 template <typename X, int G>
-__global__ void __launch_bounds__(256) attention(X* gOut, float* gLse, const X* gQ, const X* gK, const X* gV, long long q_b, long long q_t, long long q_h, long long k_b,
-                          long long k_s, long long k_h, long long v_b, long long v_s, long long v_h, int H, int T, int S, int D, float scale, bool causal) {
+__global__ void __launch_bounds__(256) attention(X* gOut, float* gLse, const X* gQ, const X* gK, const X* gV, long long q_b, long long q_t, long long q_h,
+                                                 long long k_b, long long k_s, long long k_h, long long v_b, long long v_s, long long v_h, int H, int T,
+                                                 int S, int D, float scale, bool causal) {
   extern __shared__ float4 sMemory[];
   const int tiles = ceil_div(T, BLOCK), i_bh = blockIdx.x / tiles, width = (D + 3) / 4 * 4, tile = BLOCK * (width + 4);
   const int first = (tiles - 1 - int(blockIdx.x) % tiles) * BLOCK, i_y = threadIdx.x / 16, i_x = threadIdx.x % 16;  // the longest blocks first
@@ -155,10 +156,10 @@ ROOFTILE_DEVICE void slopes(float (&p)[P][P], float (&ds)[P][P], const float* gL
 
 // dq, and delta = rowsum(dout out) for the pass over keys.
 template <typename X, int G>
-__global__ void __launch_bounds__(256) queries(X* gDq, float* gDelta, const float* gLse, const X* gDout, const X* gQ, const X* gK, const X* gV, const X* gOut, long long g_b,
-                        long long g_t, long long g_h, long long q_b, long long q_t, long long q_h, long long k_b, long long k_s, long long k_h,
-                        long long v_b, long long v_s, long long v_h, long long o_b, long long o_t, long long o_h, int H, int T, int S, int D, float scale,
-                        bool causal) {
+__global__ void __launch_bounds__(256) queries(X* gDq, float* gDelta, const float* gLse, const X* gDout, const X* gQ, const X* gK, const X* gV,
+                                               const X* gOut, long long g_b, long long g_t, long long g_h, long long q_b, long long q_t, long long q_h,
+                                               long long k_b, long long k_s, long long k_h, long long v_b, long long v_s, long long v_h, long long o_b,
+                                               long long o_t, long long o_h, int H, int T, int S, int D, float scale, bool causal) {
   extern __shared__ float4 sMemory[];
   const int tiles = ceil_div(T, BLOCK), i_bh = blockIdx.x / tiles, width = (D + 3) / 4 * 4, tile = BLOCK * (width + 4);
   const int first = (tiles - 1 - int(blockIdx.x) % tiles) * BLOCK;
@@ -194,9 +195,10 @@ __global__ void __launch_bounds__(256) queries(X* gDq, float* gDelta, const floa
 }
 
 template <typename X, int G>
-__global__ void __launch_bounds__(256) keys(X* gDk, X* gDv, const float* gDelta, const float* gLse, const X* gDout, const X* gQ, const X* gK, const X* gV, long long g_b,
-                     long long g_t, long long g_h, long long q_b, long long q_t, long long q_h, long long k_b, long long k_s, long long k_h, long long v_b,
-                     long long v_s, long long v_h, int H, int T, int S, int D, float scale, bool causal) {
+__global__ void __launch_bounds__(256) keys(X* gDk, X* gDv, const float* gDelta, const float* gLse, const X* gDout, const X* gQ, const X* gK, const X* gV,
+                                            long long g_b, long long g_t, long long g_h, long long q_b, long long q_t, long long q_h, long long k_b,
+                                            long long k_s, long long k_h, long long v_b, long long v_s, long long v_h, int H, int T, int S, int D,
+                                            float scale, bool causal) {
   extern __shared__ float4 sMemory[];
   const int tiles = ceil_div(S, BLOCK), i_bh = blockIdx.x / tiles, width = (D + 3) / 4 * 4, tile = BLOCK * (width + 4);
   const int first = int(blockIdx.x) % tiles * BLOCK;  // the first keys are seen by the most queries
