@@ -11,6 +11,7 @@ from rooftile.cuda import simulator
 from rooftile.cuda.source import Source
 from rooftile.ops.attention import ladder_kernels as ladder
 from rooftile.ops.attention import reference
+from rooftile.workbench import check, gatekeeper
 
 FORWARD = {k.name.removeprefix("cuda."): k for k in ladder.FORWARD}
 BACKWARD = {k.name.removeprefix("cuda."): k for k in ladder.BACKWARD}
@@ -133,22 +134,26 @@ def test_what_it_refuses(rung, said):
     assert FORWARD[rung].refuse(dict(zip(("q", "k", "v"), problem(rung, 4, 4, False)[1:4]))) is not None  # no GPU and no simulator
 
 
+def test_the_simulator_poses_layouts_of_the_smallest_case_that_a_kernel_takes():
+    points = check.grid([OPS["attention"], OPS["attention_backward"]], use="smoke")
+    kept = [p for p in gatekeeper._affordable([p for p in points if p.kernel.name.startswith("cuda.")]) if p.variant != "normal"]
+    of = {name: {(p.case.dims["T"], p.case.dims["S"]) for p in kept if p.kernel.name == name} for name in ("cuda.v4_mma", "cuda.v5_hopper")}
+    assert of == {"cuda.v4_mma": {(5, 131)}, "cuda.v5_hopper": {(5, 131), (130, 67)}}
+
+
 # ---- faults ------------------------------------------------------------------------------------------------------------------
 
-# rung, side, what stands there (the n-th place), what comes in its place
+# rung, side, what stands there (the n-th place), what comes in its place; every barrier and wait by itself is for the thorough run
 PLANTED = [
     ("v1_naive", "forward", "if (i_s < seen(", 0, "if (i_s <= seen("),
-    ("v1_naive", "backward", "exp_fast(gP[pair] - base_of(gLse[pair / S]))", 0, "exp_fast(gP[pair])"),
     ("v2_online", "forward", "rOut[i] *= rescale;", 0, ""),
     ("v2_online", "backward", "i_t >= begin", 0, "i_t > begin"),
     ("v3_tiled", "forward", "out.r[r][g][e] *= rescale;", 0, ";"),
     ("v3_tiled", "forward", "__syncthreads();  // the keys are read", 0, "//"),
     ("v3_tiled", "backward", "+ 16 * c < sees", 1, "+ 16 * c <= sees"),
-    ("v3_tiled", "backward", "__syncthreads();  // the weights are read", 0, "//"),
     ("v4_mma", "forward", "sum[h] *= rescale;", 0, "sum[h] += 0.0f;"),
     ("v4_mma", "forward", "copy_wait<1>();", 0, "copy_wait<2>();"),
     ("v4_mma", "backward", "8 * h < sees", 0, "8 * h <= sees"),
-    ("v4_mma", "backward", "__syncthreads();  // the tile is read", 2, "//"),
 ]  # fmt: skip
 THREE_TILES = 133, 140  # the third is the first to come where another was
 SOURCES = {"v1_naive": "V1", "v2_online": "V2", "v3_tiled": "V3", "v4_mma": "V4"}

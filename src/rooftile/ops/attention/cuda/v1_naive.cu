@@ -1,5 +1,5 @@
 // adds: the definition: scores and weights in memory, a thread an element of every product
-// costs: 4 bytes a pair forward, 8 backward, held in memory; 6 passages of a score forward: 24 bytes a pair, and 9 backward
+// costs: 4 bytes a pair forward, 8 backward, held in memory; 6 passages of it forward, 24 bytes a pair, 7 backward, 28 bytes
 // loses when: always: a load of k is 32 lines for 32 products, 1 line a cycle, where a multiprocessor multiplies 128 times a cycle
 #include "rooftile/attention.cuh"
 
