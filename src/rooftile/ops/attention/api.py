@@ -4,6 +4,8 @@ from rooftile.core.kernel import Op, ranked
 from rooftile.ops.attention.cuda_kernels import BACKWARD as CUDA_BACKWARD
 from rooftile.ops.attention.cudnn_kernels import CUDNN, CUDNN_BACKWARD
 from rooftile.ops.attention.gluon_kernels import KERNELS as GLUON
+from rooftile.ops.attention.ladder_kernels import BACKWARD as LADDER_BACKWARD
+from rooftile.ops.attention.ladder_kernels import FORWARD as LADDER
 from rooftile.ops.attention.spec import SPEC
 from rooftile.ops.attention.triton_kernels import KERNELS, KERNELS_BACKWARD
 
@@ -12,7 +14,8 @@ _attention = Op(
     *GLUON,
     CUDNN,
     *KERNELS,
-    backward=ranked((CUDNN_BACKWARD, *KERNELS_BACKWARD, *CUDA_BACKWARD), "cuda.v5_hopper", "cuda.v5_hopper_ordered"),
+    *LADDER,
+    backward=ranked((CUDNN_BACKWARD, *KERNELS_BACKWARD, *CUDA_BACKWARD, *LADDER_BACKWARD), "cuda.v5_hopper", "cuda.v5_hopper_ordered"),
 )
 
 
