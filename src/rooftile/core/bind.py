@@ -17,7 +17,6 @@ FIXED = {
     "i32": torch.int32,
     "u8": torch.uint8,
     "i8": torch.int8,
-    "e4m3": torch.float8_e4m3fn,
     "bool": torch.bool,
 }
 

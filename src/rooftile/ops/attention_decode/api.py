@@ -2,11 +2,11 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op
-from rooftile.ops.attention_decode import triton_kernels
+from rooftile.ops.attention_decode import cuda_kernels, triton_kernels
 from rooftile.ops.attention_decode.spec import SPEC, SPEC_E4M3
 
-_decode = Op(SPEC, *triton_kernels.KERNELS)
-_decode_e4m3 = Op(SPEC_E4M3, *triton_kernels.KERNELS_E4M3)
+_decode = Op(SPEC, *triton_kernels.KERNELS, *cuda_kernels.KERNELS)
+_decode_e4m3 = Op(SPEC_E4M3, *triton_kernels.KERNELS_E4M3, *cuda_kernels.KERNELS_E4M3)
 
 
 def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, *, block_table: Tensor | None = None,
@@ -54,7 +54,9 @@ def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tenso
         raise ValueError(f"attention_decode: window is {window}, it takes 1 or more, or None for all keys")
     rest = (block_table, sinks, q.shape[-1] ** -0.5 if scale is None else scale, window or 0, softcap)
     if k_cache.dtype == torch.float8_e4m3fn:
-        out, lse = _decode_e4m3(q, k_cache, v_cache, lengths, k_scale, v_scale, *rest)
+        if v_cache.dtype != k_cache.dtype:
+            raise ValueError(f"attention_decode: v_cache is {str(v_cache.dtype).removeprefix('torch.')}, but k_cache is float8_e4m3fn")
+        out, lse = _decode_e4m3(q, k_cache.view(torch.uint8), v_cache.view(torch.uint8), lengths, k_scale, v_scale, *rest)
     else:
         scaled = next((n for n in ("k_scale", "v_scale") if given[n] is not None), None)
         if scaled is not None:

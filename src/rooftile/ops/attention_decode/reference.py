@@ -70,7 +70,7 @@ def attention_decode_e4m3(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: 
                           v_scale: Tensor | None = None, block_table: Tensor | None = None, sinks: Tensor | None = None,
                           scale: float = 1.0, window: int = 0, softcap: float = 0.0) -> tuple[Tensor, Tensor]:  # fmt: skip
     check_lengths(lengths, block_table, *k_cache.shape[:2])
-    k, v = (_keys(x, lengths, block_table, wide(q).dtype) for x in (k_cache, v_cache))
+    k, v = (_keys(x.view(torch.float8_e4m3fn), lengths, block_table, wide(q).dtype) for x in (k_cache, v_cache))
     k, v = (x if s is None else x * s.to(x.dtype)[:, None] for x, s in ((k, k_scale), (v, v_scale)))
     return _decode(q, k, v, lengths, sinks, scale, window, softcap, k.shape[1])
 
@@ -107,5 +107,6 @@ def torch_decode(q, k_cache, v_cache, lengths, block_table=None, sinks=None, sca
 
 
 def torch_decode_e4m3(q, k_cache, v_cache, lengths, k_scale=None, v_scale=None, block_table=None, **rest):
-    k, v = (x.to(q.dtype) if s is None else (x.float() * s[:, None]).to(q.dtype) for x, s in ((k_cache, k_scale), (v_cache, v_scale)))
+    k, v = (x.view(torch.float8_e4m3fn).float() for x in (k_cache, v_cache))
+    k, v = ((x if s is None else x * s[:, None]).to(q.dtype) for x, s in ((k, k_scale), (v, v_scale)))
     return torch_decode(q, k, v, lengths, block_table, **rest)

@@ -45,8 +45,25 @@ def _as(rX, like: tl.constexpr, BY_HAND: tl.constexpr):
         rHalf = (((bits & 0x80) << 8) | ((bits & 0x7F) << 7)).to(tl.float16, bitcast=True) * 256.0
         rY = tl.where((bits & 0x7F) == 0x7F, float("nan"), rHalf.to(tl.float32)).to(like)
     else:
-        rY = rX.to(like)
+        rY = (rX if rX.dtype != tl.uint8 else rX.to(tl.float8e4nv, bitcast=True)).to(like)
     return rY
+
+
+@triton.jit
+def _pages(gTable, start, length, i_n, there, stride_page, PAGE: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Which page holds each key of a tile. Single numbers where tiles are whole pages or pages whole tiles: a load of many that leads to another
+    gets stages of its own in the pipeline, which leaves keys and values one buffer; these come from L1, with the addresses."""
+    if PAGE % BLOCK_N == 0:
+        page = tl.load(gTable + start // PAGE * stride_page) + tl.zeros([BLOCK_N], tl.int32)
+    elif BLOCK_N % PAGE == 0 and BLOCK_N <= 8 * PAGE:
+        page = tl.zeros([BLOCK_N], tl.int32)
+        for i in tl.static_range(BLOCK_N // PAGE):
+            first = start + i * PAGE
+            one = tl.load(gTable + first // PAGE * stride_page, mask=first < length, other=0)
+            page = tl.where(tl.arange(0, BLOCK_N) // PAGE == i, one, page)
+    else:
+        page = tl.load(gTable + i_n // PAGE * stride_page, mask=there, other=0)
+    return page
 
 
 @triton.jit
@@ -60,7 +77,7 @@ def _attend(rAcc, rSum, rMax, rQ, gK, gV, gTable, first, last, length, i_p, wind
         i_n = start + rows
         there = i_n < length
         if PAGE:
-            page = tl.load(gTable + i_n // PAGE * stride_page, mask=there, other=0)
+            page = _pages(gTable, start, length, i_n, there, stride_page, PAGE, BLOCK_N)
             known = (page >= 0) & (page < pages)
             there = there & known
             from_k, from_v = gK, gV
@@ -230,10 +247,10 @@ def _decode(by_hand, q, k_cache, v_cache, lengths, k_scale, v_scale, block_table
            table.stride(0), table.stride(-1), sink.stride(0), ks.stride(0), vs.stride(0), GROUP=h // g, PAGE=page if paged else 0,
            WINDOW=window > 0, CAPPED=softcap > 0, SINKS=sinks is not None, K_SCALE=k_scale is not None, V_SCALE=v_scale is not None,
            BY_HAND=by_hand, WHOLE=splits == 1, **both, BLOCK_M=block_m, BLOCK_N=block_n, num_warps=config["num_warps"],
-           num_stages=config["num_stages"] + (1 if paged else 0))  # fmt: skip
+           num_stages=config["num_stages"])  # fmt: skip
     if splits > 1:
         launch(_combine, (b * t * h,), part, part_lse, sink, out, lse, b * t * h, t, h, splits, sink.stride(0), SINKS=sinks is not None,
-               **both, BLOCK_S=power_of_2(splits), CHUNK=min(16, power_of_2(splits)), num_warps=4)  # fmt: skip
+               **both, BLOCK_S=power_of_2(splits), CHUNK=min(8, power_of_2(splits)), num_warps=2)  # fmt: skip
     return out, lse
 
 
@@ -246,8 +263,7 @@ def _e4m3(q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, sc
 
 
 def _by_hand(q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, scale, window, softcap, *, config):
-    k, v = k_cache.view(torch.uint8), v_cache.view(torch.uint8)
-    return _decode(True, q, k, v, lengths, k_scale, v_scale, block_table, sinks, scale, window, softcap, config)
+    return _decode(True, q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, scale, window, softcap, config)
 
 
 def _refuse(floats):
@@ -270,7 +286,7 @@ def _tiles(m, n, programs, warps, stages):
 
 # 64 keys and values of 128 x 16 bits are 32 KiB: with one tile in use and one under way, two programs have 64 KiB of a multiprocessor's reads under way,
 # where 4.2 TB/s over 132 of them need some 32 in each microsecond.
-CONFIGS = (_tiles(64, 64, 2, 4, 3), _tiles(64, 64, 2, 4, 4), _tiles(64, 128, 1, 4, 3), _tiles(64, 32, 4, 4, 3), _tiles(64, 32, 3, 4, 4),
+CONFIGS = (_tiles(64, 64, 2, 4, 3), _tiles(64, 64, 2, 4, 4), _tiles(64, 128, 1, 8, 3), _tiles(64, 32, 4, 4, 3), _tiles(64, 32, 3, 4, 4),
            _tiles(64, 64, 3, 4, 3))  # fmt: skip
 CONFIGS_WIDE = (_tiles(32, 32, 2, 4, 3), _tiles(32, 32, 2, 4, 4))  # 128 < D
 CONFIGS_32 = (_tiles(16, 32, 2, 8, 2), _tiles(16, 16, 4, 4, 2))
@@ -284,6 +300,7 @@ def pick_8_bits(call):
     return CONFIGS_32[0] if call["q"].dtype == torch.float32 else pick(call)
 
 
+WITHOUT_E4M3 = (80, 86, 87)
 WITH_E4M3 = (89, 90, 100, 101, 103, 110, 120, 121)
 KERNELS = (
     Kernel("triton", attention_decode, "keys split over the multiprocessors, added up in order", _refuse(False), CONFIGS, pick),
@@ -291,5 +308,5 @@ KERNELS = (
 )
 KERNELS_E4M3 = (
     Kernel("triton", _e4m3, "the same with keys and values of 8 bits", _refuse(None), CONFIGS, pick_8_bits, architectures=WITH_E4M3),
-    Kernel("triton.by_hand", _by_hand, "8 bits widened by integer operations", _refuse(None), CONFIGS, pick_8_bits),
+    Kernel("triton.by_hand", _by_hand, "8 bits widened by integer operations", _refuse(None), CONFIGS, pick_8_bits, architectures=WITHOUT_E4M3),
 )
