@@ -49,7 +49,9 @@ def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tenso
     given = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "sinks": sinks, "k_scale": k_scale, "v_scale": v_scale}
     wanting = [n for n, x in given.items() if x is not None and x.requires_grad] if torch.is_grad_enabled() else []
     if wanting:
-        raise ValueError(f"attention_decode has no gradient, and {wanting[0]} requires one: call it under torch.no_grad(), or detach {wanting[0]}")
+        raise ValueError(
+            f"attention_decode has no gradient, and {wanting[0]} requires one: call it under torch.no_grad(), or detach {wanting[0]}"
+        )
     if window is not None and window < 1:
         raise ValueError(f"attention_decode: window is {window}, it takes 1 or more, or None for all keys")
     rest = (block_table, sinks, q.shape[-1] ** -0.5 if scale is None else scale, window or 0, softcap)
@@ -60,6 +62,8 @@ def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tenso
     else:
         scaled = next((n for n in ("k_scale", "v_scale") if given[n] is not None), None)
         if scaled is not None:
-            raise ValueError(f"attention_decode: {scaled} is for caches of float8_e4m3fn, this one is {str(k_cache.dtype).removeprefix('torch.')}")
+            raise ValueError(
+                f"attention_decode: {scaled} is for caches of float8_e4m3fn, this one is {str(k_cache.dtype).removeprefix('torch.')}"
+            )
         out, lse = _decode(q, k_cache, v_cache, lengths, *rest)
     return (out, lse) if return_lse else out

@@ -90,7 +90,19 @@ def case(b, t, h, g, d, s, n=0, why="", use=("check",), dtype=torch.float32, pag
 CASES = (
     case(2, 3, 4, 2, 16, 16, 5, "pages in any order, causal among three queries", RUN, sinks=True),
     case(2, 1, 4, 2, 32, 67, why="one sequence all but full, one without a key", use=RUN, dtype=torch.bfloat16),
-    case(1, 5, 3, 1, 80, 100, why="a head of 80, one key head for three, a window and a cap", use=RUN, dtype=torch.bfloat16, window=40, softcap=2.0),
+    case(
+        1,
+        5,
+        3,
+        1,
+        80,
+        100,
+        why="a head of 80, one key head for three, a window and a cap",
+        use=RUN,
+        dtype=torch.bfloat16,
+        window=40,
+        softcap=2.0,
+    ),
     *across(
         FLOATS,
         case(4, 1, 4, 2, 32, 131, why="ragged lengths"),

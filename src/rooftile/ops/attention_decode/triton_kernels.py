@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from rooftile.core.kernel import Kernel, Limits
+from rooftile.core.kernel import Kernel
 from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2, processors
 
 LOG2E = 1.4426950408889634  # exp(x) = exp2(x log2 e)
@@ -297,16 +297,20 @@ def pick(call):
 
 
 def pick_8_bits(call):
-    return CONFIGS_32[0] if call["q"].dtype == torch.float32 else pick(call)
+    """Tiles are half the bytes: more of them under way, of a size that needs no spills anywhere."""
+    q = call["q"]
+    return CONFIGS_32[0] if q.dtype == torch.float32 else CONFIGS[4] if q.shape[-1] <= 128 else CONFIGS_WIDE[1]
 
 
 WITHOUT_E4M3 = (80, 86, 87)
 WITH_E4M3 = (89, 90, 100, 101, 103, 110, 120, 121)
 KERNELS = (
     Kernel("triton", attention_decode, "keys split over the multiprocessors, added up in order", _refuse(False), CONFIGS, pick),
-    Kernel("triton.float32", attention_decode, "true float32: fused multiply-adds, no tf32", _refuse(True), CONFIGS_32, limits=Limits()),
+    Kernel("triton.float32", attention_decode, "true float32: fused multiply-adds, no tf32", _refuse(True), CONFIGS_32),
 )
 KERNELS_E4M3 = (
     Kernel("triton", _e4m3, "the same with keys and values of 8 bits", _refuse(None), CONFIGS, pick_8_bits, architectures=WITH_E4M3),
-    Kernel("triton.by_hand", _by_hand, "8 bits widened by integer operations", _refuse(None), CONFIGS, pick_8_bits, architectures=WITHOUT_E4M3),
+    Kernel(
+        "triton.by_hand", _by_hand, "8 bits widened by integer operations", _refuse(None), CONFIGS, pick_8_bits, architectures=WITHOUT_E4M3
+    ),
 )
