@@ -289,24 +289,29 @@ def _tiles(m, n, programs, warps, stages):
 CONFIGS = (_tiles(64, 64, 2, 4, 3), _tiles(64, 64, 2, 4, 4), _tiles(64, 128, 1, 8, 3), _tiles(64, 32, 4, 4, 3), _tiles(64, 32, 3, 4, 4),
            _tiles(64, 64, 3, 4, 3))  # fmt: skip
 CONFIGS_WIDE = (_tiles(32, 32, 2, 4, 3), _tiles(32, 32, 2, 4, 4))  # 128 < D
-CONFIGS_32 = (_tiles(16, 32, 2, 8, 2), _tiles(16, 16, 4, 4, 2))
+CONFIGS_32 = (_tiles(16, 32, 2, 8, 2), _tiles(16, 16, 2, 8, 2), _tiles(16, 16, 2, 8, 1))
 
 
 def pick(call):
     return CONFIGS[0] if call["q"].shape[-1] <= 128 else CONFIGS_WIDE[0]
 
 
+def pick_32(call):
+    """Fused multiply-adds take whole rows of keys in registers: 32 rows of more than 64 numbers spill."""
+    return CONFIGS_32[0] if call["q"].shape[-1] <= 64 else CONFIGS_32[1]
+
+
 def pick_8_bits(call):
     """Tiles are half the bytes: more of them under way, of a size that needs no spills anywhere."""
     q = call["q"]
-    return CONFIGS_32[0] if q.dtype == torch.float32 else CONFIGS[4] if q.shape[-1] <= 128 else CONFIGS_WIDE[1]
+    return pick_32(call) if q.dtype == torch.float32 else CONFIGS[4] if q.shape[-1] <= 128 else CONFIGS_WIDE[1]
 
 
 WITHOUT_E4M3 = (80, 86, 87)
 WITH_E4M3 = (89, 90, 100, 101, 103, 110, 120, 121)
 KERNELS = (
     Kernel("triton", attention_decode, "keys split over the multiprocessors, added up in order", _refuse(False), CONFIGS, pick),
-    Kernel("triton.float32", attention_decode, "true float32: fused multiply-adds, no tf32", _refuse(True), CONFIGS_32),
+    Kernel("triton.float32", attention_decode, "true float32: fused multiply-adds, no tf32", _refuse(True), CONFIGS_32, pick_32),
 )
 KERNELS_E4M3 = (
     Kernel("triton", _e4m3, "the same with keys and values of 8 bits", _refuse(None), CONFIGS, pick_8_bits, architectures=WITH_E4M3),
