@@ -3,6 +3,7 @@
 from rooftile.ops.adamw.api import AdamW, adamw, grad_norm
 from rooftile.ops.array_increment.api import array_increment
 from rooftile.ops.attention.api import attention
+from rooftile.ops.attention_decode.api import attention_decode
 from rooftile.ops.attention_mask.api import attention_mask
 from rooftile.ops.bias_mask_scale_add.api import bias_mask_scale_add
 from rooftile.ops.concat_kv.api import concat_kv
@@ -52,6 +53,7 @@ __all__ = [
     "add_rmsnorm_quantize",
     "array_increment",
     "attention",
+    "attention_decode",
     "attention_mask",
     "bias_mask_scale_add",
     "concat_kv",

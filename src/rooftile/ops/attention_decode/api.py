@@ -1,0 +1,69 @@
+import torch
+from torch import Tensor
+
+from rooftile.core.kernel import Op
+from rooftile.ops.attention_decode import cuda_kernels, triton_kernels
+from rooftile.ops.attention_decode.spec import SPEC, SPEC_E4M3
+
+_decode = Op(SPEC, *triton_kernels.KERNELS, *cuda_kernels.KERNELS)
+_decode_e4m3 = Op(SPEC_E4M3, *triton_kernels.KERNELS_E4M3, *cuda_kernels.KERNELS_E4M3)
+
+
+def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, *, block_table: Tensor | None = None,
+                     scale: float | None = None, window: int | None = None, softcap: float = 0.0, sinks: Tensor | None = None,
+                     k_scale: Tensor | None = None, v_scale: Tensor | None = None,
+                     return_lse: bool = False) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
+    """Attention of each sequence's newest T tokens over its cache of keys and values, which holds theirs already (`concat_kv` puts them there):
+
+        s_tj = scale q_t k_j        out_t = sum_j exp(s_tj) v_j / (exp(sink) + sum_j exp(s_tj))        j <= lengths - T + t
+
+    Args:
+        q: [B, T, H, D] float32, bfloat16 or float16; T to 16, D 16 to 256. Strides are free where the last axis is dense; else it is copied.
+        k_cache, v_cache: [B, S, G, D], or with a block table [pages, page size, G, D] with pages of 16 to 256 keys; of q's dtype or
+            float8_e4m3fn. H is a multiple of G: query head h reads key head h // (H / G).
+        lengths: int32 [B], the keys of each sequence, the T new ones among them. Read on the device: nothing waits, and a CUDA graph
+            may be replayed while they grow. What lies behind them is not read.
+        block_table: int32 [B, N], the pages of each sequence in order. Entries past its last page are not read.
+        scale: 1/sqrt(D) if None.
+        window: of the keys that a query may see only the last `window`; None: all.
+        softcap: scores become softcap tanh(s / softcap); 0: they stay.
+        sinks: [H] of q's dtype or float32, a score a head that takes its share of the sum and gives nothing.
+        k_scale, v_scale: float32 [G], what a head's 8-bit keys and values are multiplied by; 1 if None.
+        return_lse: the logarithm of the sum too.
+
+    Returns:
+        out [B, T, H, D] of q's dtype, dense; with return_lse also float32 [B, H, T], the sink counted. A query that sees no key gives zeros,
+        and an lse of -inf, or its head's sink. The same bits every time. No gradient.
+
+    Raises:
+        ValueError: shapes, dtypes or devices disagree, heads that do not divide; the message names both. A length or a page that its cache does
+        not have (on a CPU; a GPU, where looking would mean waiting, gives NaN for that sequence). An argument requires a gradient.
+
+    Source: Dao, Haziza, Massa and Sizov, Flash-Decoding, 2023; pages: Kwon et al., 2023; sinks: Xiao et al., 2023.
+
+    Example:
+        >>> cache = torch.ones(1, 8, 1, 16)
+        >>> torch.equal(attention_decode(torch.ones(1, 1, 1, 16), cache, cache, torch.tensor([5], dtype=torch.int32)), cache[:, :1])
+        True
+    """
+    given = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "sinks": sinks, "k_scale": k_scale, "v_scale": v_scale}
+    wanting = [n for n, x in given.items() if x is not None and x.requires_grad] if torch.is_grad_enabled() else []
+    if wanting:
+        raise ValueError(
+            f"attention_decode has no gradient, and {wanting[0]} requires one: call it under torch.no_grad(), or detach {wanting[0]}"
+        )
+    if window is not None and window < 1:
+        raise ValueError(f"attention_decode: window is {window}, it takes 1 or more, or None for all keys")
+    rest = (block_table, sinks, q.shape[-1] ** -0.5 if scale is None else scale, window or 0, softcap)
+    if k_cache.dtype == torch.float8_e4m3fn:
+        if v_cache.dtype != k_cache.dtype:
+            raise ValueError(f"attention_decode: v_cache is {str(v_cache.dtype).removeprefix('torch.')}, but k_cache is float8_e4m3fn")
+        out, lse = _decode_e4m3(q, k_cache.view(torch.uint8), v_cache.view(torch.uint8), lengths, k_scale, v_scale, *rest)
+    else:
+        scaled = next((n for n in ("k_scale", "v_scale") if given[n] is not None), None)
+        if scaled is not None:
+            raise ValueError(
+                f"attention_decode: {scaled} is for caches of float8_e4m3fn, this one is {str(k_cache.dtype).removeprefix('torch.')}"
+            )
+        out, lse = _decode(q, k_cache, v_cache, lengths, *rest)
+    return (out, lse) if return_lse else out

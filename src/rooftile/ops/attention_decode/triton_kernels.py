@@ -1,0 +1,321 @@
+"""A few queries over long caches, split along the keys. Floor: keys and values pass once; at 16 bits 2 B S G D x 2 bytes, and 4 T H / G operations
+for 4 bytes of them, 4 a byte at one query of 4 heads: bytes decide. At 32/8 heads of 128 the three shapes of the acceptance, (B, S) = (16, 8192),
+(1, 65536) and (64, 2048), are 268 MB each: 64 us at 4.2 TB/s, 70 us at 0.92 of it. The products cost 16 rows whatever T H / G is below that: 16
+operations a byte, 67 TFLOP/s at full bandwidth, a tenth of the tensor cores.
+
+A program owns a share of one sequence's keys for all T queries of the heads that share a key head, so that a key is read once. Which share follows
+from the length on the device; how many shares from shapes and multiprocessors alone, so that a graph may be replayed while sequences grow. A second
+kernel adds the shares up in order: the same bits every time. Predicted: its launch and reads cost 3 us where there are splits, a start 1 us.
+"""
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+from rooftile.core.kernel import Kernel
+from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2, processors
+
+LOG2E = 1.4426950408889634  # exp(x) = exp2(x log2 e)
+
+
+@triton.jit
+def _tile(gX, at, i_d, there, MASKED: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Rows that begin `at` behind gX, zeros where they are not there. A whole tile pays for no mask."""
+    if MASKED:
+        if D == BLOCK_D:
+            rX = tl.load(gX + at[:, None] + i_d[None, :], mask=there[:, None], other=0.0)
+        else:
+            rX = tl.load(gX + at[:, None] + i_d[None, :], mask=there[:, None] & (i_d < D)[None, :], other=0.0)
+    else:
+        if D == BLOCK_D:
+            rX = tl.load(gX + at[:, None] + i_d[None, :])
+        else:
+            rX = tl.load(gX + at[:, None] + i_d[None, :], mask=(i_d < D)[None, :], other=0.0)
+    return rX
+
+
+@triton.jit
+def _as(rX, like: tl.constexpr, BY_HAND: tl.constexpr):
+    """e4m3 as a wider float, exactly. By hand, from its bits: as a float16's they are 2^8 too small, subnormals as well."""
+    if BY_HAND:
+        bits = rX.to(tl.uint16)
+        rHalf = (((bits & 0x80) << 8) | ((bits & 0x7F) << 7)).to(tl.float16, bitcast=True) * 256.0
+        rY = tl.where((bits & 0x7F) == 0x7F, float("nan"), rHalf.to(tl.float32)).to(like)
+    else:
+        rY = (rX if rX.dtype != tl.uint8 else rX.to(tl.float8e4nv, bitcast=True)).to(like)
+    return rY
+
+
+@triton.jit
+def _pages(gTable, start, length, i_n, there, stride_page, PAGE: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Which page holds each key of a tile. Single numbers where tiles are whole pages or pages whole tiles: a load of many that leads to another
+    gets stages of its own in the pipeline, which leaves keys and values one buffer; these come from L1, with the addresses."""
+    if PAGE % BLOCK_N == 0:
+        page = tl.load(gTable + start // PAGE * stride_page) + tl.zeros([BLOCK_N], tl.int32)
+    elif BLOCK_N % PAGE == 0 and BLOCK_N <= 8 * PAGE:
+        page = tl.zeros([BLOCK_N], tl.int32)
+        for i in tl.static_range(BLOCK_N // PAGE):
+            first = start + i * PAGE
+            one = tl.load(gTable + first // PAGE * stride_page, mask=first < length, other=0)
+            page = tl.where(tl.arange(0, BLOCK_N) // PAGE == i, one, page)
+    else:
+        page = tl.load(gTable + i_n // PAGE * stride_page, mask=there, other=0)
+    return page
+
+
+@triton.jit
+def _attend(rAcc, rSum, rMax, rQ, gK, gV, gTable, first, last, length, i_p, window, pages, scale_in, scale_out, k_m, k_s, v_m, v_s, stride_page,
+            MASKED: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, BY_HAND: tl.constexpr, D: tl.constexpr,
+            BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+    """Keys first..last, in tiles, into the running maximum and sums. Scores are to base 2."""
+    i_d = tl.arange(0, BLOCK_D)
+    rows = tl.arange(0, BLOCK_N)
+    for start in range(first, last, BLOCK_N):
+        i_n = start + rows
+        there = i_n < length
+        if PAGE:
+            page = _pages(gTable, start, length, i_n, there, stride_page, PAGE, BLOCK_N)
+            known = (page >= 0) & (page < pages)
+            there = there & known
+            from_k, from_v = gK, gV
+            at_k = page.to(tl.int64) * k_m + i_n % PAGE * k_s
+            at_v = page.to(tl.int64) * v_m + i_n % PAGE * v_s
+        else:
+            from_k, from_v = gK + tl.cast(start, tl.int64) * k_s, gV + tl.cast(start, tl.int64) * v_s
+            at_k, at_v = rows * k_s, rows * v_s
+        rK = _as(_tile(from_k, at_k, i_d, there, MASKED or PAGE > 0, D, BLOCK_D), rQ.dtype, BY_HAND)
+        rS = tl.dot(rQ, tl.trans(rK), input_precision="ieee") * scale_in
+        if CAPPED:
+            rS = libdevice.tanh(rS) * scale_out
+        if PAGE:
+            rS = tl.where(known[None, :], rS, float("nan"))  # a page that does not exist
+        if MASKED:
+            seen = i_n[None, :] <= i_p[:, None]
+            if WINDOW:
+                seen = seen & (i_n[None, :] > i_p[:, None] - window)
+            rS = tl.where(seen, rS, float("-inf"))
+        new = tl.maximum(rMax, tl.max(rS, 1))
+        base = tl.where(new == float("-inf"), 0.0, new)  # -inf - -inf: a row that has seen nothing yet
+        rP = tl.exp2(rS - base[:, None])
+        shrink = tl.exp2(rMax - base)
+        rSum = rSum * shrink + tl.sum(rP, 1)
+        rV = _as(_tile(from_v, at_v, i_d, there, MASKED or PAGE > 0, D, BLOCK_D), rQ.dtype, BY_HAND)
+        rAcc = tl.dot(rP.to(rQ.dtype), rV, rAcc * shrink[:, None], input_precision="ieee")
+        rMax = new
+    return rAcc, rSum, rMax
+
+
+@triton.jit
+def _with_sink(rLse, rSink):
+    """(log2(2^lse + 2^sink), the share that the keys have of it)."""
+    most = tl.maximum(rLse, rSink)
+    base = tl.where(most == float("-inf"), 0.0, most)
+    total = base + tl.log2(tl.exp2(rLse - base) + tl.exp2(rSink - base))
+    return total, tl.exp2(rLse - tl.where(total == float("-inf"), 0.0, total))
+
+
+@triton.jit
+def _split(gQ, gK, gV, gLengths, gTable, gSinks, gKs, gVs, gOut, gLse, gPart, gPartLse, B, T, H, G, room, pages, splits, tiles, window,
+           scale_in, scale_out, q_b, q_t, q_h, k_m, k_s, k_g, v_m, v_s, v_g, stride_length, stride_row, stride_page, stride_sink, stride_ks,
+           stride_vs, GROUP: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, SINKS: tl.constexpr,
+           K_SCALE: tl.constexpr, V_SCALE: tl.constexpr, BY_HAND: tl.constexpr, WHOLE: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
+           BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+    """Tiles of rows (queries x heads of one key head) are neighbours and find the keys in the L2. WHOLE: one split, whose result is the result."""
+    i_tile = tl.program_id(0) % tiles
+    i_s = tl.program_id(0) // tiles % splits
+    i_bg = tl.program_id(0) // (tiles * splits)
+    i_b, i_g = (i_bg // G).to(tl.int64), (i_bg % G).to(tl.int64)
+    length = tl.load(gLengths + i_b * stride_length)
+    wrong = (length < 0) | (length > room)
+    length = tl.where(wrong, 0, length)
+    i_m = i_tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    i_t, i_h = i_m // GROUP, i_g * GROUP + i_m % GROUP
+    i_d = tl.arange(0, BLOCK_D)
+    in_m = i_m < T * GROUP
+    there = in_m[:, None] & (i_d < D)[None, :]
+    rQ = tl.load(gQ + i_b * q_b + (i_t * q_t + i_h * q_h)[:, None] + i_d[None, :], mask=there, other=0.0)
+    if K_SCALE:
+        scale_in = scale_in * tl.load(gKs + i_g * stride_ks)
+    i_p = length - T + i_t  # the place of a query, and the last key that it sees
+    lowest = 0
+    if WINDOW:
+        lowest = tl.maximum(length - T - window + 1, 0) // BLOCK_N
+    share = tl.cdiv(tl.cdiv(length, BLOCK_N) - lowest, splits)
+    first = (lowest + i_s * share) * BLOCK_N
+    last = tl.minimum(first + share * BLOCK_N, length)
+    gK += i_g * k_g
+    gV += i_g * v_g
+    if PAGE:
+        gTable += i_b * stride_row
+    else:
+        gK += i_b * k_m
+        gV += i_b * v_m
+    rMax = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    rSum = tl.zeros([BLOCK_M], tl.float32)
+    rAcc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    whole = first  # up to here every query sees every key
+    if not WINDOW:
+        whole = tl.maximum(tl.minimum(last, length - T + 1) // BLOCK_N * BLOCK_N, first)
+        rAcc, rSum, rMax = _attend(rAcc, rSum, rMax, rQ, gK, gV, gTable, first, whole, length, i_p, window, pages, scale_in, scale_out, k_m, k_s,
+                                   v_m, v_s, stride_page, False, PAGE, WINDOW, CAPPED, BY_HAND, D, BLOCK_D, BLOCK_N)  # fmt: skip
+    rAcc, rSum, rMax = _attend(rAcc, rSum, rMax, rQ, gK, gV, gTable, whole, last, length, i_p, window, pages, scale_in, scale_out, k_m, k_s, v_m,
+                               v_s, stride_page, True, PAGE, WINDOW, CAPPED, BY_HAND, D, BLOCK_D, BLOCK_N)  # fmt: skip
+    rOut = rAcc / tl.where(rSum == 0.0, 1.0, rSum)[:, None]
+    rLse = rMax + tl.log2(rSum)
+    if V_SCALE:
+        rOut *= tl.load(gVs + i_g * stride_vs)
+    rOut = tl.where(wrong, float("nan"), rOut)
+    rLse = tl.where(wrong, float("nan"), rLse)
+    row = (i_b * T + i_t) * H + i_h
+    if WHOLE:
+        if SINKS:
+            rSink = tl.load(gSinks + i_h * stride_sink, mask=in_m, other=0.0).to(tl.float32) * 1.4426950408889634  # log2 e
+            rLse, rShare = _with_sink(rLse, rSink)
+            rOut *= rShare[:, None]
+        tl.store(gOut + row[:, None] * D + i_d[None, :], rOut.to(gOut.dtype.element_ty), mask=there)
+        tl.store(gLse + (i_b * H + i_h) * T + i_t, rLse * 0.6931471805599453, mask=in_m)  # ln 2
+    else:
+        row += i_s.to(tl.int64) * B * T * H
+        tl.store(gPart + row[:, None] * D + i_d[None, :], rOut, mask=there)
+        tl.store(gPartLse + row, rLse, mask=in_m)
+
+
+@triton.jit
+def _combine(gPart, gPartLse, gSinks, gOut, gLse, M, T, H, splits, stride_sink, SINKS: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
+             BLOCK_S: tl.constexpr, CHUNK: tl.constexpr):  # fmt: skip
+    """One row (b, t, h) a program: its splits in order, CHUNK of them in flight."""
+    i = tl.program_id(0).to(tl.int64)
+    i_s, i_d = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_D)
+    rLse = tl.load(gPartLse + i_s.to(tl.int64) * M + i, mask=i_s < splits, other=float("-inf"))
+    most = tl.max(rLse, 0)
+    base = tl.where(most == float("-inf"), 0.0, most)
+    total = base + tl.log2(tl.sum(tl.exp2(rLse - base), 0))
+    i_b, i_t, i_h = i // (tl.cast(T, tl.int64) * H), i // H % T, i % H
+    if SINKS:
+        total, _ = _with_sink(total, tl.load(gSinks + i_h * stride_sink).to(tl.float32) * 1.4426950408889634)  # log2 e
+    base = tl.where(total == float("-inf"), 0.0, total)
+    rOut = tl.zeros([BLOCK_D], tl.float32)
+    for first in range(0, splits, CHUNK):
+        j = first + tl.arange(0, CHUNK)
+        at = j.to(tl.int64) * M + i
+        rShare = tl.exp2(tl.load(gPartLse + at, mask=j < splits, other=float("-inf")) - base)
+        rPart = tl.load(gPart + at[:, None] * D + i_d[None, :], mask=(j < splits)[:, None] & (i_d < D)[None, :], other=0.0)
+        rOut += tl.sum(rShare[:, None] * rPart, 0)
+    tl.store(gOut + i * D + i_d, rOut.to(gOut.dtype.element_ty), mask=i_d < D)
+    tl.store(gLse + (i_b * H + i_h) * T + i_t, total * 0.6931471805599453)  # ln 2
+
+
+MOST, START, JOIN = 256, 1, 1.5  # splits; what a program's start and the second kernel cost, in the time that all programs take for a tile
+
+
+@functools.lru_cache(maxsize=4096)
+def splits_of(programs: int, tiles: int, slots: int) -> int:
+    """How many shares make the last program end soonest: whole waves of slots, each with its start, and the joining where there is any."""
+
+    def cost(n: int) -> float:
+        return cdiv(programs * n, slots) * (cdiv(tiles, n) + START) + (JOIN if n > 1 else 0)
+
+    return min(range(1, max(1, min(tiles, MOST)) + 1), key=cost)
+
+
+def _decode(by_hand, q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, scale, window, softcap, config):
+    b, t, h, d = q.shape
+    (pages, page, g), paged = k_cache.shape[:3], block_table is not None
+    q = q if q.stride(-1) == 1 or d == 1 else q.contiguous()
+    out, lse = q.new_empty(b, t, h, d), q.new_empty(b, h, t, dtype=torch.float32)
+    room = block_table.shape[1] * page if paged else page
+    table, ks, vs = (lengths if x is None else x for x in (block_table, k_scale, v_scale))
+    sink = q if sinks is None else sinks
+    rows, block_n = t * h // g, config["BLOCK_N"]
+    block_m = min(config["BLOCK_M"], max(16, power_of_2(rows)))
+    tiles, seen = cdiv(rows, block_m), min(room, window + t - 1) if window else room
+    key_tiles = cdiv(seen, block_n) + (1 if window else 0)
+    if q.device.type == "cpu":  # interpreted: few keys, and yet splits
+        splits = min(3, max(1, key_tiles))
+    else:
+        splits = splits_of(b * g * tiles, key_tiles, config["programs"] * processors(q))
+    part, part_lse = out, lse
+    if splits > 1:
+        part, part_lse = q.new_empty(splits, b, t, h, d, dtype=torch.float32), q.new_empty(splits, b, t, h, dtype=torch.float32)
+    scale_in, scale_out = (scale / softcap, softcap * LOG2E) if softcap else (scale * LOG2E, 1.0)
+    both = {"D": d, "BLOCK_D": power_of_2(d)}
+    launch(_split, (b * g * splits * tiles,), q, k_cache, v_cache, lengths, table, sink, ks, vs, out, lse, part, part_lse, b, t, h, g, room,
+           pages, splits, tiles, window, scale_in, scale_out, *q.stride()[:3], *k_cache.stride()[:3], *v_cache.stride()[:3], lengths.stride(0),
+           table.stride(0), table.stride(-1), sink.stride(0), ks.stride(0), vs.stride(0), GROUP=h // g, PAGE=page if paged else 0,
+           WINDOW=window > 0, CAPPED=softcap > 0, SINKS=sinks is not None, K_SCALE=k_scale is not None, V_SCALE=v_scale is not None,
+           BY_HAND=by_hand, WHOLE=splits == 1, **both, BLOCK_M=block_m, BLOCK_N=block_n, num_warps=config["num_warps"],
+           num_stages=config["num_stages"])  # fmt: skip
+    if splits > 1:
+        launch(_combine, (b * t * h,), part, part_lse, sink, out, lse, b * t * h, t, h, splits, sink.stride(0), SINKS=sinks is not None,
+               **both, BLOCK_S=power_of_2(splits), CHUNK=min(8, power_of_2(splits)), num_warps=2)  # fmt: skip
+    return out, lse
+
+
+def attention_decode(q, k_cache, v_cache, lengths, block_table, sinks, scale, window, softcap, *, config):
+    return _decode(False, q, k_cache, v_cache, lengths, None, None, block_table, sinks, scale, window, softcap, config)
+
+
+def _e4m3(q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, scale, window, softcap, *, config):
+    return _decode(False, q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, scale, window, softcap, config)
+
+
+def _by_hand(q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, scale, window, softcap, *, config):
+    return _decode(True, q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, scale, window, softcap, config)
+
+
+def _refuse(floats):
+    def refuse(call):
+        q = call["q"]
+        if floats is not None and (q.dtype == torch.float32) != floats:
+            return "16-bit tensors are for the tensor cores of the other kernel" if floats else "float32 is for triton.float32"
+        for name in ("k_cache", "v_cache"):
+            x = call[name]
+            if x.stride(-1) != 1:
+                return f"the last axis of {name} has stride {x.stride(-1)}; a copy of the cache would cost more than the attention"
+        return off_gpu(q)
+
+    return refuse
+
+
+def _tiles(m, n, programs, warps, stages):
+    return {"BLOCK_M": m, "BLOCK_N": n, "programs": programs, "num_warps": warps, "num_stages": stages}
+
+
+# 64 keys and values of 128 x 16 bits are 32 KiB: with one tile in use and one under way, two programs have 64 KiB of a multiprocessor's reads under way,
+# where 4.2 TB/s over 132 of them need some 32 in each microsecond.
+CONFIGS = (_tiles(64, 64, 2, 4, 3), _tiles(64, 64, 2, 4, 4), _tiles(64, 128, 1, 8, 3), _tiles(64, 32, 4, 4, 3), _tiles(64, 32, 3, 4, 4),
+           _tiles(64, 64, 3, 4, 3))  # fmt: skip
+CONFIGS_WIDE = (_tiles(32, 32, 2, 4, 3), _tiles(32, 32, 2, 4, 4))  # 128 < D
+CONFIGS_32 = (_tiles(16, 32, 2, 8, 2), _tiles(16, 16, 2, 8, 2), _tiles(16, 16, 2, 8, 1))
+
+
+def pick(call):
+    return CONFIGS[0] if call["q"].shape[-1] <= 128 else CONFIGS_WIDE[0]
+
+
+def pick_32(call):
+    """Fused multiply-adds take whole rows of keys in registers: 32 rows of more than 64 numbers spill."""
+    return CONFIGS_32[0] if call["q"].shape[-1] <= 64 else CONFIGS_32[1]
+
+
+def pick_8_bits(call):
+    """Tiles are half the bytes: more of them under way, of a size that needs no spills anywhere."""
+    q = call["q"]
+    return pick_32(call) if q.dtype == torch.float32 else CONFIGS[4] if q.shape[-1] <= 128 else CONFIGS_WIDE[1]
+
+
+WITHOUT_E4M3 = (80, 86, 87)
+WITH_E4M3 = (89, 90, 100, 101, 103, 110, 120, 121)
+KERNELS = (
+    Kernel("triton", attention_decode, "keys split over the multiprocessors, added up in order", _refuse(False), CONFIGS, pick),
+    Kernel("triton.float32", attention_decode, "true float32: fused multiply-adds, no tf32", _refuse(True), CONFIGS_32, pick_32),
+)
+KERNELS_E4M3 = (
+    Kernel("triton", _e4m3, "the same with keys and values of 8 bits", _refuse(None), CONFIGS, pick_8_bits, architectures=WITH_E4M3),
+    Kernel(
+        "triton.by_hand", _by_hand, "8 bits widened by integer operations", _refuse(None), CONFIGS, pick_8_bits, architectures=WITHOUT_E4M3
+    ),
+)

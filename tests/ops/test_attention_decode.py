@@ -1,0 +1,219 @@
+"""What the grid cannot say of attention_decode: whose attention it is, what is not read, what is NaN, and wrong kernels of its own kind."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from rooftile.core.kernel import OPS, Kernel
+from rooftile.core.spec import Case
+from rooftile.ops import attention, attention_decode
+from rooftile.ops.attention_decode.reference import attention_decode as reference
+from rooftile.ops.attention_decode.spec import SPEC, case
+from rooftile.ops.attention_decode.triton_kernels import splits_of
+from rooftile.workbench.check import Problem
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+PAGED = case(4, 2, 4, 2, 16, 16, 5, sinks=True, window=30, k_scale=0, v_scale=0)
+PAGED = Case(PAGED.dims, PAGED.dtype, {n: x for n, x in PAGED.params.items() if n[1:] != "_scale"}, ("check",))
+
+
+def int32(*values, device="cpu"):
+    return torch.tensor(values, dtype=torch.int32, device=device)
+
+
+def _misread(**changes):
+    def run(*args):
+        call = dict(zip(SPEC.signature.parameters, args))
+        out, lse = reference(**{**call, **{n: change(call) for n, change in changes.items()}})
+        return out.contiguous(), lse.contiguous()
+
+    return run
+
+
+def _without_last_page(c):
+    return ((c["lengths"] - 1) // 16 * 16).clamp_min(0).to(torch.int32)
+
+
+WRONG = {
+    "last page dropped": _misread(lengths=_without_last_page),
+    "lengths off by one": _misread(lengths=lambda c: (c["lengths"] - 1).clamp_min(0)),
+    "wrong group mapping": _misread(q=lambda c: c["q"].unflatten(2, (2, 2)).transpose(2, 3).flatten(2, 3)),
+    "sinks forgotten": _misread(sinks=lambda c: None),
+    "window off by one": _misread(window=lambda c: c["window"] + 1),
+    "pages out of order": _misread(block_table=lambda c: c["block_table"][:, [0, 1, 3, 2, 4]]),
+    "keys for values": _misread(v_cache=lambda c: c["k_cache"]),
+    "no scale": _misread(scale=lambda c: 1.0),
+}
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return Problem(SPEC, PAGED, "normal", "cpu")
+
+
+def test_the_right_kernel_passes(problem):
+    assert problem.judge(Kernel("right", _misread())).status == "passed"
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_kernels_of_its_own_kind_are_refused(problem, name):
+    assert problem.judge(Kernel("planted", WRONG[name])).status == "failed"
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_it_is_the_last_rows_of_causal_attention(device):
+    q, k, v = (torch.randn(2, n, h, 32, device=device) for n, h in ((5, 6), (41, 2), (41, 2)))
+    want = attention(q, *(x.repeat_interleave(3, 2) for x in (k, v)), causal=True)
+    torch.testing.assert_close(attention_decode(q, k, v, int32(41, 41, device=device)), want)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_pages_are_the_rows_they_hold(device):
+    cache = [torch.randn(7, 16, 2, 32, device=device) for _ in range(2)]
+    table, lengths = int32(6, 0, 3, 5, 2, 99, device=device).view(2, 3), int32(47, 20, device=device)
+    q = torch.randn(2, 2, 4, 32, device=device)
+    rows = [x[table.long().clamp_max(6)].flatten(1, 2) for x in cache]
+    for extra in ({}, {"window": 9, "softcap": 3.0, "sinks": torch.randn(4, device=device)}):
+        paged = attention_decode(q, *cache, lengths, block_table=table, return_lse=True, **extra)
+        torch.testing.assert_close(paged, attention_decode(q, *rows, lengths, return_lse=True, **extra))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_shares_of_the_keys_are_joined_by_their_lse(device):
+    q, k, v = (torch.randn(2, n, 4, 32, device=device) for n in (1, 40, 40))
+    whole = attention_decode(q, k, v, int32(40, 40, device=device))
+    (a, la), (b, lb) = (attention_decode(q, k[:, i], v[:, i], int32(n, n, device=device), return_lse=True)
+                        for i, n in ((slice(0, 15), 15), (slice(15, 40), 25)))  # fmt: skip
+    share = torch.sigmoid(la - lb).transpose(1, 2)[..., None]
+    torch.testing.assert_close(a * share + b * (1 - share), whole)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_query_that_sees_nothing(device):
+    q, cache = torch.randn(2, 3, 2, 16, device=device), torch.full((2, 8, 1, 16), 2.0, device=device)
+    cache[0, 1:], cache[1] = float("nan"), float("nan")  # behind the lengths
+    for sinks in (None, torch.tensor([0.5, -1.0], device=device)):
+        out, lse = attention_decode(q, cache, cache, int32(1, 0, device=device), sinks=sinks, return_lse=True)
+        assert torch.equal(out[0, :2], torch.zeros_like(out[0, :2])) and torch.equal(out[1], torch.zeros_like(out[1]))
+        rest = torch.full((2, 3), -torch.inf, device=device) if sinks is None else sinks[:, None].expand(2, 3)
+        torch.testing.assert_close(lse[1], rest)
+        assert sinks is not None or torch.equal(out[0, 2], torch.full_like(out[0, 2], 2.0))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_caches_of_8_bits_are_what_they_stand_for(device):
+    q, k, v = (torch.randn(2, n, h, 32, device=device) for n, h in ((1, 4), (20, 2), (20, 2)))
+    k_scale, v_scale = torch.tensor([0.5, 3.0], device=device), torch.tensor([2.0, 0.1], device=device)
+    small = [x.to(torch.float8_e4m3fn) for x in (k, v)]
+    got = attention_decode(q, *small, int32(20, 7, device=device), k_scale=k_scale, v_scale=v_scale)
+    wide = [x.float() * s[:, None] for x, s in zip(small, (k_scale, v_scale))]
+    torch.testing.assert_close(got, attention_decode(q, *wide, int32(20, 7, device=device)))
+    ones = torch.ones(2, device=device)
+    assert torch.equal(attention_decode(q, *small, int32(20, 7, device=device)),
+                       attention_decode(q, *small, int32(20, 7, device=device), k_scale=ones, v_scale=ones))  # fmt: skip
+
+
+def good():
+    return {
+        "q": torch.zeros(2, 1, 4, 16),
+        "k_cache": torch.zeros(2, 32, 2, 16),
+        "v_cache": torch.zeros(2, 32, 2, 16),
+        "lengths": int32(3, 32),
+    }
+
+
+PAGES = {"k_cache": torch.zeros(3, 16, 2, 16), "v_cache": torch.zeros(3, 16, 2, 16), "block_table": int32(0, 9, 2, 1).view(2, 2)}
+WRONG_CALLS = [
+    ({"lengths": int32(3, 33)}, "a sequence has 33 keys, its cache has room for 32"),
+    ({"lengths": int32(-1, 3)}, "a sequence has -1 keys"),
+    ({"lengths": torch.tensor([1, 2])}, "lengths is int64, takes int32"),
+    ({"q": torch.zeros(2, 1, 3, 16)}, "3 query heads cannot share 2 key heads"),
+    ({"q": torch.zeros(2, 17, 4, 16)}, "17 queries a sequence, it takes up to 16"),
+    ({"q": torch.zeros(3, 1, 4, 16), "lengths": int32(1, 1, 1)}, "a cache of 2 rows for 3 sequences"),
+    ({"q": torch.zeros(2, 1, 4, 16, requires_grad=True)}, "has no gradient, and q requires one"),
+    ({"window": 0}, "window is 0, it takes 1 or more"),
+    ({"softcap": -1.0}, "softcap is -1.0"),
+    ({"k_scale": torch.ones(2)}, "k_scale is for caches of float8_e4m3fn, this one is float32"),
+    ({"sinks": torch.zeros(5)}, "H is 5 in sinks, but 4 in q"),
+    ({"k_cache": torch.zeros(2, 32, 2, 16).to(torch.float8_e4m3fn)}, "v_cache is float32, but k_cache is float8_e4m3fn"),
+    ({**PAGES, "lengths": int32(17, 1)}, "a block table names page 9 of a cache of 3 pages"),
+    ({**PAGES, "k_cache": torch.zeros(3, 8, 2, 16), "v_cache": torch.zeros(3, 8, 2, 16)}, "3 pages of 8 keys, it takes 1 page or more, of 16 to 256"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change, said", WRONG_CALLS, ids=[said[:40] for _, said in WRONG_CALLS])
+def test_wrong_calls_are_told(change, said):
+    with pytest.raises(ValueError, match=said):
+        attention_decode(**{**good(), **change})
+    attention_decode(**good())
+
+
+def test_splits_fill_the_multiprocessors():
+    assert [splits_of(*shape, 264) for shape in ((128, 128), (8, 1024), (512, 32))] == [2, 32, 1]  # as the page says of an H200
+    for programs, tiles in ((128, 128), (8, 1024), (512, 32), (1, 16384), (8, 1), (4096, 32)):  # the acceptance's three, then extremes
+        n = splits_of(programs, tiles, 264)
+        assert 1 <= n <= max(1, min(tiles, 256))
+        waves, share = -(-programs * n // 264), -(-tiles // n)
+        assert waves * share <= 1.1 * programs * tiles / 264 + 2, (programs, tiles, n)
+
+
+INTERPRETED = """
+import importlib, torch
+from rooftile.workbench import interpreter
+kernels = importlib.import_module("rooftile.ops.attention_decode.triton_kernels")
+reference = importlib.import_module("rooftile.ops.attention_decode.reference").attention_decode
+torch.manual_seed(0)
+int32 = lambda *x: torch.tensor(x, dtype=torch.int32)
+def both(b, t, h, g, d, lengths, cache, table=None, sinks=None, scale=0.25, block=32):
+    q, (k, v) = torch.randn(b, t, h, d), (torch.randn(*cache, g, d) for _ in range(2))
+    rest = (q, k, v, lengths, table, sinks, scale, 0, 0.0)
+    return kernels.attention_decode(*rest, config={**kernels.CONFIGS_32[0], "BLOCK_N": block}), lambda: reference(*rest)
+def same(*args, **more):
+    made, want = both(*args, **more)
+    torch.testing.assert_close(made, want(), rtol=1e-5, atol=1e-5)
+same(1, 2, 10, 1, 16, int32(40), (1, 40))                                             # 20 rows: two tiles of 16
+same(1, 1, 2, 2, 16, int32(70), (3, 48), int32(2, 0).view(1, 2))                      # pages of no power of two
+same(1, 3, 1, 1, 16, int32(33), (2, 64), int32(1).view(1, 1))                         # pages of whole tiles
+same(1, 1, 1, 1, 16, int32(9), (1, 9), scale=-3.0, sinks=torch.tensor([-torch.inf]))  # a negative scale, a sink of nothing
+same(1, 1, 1, 1, 16, int32(33), (1, 33), scale=400.0)                                 # scores beyond 88
+# what nobody looks at on a GPU: a page or a length that does not exist is NaN for its sequence, and for no other
+for table, lengths in ((int32(0, 9, 1, 2).view(2, 2), int32(17, 17)), (int32(0, -1, 1, 2).view(2, 2), int32(32, 17)),
+                       (int32(0, 2, 1, 2).view(2, 2), int32(33, 32)), (int32(0, 2, 1, 2).view(2, 2), int32(-1, 3))):
+    for block in (32, 16) if lengths[0] == 17 else (32,):
+        (out, lse), _ = both(2, 2, 2, 1, 16, lengths, (3, 16), table, block=block)
+        assert out[0, -1].isnan().all() and lse[0, :, -1].isnan().all(), (table, lengths, out[0], lse[0])
+        assert out[1].isfinite().all() and lse[1].isfinite().all()
+"""
+
+
+def test_the_kernels_at_their_edges():
+    """Through the interpreter, in a child: what the grid's cases do not reach."""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", INTERPRETED], env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.gpu
+def test_a_graph_is_replayed_while_sequences_grow():
+    q, k, v = (torch.randn(3, n, h, 64, device="cuda", dtype=torch.bfloat16) for n, h in ((1, 8), (3000, 2), (3000, 2)))
+    lengths = int32(1, 700, 2990, device="cuda")
+    attention_decode(q, k, v, lengths)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = attention_decode(q, k, v, lengths)
+    for _ in range(3):
+        lengths += 3
+        graph.replay()
+        torch.testing.assert_close(out, OPS["attention_decode"].launch(q, k, v, lengths, None, None, 0.125, 0, 0.0)[0], rtol=0, atol=0)
+    want = reference(q, k, v, lengths, scale=0.125)[0]
+    torch.testing.assert_close(out, want, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_it_compiles_as_one_graph(device):
+    call = {n: x.to(device) for n, x in good().items()}
+    compiled = torch.compile(lambda **c: attention_decode(**c, return_lse=True), fullgraph=True, backend="aot_eager")
+    for a, b in zip(compiled(**call), attention_decode(**call, return_lse=True)):
+        assert torch.equal(a, b)
