@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(256) queries(X* gDq, float* gDelta, const floa
   gLse += (long long)i_bh * T, gDelta += (long long)i_bh * T;
   bring(sQ, head(gQ, q_b, q_t, q_h, i_bh, H), first, T, D, width);
   bring(sDout, head(gDout, g_b, g_t, g_h, i_bh, H), first, T, D, width);
-  __syncthreads();
+  // no barrier: a lane reads the elements of dout that it has brought
   for (int row = warp(); row < BLOCK && first + row < T; row += THREADS / WARP) {
     float delta = 0.0f;
     for (int i_d = lane(); i_d < D; i_d += WARP) delta += sDout[row * (width + 4) + i_d] * float(out[first + row][i_d]);
