@@ -85,4 +85,4 @@ def test_layouts_hold_the_same_values(name):
     for layout in inputs.layouts(spec):
         for n, v in inputs.lay_out(spec, call, layout).items():
             if isinstance(v, torch.Tensor) and isinstance(call[n], torch.Tensor):
-                assert torch.equal(v, call[n]) and v.dtype == call[n].dtype
+                assert v.dtype == call[n].dtype and torch.equal(v.double().nan_to_num(7.5), call[n].double().nan_to_num(7.5))

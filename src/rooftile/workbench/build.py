@@ -1,8 +1,8 @@
 """Compile every CUDA C++ kernel of the library ahead of time, and hold each to its declared limits.
 
-What there is to compile is not listed anywhere: every kernel is called on its operator's smoke and bench cases while launches are
-recorded instead of run, so the list is what the launchers really ask for: the heuristic's config of every call, and if `every` is asked for all
-configs of the last one, as in dry.py. What tuning measures beyond that is compiled when it is measured.
+What there is to compile is not listed anywhere: every kernel is called on its operator's bench cases, or the small ones if it takes none of
+those, while launches are recorded instead of run, so the list is what the launchers really ask for: the heuristic's config of every call. If
+`every` is asked for, all small cases and layouts too, and all configs of the last large one, as in dry.py. What tuning measures beyond that is compiled when it is measured.
 """
 
 from __future__ import annotations
@@ -89,26 +89,28 @@ def instances(op: Op, kernel: Kernel, every: bool = True) -> list[Wanted]:
 
 def launches(op: Op, kernel: Kernel, every: bool) -> Iterator[Launch]:
     last: dict[str, Any] = {}
-    for case in op.spec.cases:
-        for call in _calls(op, case):
+    for use in ("bench", "smoke"):
+        if use == "smoke" and last and not every:
+            break  # small cases differ in alignment alone, and on a CPU's tensors they are dealt out as for the simulator
+        for call in (c for case in op.spec.cases if use in case.use for c in _calls(op, case, use)):
             with recording() as seen:
                 if kernel.refuse(call) is not None:
                     continue
                 kernel.bound(kernel.heuristic(call))(*call.values())
             yield from seen
-            last = call
+            last = last if last and use == "smoke" else call
     with recording() as seen:
         for config in kernel.configs if last and every else ():
             kernel.bound(config)(*last.values())
     yield from seen
 
 
-def _calls(op: Op, case: Case) -> Iterator[dict[str, Any]]:
+def _calls(op: Op, case: Case, use: str) -> Iterator[dict[str, Any]]:
     """A small case on real tensors, with its layouts, as alignment may decide what is launched; a large one on tensors of no memory."""
     if case.dtype in op.spec.dtypes:
-        if "smoke" in case.use:
+        if use == "smoke":
             yield from _laid_out(op, case)
-        if "bench" in case.use:
+        else:
             yield blank(op.spec, case, "meta")
 
 
