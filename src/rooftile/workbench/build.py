@@ -2,7 +2,8 @@
 
 What there is to compile is not listed anywhere: every kernel is called on its operator's bench cases, or the small ones if it takes none of
 those, while launches are recorded instead of run, so the list is what the launchers really ask for: the heuristic's config of every call. If
-`every` is asked for, all small cases and layouts too, and all configs of the last large one, as in dry.py. What tuning measures beyond that is compiled when it is measured.
+`every` is asked for, all small cases and layouts too, and all configs of the last large one, as in dry.py. What tuning measures beyond that
+is compiled when it is measured.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def shipped() -> list[Path]:
     return sorted(p for folder in spec.submodule_search_locations for p in Path(folder).rglob("*.cu"))
 
 
-def instances(op: Op, kernel: Kernel, every: bool = True) -> list[Wanted]:
+def instances(op: Op, kernel: Kernel, every: bool) -> list[Wanted]:
     """What this kernel launches over the grid of its operator, each instance once, in the order it is met."""
     found: dict[tuple[Path, str], Wanted] = {}
     for launch in launches(op, kernel, every):

@@ -121,7 +121,7 @@ def pick(call):
 
 def pick_pipeline(call):
     """Three blocks of 8 warps a multiprocessor with four slots of 16 KB each: one or two of them arriving, 48 KB and more, where 22 would cover the
-    latency. Simulated: tiles of 64 vectors and three blocks, so that small rows have many."""
+    latency. Simulated: tiles of 64 vectors, so that small rows have many."""
     x = _tensor(call)
     if not x.is_cuda:
         return {"vectors": 1 if x.shape[-1] * x.itemsize > SHORTEST else 4, "warps": 2, "stages": 3, "lead": 1, "per": 3}
