@@ -24,17 +24,17 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: f
 
     Args:
         q: [B, T, H, D] float32, bfloat16 or float16. Strides are free where the last axis is dense; else it is copied.
-        k, v: [B, S, H, D] of the same dtype.
+        k, v: [B, S, G, D] and [B, S, G, Dv] of the same dtype. H is a multiple of G: query head h reads key head h / (H / G).
         causal: query i sees keys j <= i + S - T, so that the last query sees every key.
         scale: 1/sqrt(D) if None.
 
     Returns:
-        [B, T, H, D], dense, of q's dtype; scores, maxima and sums are float32. A query that sees no key gives zeros, and gets
+        [B, T, H, Dv], dense, of q's dtype; scores, maxima and sums are float32. A query that sees no key gives zeros, and gets
         and gives no gradient. Where cuDNN or cuda.v5_hopper is chosen dq is summed by atomics; under
         torch.use_deterministic_algorithms(True), and where others are chosen, the backward repeats to the last bit.
 
     Raises:
-        ValueError: shapes, dtypes or devices disagree; the message names both.
+        ValueError: shapes, dtypes or devices disagree, or heads that do not divide; the message names both.
 
     Source: Dao, FlashAttention-2, 2023; the running softmax is Milakov and Gimelshein's, 2018.
 
