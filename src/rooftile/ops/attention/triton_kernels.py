@@ -11,53 +11,13 @@ Programs of one head are neighbours (their K and V stay in the L2) and, causal, 
 `_keys` walks the queries of them all, so dk and dv are summed in registers.
 """
 
-import math
-
 import torch
 import triton
 import triton.language as tl
 
 from rooftile.core.kernel import Kernel, Limits
-from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2
-
-LOG2E = math.log2(math.e)  # exp(x) = exp2(x log2 e): one instruction, and the factor rides on the scale
-
-
-@triton.jit
-def _row(gX, i_b, i_h, first, stride_b, stride_t, stride_h):
-    """Row `first` of one head, in 64 bits: one tensor may hold more than 2^31 elements."""
-    return gX + i_b.to(tl.int64) * stride_b + i_h.to(tl.int64) * stride_h + tl.cast(first, tl.int64) * stride_t
-
-
-@triton.jit
-def _at(gRow, stride_t, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Pointers to BLOCK rows from gRow on: one pointer in 64 bits and 32-bit offsets, so that loops carry no tensor of pointers."""
-    return gRow + tl.arange(0, BLOCK)[:, None] * stride_t + tl.arange(0, BLOCK_D)[None, :]
-
-
-@triton.jit
-def _load(gRow, stride_t, i, N, MASKED: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr):
-    """The tile at gRow, whose rows are i: those below N, zeros elsewhere. A whole tile pays for no mask."""
-    at = _at(gRow, stride_t, BLOCK, BLOCK_D)
-    i_d = tl.arange(0, BLOCK_D)[None, :]
-    if MASKED:
-        if D == BLOCK_D:
-            rX = tl.load(at, mask=i[:, None] < N, other=0.0)
-        else:
-            rX = tl.load(at, mask=(i[:, None] < N) & (i_d < D), other=0.0)
-    else:
-        if D == BLOCK_D:
-            rX = tl.load(at)
-        else:
-            rX = tl.load(at, mask=i_d < D, other=0.0)
-    return rX
-
-
-@triton.jit
-def _store(gX, rX, i_b, i_h, first, i, N, H, D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr):
-    """A tile into rows i, those below N, of one head of the dense tensor [B, N, H, D]."""
-    at = _at(_row(gX, i_b, i_h, first, tl.cast(N, tl.int64) * H * D, H * D, D), H * D, BLOCK, BLOCK_D)
-    tl.store(at, rX.to(gX.dtype.element_ty), mask=(i[:, None] < N) & (tl.arange(0, BLOCK_D)[None, :] < D))
+from rooftile.ops._shared.launch import cdiv, launch, off_gpu
+from rooftile.ops.attention.triton_tiles import LOG2E, dense, head_row, load_tile, store_tile, widths
 
 
 @triton.jit
@@ -66,7 +26,7 @@ def _attend(rAcc, rSum, rMax, rQ, gK, gV, stride_ks, stride_vs, first, last, i_m
             BLOCK_N: tl.constexpr):  # fmt: skip
     for start in range(first, last, BLOCK_N):
         i_n = start + tl.arange(0, BLOCK_N)
-        rK = _load(gK, stride_ks, i_n, S, MASKED, D, BLOCK_N, BLOCK_D)
+        rK = load_tile(gK, stride_ks, i_n, S, MASKED, D, BLOCK_N, BLOCK_D)
         rS = tl.dot(rQ, tl.trans(rK), input_precision="ieee")
         if MASKED:
             seen = i_n[None, :] < S
@@ -81,7 +41,7 @@ def _attend(rAcc, rSum, rMax, rQ, gK, gV, stride_ks, stride_vs, first, last, i_m
         shrink = tl.exp2(rMax - base)
         rSum = rSum * shrink + tl.sum(rP, 1)
         rAcc = rAcc * shrink[:, None]
-        rV = _load(gV, stride_vs, i_n, S, MASKED, DV, BLOCK_N, BLOCK_DV)
+        rV = load_tile(gV, stride_vs, i_n, S, MASKED, DV, BLOCK_N, BLOCK_DV)
         rAcc = tl.dot(rP.to(rV.dtype), rV, rAcc, input_precision="ieee")
         rMax = new
         gK += tl.full([], BLOCK_N, tl.int64) * stride_ks
@@ -112,9 +72,9 @@ def _forward(gQ, gK, gV, gOut, gLse, H, T, S, scale_log2, stride_qb, stride_qt, 
     i_bh = tl.program_id(0) // tiles
     i_b, i_h = i_bh // H, i_bh % H
     i_m = i_tile * BLOCK_M + tl.arange(0, BLOCK_M)
-    rQ = _load(_row(gQ, i_b, i_h, i_tile * BLOCK_M, stride_qb, stride_qt, stride_qh), stride_qt, i_m, T, True, D, BLOCK_M, BLOCK_D)
-    gK = _row(gK, i_b, i_h // GROUP, 0, stride_kb, stride_ks, stride_kh)
-    gV = _row(gV, i_b, i_h // GROUP, 0, stride_vb, stride_vs, stride_vh)
+    rQ = load_tile(head_row(gQ, i_b, i_h, i_tile * BLOCK_M, stride_qb, stride_qt, stride_qh), stride_qt, i_m, T, True, D, BLOCK_M, BLOCK_D)
+    gK = head_row(gK, i_b, i_h // GROUP, 0, stride_kb, stride_ks, stride_kh)
+    gV = head_row(gV, i_b, i_h // GROUP, 0, stride_vb, stride_vs, stride_vh)
     rMax = tl.full([BLOCK_M], float("-inf"), tl.float32)
     rSum = tl.zeros([BLOCK_M], tl.float32)
     rAcc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
@@ -124,7 +84,7 @@ def _forward(gQ, gK, gV, gOut, gLse, H, T, S, scale_log2, stride_qb, stride_qt, 
     rAcc, rSum, rMax, gK, gV = _attend(rAcc, rSum, rMax, rQ, gK, gV, stride_ks, stride_vs, whole, end, i_m, S, S - T, scale_log2,
                                            True, CAUSAL, D, BLOCK_D, DV, BLOCK_DV, BLOCK_N)  # fmt: skip
     rOut = rAcc / tl.where(rSum == 0.0, 1.0, rSum)[:, None]  # a row that sees nothing is zero
-    _store(gOut, rOut, i_b, i_h, i_tile * BLOCK_M, i_m, T, H, DV, BLOCK_M, BLOCK_DV)
+    store_tile(gOut, rOut, i_b, i_h, i_tile * BLOCK_M, i_m, T, H, DV, BLOCK_M, BLOCK_DV)
     rLse = (rMax + tl.log2(rSum)) * 0.6931471805599453  # ln 2
     tl.store(gLse + i_bh.to(tl.int64) * T + i_m, rLse, mask=i_m < T)
 
@@ -135,8 +95,8 @@ def _queries_of(rDq, rQ, rDout, rLse, rDelta, gK, gV, stride_ks, stride_vs, firs
                 BLOCK_N: tl.constexpr):  # fmt: skip
     for start in range(first, last, BLOCK_N):
         i_n = start + tl.arange(0, BLOCK_N)
-        rK = _load(gK, stride_ks, i_n, S, MASKED, D, BLOCK_N, BLOCK_D)
-        rV = _load(gV, stride_vs, i_n, S, MASKED, DV, BLOCK_N, BLOCK_DV)
+        rK = load_tile(gK, stride_ks, i_n, S, MASKED, D, BLOCK_N, BLOCK_D)
+        rV = load_tile(gV, stride_vs, i_n, S, MASKED, DV, BLOCK_N, BLOCK_DV)
         rS = tl.dot(rQ, tl.trans(rK), input_precision="ieee")
         rDp = tl.dot(rDout, tl.trans(rV), input_precision="ieee")
         rP = tl.exp2(rS * scale_log2 - rLse[:, None])
@@ -165,22 +125,22 @@ def _queries(gDout, gQ, gK, gV, gOut, gLse, gLse2, gDelta, gDq, H, T, S, scale, 
     i_b, i_h = i_bh // H, i_bh % H
     first = i_tile * BLOCK_M
     i_m = first + tl.arange(0, BLOCK_M)
-    rDout = _load(_row(gDout, i_b, i_h, first, stride_gb, stride_gt, stride_gh), stride_gt, i_m, T, True, DV, BLOCK_M, BLOCK_DV)
-    rOut = _load(_row(gOut, i_b, i_h, first, stride_ob, stride_ot, stride_oh), stride_ot, i_m, T, True, DV, BLOCK_M, BLOCK_DV)
+    rDout = load_tile(head_row(gDout, i_b, i_h, first, stride_gb, stride_gt, stride_gh), stride_gt, i_m, T, True, DV, BLOCK_M, BLOCK_DV)
+    rOut = load_tile(head_row(gOut, i_b, i_h, first, stride_ob, stride_ot, stride_oh), stride_ot, i_m, T, True, DV, BLOCK_M, BLOCK_DV)
     rDelta = tl.sum(rOut.to(tl.float32) * rDout.to(tl.float32), 1)
     tl.store(gDelta + i_bh.to(tl.int64) * tiles * BLOCK_M + i_m, rDelta)  # whole tiles: `_keys` then reads without a mask
-    rQ = _load(_row(gQ, i_b, i_h, first, stride_qb, stride_qt, stride_qh), stride_qt, i_m, T, True, D, BLOCK_M, BLOCK_D)
+    rQ = load_tile(head_row(gQ, i_b, i_h, first, stride_qb, stride_qt, stride_qh), stride_qt, i_m, T, True, D, BLOCK_M, BLOCK_D)
     rLse = tl.load(gLse + i_bh.to(tl.int64) * T + i_m, mask=i_m < T, other=float("inf")) * 1.4426950408889634  # log2 e
     tl.store(gLse2 + i_bh.to(tl.int64) * tiles * BLOCK_M + i_m, rLse)
-    gK = _row(gK, i_b, i_h // GROUP, 0, stride_kb, stride_ks, stride_kh)
-    gV = _row(gV, i_b, i_h // GROUP, 0, stride_vb, stride_vs, stride_vh)
+    gK = head_row(gK, i_b, i_h // GROUP, 0, stride_kb, stride_ks, stride_kh)
+    gV = head_row(gV, i_b, i_h // GROUP, 0, stride_vb, stride_vs, stride_vh)
     rDq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     whole, end = _visible(i_tile, T, S, CAUSAL, BLOCK_M, BLOCK_N)
     rDq, gK, gV = _queries_of(rDq, rQ, rDout, rLse, rDelta, gK, gV, stride_ks, stride_vs, 0, whole, i_m, S, S - T, scale_log2,
                                   False, CAUSAL, D, BLOCK_D, DV, BLOCK_DV, BLOCK_N)  # fmt: skip
     rDq, gK, gV = _queries_of(rDq, rQ, rDout, rLse, rDelta, gK, gV, stride_ks, stride_vs, whole, end, i_m, S, S - T, scale_log2,
                                   True, CAUSAL, D, BLOCK_D, DV, BLOCK_DV, BLOCK_N)  # fmt: skip
-    _store(gDq, rDq * scale, i_b, i_h, first, i_m, T, H, D, BLOCK_M, BLOCK_D)
+    store_tile(gDq, rDq * scale, i_b, i_h, first, i_m, T, H, D, BLOCK_M, BLOCK_D)
 
 
 @triton.jit
@@ -189,8 +149,8 @@ def _keys_of(rDk, rDv, rK, rV, gQ, gDout, gLse2, gDelta, stride_qt, stride_gt, f
              BLOCK_M: tl.constexpr):  # fmt: skip
     for start in range(first, last, BLOCK_M):
         i_m = start + tl.arange(0, BLOCK_M)
-        rQ = _load(gQ, stride_qt, i_m, T, not EVEN_T, D, BLOCK_M, BLOCK_D)
-        rDout = _load(gDout, stride_gt, i_m, T, not EVEN_T, DV, BLOCK_M, BLOCK_DV)
+        rQ = load_tile(gQ, stride_qt, i_m, T, not EVEN_T, D, BLOCK_M, BLOCK_D)
+        rDout = load_tile(gDout, stride_gt, i_m, T, not EVEN_T, DV, BLOCK_M, BLOCK_DV)
         rLse = tl.load(gLse2 + i_m)  # inf past the last query: exp2(s - inf), no weight
         rDelta = tl.load(gDelta + i_m)
         rS = tl.dot(rK, tl.trans(rQ), input_precision="ieee")
@@ -217,8 +177,8 @@ def _keys(gDout, gQ, gK, gV, gLse2, gDelta, gDk, gDv, G, T, S, padded, scale, sc
     i_b, i_g = i_bg // G, i_bg % G
     first = i_tile * BLOCK_N
     i_n = first + tl.arange(0, BLOCK_N)
-    rK = _load(_row(gK, i_b, i_g, first, stride_kb, stride_ks, stride_kh), stride_ks, i_n, S, True, D, BLOCK_N, BLOCK_D)
-    rV = _load(_row(gV, i_b, i_g, first, stride_vb, stride_vs, stride_vh), stride_vs, i_n, S, True, DV, BLOCK_N, BLOCK_DV)
+    rK = load_tile(head_row(gK, i_b, i_g, first, stride_kb, stride_ks, stride_kh), stride_ks, i_n, S, True, D, BLOCK_N, BLOCK_D)
+    rV = load_tile(head_row(gV, i_b, i_g, first, stride_vb, stride_vs, stride_vh), stride_vs, i_n, S, True, DV, BLOCK_N, BLOCK_DV)
     rDk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     rDv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
     if CAUSAL:  # query tiles: [some, every) meet the diagonal, from `every` on each query sees each key
@@ -229,8 +189,8 @@ def _keys(gDout, gQ, gK, gV, gLse2, gDelta, gDk, gDv, G, T, S, padded, scale, sc
         every = 0
     for r in range(GROUP):
         i_h = i_g * GROUP + r
-        gQr = _row(gQ, i_b, i_h, some, stride_qb, stride_qt, stride_qh)
-        gDoutr = _row(gDout, i_b, i_h, some, stride_gb, stride_gt, stride_gh)
+        gQr = head_row(gQ, i_b, i_h, some, stride_qb, stride_qt, stride_qh)
+        gDoutr = head_row(gDout, i_b, i_h, some, stride_gb, stride_gt, stride_gh)
         gLse2r = gLse2 + (i_bg * GROUP + r).to(tl.int64) * padded
         gDeltar = gDelta + (i_bg * GROUP + r).to(tl.int64) * padded
         if CAUSAL:
@@ -238,35 +198,25 @@ def _keys(gDout, gQ, gK, gV, gLse2, gDelta, gDk, gDv, G, T, S, padded, scale, sc
                                              T, S - T, scale_log2, True, EVEN_T, D, BLOCK_D, DV, BLOCK_DV, BLOCK_M)  # fmt: skip
         rDk, rDv, gQr, gDoutr = _keys_of(rDk, rDv, rK, rV, gQr, gDoutr, gLse2r, gDeltar, stride_qt, stride_gt, every, T, i_n,
                                          T, S - T, scale_log2, False, EVEN_T, D, BLOCK_D, DV, BLOCK_DV, BLOCK_M)  # fmt: skip
-    _store(gDk, rDk * scale, i_b, i_g, first, i_n, S, G, D, BLOCK_N, BLOCK_D)
-    _store(gDv, rDv, i_b, i_g, first, i_n, S, G, DV, BLOCK_N, BLOCK_DV)
-
-
-def _dense(x):
-    """Rows of D neighbouring elements, a tile of them within 32-bit offsets; anything else is copied."""
-    return x if x.stride(-1) == 1 and x.stride(1) < 2**24 else x.contiguous()
-
-
-def _widths(d, dv):
-    """A tile's columns: the next power of two, 16 of them being the least that a product takes."""
-    return {"D": d, "BLOCK_D": max(16, power_of_2(d)), "DV": dv, "BLOCK_DV": max(16, power_of_2(dv))}
+    store_tile(gDk, rDk * scale, i_b, i_g, first, i_n, S, G, D, BLOCK_N, BLOCK_D)
+    store_tile(gDv, rDv, i_b, i_g, first, i_n, S, G, DV, BLOCK_N, BLOCK_DV)
 
 
 def attention(q, k, v, causal, scale, *, config):
-    q, k, v = _dense(q), _dense(k), _dense(v)
+    q, k, v = dense(q), dense(k), dense(v)
     (b, t, h, d), (_, s, g, dv) = q.shape, v.shape
     out = q.new_empty(b, t, h, dv)
     lse = q.new_empty(b, h, t, dtype=torch.float32)
     launch(_forward, (cdiv(t, config["BLOCK_M"]) * b * h,), q, k, v, out, lse, h, t, s, scale * LOG2E, *q.stride()[:3], *k.stride()[:3],
-           *v.stride()[:3], CAUSAL=causal, GROUP=h // max(1, g), **_widths(d, dv), **config)  # fmt: skip
+           *v.stride()[:3], CAUSAL=causal, GROUP=h // max(1, g), **widths(d, dv), **config)  # fmt: skip
     return out, lse
 
 
 def attention_backward(dout, q, k, v, out, lse, causal, scale, *, config):
-    dout, q, k, v, out, lse = *map(_dense, (dout, q, k, v, out)), lse.contiguous()
+    dout, q, k, v, out, lse = *map(dense, (dout, q, k, v, out)), lse.contiguous()
     (b, t, h, d), (_, s, g, dv) = q.shape, v.shape
     dq, dk, dv_ = (x.new_empty(x.shape) for x in (q, k, v))
-    both = {"CAUSAL": causal, "GROUP": h // max(1, g), **_widths(d, dv)}
+    both = {"CAUSAL": causal, "GROUP": h // max(1, g), **widths(d, dv)}
     m, n, warps, stages = (config[f"dq_{x}"] for x in ("m", "n", "warps", "stages"))
     padded = cdiv(t, m) * m  # a multiple of every dkv_m, so that the last tile of queries reads what was written
     lse2, delta = (q.new_empty(b, h, padded, dtype=torch.float32) for _ in range(2))
