@@ -2,7 +2,7 @@
 
 from rooftile.ops.adamw.api import AdamW, adamw, grad_norm
 from rooftile.ops.array_increment.api import array_increment
-from rooftile.ops.attention.api import attention
+from rooftile.ops.attention.api import attention, attention_varlen
 from rooftile.ops.attention_decode.api import attention_decode
 from rooftile.ops.attention_mask.api import attention_mask
 from rooftile.ops.bias_mask_scale_add.api import bias_mask_scale_add
@@ -55,6 +55,7 @@ __all__ = [
     "attention",
     "attention_decode",
     "attention_mask",
+    "attention_varlen",
     "bias_mask_scale_add",
     "concat_kv",
     "cross_entropy",

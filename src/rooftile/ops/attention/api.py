@@ -10,9 +10,11 @@ from rooftile.ops.attention.ladder_kernels import BACKWARD as LADDER_BACKWARD
 from rooftile.ops.attention.ladder_kernels import FORWARD as LADDER
 from rooftile.ops.attention.options_kernels import KERNELS as OPTIONS
 from rooftile.ops.attention.options_kernels import KERNELS_BACKWARD as OPTIONS_BACKWARD
+from rooftile.ops.attention.options_kernels import VARLEN, VARLEN_BACKWARD
 from rooftile.ops.attention.options_spec import SPEC as OPTIONS_SPEC
 from rooftile.ops.attention.spec import SPEC
 from rooftile.ops.attention.triton_kernels import KERNELS, KERNELS_BACKWARD
+from rooftile.ops.attention.varlen_spec import SPEC as VARLEN_SPEC
 
 _attention = Op(
     SPEC,
@@ -23,6 +25,7 @@ _attention = Op(
     backward=ranked((CUDNN_BACKWARD, *KERNELS_BACKWARD, *CUDA_BACKWARD, *LADDER_BACKWARD), "cuda.v5_hopper", "cuda.v5_hopper_ordered"),
 )
 _attention_options = Op(OPTIONS_SPEC, *OPTIONS, backward=OPTIONS_BACKWARD)
+_attention_varlen = Op(VARLEN_SPEC, *VARLEN, backward=VARLEN_BACKWARD)
 _LAYOUTS = ("BTHD", "BHTD")
 
 
@@ -90,6 +93,39 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: f
             q, k, v, sinks, bias, constant, _mask(mask, q, k), drop, scale, left, right, float(softcap), float(dropout_p)
         )
     out = out.transpose(1, 2) if layout == "BHTD" else out
+    return (out, lse) if return_lse else out
+
+
+def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int, *,
+                     causal: bool = False, scale: float | None = None, window: tuple[int | None, int | None] | None = None,
+                     softcap: float = 0.0, sinks: Tensor | None = None, dropout_p: float = 0.0, seed: int | Tensor | None = None,
+                     generator: torch.Generator | None = None, return_lse: bool = False) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
+    """`attention` of B sequences of any lengths that lie one behind another; each sees its own keys alone.
+
+    Args:
+        q: [M, H, D], the queries of all sequences; float32, bfloat16 or float16.
+        k, v: [N, G, D] and [N, G, Dv], their keys and values.
+        cu_seqlens_q, cu_seqlens_k: int32 or int64 [B + 1]: sequence b has the rows from cu_seqlens[b] to cu_seqlens[b + 1]; the first offset is 0
+            and the last M, or N. Read on the device: nothing waits.
+        max_seqlen_q, max_seqlen_k: at least the longest. On a GPU what a sequence has beyond them is not computed.
+        causal, scale, window, softcap, sinks, dropout_p, seed, generator, return_lse: as in `attention`. Causal and window are aligned to each
+            sequence's last key. Dropout's mask is a function of (seed, row of q, key) and of max_seqlen_k.
+
+    Returns:
+        [M, H, Dv] of q's dtype; with return_lse also float32 [H, M], with a gradient. The same bits every time, forward and backward.
+
+    Raises:
+        ValueError: as `attention`; on a CPU also offsets that do not fit their tensor or the longest length.
+
+    Example:
+        >>> x, cu = torch.ones(3, 1, 16), torch.tensor([0, 1, 3])
+        >>> torch.equal(attention_varlen(x, x, x, cu, cu, 2, 2, causal=True), x)
+        True
+    """
+    left, right = _window(window, causal)
+    drop = None if dropout_p == 0 else _seed(seed, generator, q)
+    out, lse = _attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, drop, max_seqlen_q, max_seqlen_k,
+                                 q.shape[-1] ** -0.5 if scale is None else scale, left, right, float(softcap), float(dropout_p))  # fmt: skip
     return (out, lse) if return_lse else out
 
 

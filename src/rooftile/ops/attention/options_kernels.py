@@ -27,8 +27,8 @@ from rooftile.ops.attention.triton_tiles import LOG2E, dense, head_row, load_til
 def _span(gCu, i_b, N, total, RAGGED: tl.constexpr):
     """(where sequence i_b begins in its tensor, its length). Beyond the tensor there is nothing, whatever the offsets say."""
     if RAGGED:
-        first = tl.minimum(tl.maximum(tl.load(gCu + i_b), 0), total)
-        return first, tl.minimum(tl.maximum(tl.load(gCu + i_b + 1), first), total) - first
+        first = tl.minimum(tl.maximum(tl.load(gCu + i_b).to(tl.int32), 0), total)
+        return first, tl.minimum(tl.maximum(tl.load(gCu + i_b + 1).to(tl.int32), first), total) - first
     return 0, N
 
 
@@ -475,6 +475,20 @@ def attention_options_backward(
     return dq, dk, dv, dsinks, dbias
 
 
+def attention_varlen(
+    q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, seed, max_seqlen_q, max_seqlen_k, scale, left, right, softcap, p, *, config
+):
+    ragged = (cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous(), max_seqlen_q, max_seqlen_k)
+    return _forward_of(Problem(q, k, v, (sinks, None, None, seed, scale, left, right, softcap, p), ragged), config)
+
+
+def attention_varlen_backward(dout, dlse, q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, seed, out, lse, max_seqlen_q, max_seqlen_k, scale, left, right,
+                              softcap, p, *, config):  # fmt: skip
+    ragged = (cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous(), max_seqlen_q, max_seqlen_k)
+    problem = Problem(q, k, v, (sinks, None, None, seed, scale, left, right, softcap, p), ragged)
+    return _backward_of(problem, dout, dlse, out, lse, config)[:4]
+
+
 # ---- who takes what ----------------------------------------------------------------------------------------------------------
 
 
@@ -544,7 +558,11 @@ def _pair(run, idea, configs, pick, in_float32):
     )
 
 
-KERNELS = _pair(attention_options, "every option, each a constexpr", FORWARD,
-                _by_width(FORWARD[0], FORWARD[1], FORWARD[3], FORWARD[0], FORWARD[4]), FORWARD_32)  # fmt: skip
-KERNELS_BACKWARD = _pair(attention_options_backward, "dq, then dk and dv, then dsinks and the bias's: no atomics", BACKWARD,
-                         _by_width(BACKWARD[0], BACKWARD[1], BACKWARD[2], BACKWARD[1], BACKWARD[3]), BACKWARD_32)  # fmt: skip
+PICK = _by_width(FORWARD[0], FORWARD[1], FORWARD[3], FORWARD[0], FORWARD[4])
+PICK_BACKWARD = _by_width(BACKWARD[0], BACKWARD[1], BACKWARD[2], BACKWARD[1], BACKWARD[3])
+KERNELS = _pair(attention_options, "every option, each a constexpr", FORWARD, PICK, FORWARD_32)
+KERNELS_BACKWARD = _pair(
+    attention_options_backward, "dq, then dk and dv, then dsinks and the bias's: no atomics", BACKWARD, PICK_BACKWARD, BACKWARD_32
+)
+VARLEN = _pair(attention_varlen, "a program finds its sequence by its offsets", FORWARD, PICK, FORWARD_32)
+VARLEN_BACKWARD = _pair(attention_varlen_backward, "the same: dq, then dk and dv, then dsinks", BACKWARD, PICK_BACKWARD, BACKWARD_32)

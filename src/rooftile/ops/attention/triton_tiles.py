@@ -49,7 +49,7 @@ def store_tile(gX, rX, i_b, i_h, first, i, N, H, D: tl.constexpr, BLOCK: tl.cons
 
 def dense(x):
     """Rows of D neighbouring elements, a tile of them within 32-bit offsets; anything else is copied."""
-    return x if x.stride(-1) == 1 and x.stride(1) < 2**24 else x.contiguous()
+    return x if x.stride(-1) == 1 and x.stride(-3) < 2**24 else x.contiguous()
 
 
 def widths(d, dv):
