@@ -500,69 +500,57 @@ def _tiles(dq, dkv):
     return {f"{name}_{x}": value for name, tile in (("dq", dq), ("dkv", dkv)) for x, value in zip(("m", "n", "warps", "stages"), tile)}
 
 
-FORWARD = (_tile(64, 64, 4, 3), _tile(128, 64, 8, 3), _tile(128, 64, 8, 2), _tile(128, 32, 8, 2), _tile(64, 32, 4, 2))
+FORWARD = (
+    _tile(64, 64, 4, 3),
+    _tile(128, 64, 8, 3),
+    _tile(128, 64, 8, 2),
+    _tile(128, 32, 8, 2),
+    _tile(64, 32, 4, 2),
+    _tile(32, 32, 8, 1),
+    _tile(16, 32, 8, 1),
+)
 BACKWARD = (
     _tiles((64, 64, 4, 3), (32, 64, 8, 2)),
     _tiles((64, 64, 8, 2), (32, 64, 8, 2)),
     _tiles((64, 32, 8, 2), (16, 64, 8, 2)),
     _tiles((32, 32, 8, 1), (16, 32, 8, 1)),
+    _tiles((32, 32, 8, 1), (32, 32, 8, 1)),
+    _tiles((16, 16, 8, 1), (16, 16, 8, 1)),
 )
-FORWARD_32 = (_tile(32, 32, 8, 1), _tile(16, 32, 8, 1))
-BACKWARD_32 = (_tiles((32, 32, 8, 1), (32, 32, 8, 1)), _tiles((16, 16, 8, 1), (16, 16, 8, 1)))
 # On sm_90 what bench cases launch spills nothing. A mask or bias whose rows lie on no multiple of 16 bytes is loaded by the element, with an address each.
 SPILLS = Limits(spill_bytes=64, spill_bytes_elsewhere=256)
-SPILLS_32 = Limits(spill_bytes=1024)  # fused multiply-adds hold whole rows of both factors
 
 
-def _widest(call):
-    return max(call["q"].shape[-1], call["v"].shape[-1])
-
-
-def _by_width(narrow, wide, widest, busy, widest_busy):
-    """`busy`: where addresses of a bias or mask, or random words, want registers beside a tile of scores."""
+def _by_width(configs, narrow, wide, widest, beside, widest_beside, float32, widest_float32):
+    """Which config: by the wider of D and Dv, by whether a bias, a mask or random words want registers beside a tile of scores; in float32 a
+    product holds whole rows of both factors."""
 
     def pick(call):
-        d, beside = _widest(call), any(call.get(n) is not None for n in ("bias", "constant_bias", "mask", "seed"))
+        d = max(call["q"].shape[-1], call["v"].shape[-1])
+        more = any(call.get(n) is not None for n in ("bias", "constant_bias", "mask", "seed"))
+        if call["q"].dtype == torch.float32:
+            return configs[widest_float32 if d > 128 else float32]
         if d > 128:
-            return widest_busy if beside else widest
-        return wide if d > 64 else busy if beside else narrow
+            return configs[widest_beside if more else widest]
+        return configs[wide if d > 64 else beside if more else narrow]
 
     return pick
 
 
-def _refuse(floats):
-    def refuse(call):
-        q, d = call["q"], _widest(call)
-        if (q.dtype == torch.float32) != floats:
-            return "16-bit tensors are for the tensor cores of the other kernel" if floats else "float32 is for triton.float32"
-        if not 0 < d <= 256 or q.shape[-1] == 0:
-            return f"D={q.shape[-1]} and values of {call['v'].shape[-1]}: it takes 1 to 256"
-        return off_gpu(q)
-
-    return refuse
+def _refuse(call):
+    q, dv = call["q"], call["v"].shape[-1]
+    if not 0 < q.shape[-1] <= 256 or not 0 < dv <= 256:
+        return f"D={q.shape[-1]} and values of {dv}: it takes 1 to 256"
+    return off_gpu(q)
 
 
-def _pair(run, idea, configs, pick, in_float32):
-    narrow, widest = in_float32
-    return (
-        Kernel("triton", run, idea, _refuse(False), configs, pick, SPILLS),
-        Kernel(
-            "triton.float32",
-            run,
-            "the same in true float32",
-            _refuse(True),
-            in_float32,
-            _by_width(narrow, narrow, widest, narrow, widest),
-            SPILLS_32,
-        ),
-    )
+def _one(run, idea, configs, *picked):
+    return (Kernel("triton", run, idea, _refuse, configs, _by_width(configs, *picked), SPILLS),)
 
 
-PICK = _by_width(FORWARD[0], FORWARD[1], FORWARD[3], FORWARD[0], FORWARD[4])
-PICK_BACKWARD = _by_width(BACKWARD[0], BACKWARD[1], BACKWARD[2], BACKWARD[1], BACKWARD[3])
-KERNELS = _pair(attention_options, "every option, each a constexpr", FORWARD, PICK, FORWARD_32)
-KERNELS_BACKWARD = _pair(
-    attention_options_backward, "dq, then dk and dv, then dsinks and the bias's: no atomics", BACKWARD, PICK_BACKWARD, BACKWARD_32
+KERNELS = _one(attention_options, "every option, each a constexpr", FORWARD, 0, 1, 3, 0, 4, 5, 6)
+KERNELS_BACKWARD = _one(
+    attention_options_backward, "dq, then dk and dv, then dsinks and the bias's: no atomics", BACKWARD, 0, 1, 2, 1, 3, 4, 5
 )
-VARLEN = _pair(attention_varlen, "a program finds its sequence by its offsets", FORWARD, PICK, FORWARD_32)
-VARLEN_BACKWARD = _pair(attention_varlen_backward, "the same: dq, then dk and dv, then dsinks", BACKWARD, PICK_BACKWARD, BACKWARD_32)
+VARLEN = _one(attention_varlen, "a program finds its sequence by its offsets", FORWARD, 0, 1, 3, 0, 4, 5, 6)
+VARLEN_BACKWARD = _one(attention_varlen_backward, "the same: dq, then dk and dv, then dsinks", BACKWARD, 0, 1, 2, 1, 3, 4, 5)
