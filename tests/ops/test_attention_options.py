@@ -1,12 +1,17 @@
 """What the grid cannot say of attention's options: whose attention it is by hand, what goes where, and wrong kernels of their own kind."""
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from rooftile import attention
 from rooftile.core.kernel import OPS, Kernel
+from rooftile.ops.attention import options_kernels
 from rooftile.workbench.check import Problem
 
 OPTIONS, BACKWARD = OPS["attention_options"], OPS["attention_options_backward"]
@@ -197,3 +202,89 @@ def test_a_gradient_that_is_missing_is_seen(lost):
 
 def test_without_a_fault_none_is_seen():
     assert {verdict(op, op.spec.reference) for op in (OPTIONS, BACKWARD)} == {"passed"}
+
+
+# ---- the kernels -------------------------------------------------------------------------------------------------------------
+
+INTERPRETED = """
+import importlib.util, sys, torch
+from rooftile.workbench import interpreter
+from rooftile.ops.attention import options_reference as reference, varlen_reference
+spec = importlib.util.spec_from_file_location("kernels", sys.argv[1])
+kernels = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(kernels)
+F, B = {"BLOCK_M": 16, "BLOCK_N": 16, "num_warps": 4, "num_stages": 1}, kernels._tiles((16, 16, 4, 1), (16, 16, 4, 1))
+torch.manual_seed(0)
+def compared(name, ours, theirs, inputs, rest):
+    out, lse = ours[0](*inputs, *rest, config=F)
+    want, want_lse = theirs[0](*inputs, *rest)
+    made, wanted = [out, lse], [want, want_lse]
+    g, gl = torch.randn_like(out), torch.randn_like(lse)
+    saved = (g, gl, *inputs[:-1], inputs[-1], want, want_lse, *rest)
+    made += ours[1](*saved, config=B)
+    wanted += theirs[1](*saved)
+    for n, x, y in zip(("out", "lse", "dq", "dk", "dv", "dsinks", "dbias"), made, wanted):
+        torch.testing.assert_close(x, y, atol=3e-5, rtol=3e-5, msg=lambda m: f"{name}: {n}: {m}")
+def dense(name, t, s, b=1, h=1, g=1, sinks=False, bias=None, mask=False, left=-1, right=-1, cap=0.0, p=0.0):
+    q, k, v = torch.randn(b, t, h, 16), torch.randn(b, s, g, 16), torch.randn(b, s, g, 24)
+    inputs = (q, k, v, torch.randn(h) if sinks else None, torch.randn(*bias, t, s) if bias else None, None,
+              (torch.rand(b, h, t, s) < 0.3).index_fill(2, torch.tensor([3]), False) if mask else None, torch.tensor(-7 << 40) if p else None)
+    compared(name, (kernels.attention_options, kernels.attention_options_backward),
+             (reference.attention_options, reference.attention_options_backward), inputs, (0.25, left, right, cap, p))
+for left, right in ((0, 0), (21, 3), (-1, 20), (33, -1)):
+    dense("window", 40, 56, left=left, right=right)
+dense("nothing to see", 56, 24, left=10, right=5)
+dense("dropout", 20, 37, h=2, g=1, right=0, p=0.4, cap=2.0)
+dense("bias", 20, 18, b=2, h=2, g=2, bias=(1, 2))
+dense("bias", 18, 20, b=2, h=2, g=2, bias=(2, 1), p=0.3, cap=1.0)
+dense("mask", 20, 33, h=2, g=1, mask=True, sinks=True)
+q, k, v = torch.randn(50, 2, 16), torch.randn(57, 1, 16), torch.randn(57, 1, 24)
+cu = torch.tensor([0, 20, 20, 50], dtype=torch.int32), torch.tensor([0, 33, 40, 57], dtype=torch.int32)
+compared("varlen", (kernels.attention_varlen, kernels.attention_varlen_backward),
+         (varlen_reference.attention_varlen, varlen_reference.attention_varlen_backward),
+         (q, k, v, *cu, torch.randn(2), torch.tensor(9)), (30, 33, 0.25, 18, 2, 0.0, 0.2))
+"""
+SOURCE = Path(options_kernels.__file__)
+
+
+def interpreted(path):
+    command = [sys.executable, "-W", "ignore", "-c", INTERPRETED, str(path)]
+    return subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False)
+
+
+def test_the_kernels_over_many_tiles():
+    """Through the interpreter, in a child, in tiles of 16: all three ranges of keys and of queries, each option by itself."""
+    done = interpreted(SOURCE)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+WRONG = {  # what stands in the kernels' source, and what comes in its place
+    "(n >= m + (S - T) - left)": "(n > m + (S - T) - left)",
+    "(n <= m + (S - T) + right)": "(n < m + (S - T) + right)",
+    "max(last - below, 0), length), BLOCK)": "max(low - below, 0), length), BLOCK)",
+    "b = min(max(low + above + 1, 0), length)": "b = min(max(last + above + 1, 0), length)",
+    "start = min(max(low - below, 0), length)": "start = min(max(low - below + BLOCK, 0), length)",
+    "end = min(max(last + above + 1, 0), length)": "end = min(max(last + above, 0), length)",
+    'rLse = tl.where(rLse == float("-inf"), float("inf"), rLse)': "rLse = rLse",
+    "kept((row + i_m) * counts + low,": "kept((row + i_m) * counts,",
+    "kept((row + i_m) * counts + low_n,": "kept((row + i_m) * counts,",
+    "i_h1 + i % (H // H1)": "i_h1",
+    "i_b1 + i // (H // H1)": "i_b1",
+    "rDp = tl.where(rKept, rDp * keep, 0.0)": "rDp = tl.where(rKept, rDp, 0.0)",
+    "rDv * keep": "rDv",
+    "rDs *= _slope(rS, scale_in)": "rDs *= 1.0",
+    "rSum -= tl.exp2(rSink - rLse)": "rSum += tl.exp2(rSink - rLse)",
+    "rSum = rSum * shrink + tl.exp2(rSink - base)": "rSum = rSum * shrink",
+    "- tl.load(gDlse + row + i_m, mask=i_m < T, other=0.0)": "",
+    "for r in range(GROUP):": "for r in range(1):",
+    "i_b * 0 if RAGGED else i_b, i_h, at_q + low": "i_b * 0 if RAGGED else i_b, i_h, low",
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("stands", WRONG)
+def test_a_wrong_kernel_is_seen(stands, tmp_path):
+    text = SOURCE.read_text()
+    assert stands in text
+    (tmp_path / "wrong.py").write_text(text.replace(stands, WRONG[stands]))
+    assert interpreted(tmp_path / "wrong.py").returncode != 0

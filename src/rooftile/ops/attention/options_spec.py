@@ -9,9 +9,10 @@ ABSENT = ("sinks", "bias", "constant_bias", "mask", "seed")
 
 
 def mostly(shape, dtype, gen, dims):
-    """One key in five is hidden, and the first query of a head sees none."""
+    """One key in five is hidden, and of a small problem the first query of a head sees none, on which PyTorch's fused kernels are NaN."""
     mask = torch.rand(shape, generator=gen, device=gen.device) < 0.8
-    mask[:, :, :1] = False
+    if shape[-1] < 1024:
+        mask[:, :, :1] = False
     return mask
 
 

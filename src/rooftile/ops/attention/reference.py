@@ -150,13 +150,16 @@ def attention_backward(
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Tensor:
-    """PyTorch's own. Its is_causal is aligned to the first key, ours to the last: for T < S it gets a mask, for T > S fewer queries. Where values
-    are not as wide as keys it leaves its fused kernels, so the narrower ones get columns of zeros."""
+    """PyTorch's own. Its is_causal is aligned to the first key, ours to the last: for T < S it gets a mask, for T > S fewer queries. It leaves its
+    fused kernels where values are not as wide as keys, so the narrower ones get columns of zeros, and where heads share keys under a mask, so
+    those are repeated."""
     t, s, d = q.shape[1], k.shape[1], max(q.shape[3], v.shape[3])
     if causal and t > s:
         return F.pad(sdpa(q[:, t - s :], k, v, causal, scale), (0, 0, 0, 0, t - s, 0))
     mask = torch.ones(t, s, dtype=torch.bool, device=q.device).tril(s - t) if causal and t < s else None
-    views = ((x if x.shape[3] == d else F.pad(x, (0, d - x.shape[3]))).transpose(1, 2) for x in (q, k, v))
     grouped = q.shape[2] != k.shape[2]
+    if grouped and mask is not None:
+        k, v, grouped = *(x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v)), False
+    views = ((x if x.shape[3] == d else F.pad(x, (0, d - x.shape[3]))).transpose(1, 2) for x in (q, k, v))
     out = F.scaled_dot_product_attention(*views, attn_mask=mask, is_causal=causal and t == s, scale=scale, enable_gqa=grouped)
     return out[..., : v.shape[3]].transpose(1, 2)
