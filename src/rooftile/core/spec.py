@@ -50,7 +50,7 @@ class Arg:
 
     dims: str = "..."
     dtype: str = "io"
-    make: Make = normal
+    make: Make = normal  # of a result: how its gradient is drawn
     optional: bool = False
     mutated: bool = False  # written in place: an input and an output at once
     many: bool = False  # a list of tensors; its one letter binds their shapes
@@ -167,7 +167,7 @@ class OpSpec:
         b = self.backward
         if b is None:
             return None
-        known = {**self.args, **self.returns, **{f"d{n}": replace(a, make=normal) for n, a in self.returns.items()}}
+        known = {**self.args, **self.returns, **{f"d{n}": a for n, a in self.returns.items()}}
         args = {n: known[n] for n in inspect.signature(b.reference).parameters if n in known}
         lost = {n: a.dtype[1:] for n, a in args.items() if a.dtype[0] == "=" and a.dtype[1:] not in args}  # like what it is not given
         args |= {n: replace(args[n], dtype=known[like].dtype) for n, like in lost.items()}
@@ -223,7 +223,7 @@ class OpSpec:
 
     def draw(self, case: Case, seed: int = 0, device: str | torch.device = "cpu",
              vary: Callable[[str, Arg, Tensor], Tensor] = lambda n, a, t: t) -> dict[str, Any]:  # fmt: skip
-        """Random inputs of a case. A gradient's are its forward's, what the forward reference saves, and normal output gradients."""
+        """Random inputs of a case. A gradient's are its forward's, what the forward reference saves, and output gradients as results are drawn."""
         gen = torch.Generator(device=device).manual_seed(seed)
         if self.forward is not None:
             call = self.forward.draw(case, seed, device, vary)
@@ -231,7 +231,7 @@ class OpSpec:
             results = results if isinstance(results, tuple) else (results,)
             call |= dict(zip(self.forward.returns, results))
             gen.manual_seed(seed + 1)
-            call |= {f"d{n}": vary(f"d{n}", self.args[f"d{n}"], normal(r.shape, r.dtype, gen, {}))
+            call |= {f"d{n}": vary(f"d{n}", self.args[f"d{n}"], self.args[f"d{n}"].make(r.shape, r.dtype, gen, {}))
                      for n, r in zip(self.forward.returns, results) if f"d{n}" in self.args}  # fmt: skip
             return {n: call[n] for n in self.signature.parameters}
         dims = self.letters(case)
