@@ -243,6 +243,12 @@ cu = torch.tensor([0, 20, 20, 50], dtype=torch.int32), torch.tensor([0, 33, 40, 
 compared("varlen", (kernels.attention_varlen, kernels.attention_varlen_backward),
          (varlen_reference.attention_varlen, varlen_reference.attention_varlen_backward),
          (q, k, v, *cu, torch.randn(2), torch.tensor(9)), (30, 33, 0.25, 18, 2, 0.0, 0.2))
+rest = (0.25, -1, 0, 0.0, 0.0)  # a sequence of q that is longer than was said, and one of k
+out, lse = kernels.attention_varlen(q, k, v, *cu, None, None, 16, 33, *rest, config=F)
+assert out[16:20].isnan().all() and out[36:].isnan().all() and out[:16].isfinite().all() and out[20:36].isfinite().all()
+assert lse[:, 16:20].isnan().all() and not lse[:, 20:36].isnan().any()
+made = kernels.attention_varlen_backward(out, lse, q, k, v, *cu, None, None, out, lse, 16, 16, *rest, config=B)
+assert all(x[36:].isnan().all() for x in made[:1]) and all(x[16:33].isnan().all() and x[33:40].isfinite().all() for x in made[1:3])
 """
 SOURCE = Path(options_kernels.__file__)
 

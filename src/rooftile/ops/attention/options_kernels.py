@@ -20,7 +20,7 @@ from rooftile.ops._shared.philox import scale as kept_scale
 from rooftile.ops._shared.philox import threshold
 from rooftile.ops._shared.triton_philox import kept
 from rooftile.ops.attention.options_reference import counted
-from rooftile.ops.attention.triton_tiles import LOG2E, dense, head_row, load_tile, store_tile, widths
+from rooftile.ops.attention.triton_tiles import LOG2E, dense, head_row, load_tile, store_tile, tile_at, widths
 
 
 @triton.jit
@@ -30,6 +30,17 @@ def _span(gCu, i_b, N, total, RAGGED: tl.constexpr):
         first = tl.minimum(tl.maximum(tl.load(gCu + i_b).to(tl.int32), 0), total)
         return first, tl.minimum(tl.maximum(tl.load(gCu + i_b + 1).to(tl.int32), first), total) - first
     return 0, N
+
+
+@triton.jit
+def _not_computed(gX, first, last, i_h, H, D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr):
+    """NaN in rows first to last of a head: a sequence is longer than the longest there was said to be, and nobody could wait to be told."""
+    for start in range(first, last, BLOCK):
+        at = tile_at(head_row(gX, i_h * 0, i_h, start, 0, H * D, D), H * D, BLOCK, BLOCK_D)
+        rows = start + tl.arange(0, BLOCK)[:, None]
+        tl.store(
+            at, tl.full([BLOCK, BLOCK_D], float("nan"), gX.dtype.element_ty), mask=(rows < last) & (tl.arange(0, BLOCK_D)[None, :] < D)
+        )
 
 
 @triton.jit
@@ -167,6 +178,12 @@ def _forward(gQ, gK, gV, gOut, gLse, gSinks, stride_qb, stride_qt, stride_qh, st
     store_tile(gOut, rOut, i_b * 0 if RAGGED else i_b, i_h, at_q + low, i_m, T, H, DV, BLOCK_M, BLOCK_DV)
     rLse = (rMax + tl.log2(rSum)) * 0.6931471805599453  # ln 2
     tl.store(gLse + row + i_m, rLse, mask=i_m < T)
+    if RAGGED:
+        if low == (tiles - 1) * BLOCK_M:
+            _not_computed(gOut, at_q + tiles * BLOCK_M, at_q + T, i_h, H, DV, BLOCK_M, BLOCK_DV)
+            for start in range(tiles * BLOCK_M, T, BLOCK_M):
+                i_t = start + tl.arange(0, BLOCK_M)
+                tl.store(gLse + row + i_t, tl.full([BLOCK_M], float("nan"), tl.float32), mask=i_t < T)
 
 
 @triton.jit
@@ -252,6 +269,9 @@ def _queries(gDout, gDlse, gOut, gLse, gLse2, gDelta, gDq, scale, stride_gb, str
                       threshold, keep, stride_ks, stride_vs, a_t, a_s, m_t, m_s, b, end, True, LEFT, RIGHT, CAPPED, ADDED, MASK,
                       DROP, D, BLOCK_D, DV, BLOCK_DV, BLOCK_M, BLOCK_N)  # fmt: skip
     store_tile(gDq, rDq * scale, i_b * 0 if RAGGED else i_b, i_h, at_q + low, i_m, T, H, D, BLOCK_M, BLOCK_D)
+    if RAGGED:
+        if low == (tiles - 1) * BLOCK_M:
+            _not_computed(gDq, at_q + tiles * BLOCK_M, at_q + T, i_h, H, D, BLOCK_M, BLOCK_D)
 
 
 @triton.jit
@@ -323,6 +343,10 @@ def _keys(gDout, gLse2, gDelta, gDk, gDv, scale, stride_gb, stride_gt, stride_gh
     i_o = i_b * 0 if RAGGED else i_b
     store_tile(gDk, rDk * scale, i_o, i_g, at_k + low, i_n, S, G, D, BLOCK_N, BLOCK_D)
     store_tile(gDv, rDv * keep, i_o, i_g, at_k + low, i_n, S, G, DV, BLOCK_N, BLOCK_DV)
+    if RAGGED:
+        if low == (tiles - 1) * BLOCK_N:
+            _not_computed(gDk, at_k + tiles * BLOCK_N, at_k + S, i_g, G, D, BLOCK_N, BLOCK_D)
+            _not_computed(gDv, at_k + tiles * BLOCK_N, at_k + S, i_g, G, DV, BLOCK_N, BLOCK_DV)
 
 
 @triton.jit
