@@ -209,10 +209,12 @@ def test_without_a_fault_none_is_seen():
 INTERPRETED = """
 import importlib.util, sys, torch
 from rooftile.workbench import interpreter
-from rooftile.ops.attention import options_reference as reference, varlen_reference
-spec = importlib.util.spec_from_file_location("kernels", sys.argv[1])
-kernels = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(kernels)
+from rooftile.ops.attention import options_launchers as kernels, options_reference as reference, varlen_reference
+spec = importlib.util.spec_from_file_location("given", sys.argv[1])
+given = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(given)
+for name in ("forward", "queries", "keys", "bias_gradient", "sinks_gradient"):
+    setattr(kernels, name, getattr(given, name))
 F, B = {"BLOCK_M": 16, "BLOCK_N": 16, "num_warps": 4, "num_stages": 1}, kernels._tiles((16, 16, 4, 1), (16, 16, 4, 1))
 torch.manual_seed(0)
 def compared(name, ours, theirs, inputs, rest):

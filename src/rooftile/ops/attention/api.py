@@ -8,9 +8,9 @@ from rooftile.ops.attention.cudnn_kernels import CUDNN, CUDNN_BACKWARD
 from rooftile.ops.attention.gluon_kernels import KERNELS as GLUON
 from rooftile.ops.attention.ladder_kernels import BACKWARD as LADDER_BACKWARD
 from rooftile.ops.attention.ladder_kernels import FORWARD as LADDER
-from rooftile.ops.attention.options_kernels import KERNELS as OPTIONS
-from rooftile.ops.attention.options_kernels import KERNELS_BACKWARD as OPTIONS_BACKWARD
-from rooftile.ops.attention.options_kernels import VARLEN, VARLEN_BACKWARD
+from rooftile.ops.attention.options_launchers import KERNELS as OPTIONS
+from rooftile.ops.attention.options_launchers import KERNELS_BACKWARD as OPTIONS_BACKWARD
+from rooftile.ops.attention.options_launchers import VARLEN, VARLEN_BACKWARD
 from rooftile.ops.attention.options_spec import SPEC as OPTIONS_SPEC
 from rooftile.ops.attention.spec import SPEC
 from rooftile.ops.attention.triton_kernels import KERNELS, KERNELS_BACKWARD
