@@ -69,6 +69,8 @@ SPEC = OpSpec(
             case(3, 300, 300, 2, 128, True, "a tile of 44 queries, wide heads"),
             case(1, 67, 150, 2, 64, True, "a block of 128 queries cut short, two tiles of keys, shifted diagonal", use=("smoke", "check")),
             case(1, 130, 67, 1, 128, True, "three blocks of 64 queries, the first sees nothing, wide heads", use=("smoke", "check")),
+            case(1, 300, 300, 6, 64, True, "three heads read a key head, tiles cut short", G=2),
+            case(2, 257, 257, 4, 128, False, "all heads read one key head, one row past the tiles", G=1),
             case(1, 1024, 1024, 24, 64, True, "more work than multiprocessors: programs take several tiles each"),
         ),
         case(1, 8192, 8192, 64, 128, True, "acceptance: eight heads read a key head", G=8, **BF16),
