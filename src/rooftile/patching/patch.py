@@ -196,4 +196,5 @@ def _loss(module: nn.Module, keep_logits: bool) -> Part:
     if keep_logits:
         return "loss", "cross_entropy", lambda: None, "keep_logits"
     softcap = getattr(module.config, "final_logit_softcapping", None) or 0.0
-    return "loss", "linear_cross_entropy", partial(forwards.causal_lm, type(module).forward, module.base_model_prefix, softcap), LOSS
+    base = module.base_model_prefix if hasattr(module, module.base_model_prefix) else "model"  # transformers 4 misnames Gemma3's
+    return "loss", "linear_cross_entropy", partial(forwards.causal_lm, type(module).forward, base, softcap), LOSS
