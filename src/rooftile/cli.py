@@ -283,9 +283,13 @@ def sim(
 
 def _train(as_json: bool, **knobs: Any) -> None:
     """Train a GPT-2 or a Llama built from the operators: loss curve, sample and a Hugging Face folder at the end; --resume goes on after a kill."""
-    from rooftile.training import TrainConfig, train
+    from rooftile.training import Terminated, TrainConfig, train
 
-    result = train(TrainConfig(**knobs), progress=not as_json)
+    try:
+        result = train(TrainConfig(**knobs), progress=not as_json)
+    except Terminated as ended:
+        err.print(f"rooftile: {ended.sentence}", style="bold yellow", highlight=False, markup=False, soft_wrap=True)
+        raise
     if as_json:
         return _say(result.to_dict())
     out.print(result.sample, highlight=False, markup=False)
