@@ -144,6 +144,30 @@ def test_checkpointing_changes_no_gradient():
     assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), again.parameters()))
 
 
+def test_what_a_block_keeps():
+    """Not the factor of its last product, which is made again from gate and up."""
+
+    def kept(model):
+        stores = {}
+
+        def note(t):
+            stores[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+            return t
+
+        x, y = text()
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+            model(x, y).backward()
+        return sum(stores.values())
+
+    torch.manual_seed(0)
+    model = small(operators=llama_operators("rooftile"), config=shape(num_hidden_layers=4))
+    with_it = kept(model)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rooftile.models.llama.linear_of", lambda make, x, weight, linear: linear(make(x), weight))
+        without = kept(model)
+    assert without - with_it == 4 * 3 * 17 * 48 * 4  # blocks, rows, tokens, features, bytes
+
+
 @pytest.mark.parametrize("kernels", ["torch", "rooftile-lce"])
 def test_compiles_into_one_graph(kernels):
     x, y = text()

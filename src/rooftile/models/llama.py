@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rooftile.models import llama_pretrained, pretrained
+from rooftile.models.again import linear_of
 from rooftile.models.gpt2 import GPT2, INIT_STD
 from rooftile.models.llama_config import LlamaConfig
 from rooftile.models.llama_operators import LlamaOperators, llama_operators
@@ -55,8 +56,11 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        operators, down = self.precision.operators, self.down_proj.weight
         x = self.precision.linear(x, self.gate_up_proj.weight)
-        return self.precision.linear(self.precision.operators.swiglu(x), self.down_proj.weight)
+        if operators.autocast:  # PyTorch as most people run it
+            return operators.linear(operators.swiglu(x), down)
+        return linear_of(operators.swiglu, x, down.to(x.dtype), operators.linear)
 
 
 class Block(nn.Module):
