@@ -34,7 +34,7 @@ def small(seed=0, config=SMALL, **options):
     model = Llama(config, **options)
     with torch.no_grad():  # initial norms are one: a forgotten one would not show
         for p in model.parameters():
-            p += 0.1 * torch.randn_like(p)
+            p += 0.1 * torch.randn(p.shape)
     return model
 
 

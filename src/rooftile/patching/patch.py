@@ -33,7 +33,10 @@ GATES = {
     "ReLU": ("reglu", reglu),
 }
 GELUS = {"NewGELUActivation": "tanh", "GELUTanh": "tanh", "PytorchGELUTanh": "tanh", "GELUActivation": "none"}
-OWN_WAY = "a call with a mask (padding, a window shorter than the sequence), dropout or a cache of earlier tokens goes the model's own way"
+OWN_WAY = (
+    "a call with a mask (padding, a window shorter than the sequence, what older versions make under torch.compile), dropout or a cache of "
+    "earlier tokens goes the model's own way"
+)
 LOSS = "in training `logits` is None; a head that is wrapped, sharded or moved by hooks goes by logits and cross_entropy"
 
 
