@@ -182,3 +182,32 @@ def test_generation_slides():
     model, (x, _) = small(), text()
     drawn = model.generate(x, 12, top_k=9, generator=torch.Generator().manual_seed(0))
     assert drawn.shape == (3, 29) and torch.equal(drawn[:, :17], x)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernels", ["rooftile", "rooftile-lce"])
+def test_bfloat16_on_a_gpu_is_no_worse_than_twice_pytorchs_own(tmp_path, kernels):
+    """Against the float64 model of transformers; PyTorch's own error is that of the same model in bfloat16."""
+    torch.manual_seed(3)
+    config = LlamaConfig(
+        vocab_size=1024, hidden_size=512, intermediate_size=1024, num_hidden_layers=3, num_attention_heads=8, num_key_value_heads=2
+    )
+    Llama(config).save_pretrained(tmp_path)
+    x, y = (torch.randint(0, 1024, (4, 256), generator=torch.Generator().manual_seed(s)).cuda() for s in (1, 2))
+
+    def theirs(dtype):
+        model = transformers.LlamaForCausalLM.from_pretrained(tmp_path, attn_implementation="sdpa").cuda().to(dtype)
+        logits = model(x).logits
+        F.cross_entropy(logits.flatten(0, 1).to(torch.promote_types(dtype, torch.float32)), y.flatten()).backward()
+        grads = {name.removeprefix("model."): p.grad.double() for name, p in model.named_parameters()}
+        parts = lambda joined, stem: torch.cat([grads[f"{stem}{part}.weight"] for part in JOINED[joined]])  # noqa: E731
+        for layer in range(3):
+            grads |= {f"layers.{layer}.{j}": parts(j, f"layers.{layer}.{j.split('.')[0]}.") for j in JOINED}
+        return {**grads, "": logits.detach().double()}
+
+    truth, own = theirs(torch.float64), theirs(torch.bfloat16)
+    model = Llama.from_pretrained(tmp_path, operators=llama_operators(kernels), compute_dtype=torch.bfloat16, weights=torch.bfloat16).cuda()
+    model(x, y).backward()
+    ours = {"": model(x).detach(), **{name: p.grad for name, p in model.named_parameters()}}
+    for name, value in ours.items():
+        assert gap(value.double(), truth[name]) <= 2 * gap(own[name], truth[name]), name

@@ -3,6 +3,7 @@
 import copy
 import inspect
 import os
+import warnings
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
@@ -302,3 +303,35 @@ def test_device_map(early):
     report.undo()
     with Called() as seen:
         assert same(step(model), before) and not seen.names
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", FAMILIES)
+def test_on_a_gpu(family):
+    """bfloat16 there against float32 on the host: within 1.5 times the error of the model as it was; and no operator runs its reference."""
+    exact, theirs, ours = build(family), build(family).bfloat16().cuda(), build(family).bfloat16().cuda()
+    report = rooftile.patch(ours)
+    seen = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)  # "runs its slow reference"
+        for seed in range(3):
+            ids = torch.randint(3, 97, (2, 24), generator=torch.Generator().manual_seed(seed))
+            outcomes = [step(exact, input_ids=ids, labels=ids)]
+            outcomes += [step(m, input_ids=ids.cuda(), labels=ids.cuda()) for m in (theirs, ours)]
+            for name in outcomes[0]:
+                seen.setdefault(name, []).append([o[name].float().cpu() for o in outcomes])
+    for name, batches in seen.items():
+        truth, own, made = (torch.stack(tensors) for tensors in zip(*batches))
+        if name and truth.norm() > 1e-6:
+            assert gap(made, truth) < 1.5 * gap(own, truth), name
+    report.undo()
+    close(step(ours, input_ids=ids.cuda(), labels=ids.cuda()), outcomes[1], 1e-3)  # atomics of PyTorch's own
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_on_the_second_gpu_while_the_first_is_current():
+    model = build("llama").bfloat16().to("cuda:1")
+    rooftile.patch(model)
+    ids = IDS.to("cuda:1")
+    assert torch.cuda.current_device() == 0 and step(model, input_ids=ids, labels=ids)[""].device.index == 1

@@ -193,3 +193,41 @@ def test_accumulation_equals_the_big_batch(tiny, model, kernels):
     for name, value in after[0].items():
         if value.norm() > 1e-6:
             assert ((after[1][name] - value).norm() / value.norm()).item() < 1e-5, name
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("model", ["gpt2", "llama"])
+def test_deterministic_resume_on_a_gpu(tiny, tmp_path, model):
+    changes = {
+        "model": model,
+        "kernels": "rooftile",
+        "device": "cuda",
+        "dtype": "bfloat16",
+        "deterministic": True,
+        "n_embd": 128,
+        "context": 64,
+    }
+    run(tiny("whole", **changes))
+    run(tiny("parts", steps=3, **changes))
+    run(tiny("parts", resume=True, **changes))
+    assert series(tmp_path / "parts") == series(tmp_path / "whole")
+    a, b = (load_checkpoint(checkpoints(tmp_path / out)[0])["model"] for out in ("whole", "parts"))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.gpu
+def test_memory_timeline_on_a_gpu(tiny, tmp_path):
+    """The allocator's own peak and the picture's are the same number."""
+    changes = {
+        "model": "llama",
+        "kernels": "rooftile",
+        "device": "cuda",
+        "dtype": "bfloat16",
+        "n_embd": 128,
+        "context": 64,
+        "steps": 3,
+        "n_layer": 4,
+    }
+    result = run(tiny("run", memory=True, eval_batches=1, **changes))
+    facts = json.loads((tmp_path / "run" / "memory.json").read_text())
+    assert facts["peak_bytes"] == pytest.approx(result.memory_bytes, rel=0.1)
