@@ -132,6 +132,7 @@ PIPELINES = tuple(
     dict(zip(("vectors", "warps", "stages", "lead", "per"), c))
     for c in (
         (4, 8, 4, 2, 3),
+        (4, 8, 4, 3, 3),
         (4, 8, 6, 3, 2),
         (4, 16, 6, 3, 1),
         (4, 16, 6, 2, 1),

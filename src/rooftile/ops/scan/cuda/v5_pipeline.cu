@@ -17,7 +17,7 @@ template <> struct Exact<unsigned> { using type = unsigned; };
 
 // What lies before a tile of a row. One warp; it looks at DEEP groups at once and again at all that were not there, so that a wait is one.
 template <typename S> struct Before {
-  static constexpr int DEEP = 8;
+  static constexpr int DEEP = 16;  // 512 words: a tile each of 396 blocks, and what a late one adds
   typename Exact<S>::type groups = 0;  // of the first i_g groups of row i_m
   long long i_m = -1;
   int i_g = 0;
@@ -46,9 +46,10 @@ template <typename S> struct Before {
       }
 #pragma unroll
       for (int d = 0; d < DEEP; ++d) {
+        if (i_g + d > own) break;
         const S sum = all_lanes<S>(word[d]);
         if (i_g + d < own) groups += sum;
-        else rest += sum;  // the tile's own group; of those after it nothing was asked, and they are 0
+        else rest += sum;
       }
       if (i_g + DEEP > own) {
         i_g = own;
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(32 * WARPS + 32) tiles(T* __restrict__ gOut, c
   constexpr int WIDTH = 16 / sizeof(T), TILE = VECTORS * WARPS * 32;  // vectors of a tile
   static_assert(LEAD >= 1 && STAGES > LEAD, "a tile is summed LEAD tiles before it is written");
   extern __shared__ uint4 sX[];  // STAGES tiles; a slot is read by the thread that has it filled: no barrier stands between
-  __shared__ S sSum[LEAD + 2][WARPS], sBefore[2];
+  __shared__ S sSum[LEAD + 2][WARPS], sBefore[3];
   __shared__ unsigned sTicket[STAGES + 2];
   const int i_lane = warp() * VECTORS * 32 + lane();  // this thread's first vector of a tile
   const unsigned total = unsigned(M * tiles);
@@ -120,6 +121,13 @@ __global__ void __launch_bounds__(32 * WARPS + 32) tiles(T* __restrict__ gOut, c
   if (looks && tiles > 1 && lane() == 0)
     for (int k = 0; k < LEAD; ++k) tell(k);
   Before<S> before;
+  const auto look = [&](int k) {  // a tile ahead of those who write: a round through the L2 is a microsecond, a third of a tile's time
+    const unsigned ticket = sTicket[k % (STAGES + 2)];
+    if (ticket >= total) return;
+    const S sum = tiles > 1 ? before(gState + 1 + ticket / tiles * (long long)tiles, ticket / tiles, int(ticket % tiles)) : S(0);
+    if (lane() == 0) sBefore[k % 3] = sum;
+  };
+  if (looks) look(0);
   for (int k = 0;; ++k) {
     const unsigned ticket = sTicket[k % (STAGES + 2)];
     if (ticket >= total) break;  // the whole block: the tickets after it are larger
@@ -128,8 +136,8 @@ __global__ void __launch_bounds__(32 * WARPS + 32) tiles(T* __restrict__ gOut, c
     if (looks) {
       unsigned next;
       if (lane() == 0) next = take(k + STAGES);  // 700 ns on its way
-      const S sum = tiles > 1 ? before(gState + 1 + i_m * tiles, i_m, i_t) : S(0);
-      if (lane() == 0) sBefore[k % 2] = sum, sTicket[(k + STAGES) % (STAGES + 2)] = next;
+      look(k + 1);
+      if (lane() == 0) sTicket[(k + STAGES) % (STAGES + 2)] = next;
     } else {
       copy_wait<STAGES - LEAD - 1>();
       add_up(k + LEAD);
@@ -142,7 +150,7 @@ __global__ void __launch_bounds__(32 * WARPS + 32) tiles(T* __restrict__ gOut, c
     Part strip;
     read(strip, k);
     strip.sum();
-    S start = sBefore[k % 2];
+    S start = sBefore[k % 3];
 #pragma unroll
     for (int w = 0; w < WARPS - 1; ++w)
       if (w < warp()) start += sSum[k % (LEAD + 2)][w];
