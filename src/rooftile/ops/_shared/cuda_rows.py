@@ -12,13 +12,15 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from rooftile.core.spec import Call
-from rooftile.cuda.launch import CTYPE, launch
+from rooftile.cuda.launch import CTYPE, launch, resident_clusters
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.launch import cdiv, power_of_2
 
 ADD_ROWS = Source.beside(__file__, "add_rows.cu")
 LONGEST = 2**31 - 2**16  # columns: an index of one is an int, with room for a block's stride
 ALONE = 16 * 1024  # bytes of a row that a cluster of one takes
+SHARED = 228 * 1024  # bytes of shared memory of a multiprocessor of sm_90
+RESERVED = 4096  # bytes of it that a block has beside its dynamic shared memory, rounded up: 1 KB of the system's, partial sums, barriers
 PARK = 160 * 1024  # bytes of shared memory a block may ask for on sm_80 and later
 
 
@@ -107,6 +109,53 @@ def clustered(x: Tensor, m: int, config: Mapping[str, Any], tensors: int = 1, wi
     return f"{cluster}, {vecs}, {block}, {stages}", blocks, block, 16 * vecs * block * stages * tensors
 
 
+@dataclass(frozen=True)
+class Shares:
+    """A row shared by `cluster` blocks of `threads` threads with `vecs` vectors of 16 bytes each; `stages` rows wait, `per` blocks are wanted
+    a multiprocessor, `shared` is a block's dynamic shared memory. `stay`: as many clusters as fit take row after row, else one takes one."""
+
+    cluster: int
+    vecs: int
+    threads: int
+    stages: int
+    per: int
+    shared: int
+    stay: bool
+
+    @property
+    def instance(self) -> str:
+        return f"{self.cluster}, {self.vecs}, {self.threads}, {self.stages}, {self.per}"
+
+    def blocks(self, x: Tensor, m: int, source: Source, instance: str) -> int:
+        """The grid. A cluster beyond those that fit at a time would run after all others, so their number is asked of the driver; then no
+        more than share the rows evenly. Simulated: 2, so that every cluster loops."""
+        if not self.stay:
+            return m * self.cluster
+        fit = 2 if x.device.type == "cpu" else 132 * self.per // self.cluster
+        if x.is_cuda:
+            fit = resident_clusters(source, instance, x.get_device(), self.cluster, self.threads, self.shared)
+        return cdiv(m, max(1, cdiv(m, fit))) * self.cluster
+
+
+def share(x: Tensor, config: Mapping[str, Any], tensors: int = 1, beside: int = 0) -> Shares:
+    """`config` says how many blocks a row gets at least, vectors a thread, stages and blocks a multiprocessor. A thread has a row's elements in
+    32 bits: 64 of them want 128 registers, of which a multiprocessor has 512 threads' worth, 32 want 64. tensors: that are read by rows.
+    beside: bytes that stay in shared memory for each 16 of a row."""
+    width, vectors = 16 // x.itemsize, cdiv(x.shape[-1] * x.itemsize, 16)
+    most = {vecs: 512 if vecs * width > 32 else 1024 for vecs in (1, 2, 4, 8)}
+    cluster, vecs = config["cluster"], config["vecs"]
+    while cluster < 8 and cdiv(vectors, cluster) > most[vecs] * vecs:
+        cluster *= 2
+    if cdiv(vectors, cluster) > most[vecs] * vecs:
+        vecs = 32 // width
+    threads = min(most[vecs], max(64, power_of_2(cdiv(vectors, cluster * vecs))))
+    per = max(1, min(config["per"], most[vecs] // threads))
+    slot = 16 * vecs * threads
+    room = (SHARED - RESERVED * per) // per - slot // 16 * beside
+    return Shares(cluster, vecs, threads, stages := max(1, min(config["stages"], room // (slot * tensors))), per,
+                  slot * tensors * stages + slot // 16 * beside, config.get("stay", True))  # fmt: skip
+
+
 def no_clusters(x: Tensor) -> str | None:
     """Why this device has no clusters of blocks for these rows, or None."""
     if x.is_cuda and torch.cuda.is_available() and torch.cuda.get_device_capability(x.device) < (9, 0):
@@ -114,6 +163,12 @@ def no_clusters(x: Tensor) -> str | None:
     if x.device.type == "cpu" and x.shape[-1] * x.itemsize > ALONE:
         return f"a row of {x.shape[-1] * x.itemsize} bytes needs a cluster of blocks, which the simulator does not model; up to {ALONE} it does"
     return None
+
+
+def too_wide(x: Tensor) -> str | None:
+    """Why the threads of a cluster do not hold a row with 32 bits an element, or None."""
+    n = x.shape[-1]
+    return None if n <= 1 << 18 else f"N={n} is longer than the {1 << 18} columns that 8 blocks of 1024 threads hold, 32 a thread"
 
 
 def long_sums(x: Tensor, most: int) -> str | None:

@@ -3,13 +3,15 @@
 from rooftile.core.kernel import Kernel, Limits
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.cuda_rows import ALONE, PARK, clustered, deal, long_sums, no_clusters, threads, too_long, uneven, wider_than
+from rooftile.ops._shared.cuda_rows import ALONE, PARK, clustered, deal, long_sums, no_clusters, share, threads, too_long, too_wide, uneven, wider_than
 from rooftile.ops._shared.launch import cdiv, dense_like, rows
 
-V1, V2, V3, V4, V5, V6, V7 = (
+V1, V2, V3, V4, V5, V6, V7, V8, V9 = (
     Source.beside(__file__, f"{name}.cu")
-    for name in ("v1_thread_row", "v2_warp_row", "v3_block_row", "v4_vector", "v5_online", "v6_pipeline", "v7_cluster")
-)
+    for name in (
+        "v1_thread_row", "v2_warp_row", "v3_block_row", "v4_vector", "v5_online", "v6_pipeline", "v7_cluster", "v8_exchange", "v9_bulk",
+    )
+)  # fmt: skip
 
 
 def thread_row(x):
@@ -95,6 +97,21 @@ def cluster_backward(dout, out, *, config):
     return dx
 
 
+def _shared_row(source):
+    def run(x, *, config):
+        out = dense_like(x)
+        x, m, n, stride = rows(x)
+        s = share(x, config)
+        instance = f"softmax<{CTYPE[x.dtype]}, {s.instance}>"
+        launch(source, instance, s.blocks(x, m, source, instance), s.threads, out, x, m, n, stride, shared=s.shared)
+        return out
+
+    return run
+
+
+exchange, bulk = _shared_row(V8), _shared_row(V9)
+
+
 def _row(call):
     return call["x"] if "x" in call else call["out"]
 
@@ -122,6 +139,11 @@ def _clusters(most):
     return refuse
 
 
+def _shared_by_blocks(call):
+    x = _row(call)
+    return _even(call) or too_wide(x) or no_clusters(x)
+
+
 def _alone(call):
     size = _row(call).shape[-1] * _row(call).itemsize
     return f"a row of {size} bytes fits one block with another beside it" if size < 1 << 16 else None
@@ -133,6 +155,14 @@ def pick_cluster(call):
     if size <= ALONE * 2:
         return {"cluster": 1, "vecs": 4, "stages": 1, "per": 4}
     return {"cluster": 2 if size <= 1 << 17 else 4 if size <= 1 << 18 else 8, "vecs": 4 if "dout" in call else 8, "stages": 1, "per": 2}
+
+
+def pick_share(call):
+    """Parts of 32 KB, of which two share a multiprocessor, each with two rows more on their way: 128 KB, six times what latency wants."""
+    size = _row(call).shape[-1] * _row(call).itemsize
+    if size <= ALONE:
+        return {"cluster": 1, "vecs": 4, "stages": 2, "per": 2}
+    return {"cluster": 2 if size <= 1 << 16 else 4 if size <= 1 << 17 else 8, "vecs": 8, "stages": 2, "per": 2}
 
 
 def pick_online(call):
@@ -168,6 +198,13 @@ CLUSTER = tuple(
         (8, 4, 2, 2),
     )
 )
+SHARE = (
+    *({"cluster": c, "vecs": v, "stages": s, "per": p} for c, v, s, p in (
+        (8, 8, 1, 2), (8, 8, 2, 2), (8, 8, 3, 2), (8, 4, 1, 2), (8, 4, 2, 2), (8, 4, 4, 1), (4, 8, 1, 1), (4, 8, 2, 1), (4, 8, 3, 1),
+    )),
+    {"cluster": 8, "vecs": 8, "stages": 1, "per": 2, "stay": False},
+    {"cluster": 4, "vecs": 8, "stages": 1, "per": 1, "stay": False},
+)  # fmt: skip
 CLUSTER_BACKWARD = tuple(
     {"cluster": c, "vecs": v, "stages": s, "per": p}
     for c, v, s, p in ((2, 4, 1, 2), (4, 4, 1, 2), (4, 2, 1, 2), (4, 4, 1, 4), (8, 4, 1, 2), (8, 2, 1, 2), (8, 2, 1, 4), (8, 2, 2, 2))
@@ -180,7 +217,11 @@ PIPELINE = tuple(
     )
 )  # fmt: skip
 
+ALL = Limits(shared_bytes=227 * 1024)
 FORWARD = (
+    Kernel("cuda.v9_bulk", bulk, "copies of 4 KB by the engine", _shared_by_blocks, SHARE, pick_share, sources=(V9,), declines=_alone, limits=ALL, architectures=(90,)),
+    Kernel("cuda.v8_exchange", exchange, "blocks of a cluster wait for numbers alone, each exponential once", _shared_by_blocks, SHARE, pick_share, sources=(V8,),
+           declines=_alone, limits=ALL, architectures=(90,)),
     Kernel(
         "cuda.v7_cluster",
         cluster,

@@ -98,6 +98,7 @@ void rooftile_sim_mbarrier_arrive(void* bar, unsigned bytes);
 void rooftile_sim_mbarrier_expect(void* bar, unsigned bytes);
 void rooftile_sim_mbarrier_wait(void* bar, unsigned parity);
 int rooftile_sim_mbarrier_test(void* bar, unsigned parity);
+void rooftile_sim_store_async(void* to, const void* value, unsigned bytes, void* bar);
 void rooftile_sim_named_barrier(unsigned id, unsigned threads, int wait);
 void rooftile_sim_fence_async(int global);
 void rooftile_sim_bulk_load(void* to, const void* from, unsigned bytes, void* bar);

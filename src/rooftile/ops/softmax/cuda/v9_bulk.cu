@@ -1,0 +1,68 @@
+// adds: one copy of up to 4 KB a warp, by Hopper's copy engine, in place of one of 16 bytes a thread
+// costs: a row's slot is filled anew when the warp has read all of it, not vector by vector; Hopper and later
+// loses when: a row fits one block with another beside it (below 64 KB): its blocks need not wait for each other
+#include "rooftile/cluster.cuh"
+#include "rooftile/tma.cuh"
+
+using namespace rooftile;
+
+// CLUSTER blocks of THREADS threads a row, each thread VECS vectors of it; STAGES rows wait or arrive; BLOCKS blocks a multiprocessor.
+template <typename T, int CLUSTER, int VECS, int THREADS, int STAGES, int BLOCKS>
+__global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
+    softmax(T* __restrict__ gOut, const T* __restrict__ gX, long long M, int N, long long stride_x) {
+  constexpr int WIDTH = 16 / sizeof(T), NEXT = WARP * WIDTH;  // elements from a vector of a thread to its next: a warp has neighbours
+  extern __shared__ uint4 sX[];  // a slot is read by the warp that has it filled: no barrier of the block stands between
+  __shared__ MBarrier sFull[STAGES][THREADS / WARP];
+  __shared__ Exchange<Online, CLUSTER, THREADS> sExchange;
+  const int part = cluster_rank() * (THREADS / WARP) + warp(), i_l = (part * VECS * WARP + lane()) * WIDTH, left = N - i_l;
+  const int bytes = min(VECS * NEXT, N - part * VECS * NEXT) * int(sizeof(T));  // of this warp; 0 or less where the row ends before it
+  const long long step = gridDim.x / CLUSTER;
+  long long i_m = blockIdx.x / CLUSTER, i_next = i_m;  // the row worked on, the row to be asked for
+  const auto slot = [&](int stage) { return sX + (stage * THREADS + warp() * WARP) * VECS; };
+  const auto fetch = [&](int stage) {
+    if (lane() == 0 && bytes > 0 && i_next < M) {
+      mbarrier_arrive_expect(&sFull[stage][warp()], bytes);
+      bulk_load(slot(stage), gX + i_next * stride_x + i_l, bytes, &sFull[stage][warp()]);
+    }
+  };
+  if (lane() == 0)
+    for (int s = 0; s < STAGES; ++s) mbarrier_init(&sFull[s][warp()], 1);
+  if (lane() == 0) mbarrier_fence();
+  exchange_open(sExchange);
+  for (int s = 0; s < STAGES; ++s, i_next += step) fetch(s);
+  cluster_wait();  // nobody's shared memory is written before its block is there
+  int stage = 0, parity = 0;
+  for (int turn = 0; i_m < M; i_m += step, i_next += step, ++turn) {
+    float rE[VECS][WIDTH], max = online_start().max, sum = 0.0f;
+    if (bytes > 0) mbarrier_wait(&sFull[stage][warp()], parity);
+#pragma unroll
+    for (int v = 0; v < VECS; ++v) {
+      uint4 rX = nothing<T>();
+      if (v * NEXT < left) rX = slot(stage)[v * WARP + lane()];
+      unpack<T>(rE[v], rX);
+#pragma unroll
+      for (int k = 0; k < WIDTH; ++k) max = fmaxf(max, rE[v][k]);
+    }
+    __syncwarp();  // all have read: the slot goes to the row STAGES turns on
+    fetch(stage);
+    const float own = base_of(max);
+#pragma unroll
+    for (int v = 0; v < VECS; ++v)
+#pragma unroll
+      for (int k = 0; k < WIDTH; ++k) sum += rE[v][k] = exp_fast(rE[v][k] - own);
+    exchange_send(sExchange, turn, group_reduce<WARP>(Online{max, sum}, Combine()));
+    const Online rS = exchange_reduce(sExchange, turn, Combine());
+    // of a thread's -inf alone exp(-inf - base) = 0 times 0; of a row of -inf 0 * inf = NaN, as PyTorch has it
+    const float scale = exp_fast(max - base_of(rS.max)) * (1.0f / rS.sum);
+    T* gTo = gOut + i_m * N + i_l;
+#pragma unroll
+    for (int v = 0; v < VECS; ++v) {
+#pragma unroll
+      for (int k = 0; k < WIDTH; ++k) rE[v][k] *= scale;
+      uint4 rOut;
+      pack<T>(rOut, rE[v]);
+      if (v * NEXT < left) __stcs(reinterpret_cast<uint4*>(gTo + v * NEXT), rOut);
+    }
+    if (++stage == STAGES) stage = 0, parity ^= 1;
+  }
+}
