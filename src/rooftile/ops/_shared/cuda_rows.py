@@ -19,8 +19,8 @@ from rooftile.ops._shared.launch import cdiv, power_of_2
 ADD_ROWS = Source.beside(__file__, "add_rows.cu")
 LONGEST = 2**31 - 2**16  # columns: an index of one is an int, with room for a block's stride
 ALONE = 16 * 1024  # bytes of a row that a cluster of one takes
-SHARED = 228 * 1024  # bytes of shared memory of a multiprocessor of sm_90
-RESERVED = 4096  # bytes of it that a block has beside its dynamic shared memory, rounded up: 1 KB of the system's, partial sums, barriers
+RESERVED = 6 * 1024  # bytes of shared memory that a block has beside what it asks for: the system's, partial sums, barriers
+ROOM = 228 * 1024 - RESERVED  # what one block may ask for on sm_90, so that it has them
 PARK = 160 * 1024  # bytes of shared memory a block may ask for on sm_80 and later
 
 
@@ -142,18 +142,22 @@ def share(x: Tensor, config: Mapping[str, Any], tensors: int = 1, beside: int = 
     32 bits: 64 of them want 128 registers, of which a multiprocessor has 512 threads' worth, 32 want 64. tensors: that are read by rows.
     beside: bytes that stay in shared memory for each 16 of a row."""
     width, vectors = 16 // x.itemsize, cdiv(x.shape[-1] * x.itemsize, 16)
-    most = {vecs: 512 if vecs * width > 32 else 1024 for vecs in (1, 2, 4, 8)}
     cluster, vecs = config["cluster"], config["vecs"]
-    while cluster < 8 and cdiv(vectors, cluster) > most[vecs] * vecs:
+    while cluster < 8 and (cdiv(vectors, cluster) > _most(vecs, width) * vecs or cdiv(vectors, cluster) * (16 * tensors + beside) > ROOM):
         cluster *= 2
-    if cdiv(vectors, cluster) > most[vecs] * vecs:
+    if cdiv(vectors, cluster) > _most(vecs, width) * vecs:
         vecs = 32 // width
-    threads = min(most[vecs], max(64, power_of_2(cdiv(vectors, cluster * vecs))))
-    per = max(1, min(config["per"], most[vecs] // threads))
-    slot = 16 * vecs * threads
-    room = (SHARED - RESERVED * per) // per - slot // 16 * beside
-    return Shares(cluster, vecs, threads, stages := max(1, min(config["stages"], room // (slot * tensors))), per,
-                  slot * tensors * stages + slot // 16 * beside, config.get("stay", True))  # fmt: skip
+    threads = min(_most(vecs, width), max(64, power_of_2(cdiv(vectors, cluster * vecs))))
+    vecs = max(1, cdiv(vectors, cluster * threads))
+    per = max(1, min(config["per"], _most(vecs, width) // threads))
+    row, stay = 16 * vecs * threads * tensors, vecs * threads * beside
+    stages = max(1, min(config["stages"], ((ROOM + RESERVED) // per - RESERVED - stay) // row))
+    return Shares(cluster, vecs, threads, stages, per, row * stages + stay, config.get("stay", True))
+
+
+def _most(vecs: int, width: int) -> int:
+    """Threads of a multiprocessor that hold so many vectors of `width` elements."""
+    return 512 if vecs * width > 32 else 1024
 
 
 def no_clusters(x: Tensor) -> str | None:
@@ -169,6 +173,12 @@ def too_wide(x: Tensor) -> str | None:
     """Why the threads of a cluster do not hold a row with 32 bits an element, or None."""
     n = x.shape[-1]
     return None if n <= 1 << 18 else f"N={n} is longer than the {1 << 18} columns that 8 blocks of 1024 threads hold, 32 a thread"
+
+
+def no_room(x: Tensor, beside: int) -> str | None:
+    """Why 8 blocks have no room for a row and for `beside` bytes that stay for each 16 of it, or None."""
+    need = cdiv(x.shape[-1] * x.itemsize, 16 * 8) * (16 + beside)
+    return None if need <= ROOM else f"a row of {x.shape[-1]} columns and its parameters are {need} bytes for each of 8 blocks, which have {ROOM}"
 
 
 def long_sums(x: Tensor, most: int) -> str | None:

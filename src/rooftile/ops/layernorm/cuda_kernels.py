@@ -13,17 +13,20 @@ from rooftile.ops._shared.cuda_rows import (
     deal,
     long_sums,
     no_clusters,
+    no_room,
+    share,
     threads,
     too_long,
+    too_wide,
     uneven,
     wider_than,
 )
 from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, rows
 
-V1, V2, V3, V4, V5, V6, V7 = (
+V1, V2, V3, V4, V5, V6, V7, V8, V9 = (
     Source.beside(__file__, f"{name}.cu")
-    for name in ("v1_naive", "v2_warp", "v3_vector", "v4_register_row", "v5_rows", "v6_pipeline", "v7_cluster")
-)
+    for name in ("v1_naive", "v2_warp", "v3_vector", "v4_register_row", "v5_rows", "v6_pipeline", "v7_cluster", "v8_exchange", "v9_bulk")
+)  # fmt: skip
 
 
 def _types(x, weight, bias):
@@ -161,6 +164,28 @@ def cluster_backward(dout, x, weight, bias, mean, rstd, *, config):
     return dx, dweight, dbias
 
 
+def exchange(x, weight, bias, eps, *, config):
+    return _shared_row(V8, share(x, config), x, weight, bias, eps)
+
+
+def bulk(x, weight, bias, eps, *, config):
+    return _shared_row(V9, share(x, config, beside=_beside(x, weight, bias)), x, weight, bias, eps)
+
+
+def _beside(x, *parameters):
+    """Bytes of parameters for each 16 of a row."""
+    return sum(p.itemsize * 16 // x.itemsize for p in parameters if p is not None)
+
+
+def _shared_row(source, s, x, weight, bias, eps):
+    out, mean, rstd = _outputs(x)
+    x, m, n, stride = rows(x)
+    types, w, b = _types(x, weight, bias)
+    instance = f"layernorm<{types}, {s.instance}>"
+    launch(source, instance, s.blocks(x, m, source, instance), s.threads, out, mean, rstd, x, w, b, m, n, stride, eps, shared=s.shared)
+    return out, mean, rstd
+
+
 def _any(call):
     x = call["x"]
     return off_gpu(x) or too_long(x) or (None if x.shape[-1] else "N=0: a row without columns has no mean")
@@ -221,9 +246,27 @@ def _clusters(most):
     return refuse
 
 
+def _shared_by_blocks(call):
+    return _even(call) or too_wide(call["x"]) or no_clusters(call["x"])
+
+
+def _room(call):
+    x = call["x"]
+    return _shared_by_blocks(call) or no_room(x, _beside(x, call["weight"], call["bias"]))
+
+
 def _alone(call):
     size = call["x"].shape[-1] * call["x"].itemsize
     return f"a row of {size} bytes fits one block with another beside it" if size < 1 << 16 else None
+
+
+def pick_share(call):
+    """Parts of 16 KB, of which two share a multiprocessor, each with two rows more on their way and its parameters: 64 KB in flight, three
+    times what latency wants. Of rows above 128 KB, which 8 blocks share, parts are larger."""
+    size = call["x"].shape[-1] * call["x"].itemsize
+    if size <= ALONE:
+        return {"cluster": 1, "vecs": 4, "stages": 2, "per": 2}
+    return {"cluster": 4 if size <= 1 << 16 else 8, "vecs": 4, "stages": 2, "per": 2}
 
 
 def pick_cluster(call):
@@ -254,6 +297,12 @@ CLUSTER = tuple(
     {"cluster": c, "vecs": v, "stages": s, "per": p}
     for c, v, s, p in ((2, 4, 1, 2), (2, 8, 1, 2), (4, 4, 1, 2), (4, 4, 1, 4), (8, 4, 1, 4), (8, 4, 2, 2), (8, 2, 1, 4))
 )
+SHARE = (
+    *({"cluster": c, "vecs": v, "stages": s, "per": p} for c, v, s, p in (
+        (8, 4, 2, 2), (8, 4, 4, 2), (8, 8, 1, 4), (8, 4, 2, 4), (4, 8, 1, 2), (4, 4, 1, 2), (4, 4, 4, 1), (4, 8, 4, 1), (2, 8, 1, 1), (2, 4, 1, 1),
+    )),
+    {"cluster": 4, "vecs": 8, "stages": 1, "per": 2, "stay": False},
+)  # fmt: skip
 CLUSTER_BACKWARD = tuple(
     {"cluster": c, "vecs": v, "stages": s, "per": p}
     for c, v, s, p in ((2, 4, 2, 1), (4, 4, 2, 1), (8, 4, 2, 1), (8, 2, 2, 1), (8, 2, 2, 2), (8, 4, 1, 2))
@@ -265,7 +314,13 @@ BACKWARD_PIPELINE = tuple(
 
 ELSEWHERE = Limits(spill_bytes_elsewhere=256)  # the bounds on threads are set for sm_90; sm_100 wants a few registers more for two sums
 
+ALL = Limits(shared_bytes=227 * 1024)
+
 FORWARD = (
+    Kernel("cuda.v9_bulk", bulk, "copies of 4 KB by the engine, the parameters stay", _room, SHARE, pick_share, sources=(V9,), declines=_alone,
+           limits=ALL, architectures=(90,)),
+    Kernel("cuda.v8_exchange", exchange, "blocks of a cluster wait for numbers alone, once a row", _shared_by_blocks, SHARE, pick_share, sources=(V8,),
+           declines=_alone, limits=ALL, architectures=(90,)),
     Kernel("cuda.v7_cluster", cluster, "a cluster of blocks a row", _clusters(8), CLUSTER, pick_cluster, sources=(V7,), limits=ELSEWHERE, declines=_alone),
     Kernel("cuda.v6_pipeline", pipeline, "row after row a block, the next ones in flight", _upto(8), PIPELINE, pick_pipeline,
            sources=(V6,), limits=ELSEWHERE),

@@ -121,9 +121,29 @@ template <typename T, int CLUSTER, int THREADS, typename Op> ROOFTILE_DEVICE T e
   constexpr int PARTS = CLUSTER * THREADS / WARP;
   exchange_wait(s, turn);
   T value = s.part[turn & 1][lane() % PARTS];
-#pragma unroll
+#pragma unroll 1  // 8 parts a lane at most, beside 32 elements of the row in 64 registers
   for (int i = WARP; i < PARTS; i += WARP) value = op(value, s.part[turn & 1][i + lane()]);
   return group_reduce<(PARTS < WARP ? PARTS : WARP)>(value, op);
+}
+
+// The mean of a row of N columns and the sum of squared differences from it, of parts of SPAN columns, a warp's each, of which are told the sum
+// and the squared differences from the part's own mean (Chan, Golub and LeVeque, 1979). Nothing cancels, and one exchange does.
+template <int SPAN, int CLUSTER, int THREADS> ROOFTILE_DEVICE Pair exchange_moments(Exchange<Pair, CLUSTER, THREADS>& s, int turn, int N) {
+  constexpr int PARTS = CLUSTER * THREADS / WARP, LANES = PARTS < WARP ? PARTS : WARP, EACH = PARTS / LANES;
+  exchange_wait(s, turn);
+  float sum = 0.0f, square = 0.0f;
+#pragma unroll 1
+  for (int i = 0; i < EACH; ++i) sum += s.part[turn & 1][i * WARP + lane() % LANES].a;
+  const float mean = warp_reduce<LANES>(sum, Sum()) / N;
+#pragma unroll 1
+  for (int i = 0; i < EACH; ++i) {
+    const int columns = min(SPAN, N - (i * WARP + lane() % LANES) * SPAN);
+    if (columns <= 0) continue;
+    const Pair p = s.part[turn & 1][i * WARP + lane() % LANES];
+    const float away = p.a / columns - mean;
+    square += p.b + columns * away * away;
+  }
+  return {mean, warp_reduce<LANES>(square, Sum())};
 }
 
 }  // namespace rooftile

@@ -122,4 +122,16 @@ template <typename W, int WIDTH> ROOFTILE_DEVICE void parameters(float (&rF)[WID
   }
 }
 
+// The same out of shared memory.
+template <typename W, int WIDTH> ROOFTILE_DEVICE void kept(float (&rF)[WIDTH], const W* sW) {
+  const uint4* s = reinterpret_cast<const uint4*>(sW);
+  if constexpr (sizeof(W) * WIDTH == 16) {
+    unpack<W>(rF, *s);
+  } else {
+    const uint4 a = s[0], b = s[1];
+    rF[0] = __uint_as_float(a.x), rF[1] = __uint_as_float(a.y), rF[2] = __uint_as_float(a.z), rF[3] = __uint_as_float(a.w);
+    rF[4] = __uint_as_float(b.x), rF[5] = __uint_as_float(b.y), rF[6] = __uint_as_float(b.z), rF[7] = __uint_as_float(b.w);
+  }
+}
+
 }  // namespace rooftile

@@ -15,12 +15,13 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
   __shared__ MBarrier sFull[STAGES][THREADS / WARP];
   __shared__ Exchange<Online, CLUSTER, THREADS> sExchange;
   const int part = cluster_rank() * (THREADS / WARP) + warp(), i_l = (part * VECS * WARP + lane()) * WIDTH, left = N - i_l;
-  const int bytes = min(VECS * NEXT, N - part * VECS * NEXT) * int(sizeof(T));  // of this warp; 0 or less where the row ends before it
+  const bool none = part * VECS * NEXT >= N;  // the row ends before this warp's columns
   const long long step = gridDim.x / CLUSTER;
   long long i_m = blockIdx.x / CLUSTER, i_next = i_m;  // the row worked on, the row to be asked for
   const auto slot = [&](int stage) { return sX + (stage * THREADS + warp() * WARP) * VECS; };
   const auto fetch = [&](int stage) {
-    if (lane() == 0 && bytes > 0 && i_next < M) {
+    if (lane() == 0 && !none && i_next < M) {
+      const int bytes = min(VECS * NEXT, left) * int(sizeof(T));
       mbarrier_arrive_expect(&sFull[stage][warp()], bytes);
       bulk_load(slot(stage), gX + i_next * stride_x + i_l, bytes, &sFull[stage][warp()]);
     }
@@ -34,7 +35,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
   int stage = 0, parity = 0;
   for (int turn = 0; i_m < M; i_m += step, i_next += step, ++turn) {
     float rE[VECS][WIDTH], max = online_start().max, sum = 0.0f;
-    if (bytes > 0) mbarrier_wait(&sFull[stage][warp()], parity);
+    if (!none) mbarrier_wait(&sFull[stage][warp()], parity);
 #pragma unroll
     for (int v = 0; v < VECS; ++v) {
       uint4 rX = nothing<T>();
