@@ -2,7 +2,7 @@
 
 import torch
 
-from rooftile.core.kernel import Kernel
+from rooftile.core.kernel import Kernel, Limits
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda_rows import (
@@ -13,17 +13,20 @@ from rooftile.ops._shared.cuda_rows import (
     deal,
     long_sums,
     no_clusters,
+    no_room,
+    share,
     threads,
     too_long,
+    too_wide,
     uneven,
     wider_than,
 )
 from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, rows
 
-V1, V2, V3, V4, V5, V6, V7 = (
+V1, V2, V3, V4, V5, V6, V7, V8, V9 = (
     Source.beside(__file__, f"{name}.cu")
-    for name in ("v1_naive", "v2_warp", "v3_vector", "v4_register_row", "v5_rows", "v6_pipeline", "v7_cluster")
-)
+    for name in ("v1_naive", "v2_warp", "v3_vector", "v4_register_row", "v5_rows", "v6_pipeline", "v7_cluster", "v8_exchange", "v9_bulk")
+)  # fmt: skip
 
 
 def _types(x, weight):
@@ -152,6 +155,28 @@ def cluster_backward(dout, x, weight, rstd, *, config):
     return dx, dweight
 
 
+def exchange(x, weight, eps, *, config):
+    return _shared_row(V8, share(x, config), x, weight, eps)
+
+
+def bulk(x, weight, eps, *, config):
+    return _shared_row(V9, share(x, config, beside=_beside(x, weight)), x, weight, eps)
+
+
+def _beside(x, weight):
+    """Bytes of the weight for each 16 of a row."""
+    return 0 if weight is None else weight.itemsize * 16 // x.itemsize
+
+
+def _shared_row(source, s, x, weight, eps):
+    out, rstd = _outputs(x)
+    x, m, n, stride = rows(x)
+    types, weight = _types(x, weight)
+    instance = f"rmsnorm<{types}, {s.instance}>"
+    launch(source, instance, s.blocks(x, m, source, instance), s.threads, out, rstd, x, weight, m, n, stride, eps, shared=s.shared)
+    return out, rstd
+
+
 def _any(call):
     x = call["x"]
     return off_gpu(x) or too_long(x) or (None if x.shape[-1] else "N=0: a row without columns has no mean")
@@ -207,9 +232,26 @@ def _clusters(most):
     return refuse
 
 
+def _shared_by_blocks(call):
+    return _even(call) or too_wide(call["x"]) or no_clusters(call["x"])
+
+
+def _room(call):
+    return _shared_by_blocks(call) or no_room(call["x"], _beside(call["x"], call["weight"]))
+
+
 def _alone(call):
     size = call["x"].shape[-1] * call["x"].itemsize
     return f"a row of {size} bytes fits one block with another beside it" if size < 1 << 16 else None
+
+
+def pick_share(call):
+    """Parts of 16 KB, of which two share a multiprocessor, each with two rows more on their way and its weight: 64 KB in flight, three times
+    what latency wants. Of rows above 128 KB, which 8 blocks share, parts are larger."""
+    size = call["x"].shape[-1] * call["x"].itemsize
+    if size <= ALONE:
+        return {"cluster": 1, "vecs": 4, "stages": 2, "per": 2}
+    return {"cluster": 4 if size <= 1 << 16 else 8, "vecs": 4, "stages": 2, "per": 2}
 
 
 def pick_cluster(call):
@@ -240,6 +282,13 @@ CLUSTER = tuple(
     {"cluster": c, "vecs": v, "stages": s, "per": p}
     for c, v, s, p in ((2, 4, 1, 2), (2, 8, 1, 2), (4, 4, 1, 2), (4, 4, 1, 4), (8, 4, 1, 4), (8, 4, 2, 2), (8, 2, 1, 4))
 )
+SHARE = (
+    *({"cluster": c, "vecs": v, "stages": s, "per": p} for c, v, s, p in (
+        (8, 4, 2, 2), (8, 4, 4, 2), (8, 8, 1, 4), (8, 4, 2, 4), (4, 8, 1, 2), (4, 8, 2, 2), (4, 4, 1, 2), (4, 4, 4, 1), (4, 8, 4, 1), (2, 8, 1, 1),
+        (2, 4, 1, 1),
+    )),
+    {"cluster": 4, "vecs": 8, "stages": 1, "per": 2, "stay": False},
+)  # fmt: skip
 CLUSTER_BACKWARD = tuple(
     {"cluster": c, "vecs": v, "stages": s, "per": p}
     for c, v, s, p in ((2, 4, 2, 1), (4, 4, 2, 1), (8, 4, 2, 1), (8, 2, 2, 1), (8, 2, 2, 2), (8, 4, 1, 2))
@@ -249,7 +298,13 @@ BACKWARD_PIPELINE = tuple(
     for v, s, p in ((4, 2, 2), (4, 2, 3), (4, 1, 4), (4, 1, 1), (1, 2, 2), (1, 3, 1), (2, 2, 1), (2, 2, 2), (2, 2, 3), (2, 2, 4), (2, 3, 2))
 )
 
+ALL = Limits(shared_bytes=227 * 1024)
+
 FORWARD = (
+    Kernel("cuda.v9_bulk", bulk, "copies of 4 KB by the engine, the weight stays", _room, SHARE, pick_share, sources=(V9,), declines=_alone,
+           limits=ALL, architectures=(90,)),
+    Kernel("cuda.v8_exchange", exchange, "blocks of a cluster wait for numbers alone", _shared_by_blocks, SHARE, pick_share, sources=(V8,),
+           declines=_alone, limits=ALL, architectures=(90,)),
     Kernel("cuda.v7_cluster", cluster, "a cluster of blocks a row", _clusters(8), CLUSTER, pick_cluster, sources=(V7,), declines=_alone),
     Kernel("cuda.v6_pipeline", pipeline, "row after row a block, the next ones in flight", _upto(8), PIPELINE, pick_pipeline, sources=(V6,)),
     Kernel("cuda.v5_rows", short_rows, "several short rows a block, no barrier", _short, SHORT, sources=(V5,)),

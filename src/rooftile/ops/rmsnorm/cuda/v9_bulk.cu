@@ -1,0 +1,72 @@
+// adds: one copy of up to 4 KB a warp, by Hopper's copy engine, in place of one of 16 bytes a thread; the weight is brought once and stays
+// costs: as much shared memory for the weight as for a row; a slot is filled anew when the warp has read all of it
+// loses when: a row fits one block with another beside it (below 64 KB): its blocks need not wait for each other
+#include "rooftile/cluster.cuh"
+#include "rooftile/tma.cuh"
+
+using namespace rooftile;
+
+// CLUSTER blocks of THREADS threads a row, each thread VECS vectors of it; STAGES rows wait or arrive; BLOCKS blocks a multiprocessor.
+template <typename T, typename W, bool WEIGHT, int CLUSTER, int VECS, int THREADS, int STAGES, int BLOCKS>
+__global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
+    rmsnorm(T* __restrict__ gOut, float* __restrict__ gRstd, const T* __restrict__ gX, const W* __restrict__ gW, long long M, int N,
+            long long stride_x, float eps) {
+  constexpr int WIDTH = 16 / sizeof(T), NEXT = WARP * WIDTH;  // elements from a vector of a thread to its next: a warp has neighbours
+  extern __shared__ uint4 sX[];  // a slot is read by the warp that has it filled: no barrier of the block stands between
+  __shared__ MBarrier sFull[STAGES + 1][THREADS / WARP];  // the last one is the weight's
+  __shared__ Exchange<float, CLUSTER, THREADS> sExchange;
+  const int part = cluster_rank() * (THREADS / WARP) + warp(), i_l = (part * VECS * WARP + lane()) * WIDTH, left = N - i_l;
+  const int columns = max(0, min(VECS * NEXT, N - part * VECS * NEXT));  // of this warp; none where the row ends before it
+  W* sW = reinterpret_cast<W*>(sX + STAGES * VECS * THREADS) + warp() * VECS * NEXT;
+  const long long step = gridDim.x / CLUSTER;
+  long long i_m = blockIdx.x / CLUSTER, i_next = i_m;  // the row worked on, the row to be asked for
+  const auto slot = [&](int stage) { return sX + (stage * THREADS + warp() * WARP) * VECS; };
+  const auto fetch = [&](int stage) {
+    if (lane() == 0 && columns && i_next < M) {
+      mbarrier_arrive_expect(&sFull[stage][warp()], columns * int(sizeof(T)));
+      bulk_load(slot(stage), gX + i_next * stride_x + i_l, columns * int(sizeof(T)), &sFull[stage][warp()]);
+    }
+  };
+  if (lane() == 0) {
+    for (int s = 0; s <= STAGES; ++s) mbarrier_init(&sFull[s][warp()], 1);
+    mbarrier_fence();
+  }
+  exchange_open(sExchange);
+  for (int s = 0; s < STAGES; ++s, i_next += step) fetch(s);
+  if (WEIGHT && lane() == 0 && columns) {
+    mbarrier_arrive_expect(&sFull[STAGES][warp()], columns * int(sizeof(W)));
+    bulk_load(sW, gW + i_l, columns * int(sizeof(W)), &sFull[STAGES][warp()]);
+  }
+  cluster_wait();  // nobody's shared memory is written before its block is there
+  int stage = 0, parity = 0;
+  for (int turn = 0; i_m < M; i_m += step, i_next += step, ++turn) {
+    float rX[VECS][WIDTH], rW[WIDTH], sum = 0.0f;
+    if (columns) mbarrier_wait(&sFull[stage][warp()], parity);
+#pragma unroll
+    for (int v = 0; v < VECS; ++v) {
+      uint4 rV = {0, 0, 0, 0};
+      if (v * NEXT < left) rV = slot(stage)[v * WARP + lane()];
+      unpack<T>(rX[v], rV);
+#pragma unroll
+      for (int k = 0; k < WIDTH; ++k) sum += rX[v][k] * rX[v][k];
+    }
+    __syncwarp();  // all have read: the slot goes to the row STAGES turns on
+    fetch(stage);
+    exchange_send(sExchange, turn, group_reduce<WARP>(sum, Sum()));
+    if (WEIGHT && turn == 0 && columns) mbarrier_wait(&sFull[STAGES][warp()], 0);
+    const float rstd = rsqrtf(exchange_reduce(sExchange, turn, Sum()) / N + eps);
+    T* gTo = gOut + i_m * N + i_l;
+#pragma unroll
+    for (int v = 0; v < VECS; ++v) {
+      if (v * NEXT >= left) break;
+      if (WEIGHT) kept(rW, sW + v * NEXT + lane() * WIDTH);
+#pragma unroll
+      for (int k = 0; k < WIDTH; ++k) rX[v][k] *= WEIGHT ? rstd * rW[k] : rstd;
+      uint4 rOut;
+      pack<T>(rOut, rX[v]);
+      __stcs(reinterpret_cast<uint4*>(gTo + v * NEXT), rOut);
+    }
+    if (i_l == 0) gRstd[i_m] = rstd;
+    if (++stage == STAGES) stage = 0, parity ^= 1;
+  }
+}
