@@ -137,27 +137,42 @@ class Shares:
         return cdiv(m, max(1, cdiv(m, fit))) * self.cluster
 
 
-def share(x: Tensor, config: Mapping[str, Any], tensors: int = 1, beside: int = 0) -> Shares:
-    """`config` says how many blocks a row gets at least, vectors a thread, stages and blocks a multiprocessor. A thread has a row's elements in
-    32 bits: 64 of them want 128 registers, of which a multiprocessor has 512 threads' worth, 32 want 64. tensors: that are read by rows.
+@dataclass(frozen=True)
+class Hold:
+    """How many vectors of 16 bytes a thread's registers hold of a row in work: `light` of 64 registers, `heavy` of 128. A multiprocessor has
+    64 for each of 1024 threads."""
+
+    light: int
+    heavy: int
+
+    def threads(self, vecs: int) -> int:
+        return 1024 if vecs <= self.light else 512
+
+    @property
+    def most(self) -> int:
+        """Vectors that a block holds."""
+        return max(1024 * self.light, 512 * self.heavy)
+
+
+def wide_hold(x: Tensor) -> Hold:
+    """Of a row whose elements are in 32 bits each."""
+    return Hold(4, 8) if x.itemsize == 2 else Hold(8, 8)
+
+
+def share(x: Tensor, config: Mapping[str, Any], hold: Hold, tensors: int = 1, beside: int = 0) -> Shares:
+    """`config` says how many blocks a row gets at least, vectors a thread, stages and blocks a multiprocessor. tensors: that are read by rows.
     beside: bytes that stay in shared memory for each 16 of a row."""
-    width, vectors = 16 // x.itemsize, cdiv(x.shape[-1] * x.itemsize, 16)
-    cluster, vecs = config["cluster"], config["vecs"]
-    while cluster < 8 and (cdiv(vectors, cluster) > _most(vecs, width) * vecs or cdiv(vectors, cluster) * (16 * tensors + beside) > ROOM):
+    vectors, cluster, vecs = cdiv(x.shape[-1] * x.itemsize, 16), config["cluster"], min(config["vecs"], hold.heavy)
+    while cluster < 8 and (cdiv(vectors, cluster) > hold.threads(vecs) * vecs or cdiv(vectors, cluster) * (16 * tensors + beside) > ROOM):
         cluster *= 2
-    if cdiv(vectors, cluster) > _most(vecs, width) * vecs:
-        vecs = 32 // width
-    threads = min(_most(vecs, width), max(64, power_of_2(cdiv(vectors, cluster * vecs))))
+    if cdiv(vectors, cluster) > hold.threads(vecs) * vecs:
+        vecs = hold.light if 1024 * hold.light == hold.most else hold.heavy
+    threads = min(hold.threads(vecs), max(64, power_of_2(cdiv(vectors, cluster * vecs))))
     vecs = max(1, cdiv(vectors, cluster * threads))
-    per = max(1, min(config["per"], _most(vecs, width) // threads))
+    per = max(1, min(config["per"], hold.threads(vecs) // threads))
     row, stay = 16 * vecs * threads * tensors, vecs * threads * beside
     stages = max(1, min(config["stages"], ((ROOM + RESERVED) // per - RESERVED - stay) // row))
     return Shares(cluster, vecs, threads, stages, per, row * stages + stay, config.get("stay", True))
-
-
-def _most(vecs: int, width: int) -> int:
-    """Threads of a multiprocessor that hold so many vectors of `width` elements."""
-    return 512 if vecs * width > 32 else 1024
 
 
 def no_clusters(x: Tensor) -> str | None:
@@ -169,16 +184,16 @@ def no_clusters(x: Tensor) -> str | None:
     return None
 
 
-def too_wide(x: Tensor) -> str | None:
-    """Why the threads of a cluster do not hold a row with 32 bits an element, or None."""
-    n = x.shape[-1]
-    return None if n <= 1 << 18 else f"N={n} is longer than the {1 << 18} columns that 8 blocks of 1024 threads hold, 32 a thread"
+def too_wide(x: Tensor, hold: Hold) -> str | None:
+    """Why 8 blocks do not hold a row, or None."""
+    n, longest = x.shape[-1], 8 * hold.most * 16 // x.itemsize
+    return None if n <= longest else f"N={n} is longer than the {longest} columns that the registers of 8 blocks hold"
 
 
-def no_room(x: Tensor, beside: int) -> str | None:
-    """Why 8 blocks have no room for a row and for `beside` bytes that stay for each 16 of it, or None."""
-    need = cdiv(x.shape[-1] * x.itemsize, 16 * 8) * (16 + beside)
-    return None if need <= ROOM else f"a row of {x.shape[-1]} columns and its parameters are {need} bytes for each of 8 blocks, which have {ROOM}"
+def no_room(x: Tensor, beside: int, tensors: int = 1) -> str | None:
+    """Why 8 blocks have no room for a row of so many tensors and for `beside` bytes that stay for each 16 of it, or None."""
+    need = cdiv(x.shape[-1] * x.itemsize, 16 * 8) * (16 * tensors + beside)
+    return None if need <= ROOM else f"a row of {x.shape[-1]} columns and what stays are {need} bytes for each of 8 blocks, which have {ROOM}"
 
 
 def long_sums(x: Tensor, most: int) -> str | None:

@@ -8,6 +8,7 @@ from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda_rows import (
     ADD_ROWS,
     ALONE,
+    Hold,
     add_rows,
     clustered,
     deal,
@@ -19,6 +20,7 @@ from rooftile.ops._shared.cuda_rows import (
     too_long,
     too_wide,
     uneven,
+    wide_hold,
     wider_than,
 )
 from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, rows
@@ -165,11 +167,36 @@ def cluster_backward(dout, x, weight, bias, mean, rstd, *, config):
 
 
 def exchange(x, weight, bias, eps, *, config):
-    return _shared_row(V8, share(x, config), x, weight, bias, eps)
+    return _shared_row(V8, share(x, config, wide_hold(x)), x, weight, bias, eps)
 
 
 def bulk(x, weight, bias, eps, *, config):
-    return _shared_row(V9, share(x, config, beside=_beside(x, weight, bias)), x, weight, bias, eps)
+    return _shared_row(V9, share(x, config, wide_hold(x), beside=_beside(x, weight, bias)), x, weight, bias, eps)
+
+
+def bulk_backward(dout, x, weight, bias, mean, rstd, *, config):
+    dx, dweight, dbias = _grads(x, weight, bias)
+    dout, m, n, stride_dout = rows(dout)
+    x, _, _, stride_x = rows(x)
+    mean, rstd = mean.contiguous(), rstd.contiguous()
+    types, w, _ = _types(x, weight, bias)
+    t, wt, _, has_w, has_b = types.split(", ")
+    s = share(x, config, sums_hold(x), tensors=2, beside=_beside(x, weight))
+    instance = f"layernorm_backward<{t}, {wt}, {has_w}, {has_b}, {s.instance}>"
+    blocks = s.blocks(x, m, V9, instance)
+    clusters = blocks // s.cluster
+    partial = x.new_empty((0 if weight is None and bias is None else 2 * clusters, n), dtype=torch.float32)
+    launch(V9, instance, blocks, s.threads, dx, partial, dout, x, w, mean, rstd, m, n, stride_dout, stride_x, shared=s.shared)
+    if weight is not None:
+        add_rows(partial[:clusters], dweight)
+    if bias is not None:
+        add_rows(partial[clusters:], dbias)
+    return dx, dweight, dbias
+
+
+def sums_hold(x):
+    """Two sums a column: 16 registers a vector of 16-bit elements."""
+    return Hold(1, 4) if x.itemsize == 2 else Hold(2, 4)
 
 
 def _beside(x, *parameters):
@@ -247,12 +274,17 @@ def _clusters(most):
 
 
 def _shared_by_blocks(call):
-    return _even(call) or too_wide(call["x"]) or no_clusters(call["x"])
+    return _even(call) or too_wide(call["x"], wide_hold(call["x"])) or no_clusters(call["x"])
 
 
 def _room(call):
     x = call["x"]
     return _shared_by_blocks(call) or no_room(x, _beside(x, call["weight"], call["bias"]))
+
+
+def _room_backward(call):
+    x = call["x"]
+    return _even(call) or too_wide(x, sums_hold(x)) or no_clusters(x) or no_room(x, _beside(x, call["weight"]), 2)
 
 
 def _alone(call):
@@ -267,6 +299,14 @@ def pick_share(call):
     if size <= ALONE:
         return {"cluster": 1, "vecs": 4, "stages": 2, "per": 2}
     return {"cluster": 4 if size <= 1 << 16 else 8, "vecs": 4, "stages": 2, "per": 2}
+
+
+def pick_share_backward(call):
+    """One block a multiprocessor, in which a row is worked on while others are on their way: each block writes a row of partial sums."""
+    size = call["x"].shape[-1] * call["x"].itemsize
+    if size <= ALONE:
+        return {"cluster": 1, "vecs": 2, "stages": 2, "per": 1}
+    return {"cluster": 4 if size <= 1 << 16 else 8, "vecs": 2, "stages": 4, "per": 1}
 
 
 def pick_cluster(call):
@@ -303,6 +343,10 @@ SHARE = (
     )),
     {"cluster": 4, "vecs": 8, "stages": 1, "per": 2, "stay": False},
 )  # fmt: skip
+SHARE_BACKWARD = tuple(
+    {"cluster": c, "vecs": v, "stages": s, "per": p}
+    for c, v, s, p in ((8, 2, 4, 1), (8, 2, 6, 1), (8, 2, 3, 1), (8, 2, 3, 2), (8, 4, 3, 2), (8, 4, 2, 2), (4, 4, 2, 1), (4, 2, 2, 1))
+)
 CLUSTER_BACKWARD = tuple(
     {"cluster": c, "vecs": v, "stages": s, "per": p}
     for c, v, s, p in ((2, 4, 2, 1), (4, 4, 2, 1), (8, 4, 2, 1), (8, 2, 2, 1), (8, 2, 2, 2), (8, 4, 1, 2))
@@ -332,6 +376,8 @@ FORWARD = (
     Kernel("cuda.v1_naive", naive, "a block a row, sums halved in shared memory", _serial(4096), sources=(V1,)),
 )  # fmt: skip
 BACKWARD = (
+    Kernel("cuda.v9_bulk", bulk_backward, "copies of 4 KB by the engine, the weight stays", _room_backward, SHARE_BACKWARD, pick_share_backward,
+           sources=(V9, ADD_ROWS), declines=_alone, limits=ALL, architectures=(90,)),
     Kernel("cuda.v7_cluster", cluster_backward, "a cluster of blocks a row", _clusters(2), CLUSTER_BACKWARD, pick_cluster_backward,
            sources=(V7, ADD_ROWS), limits=ELSEWHERE, declines=_alone),
     Kernel("cuda.v6_pipeline", pipeline_backward, "row after row, the parameters' gradients in registers", _upto(2), BACKWARD_PIPELINE,

@@ -3,7 +3,22 @@
 from rooftile.core.kernel import Kernel, Limits
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.cuda_rows import ALONE, PARK, clustered, deal, long_sums, no_clusters, share, threads, too_long, too_wide, uneven, wider_than
+from rooftile.ops._shared.cuda_rows import (
+    ALONE,
+    PARK,
+    Hold,
+    clustered,
+    deal,
+    long_sums,
+    no_clusters,
+    share,
+    threads,
+    too_long,
+    too_wide,
+    uneven,
+    wide_hold,
+    wider_than,
+)
 from rooftile.ops._shared.launch import cdiv, dense_like, rows
 
 V1, V2, V3, V4, V5, V6, V7, V8, V9 = (
@@ -101,12 +116,25 @@ def _shared_row(source):
     def run(x, *, config):
         out = dense_like(x)
         x, m, n, stride = rows(x)
-        s = share(x, config)
+        s = share(x, config, wide_hold(x))
         instance = f"softmax<{CTYPE[x.dtype]}, {s.instance}>"
         launch(source, instance, s.blocks(x, m, source, instance), s.threads, out, x, m, n, stride, shared=s.shared)
         return out
 
     return run
+
+
+BOTH = Hold(4, 8)  # two tensors as they came: 8 registers a vector
+
+
+def bulk_backward(dout, out, *, config):
+    dx = dense_like(out)
+    dout, m, n, stride_dout = rows(dout)
+    out, _, _, stride_out = rows(out)
+    s = share(out, config, BOTH, tensors=2)
+    instance = f"softmax_backward<{CTYPE[out.dtype]}, {s.instance}>"
+    launch(V9, instance, s.blocks(out, m, V9, instance), s.threads, dx, dout, out, m, n, stride_dout, stride_out, shared=s.shared)
+    return dx
 
 
 exchange, bulk = _shared_row(V8), _shared_row(V9)
@@ -141,7 +169,7 @@ def _clusters(most):
 
 def _shared_by_blocks(call):
     x = _row(call)
-    return _even(call) or too_wide(x) or no_clusters(x)
+    return _even(call) or too_wide(x, BOTH if "dout" in call else wide_hold(x)) or no_clusters(x)
 
 
 def _alone(call):
@@ -158,7 +186,8 @@ def pick_cluster(call):
 
 
 def pick_share(call):
-    """Parts of 32 KB, of which two share a multiprocessor, each with two rows more on their way: 128 KB, six times what latency wants."""
+    """Parts of 32 KB, of which two share a multiprocessor, each with two rows more on their way: 128 KB, six times what latency wants. Backward
+    one row of both tensors."""
     size = _row(call).shape[-1] * _row(call).itemsize
     if size <= ALONE:
         return {"cluster": 1, "vecs": 4, "stages": 2, "per": 2}
@@ -205,6 +234,12 @@ SHARE = (
     {"cluster": 8, "vecs": 8, "stages": 1, "per": 2, "stay": False},
     {"cluster": 4, "vecs": 8, "stages": 1, "per": 1, "stay": False},
 )  # fmt: skip
+SHARE_BACKWARD = (
+    *({"cluster": c, "vecs": v, "stages": s, "per": p} for c, v, s, p in (
+        (8, 8, 1, 2), (8, 4, 1, 2), (8, 4, 2, 1), (8, 4, 3, 1), (4, 8, 1, 1), (4, 4, 1, 1),
+    )),
+    {"cluster": 8, "vecs": 8, "stages": 1, "per": 2, "stay": False},
+)  # fmt: skip
 CLUSTER_BACKWARD = tuple(
     {"cluster": c, "vecs": v, "stages": s, "per": p}
     for c, v, s, p in ((2, 4, 1, 2), (4, 4, 1, 2), (4, 2, 1, 2), (4, 4, 1, 4), (8, 4, 1, 2), (8, 2, 1, 2), (8, 2, 1, 4), (8, 2, 2, 2))
@@ -250,6 +285,8 @@ FORWARD = (
     Kernel("cuda.v1_thread_row", thread_row, "a thread a row", lambda call: _any(call) or long_sums(call["x"], 65536), sources=(V1,)),
 )
 BACKWARD = (
+    Kernel("cuda.v9_bulk", bulk_backward, "copies of 4 KB by the engine, waiting for numbers alone", _shared_by_blocks, SHARE_BACKWARD, pick_share, sources=(V9,),
+           declines=_alone, limits=ALL, architectures=(90,)),
     Kernel("cuda.v7_cluster", cluster_backward, "a cluster of blocks a row", _clusters(4), CLUSTER_BACKWARD, pick_cluster, sources=(V7,), declines=_alone),
     Kernel("cuda.v6_pipeline", pipeline_backward, "row after row a block, the next ones in flight", _upto(4), PIPELINE, pick_pipeline,
            sources=(V6,)),
