@@ -182,13 +182,14 @@ _entries: dict[tuple[int, str, int], Entry] = {}  # an entry holds its source, s
 
 
 @functools.lru_cache(maxsize=4096)
-def resident_clusters(source: Source, instance: str, device: int, cluster: int, block: int, shared: int) -> int:
-    """How many clusters of so many blocks run at a time on a device where nothing else does: they must fit into parts of the device whose
-    sizes the driver alone knows, so this is less than multiprocessors times blocks over cluster."""
+def resident_clusters(source: Source, instance: str, device: int, block: int, shared: int) -> int:
+    """How many clusters of `instance` run at a time on a device where nothing else does. A cluster must fit into one of the device's parts,
+    whose sizes the driver alone knows: there are fewer than multiprocessors times blocks over cluster."""
     entry = _entries.get((id(source), instance, device)) or _entries.setdefault((id(source), instance, device), Entry(source, instance, device))
     if shared > entry.dynamic:
         entry.allow(shared)
-    found, config = ctypes.c_int(), struct.pack(_CONFIG, cluster, 1, 1, block, 1, 1, shared, 0, 0, 0)
+    found, cluster = ctypes.c_int(), int(entry.parsed.cluster)
+    config = struct.pack(_CONFIG, cluster, 1, 1, block, 1, 1, shared, 0, 0, 0)
     _adopt(device)
     _succeed(_driver().cuOccupancyMaxActiveClusters(ctypes.byref(found), entry.function, config), entry.parsed)
     if found.value < 1:

@@ -133,7 +133,7 @@ class Shares:
             return m * self.cluster
         fit = 2 if x.device.type == "cpu" else 132 * self.per // self.cluster
         if x.is_cuda:
-            fit = resident_clusters(source, instance, x.get_device(), self.cluster, self.threads, self.shared)
+            fit = resident_clusters(source, instance, x.get_device(), self.threads, self.shared)
         return cdiv(m, max(1, cdiv(m, fit))) * self.cluster
 
 
@@ -179,8 +179,6 @@ def no_clusters(x: Tensor) -> str | None:
     """Why this device has no clusters of blocks for these rows, or None."""
     if x.is_cuda and torch.cuda.is_available() and torch.cuda.get_device_capability(x.device) < (9, 0):
         return "clusters of blocks need sm_90 or later, this device is sm_{}{}".format(*torch.cuda.get_device_capability(x.device))
-    if x.device.type == "cpu" and x.shape[-1] * x.itemsize > ALONE:
-        return f"a row of {x.shape[-1] * x.itemsize} bytes needs a cluster of blocks, which the simulator does not model; up to {ALONE} it does"
     return None
 
 

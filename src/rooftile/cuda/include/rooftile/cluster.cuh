@@ -1,4 +1,4 @@
-// Blocks of a cluster, which run together and write into each other's shared memory: Hopper and later. The simulator knows clusters of one.
+// Blocks of a cluster, which run together and write into each other's shared memory: Hopper and later.
 #pragma once
 #include "rooftile/mbarrier.cuh"
 #include "rooftile/rows.cuh"
@@ -45,22 +45,25 @@ ROOFTILE_DEVICE void store_async(float* sX, int rank, float a, float b, MBarrier
                "r"(cluster_address(sBarrier, rank))
                : "memory");
 }
-#else
-ROOFTILE_DEVICE int cluster_rank() { return 0; }
-ROOFTILE_DEVICE void cluster_sync() { __syncthreads(); }
-ROOFTILE_DEVICE void cluster_arrive() {}
-ROOFTILE_DEVICE void cluster_wait() { __syncthreads(); }
-ROOFTILE_DEVICE void store_cluster(float* sX, int, float value) { *sX = value; }
-#ifdef ROOFTILE_SIMULATOR
-ROOFTILE_DEVICE void store_async(float* sX, int, float value, MBarrier* sBarrier) { rooftile_sim_store_async(sX, &value, 4, sBarrier); }
-ROOFTILE_DEVICE void store_async(float* sX, int, float a, float b, MBarrier* sBarrier) {
+#elif defined(ROOFTILE_SIMULATOR)
+ROOFTILE_DEVICE int cluster_rank() { return int(rooftile_sim_cluster_rank()); }
+ROOFTILE_DEVICE void cluster_arrive() { rooftile_sim_cluster_arrive(); }
+ROOFTILE_DEVICE void cluster_wait() { rooftile_sim_cluster_wait(); }
+ROOFTILE_DEVICE void cluster_sync() { rooftile_sim_cluster_arrive(), rooftile_sim_cluster_wait(); }
+ROOFTILE_DEVICE void store_cluster(float* sX, int rank, float value) { rooftile_sim_store_cluster(sX, rank, &value, 4); }
+ROOFTILE_DEVICE void store_async(float* sX, int rank, float value, MBarrier* sBarrier) { rooftile_sim_store_async(sX, rank, &value, 4, sBarrier); }
+ROOFTILE_DEVICE void store_async(float* sX, int rank, float a, float b, MBarrier* sBarrier) {
   const float both[2] = {a, b};
-  rooftile_sim_store_async(sX, both, 8, sBarrier);
+  rooftile_sim_store_async(sX, rank, both, 8, sBarrier);
 }
 #else
+ROOFTILE_DEVICE int cluster_rank() { return 0; }
+ROOFTILE_DEVICE void cluster_arrive() {}
+ROOFTILE_DEVICE void cluster_wait() { __trap(); }
+ROOFTILE_DEVICE void cluster_sync() { __trap(); }
+ROOFTILE_DEVICE void store_cluster(float*, int, float) { __trap(); }
 ROOFTILE_DEVICE void store_async(float*, int, float, MBarrier*) { __trap(); }
 ROOFTILE_DEVICE void store_async(float*, int, float, float, MBarrier*) { __trap(); }
-#endif
 #endif
 ROOFTILE_DEVICE void store_cluster(Online* sX, int rank, Online value) {
   store_cluster(&sX->max, rank, value.max);

@@ -232,20 +232,6 @@ int rooftile_sim_mbarrier_test(void* p, unsigned parity) {
   yield_fiber();
   return 0;
 }
-void rooftile_sim_store_async(void* sX, const void* value, unsigned bytes, void* bar) {  // into the block's own: a cluster is one block
-  uint32_t pc = HERE;
-  MBarrier& m = mbarrier(bar, "store_async", pc);
-  aligned(Address(sX), bytes, "shared memory", "store_async", pc);
-  Via via = load_via(m, "store_async", pc);
-  into_shared(sX, bytes, via, pc);
-  if (launch->level == ALL) m.gathered.join(told(*now));  // it releases what the thread has done before
-  std::vector<char> data(static_cast<const char*>(value), static_cast<const char*>(value) + bytes);
-  Block* b = now->block;
-  m.under_way.push_back({pc, bytes, [=] {
-    std::memcpy(sX, data.data(), bytes);
-    written(*b, Address(sX), bytes);
-  }});
-}
 void rooftile_sim_fence_async(int global) {
   now->known.reach(global ? PROXY_GLOBAL : PROXY, now->id, ++now->clock);
   now->block->foreign = true;
