@@ -180,12 +180,13 @@ def _too_large(source: Source, instance: str, grid: Extent, block: Extent) -> Va
 _entries: dict[tuple[int, str, int], Entry] = {}  # an entry holds its source, so that the id stays its own
 
 
-
 @functools.lru_cache(maxsize=4096)
 def resident_clusters(source: Source, instance: str, device: int, block: int, shared: int) -> int:
     """How many clusters of `instance` run at a time on a device where nothing else does. A cluster must fit into one of the device's parts,
     whose sizes the driver alone knows: there are fewer than multiprocessors times blocks over cluster."""
-    entry = _entries.get((id(source), instance, device)) or _entries.setdefault((id(source), instance, device), Entry(source, instance, device))
+    entry = _entries.get((id(source), instance, device)) or _entries.setdefault(
+        (id(source), instance, device), Entry(source, instance, device)
+    )
     if shared > entry.dynamic:
         entry.allow(shared)
     found, cluster = ctypes.c_int(), int(entry.parsed.cluster)
@@ -193,7 +194,9 @@ def resident_clusters(source: Source, instance: str, device: int, block: int, sh
     _adopt(device)
     _succeed(_driver().cuOccupancyMaxActiveClusters(ctypes.byref(found), entry.function, config), entry.parsed)
     if found.value < 1:
-        raise ValueError(f"{instance} in {source.path.name}: no cluster of {cluster} blocks with {shared} bytes of shared memory fits cuda:{device}")
+        raise ValueError(
+            f"{instance} in {source.path.name}: no cluster of {cluster} blocks with {shared} bytes of shared memory fits cuda:{device}"
+        )
     return found.value
 
 

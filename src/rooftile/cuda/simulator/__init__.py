@@ -190,7 +190,9 @@ def _limits(function: Function, grid: Extent, block: Extent, shared: int) -> Non
     if not 0 <= shared <= MAX_SHARED:
         raise ValueError(f"{function.instance}: {shared} bytes of dynamic shared memory, it must be from 0 to {MAX_SHARED}")
     if grid[0] % int(function.cluster) or grid[1] * grid[2] > 1 < int(function.cluster):
-        raise ValueError(f"{function.instance}: a grid of {' x '.join(map(str, grid))} blocks is no whole number of clusters of {function.cluster}")
+        raise ValueError(
+            f"{function.instance}: a grid of {' x '.join(map(str, grid))} blocks is no whole number of clusters of {function.cluster}"
+        )
     total = grid[0] * grid[1] * grid[2] * threads
     if total >= 2**32:
         raise ValueError(f"{function.instance}: {total} threads in all, the simulator counts to {2**32 - 1}")

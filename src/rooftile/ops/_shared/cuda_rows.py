@@ -191,7 +191,9 @@ def too_wide(x: Tensor, hold: Hold) -> str | None:
 def no_room(x: Tensor, beside: int, tensors: int = 1) -> str | None:
     """Why 8 blocks have no room for a row of so many tensors and for `beside` bytes that stay for each 16 of it, or None."""
     need = cdiv(x.shape[-1] * x.itemsize, 16 * 8) * (16 * tensors + beside)
-    return None if need <= ROOM else f"a row of {x.shape[-1]} columns and what stays are {need} bytes for each of 8 blocks, which have {ROOM}"
+    return (
+        None if need <= ROOM else f"a row of {x.shape[-1]} columns and what stays are {need} bytes for each of 8 blocks, which have {ROOM}"
+    )
 
 
 def long_sums(x: Tensor, most: int) -> str | None:

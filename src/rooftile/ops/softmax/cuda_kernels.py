@@ -254,9 +254,30 @@ PIPELINE = tuple(
 
 ALL = Limits(shared_bytes=227 * 1024)
 FORWARD = (
-    Kernel("cuda.v9_bulk", bulk, "copies of 4 KB by the engine", _shared_by_blocks, SHARE, pick_share, sources=(V9,), declines=_alone, limits=ALL, architectures=(90,)),
-    Kernel("cuda.v8_exchange", exchange, "blocks of a cluster wait for numbers alone, each exponential once", _shared_by_blocks, SHARE, pick_share, sources=(V8,),
-           declines=_alone, limits=ALL, architectures=(90,)),
+    Kernel(
+        "cuda.v9_bulk",
+        bulk,
+        "copies of 4 KB by the engine",
+        _shared_by_blocks,
+        SHARE,
+        pick_share,
+        sources=(V9,),
+        declines=_alone,
+        limits=ALL,
+        architectures=(90,),
+    ),
+    Kernel(
+        "cuda.v8_exchange",
+        exchange,
+        "blocks of a cluster wait for numbers alone, each exponential once",
+        _shared_by_blocks,
+        SHARE,
+        pick_share,
+        sources=(V8,),
+        declines=_alone,
+        limits=ALL,
+        architectures=(90,),
+    ),
     Kernel(
         "cuda.v7_cluster",
         cluster,
