@@ -2,19 +2,22 @@
 PYTHON ?= python3
 BIN    := .venv/bin
 
-.PHONY: train test test-thorough test-gpu lint setup clean
+.PHONY: train test test-thorough test-gpu test-sanitizer lint setup clean
 train: setup
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/rooftile train
 
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist worksteal tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 12 tests
 
-test-thorough: setup          # the faults that are planted on every ordering line of the Hopper kernels: some minutes of g++
+test-thorough: setup          # faults on every ordering line of the Hopper kernels, every config of every Triton kernel: some ten minutes
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests -m thorough
 
 test-gpu:                     # on the GPU machine, with the Python that has its torch
 	PYTHONPATH=src $(PYTHON) -m pytest -q tests -m gpu
 	PYTHONPATH=src $(PYTHON) -m rooftile check --device cuda
+
+test-sanitizer:               # there too: NVIDIA's compute-sanitizer over every kernel
+	PYTHONPATH=src $(PYTHON) -m pytest -q tests/test_sanitizer.py -m "gpu and thorough"
 
 lint: setup
 	$(BIN)/ruff check src tests

@@ -23,8 +23,24 @@ KERNELS = [  # rung, instance, loads and stores of less than 16 bytes that it ma
     ("residual_add/cuda/v2_vector.cu", "add<__half, float, 2, 256>", 3),
     ("bias_mask_scale_add/cuda/v2_vector.cu", "forward<__half, float, 2>", 2),  # the mask: 8 bytes of two rows
     ("bias_mask_scale_add/cuda/v2_vector.cu", "backward<__half, 4>", 4),
-    ("dropout_add_norm/cuda/v2_rows.cu", "forward<__half, __half, __half, true, true, true, 2, 256>", 3),  # the seed, a row's two results
-    ("dropout_add_norm/cuda/v2_rows.cu", "backward<__half, __half, true, true, true, 256, 2, 256, 2>", 3),
+    (
+        "_shared/cuda/sum_norm_v2_rows.cu",
+        "forward<Dropped, __half, __half, __half, __half, true, true, true, 256, 2, 256>",
+        3,
+    ),  # seed, row's results
+    ("_shared/cuda/sum_norm_v2_rows.cu", "backward<Dropped, __half, __half, __half, true, true, true, 256, 2, 256, 2>", 3),
+    (
+        "_shared/cuda/sum_norm_v2_rows.cu",
+        "forward<Plain, __half, float, float, float, true, true, true, 64, 3, 64>",
+        8,
+    ),  # x and out: 8 bytes
+    ("_shared/cuda/sum_norm_v2_rows.cu", "backward<Plain, __half, float, float, true, true, true, 64, 3, 64, 2>", 2),
+    (
+        "softmax/cuda/v5_online.cu",
+        "masked_softmax<__nv_bfloat16, true, true, 32, 0>",
+        2,
+    ),  # the mask, before a row is summed; of rows read again
+    ("softmax/cuda/v6_pipeline.cu", "softmax_backward<__nv_bfloat16, SoftmaxGradient, true, 32, 4, 128, 1>", 0),
     ("embedding/cuda/v1_warp_row.cu", "gather<__nv_bfloat16, 8, 3, 2>", 2),  # the indices of two rows
     (
         "embedding/cuda/v2_balanced.cu",
@@ -35,6 +51,12 @@ KERNELS = [  # rung, instance, loads and stores of less than 16 bytes that it ma
     ("adamw/cuda/v5_norm_vector.cu", "squares<__nv_bfloat16, 4, 256>", 16),
     ("dropout/cuda/v2_vector.cu", "dropout<__nv_bfloat16, 1, 256>", 17),  # the seed; the last 8 one by one
     ("cross_entropy/cuda/v4_vector.cu", "cross_entropy_backward<__nv_bfloat16, 4, 128, 128, false>", 6),  # the row's numbers
+    ("quantize/cuda/v2_vector.cu", "blocks<__nv_bfloat16, E4M3, 1, 128, 4, 4, 256>", 5),  # 8 bytes of values a vector; the scale
+    ("quantize/cuda/v2_vector.cu", "blocks<__nv_bfloat16, E4M3, 128, 128, 256, 8, 256>", 9),
+    ("quantize/cuda/v2_vector.cu", "extremes<__nv_bfloat16, false, 4, 1024>", 3),  # the last elements, two ends
+    ("quantize/cuda/v2_vector.cu", "dequantize<E4M3, __nv_bfloat16, false, 4, 256>", 11),  # bytes, scales; the last
+    ("quantize/cuda/v4_fused_rows.cu", "normed<__nv_bfloat16, __nv_bfloat16, E4M3, false, true, 0, true, true, 256, 4, 256>", 5),
+    ("quantize/cuda/v4_fused_rows.cu", "gated<__nv_bfloat16, E4M3, 0, 512, 4, 512>", 5),
     ("segment_sum/cuda/v3_balanced.cu", "spread<float, long long, 4, 32>", 7),  # offsets
 ]
 

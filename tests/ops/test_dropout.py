@@ -6,7 +6,7 @@ import torch
 from rooftile.core.kernel import OPS
 from rooftile.cuda import simulator
 from rooftile.ops import Dropout, dropout
-from rooftile.ops.dropout.reference import kept, philox
+from rooftile.ops._shared.philox import kept, philox
 
 
 def test_philox_gives_the_published_words():

@@ -12,6 +12,28 @@ def test_scale_of_a_row_changes_nothing_and_its_shift_does():
     assert not torch.allclose(rmsnorm(x + 1, eps=0.0), rmsnorm(x, eps=0.0), atol=0.1)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_offset_is_added_to_the_weight_before_anything_is_rounded(dtype):
+    """1 + w of a bfloat16 w below 1/256 would be 1."""
+    x, w = torch.randn(4, 32).to(dtype), torch.full((32,), 2.0**-9, dtype=dtype)
+    torch.testing.assert_close(rmsnorm(x, w, offset=1.0), rmsnorm(x, w.float() + 1), rtol=0, atol=0)
+    assert not torch.equal(rmsnorm(x, torch.zeros_like(w), offset=1.0).float(), rmsnorm(x.float(), w.float() + 1))
+    assert torch.equal(rmsnorm(x, None, offset=1.0), rmsnorm(x))
+
+
+def test_a_module_with_an_offset_begins_as_one_without():
+    x = torch.randn(3, 16, requires_grad=True)
+    ours, plain = RMSNorm(16, offset=1.0), RMSNorm(16)
+    assert not ours.weight.any() and torch.equal(ours(x), plain(x)) and "offset=1.0" in repr(ours)
+    for module in (ours, plain):
+        module(x).square().sum().backward()
+    assert torch.equal(ours.weight.grad, plain.weight.grad)
+    with torch.no_grad():
+        ours.weight.fill_(7)
+    ours.reset_parameters()
+    assert not ours.weight.any()
+
+
 def test_the_gradient_is_at_right_angles_to_the_row():
     """out does not change with the row's length, so dx has no part along x."""
     x = torch.randn(7, 96, requires_grad=True)

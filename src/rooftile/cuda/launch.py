@@ -32,6 +32,8 @@ CTYPE: dict[torch.dtype, str] = {
     torch.float64: "double",
     torch.uint8: "unsigned char",
     torch.int8: "signed char",
+    torch.float8_e4m3fn: "E4M3",
+    torch.float8_e5m2: "E5M2",
 }
 
 Extent = tuple[int, int, int]

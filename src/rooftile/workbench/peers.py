@@ -25,8 +25,8 @@ def _liger_layernorm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
     return _module("liger_kernel.ops.layer_norm").LigerLayerNormFunction.apply(x, weight, bias, eps)
 
 
-def _liger_rmsnorm(x: Any, weight: Any, eps: float) -> Any:
-    return _module("liger_kernel.ops.rms_norm").LigerRMSNormFunction.apply(x, weight, eps, 0.0, "llama", False)
+def _liger_rmsnorm(x: Any, weight: Any, eps: float, offset: float) -> Any:
+    return _module("liger_kernel.ops.rms_norm").LigerRMSNormFunction.apply(x, weight, eps, offset, "gemma" if offset else "llama", False)
 
 
 def _liger_softmax(x: Any) -> Any:
@@ -53,7 +53,9 @@ def _quack_softmax(x: Any) -> Any:
     return _module("quack.softmax").softmax(x)
 
 
-def _quack_rmsnorm(x: Any, weight: Any, eps: float) -> Any:
+def _quack_rmsnorm(x: Any, weight: Any, eps: float, offset: float) -> Any:
+    if offset:
+        raise NotImplementedError(f"quack adds nothing to the weight, the case wants {offset}")
     return _module("quack.rmsnorm").rmsnorm(x, weight, eps=eps)
 
 

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-
-import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from rooftile.core.spec import Call
+from rooftile.ops._shared import launch
 
 BLOCK = 256  # threads; 8 blocks fill a multiprocessor of sm_80 to sm_100
 _RESIDENT = 2048 // BLOCK
-
-
-@functools.lru_cache
-def _processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def processors(x: Tensor) -> int:
-    """Multiprocessors of x's device. Simulated: 2."""
-    return _processors(x.device) if x.is_cuda else 2
 
 
 def once(x: Tensor, width: int = 1) -> int:
@@ -31,7 +19,7 @@ def once(x: Tensor, width: int = 1) -> int:
 
 def resident(x: Tensor, width: int = 1) -> int:
     """Blocks of a grid that strides: no more than the device holds at a time. Simulated: 2, so that every thread strides."""
-    return min(once(x, width), _RESIDENT * processors(x) if x.is_cuda else 2)
+    return min(once(x, width), launch.resident(x, _RESIDENT))
 
 
 def misaligned(to: int, call: Call) -> str | None:

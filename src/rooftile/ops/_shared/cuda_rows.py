@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,15 +11,14 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from rooftile.core.spec import Call
-from rooftile.cuda.launch import CTYPE, launch, resident_clusters
+from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.launch import cdiv, power_of_2
+from rooftile.ops._shared.launch import cdiv, parts, power_of_2, resident
 
 ADD_ROWS = Source.beside(__file__, "add_rows.cu")
+Refuse = Callable[[Call], str | None]
 LONGEST = 2**31 - 2**16  # columns: an index of one is an int, with room for a block's stride
 ALONE = 16 * 1024  # bytes of a row that a cluster of one takes
-RESERVED = 6 * 1024  # bytes of shared memory that a block has beside what it asks for: the system's, partial sums, barriers
-ROOM = 228 * 1024 - RESERVED  # what one block may ask for on sm_90, so that it has them
 PARK = 160 * 1024  # bytes of shared memory a block may ask for on sm_80 and later
 
 
@@ -45,11 +43,6 @@ def uneven(call: Call) -> str | None:
             if t.shape[axis] > 1 and t.stride(axis) * t.itemsize % 16:
                 return f"rows of {name} are {t.stride(axis) * t.itemsize} bytes apart, no multiple of the 16 it reads at a time"
     return None
-
-
-@functools.lru_cache
-def processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def threads(n: int, each: int) -> int:
@@ -80,8 +73,7 @@ class Deal:
 
     def blocks(self, x: Tensor, m: int) -> int:
         """The grid: what persists, or a block to each group of rows where those are fewer. Simulated: 2, so that every block loops."""
-        groups = cdiv(m, self.rows)
-        return min(groups, self.per * processors(x.device) if x.is_cuda else 2 if x.device.type == "cpu" else 132 * self.per)
+        return min(cdiv(m, self.rows), resident(x, self.per))
 
 
 def deal(x: Tensor, config: Mapping[str, Any], tensors: int = 1, most: int = 8, widest: int = 1024) -> Deal:
@@ -104,96 +96,17 @@ def clustered(x: Tensor, m: int, config: Mapping[str, Any], tensors: int = 1, wi
     block = min(widest, max(128, power_of_2(cdiv(vectors, cluster * config["vecs"]))))
     vecs = max(1, cdiv(vectors, cluster * block))
     stages = max(1, min(config["stages"], PARK // (16 * vecs * block * tensors)))
-    resident = config["per"] * processors(x.device) if x.is_cuda else 2 if x.device.type == "cpu" else 132 * config["per"]
-    blocks = min(m, max(1, resident // cluster)) * cluster
+    blocks = min(m, max(1, resident(x, config["per"]) // cluster)) * cluster
     return f"{cluster}, {vecs}, {block}, {stages}", blocks, block, 16 * vecs * block * stages * tensors
-
-
-@dataclass(frozen=True)
-class Shares:
-    """A row shared by `cluster` blocks of `threads` threads with `vecs` vectors of 16 bytes each; `stages` rows wait, `per` blocks are wanted
-    a multiprocessor, `shared` is a block's dynamic shared memory. `stay`: as many clusters as fit take row after row, else one takes one."""
-
-    cluster: int
-    vecs: int
-    threads: int
-    stages: int
-    per: int
-    shared: int
-    stay: bool
-
-    @property
-    def instance(self) -> str:
-        return f"{self.cluster}, {self.vecs}, {self.threads}, {self.stages}, {self.per}"
-
-    def blocks(self, x: Tensor, m: int, source: Source, instance: str) -> int:
-        """The grid. A cluster beyond those that fit at a time would run after all others, so their number is asked of the driver; then no
-        more than share the rows evenly. Simulated: 2, so that every cluster loops."""
-        if not self.stay:
-            return m * self.cluster
-        fit = 2 if x.device.type == "cpu" else 132 * self.per // self.cluster
-        if x.is_cuda:
-            fit = resident_clusters(source, instance, x.get_device(), self.threads, self.shared)
-        return cdiv(m, max(1, cdiv(m, fit))) * self.cluster
-
-
-@dataclass(frozen=True)
-class Hold:
-    """How many vectors of 16 bytes a thread's registers hold of a row in work: `light` of 64 registers, `heavy` of 128. A multiprocessor has
-    64 for each of 1024 threads."""
-
-    light: int
-    heavy: int
-
-    def threads(self, vecs: int) -> int:
-        return 1024 if vecs <= self.light else 512
-
-    @property
-    def most(self) -> int:
-        """Vectors that a block holds."""
-        return max(1024 * self.light, 512 * self.heavy)
-
-
-def wide_hold(x: Tensor) -> Hold:
-    """Of a row whose elements are in 32 bits each."""
-    return Hold(4, 8) if x.itemsize == 2 else Hold(8, 8)
-
-
-def share(x: Tensor, config: Mapping[str, Any], hold: Hold, tensors: int = 1, beside: int = 0) -> Shares:
-    """`config` says how many blocks a row gets at least, vectors a thread, stages and blocks a multiprocessor. tensors: that are read by rows.
-    beside: bytes that stay in shared memory for each 16 of a row."""
-    vectors, cluster, vecs = cdiv(x.shape[-1] * x.itemsize, 16), config["cluster"], min(config["vecs"], hold.heavy)
-    while cluster < 8 and (cdiv(vectors, cluster) > hold.threads(vecs) * vecs or cdiv(vectors, cluster) * (16 * tensors + beside) > ROOM):
-        cluster *= 2
-    if cdiv(vectors, cluster) > hold.threads(vecs) * vecs:
-        vecs = hold.light if 1024 * hold.light == hold.most else hold.heavy
-    threads = min(hold.threads(vecs), max(64, power_of_2(cdiv(vectors, cluster * vecs))))
-    vecs = max(1, cdiv(vectors, cluster * threads))
-    per = max(1, min(config["per"], hold.threads(vecs) // threads))
-    row, stay = 16 * vecs * threads * tensors, vecs * threads * beside
-    stages = max(1, min(config["stages"], ((ROOM + RESERVED) // per - RESERVED - stay) // row))
-    return Shares(cluster, vecs, threads, stages, per, row * stages + stay, config.get("stay", True))
 
 
 def no_clusters(x: Tensor) -> str | None:
     """Why this device has no clusters of blocks for these rows, or None."""
     if x.is_cuda and torch.cuda.is_available() and torch.cuda.get_device_capability(x.device) < (9, 0):
         return "clusters of blocks need sm_90 or later, this device is sm_{}{}".format(*torch.cuda.get_device_capability(x.device))
+    if x.device.type == "cpu" and x.shape[-1] * x.itemsize > ALONE:
+        return f"a row of {x.shape[-1] * x.itemsize} bytes takes the simulator long, it is given rows of up to {ALONE}"
     return None
-
-
-def too_wide(x: Tensor, hold: Hold) -> str | None:
-    """Why 8 blocks do not hold a row, or None."""
-    n, longest = x.shape[-1], 8 * hold.most * 16 // x.itemsize
-    return None if n <= longest else f"N={n} is longer than the {longest} columns that the registers of 8 blocks hold"
-
-
-def no_room(x: Tensor, beside: int, tensors: int = 1) -> str | None:
-    """Why 8 blocks have no room for a row of so many tensors and for `beside` bytes that stay for each 16 of it, or None."""
-    need = cdiv(x.shape[-1] * x.itemsize, 16 * 8) * (16 * tensors + beside)
-    return (
-        None if need <= ROOM else f"a row of {x.shape[-1]} columns and what stays are {need} bytes for each of 8 blocks, which have {ROOM}"
-    )
 
 
 def long_sums(x: Tensor, most: int) -> str | None:
@@ -208,7 +121,45 @@ def wider_than(x: Tensor, most: int) -> str | None:
     return None if x.shape[-1] <= longest else f"N={x.shape[-1]} is longer than the {longest} columns that 1024 threads hold"
 
 
-def add_rows(partial: Tensor, out: Tensor) -> None:
-    """out[N] = the sum over the rows of partial [P, N], float32, in one fixed order."""
-    p, n = partial.shape
-    launch(ADD_ROWS, f"add_rows<{CTYPE[out.dtype]}>", cdiv(n, 32), (32, 32), out, partial, p, n)
+def row(call: Call) -> Tensor:
+    """The tensor whose rows are worked on: what a forward reads, or of a backward what was saved."""
+    return next(call[name] for name in ("sum", "x", "out") if name in call)
+
+
+def any_row(call: Call) -> str | None:
+    return off_gpu(row(call)) or too_long(row(call))
+
+
+def even(call: Call) -> str | None:
+    return any_row(call) or uneven(call)
+
+
+def upto(most: int) -> Refuse:
+    """Rows of whole vectors of 16 bytes, `most` of them a thread."""
+    return lambda call: even(call) or wider_than(row(call), most)
+
+
+def clusters(most: int) -> Refuse:
+    def refuse(call: Call) -> str | None:
+        x = row(call)
+        longest = 8 * 1024 * most * 16 // x.itemsize
+        if x.shape[-1] > longest:
+            return any_row(call) or f"N={x.shape[-1]} is longer than the {longest} columns that 8 blocks of 1024 threads hold"
+        return even(call) or no_clusters(x)
+
+    return refuse
+
+
+def alone(call: Call) -> str | None:
+    """Why a block does sooner than a cluster, or None."""
+    size = row(call).shape[-1] * row(call).itemsize
+    return f"a row of {size} bytes fits one block with another beside it" if size < 1 << 16 else None
+
+
+def add_rows(partial: Tensor, first: Tensor, second: Tensor | None = None) -> None:
+    """first[N] = the sum over the rows of partial [P, N], float32, in one fixed order; with a second, partial is [2 P, N], and of two an empty
+    one is left out."""
+    p, n, half, halves, other = parts(partial, first, second)
+    launch(
+        ADD_ROWS, f"add_rows<{CTYPE[first.dtype]}, {CTYPE[other.dtype]}>", (cdiv(n, 16), halves), 1024, first, other, partial, p, n, half
+    )

@@ -131,9 +131,14 @@ def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
+def processors(x: Tensor) -> int:
+    """Multiprocessors of x's device. Interpreted or simulated: 2; compiled for a GPU that is not there: an H200's."""
+    return _processors(x.device) if x.is_cuda else 2 if x.device.type == "cpu" else 132
+
+
 def resident(x: Tensor, per: int) -> int:
-    """Programs of a persistent grid: `per` on each multiprocessor. Interpreted: 2, so that every program loops."""
-    return per * _processors(x.device) if x.is_cuda else 2 if INTERPRETED else 132 * per
+    """Programs, or blocks, of a persistent grid: `per` on each multiprocessor. Interpreted or simulated: 2, so that every one loops."""
+    return 2 if x.device.type == "cpu" else per * processors(x)
 
 
 def rows(x: Tensor) -> tuple[Tensor, int, int, int]:
@@ -148,6 +153,14 @@ def rows(x: Tensor) -> tuple[Tensor, int, int, int]:
         x = x.reshape(m, n)  # a view where the leading axes collapse
         return x, m, n, x.stride(0)
     return x.contiguous(), m, n, n
+
+
+def parts(partial: Tensor, first: Tensor, second: Tensor | None) -> tuple[int, int, int, int, Tensor]:
+    """Of partial rows [P, N] that add up to `first`, or [2 P, N] to both: P, N, the half to begin with, how many halves, and the second."""
+    p, n = partial.shape[:-1].numel(), partial.shape[-1]
+    if second is None:
+        return p, n, 0, 1, first
+    return p // 2, n, 0 if first.numel() else 1, bool(first.numel()) + bool(second.numel()), second
 
 
 def cdiv(a: int, b: int) -> int:

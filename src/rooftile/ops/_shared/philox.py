@@ -1,8 +1,4 @@
-"""Which elements a dropout keeps: a function of (seed, element), the same for every operator that drops, on every device.
-
-The words are those of ops/dropout, in whose files the same lines stand, as its records were measured with them; a test holds the two
-together.
-"""
+"""Which elements a dropout keeps: a function of (seed, element), the same for every operator that drops, on every device."""
 
 import torch
 from torch import Tensor

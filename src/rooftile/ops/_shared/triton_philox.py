@@ -46,4 +46,5 @@ def kept(first, gSeed, threshold, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, LAN
             v0, v1, v2, v3 = philox(counter + 1, seed)
             w0, w1, w2, w3 = tl.join(w0, v0), tl.join(w1, v1), tl.join(w2, v2), tl.join(w3, v3)
         word = tl.reshape(tl.join(tl.join(w0, w2), tl.join(w1, w3)), [ROWS, BLOCK_N])  # the last axis joined is the nearest neighbour
-    return word.to(tl.int64) >= threshold  # 2^32 where all are dropped
+    some = tl.cast(threshold, tl.int64) < 4294967296  # of 2^32, no 32-bit word, none is kept
+    return (word >= tl.cast(threshold, tl.uint32)) & some

@@ -4,12 +4,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rooftile.core.kernel import Op
+from rooftile.core.kernel import Op, ranked
 from rooftile.ops.adamw import cuda_kernels, norm_kernels, triton_kernels
 from rooftile.ops.adamw.spec import NORM, SPEC
 
-_adamw = Op(SPEC, *triton_kernels.FORWARD, *cuda_kernels.FORWARD)
-_grad_norm = Op(NORM, *norm_kernels.FORWARD, *cuda_kernels.NORM)
+_adamw = Op(SPEC, *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v2_vector", "cuda.v3_pipeline"))
+_grad_norm = Op(NORM, *ranked((*norm_kernels.FORWARD, *cuda_kernels.NORM), "cuda.v5_norm_vector"))
 
 
 def adamw(params: list[Tensor], grads: list[Tensor], exp_avgs: list[Tensor], exp_avg_sqs: list[Tensor], hyper: Tensor, *,

@@ -6,7 +6,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.cuda_rows import processors
+from rooftile.ops._shared.launch import resident
 from rooftile.ops._shared.tables import tables
 
 V1, V2, V3, N1, N2, ROOT = (
@@ -17,11 +17,6 @@ LISTS = ("params", "grads", "exp_avgs", "exp_avg_sqs", "masters")
 
 def _flag(value):
     return "true" if value else "false"
-
-
-def _resident(x, per):
-    """Blocks of a grid that stays. Simulated: 2, so that every block loops."""
-    return per * processors(x.device) if x.is_cuda else 2 if x.device.type == "cpu" else 132 * per
 
 
 def _adamw(source, shape):
@@ -55,13 +50,13 @@ def _vector(x, chunks, config):
 def _pipeline(x, chunks, config):
     stages, block = config["stages"], config["threads"]
     template = f", {stages}, {block}, {_flag(config['once'])}"
-    return template, min(chunks, _resident(x, config["per"])), block, 64 * stages * block, (chunks,)
+    return template, min(chunks, resident(x, config["per"])), block, 64 * stages * block, (chunks,)
 
 
 def _norm(source, template, blocks, block, chunk, grads):
     grads = [g if g.is_contiguous() else g.contiguous() for g in grads]
     addresses, layout, chunks, _ = tables(chunk, grads)
-    parts = max(1, min(chunks, _resident(grads[0], blocks)))
+    parts = max(1, min(chunks, resident(grads[0], blocks)))
     partial, norm = (layout.new_empty(n, dtype=torch.float32) for n in ((parts,), ()))
     launch(source, f"squares<{CTYPE[grads[0].dtype]}{template}>", parts, block, partial, addresses, layout, len(grads), chunks, chunk,
            reaches=grads)  # fmt: skip
@@ -103,7 +98,7 @@ def pick(call):
 
 VECTOR = tuple(
     {"vecs": v, "threads": t, "chunk": c, "once": o}
-    for v, t, c, o in ((2, 256, 8192, False), (2, 256, 8192, True), (1, 256, 4096, False), (2, 128, 4096, False), (1, 512, 16384, False), (2, 512, 16384, False))
+    for v, t, c, o in ((1, 256, 4096, False), (2, 128, 4096, False), (2, 256, 8192, False), (2, 256, 8192, True), (1, 512, 16384, False), (2, 512, 16384, False))
 )  # fmt: skip
 # At most 512 threads a multiprocessor: registers for so many are sure, and a block of a grid that stays must not wait for one that never ends.
 PIPELINE = tuple(

@@ -1,13 +1,19 @@
 from torch import Tensor
 
-from rooftile.core.kernel import Op
+from rooftile.core.kernel import Op, ranked
 from rooftile.ops.attention.cuda_kernels import BACKWARD as CUDA_BACKWARD
 from rooftile.ops.attention.cudnn_kernels import CUDNN, CUDNN_BACKWARD
 from rooftile.ops.attention.gluon_kernels import KERNELS as GLUON
 from rooftile.ops.attention.spec import SPEC
 from rooftile.ops.attention.triton_kernels import KERNELS, KERNELS_BACKWARD
 
-_attention = Op(SPEC, *GLUON, CUDNN, *KERNELS, backward=(CUDNN_BACKWARD, *KERNELS_BACKWARD, *CUDA_BACKWARD))
+_attention = Op(
+    SPEC,
+    *GLUON,
+    CUDNN,
+    *KERNELS,
+    backward=ranked((CUDNN_BACKWARD, *KERNELS_BACKWARD, *CUDA_BACKWARD), "cuda.v5_hopper", "cuda.v5_hopper_ordered"),
+)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: float | None = None) -> Tensor:

@@ -65,9 +65,9 @@ def _refuse(call):
 
 # 227 KiB hold two stages of queries and of dq, or three and one. AHEAD the first product of the next block runs beside the end of this one.
 CONFIGS = (
+    {"AHEAD": False, "Q_STAGES": 3, "DQ_STAGES": 1},
     {"AHEAD": False, "Q_STAGES": 2, "DQ_STAGES": 2},
     {"AHEAD": True, "Q_STAGES": 2, "DQ_STAGES": 2},
-    {"AHEAD": False, "Q_STAGES": 3, "DQ_STAGES": 1},
 )
 LIMITS = Limits(registers=168, shared_bytes=227 * 1024)
 BACKWARD = (

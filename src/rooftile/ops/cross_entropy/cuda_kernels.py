@@ -5,8 +5,8 @@ import torch
 from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.cuda_rows import long_sums, processors, threads, too_long, uneven
-from rooftile.ops._shared.launch import cdiv, power_of_2, rows
+from rooftile.ops._shared.cuda_rows import long_sums, threads, too_long, uneven
+from rooftile.ops._shared.launch import cdiv, power_of_2, resident, rows
 from rooftile.ops.cross_entropy import reference
 from rooftile.ops.cross_entropy.reference import check_target
 
@@ -34,8 +34,7 @@ def _persistent(config):
 
     def shape(x, m, v):
         block, vecs, stages, per = (config[n] for n in ("threads", "vecs", "stages", "per"))
-        most = per * processors(x.device) if x.is_cuda else 2 if x.device.type == "cpu" else 132 * per
-        return f", {vecs}, {stages}, {block}", cdiv(m, cdiv(m, most)), block, 16 * vecs * stages * block
+        return f", {vecs}, {stages}, {block}", cdiv(m, cdiv(m, resident(x, per))), block, 16 * vecs * stages * block
 
     return shape
 

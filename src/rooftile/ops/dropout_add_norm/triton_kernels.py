@@ -13,14 +13,12 @@ import triton
 import triton.language as tl
 
 from rooftile.core.kernel import Kernel, Limits
-from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2, resident, rows
+from rooftile.ops._shared.launch import cdiv, launch, power_of_2, resident, rows
+from rooftile.ops._shared.norms import MAX_ROW, MAX_ROW_BACKWARD, TILE, any_length, dense, row, upto
 from rooftile.ops._shared.partials import add_rows
 from rooftile.ops._shared.philox import scale, threshold
 from rooftile.ops._shared.triton_philox import kept
 
-MAX_ROW = 16384  # forward: 16 warps hold 32 float32 a lane
-MAX_ROW_BACKWARD = 8192  # dout, sum, dsum, weight and two accumulators
-TILE = 4096
 STRIP = 1024  # columns of a strip: 2 KiB of bf16 a row; of 2 rows 8 elements a lane for 8 warps, as the mask's words want registers too
 
 
@@ -190,10 +188,6 @@ def _strips(gDout, gDsum, gS, gW, gMean, gRstd, gSeed, gSums, gDx, gDr, gPartial
         tl.store(gPartial + (programs + i_p) * N + i_n, rDb, mask=in_n)
 
 
-def _dense(weight):
-    return weight if weight is None or weight.is_contiguous() else weight.contiguous()
-
-
 def _lane(x, n, block):
     """Neighbours that one lane draws: those of a 16-byte load, where rows begin at whole counters."""
     lane = 16 // max(2, x.itemsize)
@@ -225,7 +219,7 @@ def dropout_add_norm(x, residual, weight, bias, seed, p, eps, norm, *, config):
     x, m, n, stride = rows(x)
     residual, _, _, stride_r = rows(residual)
     block = power_of_2(n)
-    launch(_forward, (cdiv(m, config["rows"]),), x, residual, _dense(weight), _dense(bias), seed, total, out, mean, rstd, m, n, stride, stride_r,
+    launch(_forward, (cdiv(m, config["rows"]),), x, residual, dense(weight), dense(bias), seed, total, out, mean, rstd, m, n, stride, stride_r,
            threshold(p), scale(p), eps, LAYER=norm == "layer", W=weight is not None, B=bias is not None, ROWS=config["rows"], BLOCK_N=block,
            LANE=_lane(x, n, block), num_warps=config["warps"])  # fmt: skip
     return made
@@ -237,7 +231,7 @@ def online(x, residual, weight, bias, seed, p, eps, norm, *, config):
     x, m, n, stride = rows(x)
     residual, _, _, stride_r = rows(residual)
     block = min(config["block"], power_of_2(n))
-    launch(_forward_online, (m,), x, residual, _dense(weight), _dense(bias), seed, total, out, mean, rstd, n, stride, stride_r, threshold(p),
+    launch(_forward_online, (m,), x, residual, dense(weight), dense(bias), seed, total, out, mean, rstd, n, stride, stride_r, threshold(p),
            scale(p), eps, LAYER=norm == "layer", W=weight is not None, B=bias is not None, BLOCK_N=block, LANE=_lane(x, n, block),
            num_warps=config["warps"])  # fmt: skip
     return made
@@ -253,11 +247,11 @@ def dropout_add_norm_backward(dout, dsum, sum, weight, bias, mean, rstd, seed, p
     programs = max(1, min(cdiv(m, config["rows"]), resident(sum, config["per_sm"])))
     partial = sum.new_empty((2 * programs, n), dtype=torch.float32)
     block = power_of_2(n)
-    launch(_backward, (programs,), dout, dsum, sum, _dense(weight), mean.contiguous(), rstd.contiguous(), seed, dx, dr, partial, m, n,
+    launch(_backward, (programs,), dout, dsum, sum, dense(weight), mean.contiguous(), rstd.contiguous(), seed, dx, dr, partial, m, n,
            stride_dout, stride_dsum, stride_s, threshold(p), scale(p), LAYER=norm == "layer", W=weight is not None, B=bias is not None,
            ROWS=config["rows"], BLOCK_N=block, STAGES=config["stages"], LANE=_lane(dout, n, block), num_warps=config["warps"],
            enable_fp_fusion=n > 1)  # fmt: skip
-    return _reduced(made, partial, programs)
+    return _reduced(made, partial)
 
 
 def columns(dout, dsum, sum, weight, bias, mean, rstd, seed, p, norm):
@@ -266,7 +260,7 @@ def columns(dout, dsum, sum, weight, bias, mean, rstd, seed, p, norm):
     dout, m, n, stride_dout = rows(dout)
     dsum, _, _, stride_dsum = rows(dsum)
     sum, _, _, stride_s = rows(sum)
-    weight, mean, rstd = _dense(weight), mean.contiguous(), rstd.contiguous()
+    weight, mean, rstd = dense(weight), mean.contiguous(), rstd.contiguous()
     sums = sum.new_empty((2, m), dtype=torch.float32)
     launch(
         _row_sums, (m,), dout, sum, weight, mean, rstd, sums, m, n, stride_dout, stride_s, W=weight is not None, BLOCK_N=2048, num_warps=8
@@ -277,37 +271,20 @@ def columns(dout, dsum, sum, weight, bias, mean, rstd, seed, p, norm):
     launch(_strips, (strips, programs), dout, dsum, sum, weight, mean, rstd, seed, sums, dx, dr, partial, m, n, stride_dout, stride_dsum, stride_s,
            threshold(p), scale(p), LAYER=norm == "layer", W=weight is not None, B=bias is not None, ROWS=2, BLOCK_N=STRIP,
            LANE=_lane(dout, n, STRIP), num_warps=8, enable_fp_fusion=n > 1)  # fmt: skip
-    return _reduced(made, partial, programs)
+    return _reduced(made, partial)
 
 
-def _reduced(made, partial, programs):
+def _reduced(made, partial):
     """dweight and dbias from the partial rows. One column is its own mean and has no gradient: a fused multiply-add would leave its rounding
     times a rstd of 1/sqrt(eps), hence enable_fp_fusion=n > 1 above."""
-    for into, part in zip(made[2:], (partial[:programs], partial[programs:])):
-        if into.numel():
-            add_rows(part, into)
+    if made[2].numel() or made[3].numel():
+        add_rows(partial, *made[2:])
     return made
-
-
-def _row(call):
-    return call["sum"] if "sum" in call else call["x"]
-
-
-def _any(call):
-    return off_gpu(_row(call)) or (None if _row(call).shape[-1] else "N=0: a row without columns has no mean")
-
-
-def _upto(longest):
-    def refuse(call):
-        n = _row(call).shape[-1]
-        return _any(call) or (None if n <= longest else f"N={n} is longer than the {longest} columns a program keeps in registers")
-
-    return refuse
 
 
 def pick_forward(call):
     """16 elements a lane, half of add_layernorm's: the words of the mask want registers too. Warps lie along the row, rows in the lane."""
-    block = power_of_2(_row(call).shape[-1])
+    block = power_of_2(row(call).shape[-1])
     per = max(1, min(TILE // block, 16)) if block >= 512 else 8
     return {"rows": per, "warps": min(16, max(1, per * block // 512))}
 
@@ -315,12 +292,12 @@ def pick_forward(call):
 def pick_backward(call):
     """8 columns a lane where the row is that wide, so that a tile's rows lie in one lane; three stages where two tiles of three tensors leave
     room in shared memory, and 16 warps of 128 registers."""
-    block = power_of_2(_row(call).shape[-1])
+    block = power_of_2(row(call).shape[-1])
     if block <= 128:
         return {"rows": 512 // block, "warps": 1, "per_sm": 16, "stages": 1}
     warps = min(16, max(1, block // 256))
     per = 2 if block <= 4096 else 1
-    waiting = 2 * 3 * per * block * _row(call).itemsize
+    waiting = 2 * 3 * per * block * row(call).itemsize
     return {"rows": per, "warps": warps, "per_sm": max(1, 16 // warps), "stages": 3 if waiting <= 128 * 1024 else 2}
 
 
@@ -335,12 +312,12 @@ _PERSISTENT = tuple(
 )
 
 FORWARD = (
-    Kernel("triton", dropout_add_norm, "the row in registers, four neighbours a Philox call", _upto(MAX_ROW), _ONCE, pick_forward),
-    Kernel("triton.online", online, "the sum written with its statistics and read again: any length", _any, _ONLINE),
+    Kernel("triton", dropout_add_norm, "the row in registers, four neighbours a Philox call", upto(MAX_ROW), _ONCE, pick_forward),
+    Kernel("triton.online", online, "the sum written with its statistics and read again: any length", any_length, _ONLINE),
 )
 BACKWARD = (
     Kernel("triton", dropout_add_norm_backward, "persistent: weight and partial gradients in registers, the mask drawn again",
-           _upto(MAX_ROW_BACKWARD), _PERSISTENT, pick_backward),
-    Kernel("triton.columns", columns, "row sums, then strips of columns: any length, two reads", _any,
+           upto(MAX_ROW_BACKWARD), _PERSISTENT, pick_backward),
+    Kernel("triton.columns", columns, "row sums, then strips of columns: any length, two reads", any_length,
            limits=Limits(spill_bytes_elsewhere=8)),  # sm_80 keeps to 128 registers, or 80, and parks two
 )  # fmt: skip

@@ -3,11 +3,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rooftile.core.kernel import Op
+from rooftile.core.kernel import Op, ranked
 from rooftile.ops.embedding import cuda_kernels, triton_kernels
 from rooftile.ops.embedding.spec import SPEC
 
-_embedding = Op(SPEC, *triton_kernels.FORWARD, *cuda_kernels.FORWARD, backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD))
+_embedding = Op(
+    SPEC,
+    *triton_kernels.FORWARD,
+    *cuda_kernels.FORWARD,
+    backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), "cuda.v3_ranges"),
+)
 
 
 def embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:

@@ -9,8 +9,8 @@ import torch
 from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.cuda import BLOCK, processors
-from rooftile.ops._shared.launch import cdiv, rows
+from rooftile.ops._shared.cuda import BLOCK
+from rooftile.ops._shared.launch import cdiv, processors, rows
 from rooftile.ops.embedding.reference import check_indices
 
 WARPS = BLOCK // 32
@@ -142,7 +142,7 @@ def _slow(call):
 _SPANS = tuple(
     {"tokens": t, "span": s, "share": r} for t, s, r in ((4, 16, 8), (2, 16, 8), (4, 48, 8), (2, 48, 8), (4, 16, 32), (4, 48, 2))
 )
-_RANGES = tuple({**c, "per": p} for p in (2, 1) for c in _SPANS[:4])
+_RANGES = tuple({**c, "per": p} for p in (1, 2) for c in _SPANS[:4])
 
 
 def _kernels():

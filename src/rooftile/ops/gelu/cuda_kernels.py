@@ -6,6 +6,10 @@ from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda import BLOCK, misaligned, once
+from rooftile.ops._shared.launch import cdiv
+
+V4 = Source.beside(__file__, "v4_flight.cu")
+CONFIGS = tuple({"vecs": v, "threads": t} for v in (1, 2, 4) for t in (128, 256))
 
 
 def _forward(source, width):
@@ -30,6 +34,35 @@ def _backward(source, width):
     return gelu_backward
 
 
+def _act(x, approximate):
+    return f"{CTYPE[x.dtype]}, {'GeluTanh' if approximate == 'tanh' else 'Gelu'}"
+
+
+def flight(x, approximate, *, config):
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    vecs, block = config["vecs"], config["threads"]
+    launch(V4, f"gelu<{_act(x, approximate)}, {vecs}, {block}>", cdiv(x.numel(), 16 // x.itemsize * vecs * block), block, out, x, x.numel())
+    return out
+
+
+def flight_backward(dout, x, approximate, *, config):
+    dout, x = dout.contiguous(), x.contiguous()
+    dx = torch.empty_like(x)
+    vecs, block = config["vecs"], config["threads"]
+    launch(
+        V4,
+        f"gelu_backward<{_act(x, approximate)}, {vecs}, {block}>",
+        cdiv(x.numel(), 16 // x.itemsize * vecs * block),
+        block,
+        dx,
+        dout,
+        x,
+        x.numel(),
+    )
+    return dx
+
+
 RUNGS = (  # name, bytes an access (1: an element's), idea; the highest first
     ("v3_vector", 16, "16 bytes an access"),
     ("v2_half2", 4, "two 16-bit elements an access"),
@@ -48,5 +81,12 @@ def _rung(run, name, width, idea):
     return Kernel(f"cuda.{name}", run(source, width), idea, refuse, sources=(source,))
 
 
-FORWARD = tuple(_rung(_forward, *rung) for rung in RUNGS)
-BACKWARD = tuple(_rung(_backward, *rung) for rung in RUNGS)
+def _top(run, pick):
+    idea = "several vectors a thread on their way; Phi as an exponential times a polynomial"
+    return Kernel(
+        "cuda.v4_flight", run, idea, lambda call: off_gpu(call["x"]) or misaligned(16, call), CONFIGS, lambda call: pick, sources=(V4,)
+    )
+
+
+FORWARD = (_top(flight, {"vecs": 1, "threads": 128}), *(_rung(_forward, *rung) for rung in RUNGS))
+BACKWARD = (_top(flight_backward, {"vecs": 1, "threads": 128}), *(_rung(_backward, *rung) for rung in RUNGS))

@@ -6,8 +6,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.cuda import BLOCK, processors
-from rooftile.ops._shared.launch import cdiv, dense_like
+from rooftile.ops._shared.cuda import BLOCK
+from rooftile.ops._shared.launch import cdiv, dense_like, processors
 
 PER_SM = 8  # blocks a multiprocessor before a row is cut
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op, ranked
-from rooftile.ops.layernorm import cuda_kernels
+from rooftile.ops.layernorm import cuda_add_kernels, cuda_kernels
 from rooftile.ops.layernorm.spec import ADD_SPEC, SPEC
 from rooftile.ops.layernorm.triton_kernels import ADD_BACKWARD, ADD_FORWARD, BACKWARD, FORWARD
 
@@ -14,7 +14,7 @@ _layernorm = Op(
     *ranked((*FORWARD, *cuda_kernels.FORWARD), "cuda.v4_register_row", "cuda.v7_cluster"),
     backward=ranked((*BACKWARD, *cuda_kernels.BACKWARD), "triton", "cuda.v6_pipeline", "cuda.v7_cluster"),
 )
-_add_layernorm = Op(ADD_SPEC, *ADD_FORWARD, backward=ADD_BACKWARD)
+_add_layernorm = Op(ADD_SPEC, *ADD_FORWARD, *cuda_add_kernels.FORWARD, backward=(*ADD_BACKWARD, *cuda_add_kernels.BACKWARD))
 
 
 def layernorm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:

@@ -13,12 +13,21 @@ import triton
 import triton.language as tl
 
 from rooftile.core.kernel import Kernel, Limits
-from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2, resident, rows
-
-MAX_ROW = 16384  # forward: 16 warps hold 32 float32 a lane
-MAX_ROW_BACKWARD = 8192  # x, dout, weight and two accumulators: 5 values a column, 80 a lane at 16 warps
-TILE = 4096
-STRIP = 1024  # columns of a strip: 2 KiB of bf16 a row, and 8 columns a lane for 4 warps
+from rooftile.ops._shared.launch import cdiv, launch, power_of_2, resident, rows
+from rooftile.ops._shared.norms import (
+    MAX_ROW,
+    MAX_ROW_BACKWARD,
+    ONCE,
+    ONLINE,
+    PERSISTENT,
+    STRIP,
+    any_length,
+    dense,
+    pick_forward,
+    row,
+    upto,
+)
+from rooftile.ops._shared.partials import add_rows
 
 
 @triton.jit
@@ -179,32 +188,10 @@ def _strips(gDout, gDsum, gX, gW, gMean, gRstd, gSums, gDx, gPartial, M, N, stri
         tl.store(gPartial + (programs + i_p) * N + i_n, rDb, mask=in_n)
 
 
-@triton.jit
-def _add_partials(gPartial, gDw, gDb, P, N, W: tl.constexpr, B: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr):
-    which = tl.program_id(1)  # 0: dweight, 1: dbias
-    i_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    rSum = tl.zeros([BLOCK_P, BLOCK_N], tl.float32)
-    for start in range(0, P, BLOCK_P):
-        i_p = start + tl.arange(0, BLOCK_P)
-        mask = (i_p < P)[:, None] & (i_n < N)[None, :]
-        rSum += tl.load(gPartial + (which * P + i_p).to(tl.int64)[:, None] * N + i_n[None, :], mask=mask, other=0.0)
-    rTotal = tl.sum(rSum, 0)
-    if W:
-        if which == 0:
-            tl.store(gDw + i_n, rTotal.to(gDw.dtype.element_ty), mask=i_n < N)
-    if B:
-        if which == 1:
-            tl.store(gDb + i_n, rTotal.to(gDb.dtype.element_ty), mask=i_n < N)
-
-
 def _outputs(x):
     out = x.new_empty(x.shape)
     mean = x.new_empty(x.shape[:-1], dtype=torch.float32)
     return out, mean, torch.empty_like(mean)
-
-
-def _dense(weight):
-    return weight if weight is None or weight.is_contiguous() else weight.contiguous()
 
 
 def layernorm(x, weight, bias, eps, *, config):
@@ -221,7 +208,7 @@ def _once(x, residual, weight, bias, eps, config):
     total = None if residual is None else out.new_empty(out.shape, dtype=residual.dtype)
     x, m, n, stride = rows(x)
     residual, _, _, stride_r = (None, m, n, 0) if residual is None else rows(residual)
-    weight, bias = _dense(weight), _dense(bias)
+    weight, bias = dense(weight), dense(bias)
     launch(_forward, (cdiv(m, config["rows"]),), x, residual, weight, bias, total, out, mean, rstd, m, n, stride, stride_r, eps,
            R=residual is not None, W=weight is not None, B=bias is not None, ROWS=config["rows"], BLOCK_N=power_of_2(n),
            num_warps=config["warps"])  # fmt: skip
@@ -231,7 +218,7 @@ def _once(x, residual, weight, bias, eps, config):
 def layernorm_online(x, weight, bias, eps, *, config):
     out, mean, rstd = _outputs(x)
     x, m, n, stride = rows(x)
-    weight, bias = _dense(weight), _dense(bias)
+    weight, bias = dense(weight), dense(bias)
     launch(_forward_online, (m,), x, weight, bias, out, mean, rstd, n, stride, eps, W=weight is not None, B=bias is not None,
            BLOCK_N=config["block"], num_warps=config["warps"])  # fmt: skip
     return out, mean, rstd
@@ -254,13 +241,6 @@ def _grads(x, weight, bias):
     return dx, dweight, dbias
 
 
-def _reduce(partial, programs, n, dweight, dbias, weight, bias):
-    """The partial rows of `programs` programs, added in one order. 16 columns a program: enough programs to fill the device, 64 bytes a row."""
-    if weight is not None or bias is not None:
-        launch(_add_partials, (cdiv(n, 16), 2), partial, dweight, dbias, programs, n, W=weight is not None, B=bias is not None,
-               BLOCK_P=128, BLOCK_N=16, num_warps=4)  # fmt: skip
-
-
 def layernorm_backward(dout, x, weight, bias, mean, rstd, *, config):
     return _persistent(dout, None, x, weight, bias, mean, rstd, config)
 
@@ -274,7 +254,7 @@ def _persistent(dout, dsum, x, weight, bias, mean, rstd, config):
     dout, m, n, stride_dout = rows(dout)
     dsum, _, _, stride_dsum = (None, m, n, 0) if dsum is None else rows(dsum)
     x, _, _, stride_x = rows(x)
-    weight = _dense(weight)
+    weight = dense(weight)
     # every program writes its partial rows, also one with no row to read
     programs = max(1, min(cdiv(m, config["rows"]), resident(x, config["per_sm"])))
     partial = x.new_empty((2, programs, n), dtype=torch.float32)
@@ -282,7 +262,8 @@ def _persistent(dout, dsum, x, weight, bias, mean, rstd, config):
            stride_dout, stride_dsum, stride_x, R=dsum is not None, W=weight is not None, B=bias is not None,
            ROWS=config["rows"], BLOCK_N=power_of_2(n), STAGES=config["stages"],
            num_warps=config["warps"], enable_fp_fusion=n > 1)  # fmt: skip
-    _reduce(partial, programs, n, dweight, dbias, weight, bias)
+    if weight is not None or bias is not None:
+        add_rows(partial, dweight, dbias)
     return dx, dweight, dbias
 
 
@@ -299,7 +280,7 @@ def _columns(dout, dsum, x, weight, bias, mean, rstd):
     dout, m, n, stride_dout = rows(dout)
     dsum, _, _, stride_dsum = (None, m, n, 0) if dsum is None else rows(dsum)
     x, _, _, stride_x = rows(x)
-    weight, mean, rstd = _dense(weight), mean.contiguous(), rstd.contiguous()
+    weight, mean, rstd = dense(weight), mean.contiguous(), rstd.contiguous()
     sums = x.new_empty((2, m), dtype=torch.float32)
     launch(_row_sums, (m,), dout, x, weight, mean, rstd, sums, m, n, stride_dout, stride_x, W=weight is not None, BLOCK_N=2048, num_warps=8)
     strips = cdiv(n, STRIP)
@@ -308,46 +289,15 @@ def _columns(dout, dsum, x, weight, bias, mean, rstd):
     launch(_strips, (strips, programs), dout, dsum, x, weight, mean, rstd, sums, dx, partial, m, n, stride_dout, stride_dsum, stride_x,
            R=dsum is not None, W=weight is not None, B=bias is not None, ROWS=4, BLOCK_N=STRIP, num_warps=4,
            enable_fp_fusion=n > 1)  # fmt: skip
-    _reduce(partial, programs, n, dweight, dbias, weight, bias)
+    if weight is not None or bias is not None:
+        add_rows(partial, dweight, dbias)
     return dx, dweight, dbias
-
-
-def _row(call):
-    """The tensor whose rows are normalised."""
-    return call["sum"] if "sum" in call else call["x"]
-
-
-def _upto(longest):
-    def refuse(call):
-        n = _row(call).shape[-1]
-        return (
-            off_gpu(_row(call))
-            or _no_columns(n)
-            or (None if n <= longest else f"N={n} is longer than the {longest} columns a program keeps in registers")
-        )
-
-    return refuse
-
-
-def _any(call):
-    return off_gpu(_row(call)) or _no_columns(_row(call).shape[-1])
-
-
-def _no_columns(n):
-    return None if n else "N=0: a row without columns has no mean"
-
-
-def pick_forward(call):
-    """32 elements a lane, so that 4 loads of 16 bytes are in flight from each; warps lie along the row, rows in the lane."""
-    block = power_of_2(_row(call).shape[-1])
-    per = max(1, min(TILE // block, 16))
-    return {"rows": per, "warps": min(16, max(1, per * block // 1024))}
 
 
 def pick_backward(call):
     """8 columns a lane where the row is that wide: the rows of a tile then lie in one lane, and their share of dweight adds up there.
     Three stages: two tiles (32 KiB at N=1024) are on their way through shared memory while one is worked on; 16 warps of 128 registers."""
-    block = power_of_2(_row(call).shape[-1])
+    block = power_of_2(row(call).shape[-1])
     if block <= 128:
         return {"rows": 1024 // block, "warps": 1, "per_sm": 16, "stages": 1}
     warps = min(16, max(1, block // 256))
@@ -358,53 +308,39 @@ def pick_backward(call):
 def pick_add_backward(call):
     """The same, but three tensors wait in shared memory: two tiles of the longest float32 rows would be 192 KiB, one is 96."""
     config = pick_backward(call)
-    waiting = 2 * 3 * config["rows"] * power_of_2(_row(call).shape[-1]) * _row(call).itemsize
+    waiting = 2 * 3 * config["rows"] * power_of_2(row(call).shape[-1]) * row(call).itemsize
     return config if waiting <= 128 * 1024 else {**config, "stages": 2}
 
 
-def _configs(rows_, warps, per_sm=(), stages=(1,)):
-    if not per_sm:
-        return tuple({"rows": r, "warps": w} for r in rows_ for w in warps)
-    return tuple({"rows": r, "warps": w, "per_sm": p, "stages": s} for r in rows_ for w in warps for p in per_sm for s in stages)
-
-
-_ONLINE = ({"block": 8192, "warps": 16}, {"block": 8192, "warps": 8}, {"block": 4096, "warps": 8}, {"block": 16384, "warps": 16})
-_ONCE = _configs((1,), (1, 2, 4, 8, 16)) + _configs((2,), (2, 4, 8)) + _configs((4,), (4, 8))
-_PERSISTENT = (
-    _configs((1,), (4, 8, 16), (1, 2, 4, 8), (1, 3))
-    + _configs((2,), (8, 16), (1, 2, 4), (1, 3))
-    + _configs((4,), (4, 8), (2, 4), (1, 2, 3))
-)
-
 FORWARD = (
-    Kernel("triton", layernorm, "the row in registers: one read", _upto(MAX_ROW), _ONCE, pick_forward),
-    Kernel("triton.online", layernorm_online, "Welford's statistics a lane: any length, two reads", _any, _ONLINE),
+    Kernel("triton", layernorm, "the row in registers: one read", upto(MAX_ROW), ONCE, pick_forward),
+    Kernel("triton.online", layernorm_online, "Welford's statistics a lane: any length, two reads", any_length, ONLINE),
 )
 BACKWARD = (
     Kernel(
         "triton",
         layernorm_backward,
         "persistent: weight and partial gradients in registers",
-        _upto(MAX_ROW_BACKWARD),
-        _PERSISTENT,
+        upto(MAX_ROW_BACKWARD),
+        PERSISTENT,
         pick_backward,
     ),
-    Kernel("triton.columns", layernorm_backward_columns, "row sums, then strips of columns: any length, two reads", _any),
+    Kernel("triton.columns", layernorm_backward_columns, "row sums, then strips of columns: any length, two reads", any_length),
 )
 
 ADD_FORWARD = (
-    Kernel("triton", add_layernorm, "the sum stays in registers: two reads, two writes", _upto(MAX_ROW), _ONCE, pick_forward),
-    Kernel("triton.online", add_layernorm_online, "the addition in a pass of its own, then layernorm's: any length", _any, _ONLINE),
+    Kernel("triton", add_layernorm, "the sum stays in registers: two reads, two writes", upto(MAX_ROW), ONCE, pick_forward),
+    Kernel("triton.online", add_layernorm_online, "the addition in a pass of its own, then layernorm's: any length", any_length, ONLINE),
 )
 ADD_BACKWARD = (
     Kernel(
         "triton",
         add_layernorm_backward,
         "dsum joins dx where it is written; else as layernorm's",
-        _upto(MAX_ROW_BACKWARD),
-        _PERSISTENT,
+        upto(MAX_ROW_BACKWARD),
+        PERSISTENT,
         pick_add_backward,
         Limits(spill_bytes_elsewhere=8),  # sm_100, 2 rows on 16 warps
     ),
-    Kernel("triton.columns", add_layernorm_backward_columns, "row sums, then strips of columns with dsum added: any length", _any),
+    Kernel("triton.columns", add_layernorm_backward_columns, "row sums, then strips of columns with dsum added: any length", any_length),
 )

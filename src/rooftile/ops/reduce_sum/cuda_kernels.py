@@ -6,8 +6,8 @@ import torch
 from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.cuda import BLOCK, misaligned, once, processors
-from rooftile.ops._shared.launch import cdiv, dense_like
+from rooftile.ops._shared.cuda import BLOCK, misaligned, once
+from rooftile.ops._shared.launch import cdiv, dense_like, processors
 
 
 def _real(x):

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op, ranked
-from rooftile.ops.rmsnorm import cuda_kernels
+from rooftile.ops.rmsnorm import cuda_add_kernels, cuda_kernels
 from rooftile.ops.rmsnorm.spec import ADD_SPEC, SPEC
 from rooftile.ops.rmsnorm.triton_kernels import ADD_BACKWARD, ADD_FORWARD, BACKWARD, FORWARD
 
@@ -14,16 +14,17 @@ _rmsnorm = Op(
     *ranked((*FORWARD, *cuda_kernels.FORWARD), "cuda.v4_register_row", "cuda.v7_cluster"),
     backward=ranked((*BACKWARD, *cuda_kernels.BACKWARD), "triton", "cuda.v6_pipeline", "cuda.v7_cluster"),
 )
-_add_rmsnorm = Op(ADD_SPEC, *ADD_FORWARD, backward=ADD_BACKWARD)
+_add_rmsnorm = Op(ADD_SPEC, *ADD_FORWARD, *cuda_add_kernels.FORWARD, backward=(*ADD_BACKWARD, *cuda_add_kernels.BACKWARD))
 
 
-def rmsnorm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tensor:
-    """out = x / sqrt(mean x^2 + eps) * weight over the last axis.
+def rmsnorm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, offset: float = 0.0) -> Tensor:
+    """out = x / sqrt(mean x^2 + eps) * (offset + weight) over the last axis.
 
     Args:
         x: [..., N] float32, bfloat16 or float16, any strides.
         weight: [N] in x's dtype or float32; may be absent.
         eps: added to the mean square.
+        offset: added to the weight, in float32; 1 where weights are stored as what they differ from 1 by, as Gemma's are.
 
     Returns:
         A tensor of x's shape and dtype. Sums are float32 and the result is rounded once, after the weight. dweight comes in the weight's
@@ -38,17 +39,18 @@ def rmsnorm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tenso
         >>> rmsnorm(torch.tensor([[1.0, 7.0]]), eps=0.0)
         tensor([[0.2000, 1.4000]])
     """
-    return _rmsnorm(x, weight, eps)[0]
+    return _rmsnorm(x, weight, eps, offset)[0]
 
 
-def add_rmsnorm(x: Tensor, residual: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> tuple[Tensor, Tensor]:
-    """sum = x + residual, out = rmsnorm(sum, weight, eps), in one pass over the rows.
+def add_rmsnorm(x: Tensor, residual: Tensor, weight: Tensor | None = None, eps: float = 1e-6, offset: float = 0.0) -> tuple[Tensor, Tensor]:
+    """sum = x + residual, out = rmsnorm(sum, weight, eps, offset), in one pass over the rows.
 
     Args:
         x, residual: [..., N] of one shape, any strides; no broadcasting. x is float32, bfloat16 or float16, residual the same or
             float32: a stream that many branches are added to loses less in float32.
         weight: [N] in x's dtype or float32; may be absent.
         eps: added to the mean square.
+        offset: added to the weight, in float32; 1 where weights are stored as what they differ from 1 by, as Gemma's are.
 
     Returns:
         (out, sum), out of x's dtype and sum of residual's, both differentiable. The sum is rounded once, and out is the rmsnorm of the
@@ -64,30 +66,33 @@ def add_rmsnorm(x: Tensor, residual: Tensor, weight: Tensor | None = None, eps: 
         >>> add_rmsnorm(torch.tensor([[1.0, 3.0]]), torch.tensor([[0.0, 4.0]]), eps=0.0)
         (tensor([[0.2000, 1.4000]]), tensor([[1., 7.]]))
     """
-    return _add_rmsnorm(x, residual, weight, eps)[:2]
+    return _add_rmsnorm(x, residual, weight, eps, offset)[:2]
 
 
 class RMSNorm(torch.nn.Module):
     """`rmsnorm` as a module, with the arguments and the state dict of torch.nn.RMSNorm; over the last axis only. eps=None is the
-    machine epsilon of x's dtype, as there."""
+    machine epsilon of x's dtype, as there. `offset` is added to the weight, which then begins as 1 - offset."""
 
     def __init__(self, normalized_shape: int | Sequence[int], eps: float | None = None, elementwise_affine: bool = True,
-                 device: Any = None, dtype: Any = None):  # fmt: skip
+                 device: Any = None, dtype: Any = None, *, offset: float = 0.0):  # fmt: skip
         super().__init__()
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         if len(shape) != 1:
             raise ValueError(f"RMSNorm: normalized_shape is {list(shape)}, only the last axis can be normalised: give one number")
-        self.normalized_shape, self.eps, self.elementwise_affine = shape, eps, elementwise_affine
-        self.register_parameter("weight", torch.nn.Parameter(torch.ones(shape, device=device, dtype=dtype)) if elementwise_affine else None)
+        self.normalized_shape, self.eps, self.elementwise_affine, self.offset = shape, eps, elementwise_affine, offset
+        self.register_parameter(
+            "weight", torch.nn.Parameter(torch.full(shape, 1.0 - offset, device=device, dtype=dtype)) if elementwise_affine else None
+        )
 
     def reset_parameters(self) -> None:
         if self.weight is not None:
-            torch.nn.init.ones_(self.weight)
+            torch.nn.init.constant_(self.weight, 1.0 - self.offset)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[-1:] != self.normalized_shape:
             raise ValueError(f"RMSNorm: N is {self.normalized_shape[0]} in the module, but x is {list(x.shape)}")
-        return rmsnorm(x, self.weight, torch.finfo(x.dtype).eps if self.eps is None else self.eps)
+        return rmsnorm(x, self.weight, torch.finfo(x.dtype).eps if self.eps is None else self.eps, self.offset)
 
     def extra_repr(self) -> str:
-        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        said = f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        return f"{said}, offset={self.offset}" if self.offset else said

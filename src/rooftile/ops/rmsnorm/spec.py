@@ -7,19 +7,22 @@ from rooftile.ops.rmsnorm.reference import add_rmsnorm, add_rmsnorm_backward, rm
 
 X, WEIGHT, ROW = Arg("... N"), Arg("N", "io|f32", make=positive, optional=True), Arg("...", "f32")
 EPS = {"eps": 1e-6}
+GEMMA = {**EPS, "offset": 1.0}
 MASTER = {**EPS, "affine": "float32"}
 SHAPES = [(32768, 1024), (16384, 4096), (8192, 8192), (4096, 16384), (2048, 65536)]
 
 
-def torch_rmsnorm(x, weight, eps):
+def torch_rmsnorm(x, weight, eps, offset):
+    if weight is not None and offset:  # in float32: 1 + w of a small bfloat16 w would round
+        weight = weight.float() + offset
     if weight is None or weight.dtype == x.dtype:
         return F.rms_norm(x, x.shape[-1:], weight, eps)
     return F.rms_norm(x.float(), x.shape[-1:], weight, eps).to(x.dtype)  # the fused kernel takes one dtype
 
 
-def torch_add_rmsnorm(x, residual, weight, eps):
+def torch_add_rmsnorm(x, residual, weight, eps, offset):
     sum = x + residual
-    return torch_rmsnorm(sum, weight, eps).to(x.dtype), sum
+    return torch_rmsnorm(sum, weight, eps, offset).to(x.dtype), sum
 
 
 SPEC = OpSpec(
@@ -38,7 +41,14 @@ SPEC = OpSpec(
             Case({"M": 7, "N": 1025}, params=EPS, why="one column into the next power of two"),
         ),
         *across(FLOATS[1:], Case({"M": 11, "N": 768}, params=MASTER, use=("smoke", "check"), why="a float32 weight, rows of 16 bits")),
-        Case({"M": 2, "N": 8209}, torch.float32, EPS, use=("smoke", "check"), why="several tiles of the kernels that read a row twice"),
+        Case(
+            {"M": 2, "N": 8209},
+            torch.float32,
+            GEMMA,
+            use=("smoke", "check"),
+            why="several tiles of the kernels that read a row twice; 1 + weight",
+        ),
+        Case({"M": 9, "N": 264}, torch.bfloat16, GEMMA, use=("smoke", "check"), why="1 + weight"),
         Case({"M": 1031, "N": 257}, torch.float32, EPS, why="every program of the persistent backward loops, the last one partly"),
         Case({"M": 3, "N": 8192}, torch.float32, EPS, why="the longest row of the persistent backward, in its widest dtype"),
         Case({"M": 3, "N": 65536 + 1}, torch.bfloat16, EPS, why="longer than a row in registers"),
@@ -72,7 +82,14 @@ ADD_SPEC = OpSpec(
             Case({"...": (2, 3, 5), "N": 128}, params={**EPS, "affine": "none"}, why="leading axes, no weight"),
         ),
         *across(FLOATS[1:], Case({"M": 11, "N": 768}, params=MASTER, use=("smoke", "check"), why="a float32 stream and weight")),
-        Case({"M": 2, "N": 8209}, torch.float32, EPS, use=("smoke", "check"), why="several tiles of the kernels that read a row twice"),
+        Case(
+            {"M": 2, "N": 8209},
+            torch.float32,
+            GEMMA,
+            use=("smoke", "check"),
+            why="several tiles of the kernels that read a row twice; 1 + weight",
+        ),
+        Case({"M": 9, "N": 264}, torch.bfloat16, GEMMA, use=("smoke", "check"), why="1 + weight"),
         Case({"M": 1031, "N": 257}, torch.float32, EPS, why="every program of the persistent backward loops, the last one partly"),
         Case({"M": 3, "N": 20001}, torch.bfloat16, MASTER, why="a float32 stream longer than a row in registers"),
         Case({"M": 3, "N": 8192}, torch.float32, EPS, why="the longest row of the persistent backward, in its widest dtype"),

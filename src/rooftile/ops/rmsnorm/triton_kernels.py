@@ -13,17 +13,25 @@ import triton
 import triton.language as tl
 
 from rooftile.core.kernel import Kernel, Limits
-from rooftile.ops._shared.launch import cdiv, dense_like, launch, off_gpu, power_of_2, resident, rows
+from rooftile.ops._shared.launch import cdiv, dense_like, launch, power_of_2, resident, rows
+from rooftile.ops._shared.norms import (
+    MAX_ROW,
+    MAX_ROW_BACKWARD,
+    ONCE,
+    ONLINE,
+    PERSISTENT,
+    STRIP,
+    any_length,
+    dense,
+    pick_forward,
+    row,
+    upto,
+)
 from rooftile.ops._shared.partials import add_rows
-
-MAX_ROW = 16384  # forward: 16 warps hold 32 float32 a lane
-MAX_ROW_BACKWARD = 8192  # x, dout, weight and an accumulator: 4 values a column, 64 a lane at 16 warps
-TILE = 4096
-STRIP = 1024  # columns of a strip: 2 KiB of bf16 a row, and 8 columns a lane for 4 warps
 
 
 @triton.jit
-def _forward(gX, gR, gW, gSum, gOut, gRstd, M, N, stride_x, stride_r, eps,
+def _forward(gX, gR, gW, gSum, gOut, gRstd, M, N, stride_x, stride_r, eps, offset,
              R: tl.constexpr, W: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
     i_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     i_n = tl.arange(0, BLOCK_N)
@@ -38,13 +46,13 @@ def _forward(gX, gR, gW, gSum, gOut, gRstd, M, N, stride_x, stride_r, eps,
     rstd = tl.rsqrt(tl.sum(rX * rX, 1) / N + eps)
     rX = rX * rstd[:, None]
     if W:
-        rX *= tl.load(gW + i_n, mask=in_n, other=0.0, eviction_policy="evict_last").to(tl.float32)[None, :]
+        rX *= tl.load(gW + i_n, mask=in_n, other=0.0, eviction_policy="evict_last").to(tl.float32)[None, :] + offset
     tl.store(gOut + i_m[:, None] * N + i_n[None, :], rX.to(gOut.dtype.element_ty), mask=mask)
     tl.store(gRstd + i_m, rstd, mask=i_m < M)
 
 
 @triton.jit
-def _forward_online(gX, gR, gW, gSum, gOut, gRstd, N, stride_x, stride_r, eps,
+def _forward_online(gX, gR, gW, gSum, gOut, gRstd, N, stride_x, stride_r, eps, offset,
                     R: tl.constexpr, W: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
     i_m = tl.program_id(0).to(tl.int64)
     lane_square = tl.zeros([BLOCK_N], tl.float32)  # the lanes meet once, after the row
@@ -66,13 +74,13 @@ def _forward_online(gX, gR, gW, gSum, gOut, gRstd, N, stride_x, stride_r, eps,
             rX = rSum.to(tl.float32)
         rX = rX * rstd
         if W:
-            rX *= tl.load(gW + i_n, mask=i_n < N, other=0.0, eviction_policy="evict_last").to(tl.float32)
+            rX *= tl.load(gW + i_n, mask=i_n < N, other=0.0, eviction_policy="evict_last").to(tl.float32) + offset
         tl.store(gOut + i_m * N + i_n, rX.to(gOut.dtype.element_ty), mask=i_n < N)
     tl.store(gRstd + i_m, rstd)
 
 
 @triton.jit
-def _backward(gDout, gDsum, gX, gW, gRstd, gDx, gPartial, M, N, stride_dout, stride_dsum, stride_x, R: tl.constexpr,
+def _backward(gDout, gDsum, gX, gW, gRstd, gDx, gPartial, M, N, stride_dout, stride_dsum, stride_x, offset, R: tl.constexpr,
               W: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
     i_p = tl.program_id(0)
     programs = tl.num_programs(0)
@@ -80,7 +88,7 @@ def _backward(gDout, gDsum, gX, gW, gRstd, gDx, gPartial, M, N, stride_dout, str
     in_n = i_n < N
     rDw = tl.zeros([BLOCK_N], tl.float32)
     if W:
-        rW = tl.load(gW + i_n, mask=in_n, other=0.0).to(tl.float32)
+        rW = tl.load(gW + i_n, mask=in_n, other=0.0).to(tl.float32) + offset
     for i_tile in tl.range(i_p, tl.cdiv(M, ROWS), programs, num_stages=STAGES):
         i_m = (i_tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
         in_m = i_m < M
@@ -102,7 +110,7 @@ def _backward(gDout, gDsum, gX, gW, gRstd, gDx, gPartial, M, N, stride_dout, str
 
 
 @triton.jit
-def _row_sums(gDout, gX, gW, gRstd, gAlong, N, stride_dout, stride_x, W: tl.constexpr, BLOCK_N: tl.constexpr):
+def _row_sums(gDout, gX, gW, gRstd, gAlong, N, stride_dout, stride_x, offset, W: tl.constexpr, BLOCK_N: tl.constexpr):
     i_m = tl.program_id(0).to(tl.int64)
     rstd = tl.load(gRstd + i_m)
     lane_along = tl.zeros([BLOCK_N], tl.float32)
@@ -111,13 +119,13 @@ def _row_sums(gDout, gX, gW, gRstd, gAlong, N, stride_dout, stride_x, W: tl.cons
         rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=i_n < N, other=0.0).to(tl.float32)
         rX = tl.load(gX + i_m * stride_x + i_n, mask=i_n < N, other=0.0).to(tl.float32)
         if W:
-            rDout *= tl.load(gW + i_n, mask=i_n < N, other=0.0, eviction_policy="evict_last").to(tl.float32)
+            rDout *= tl.load(gW + i_n, mask=i_n < N, other=0.0, eviction_policy="evict_last").to(tl.float32) + offset
         lane_along += rDout * (rX * rstd)
     tl.store(gAlong + i_m, tl.sum(lane_along, 0) / N)
 
 
 @triton.jit
-def _strips(gDout, gDsum, gX, gW, gRstd, gAlong, gDx, gPartial, M, N, stride_dout, stride_dsum, stride_x, R: tl.constexpr,
+def _strips(gDout, gDsum, gX, gW, gRstd, gAlong, gDx, gPartial, M, N, stride_dout, stride_dsum, stride_x, offset, R: tl.constexpr,
             W: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
     i_p = tl.program_id(1)
     programs = tl.num_programs(1)
@@ -125,7 +133,7 @@ def _strips(gDout, gDsum, gX, gW, gRstd, gAlong, gDx, gPartial, M, N, stride_dou
     in_n = i_n < N
     rDw = tl.zeros([BLOCK_N], tl.float32)
     if W:
-        rW = tl.load(gW + i_n, mask=in_n, other=0.0).to(tl.float32)
+        rW = tl.load(gW + i_n, mask=in_n, other=0.0).to(tl.float32) + offset
     for i_tile in range(i_p, tl.cdiv(M, ROWS), programs):
         i_m = (i_tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
         in_m = i_m < M
@@ -147,56 +155,52 @@ def _strips(gDout, gDsum, gX, gW, gRstd, gAlong, gDx, gPartial, M, N, stride_dou
         tl.store(gPartial + i_p.to(tl.int64) * N + i_n, rDw, mask=in_n)
 
 
-def _dense(weight):
-    return weight if weight is None or weight.is_contiguous() else weight.contiguous()
-
-
 def _forward_outputs(x, residual):
     total = None if residual is None else x.new_empty(x.shape, dtype=residual.dtype)
     return dense_like(x), total, x.new_empty(x.shape[:-1], dtype=torch.float32)
 
 
-def _once(x, residual, weight, eps, config):
+def _once(x, residual, weight, eps, offset, config):
     out, total, rstd = _forward_outputs(x, residual)
     x, m, n, stride = rows(x)
     residual, _, _, stride_r = (None, m, n, 0) if residual is None else rows(residual)
-    launch(_forward, (cdiv(m, config["rows"]),), x, residual, _dense(weight), total, out, rstd, m, n, stride, stride_r, eps,
+    launch(_forward, (cdiv(m, config["rows"]),), x, residual, dense(weight), total, out, rstd, m, n, stride, stride_r, eps, offset,
            R=residual is not None, W=weight is not None, ROWS=config["rows"], BLOCK_N=power_of_2(n), num_warps=config["warps"])  # fmt: skip
     return out, total, rstd
 
 
-def _twice(x, residual, weight, eps, config):
+def _twice(x, residual, weight, eps, offset, config):
     out, total, rstd = _forward_outputs(x, residual)
     x, m, n, stride = rows(x)
     residual, _, _, stride_r = (None, m, n, 0) if residual is None else rows(residual)
-    launch(_forward_online, (m,), x, residual, _dense(weight), total, out, rstd, n, stride, stride_r, eps,
+    launch(_forward_online, (m,), x, residual, dense(weight), total, out, rstd, n, stride, stride_r, eps, offset,
            R=residual is not None, W=weight is not None, BLOCK_N=config["block"], num_warps=config["warps"])  # fmt: skip
     return out, total, rstd
 
 
-def rmsnorm(x, weight, eps, *, config):
-    out, _, rstd = _once(x, None, weight, eps, config)
+def rmsnorm(x, weight, eps, offset, *, config):
+    out, _, rstd = _once(x, None, weight, eps, offset, config)
     return out, rstd
 
 
-def rmsnorm_online(x, weight, eps, *, config):
-    out, _, rstd = _twice(x, None, weight, eps, config)
+def rmsnorm_online(x, weight, eps, offset, *, config):
+    out, _, rstd = _twice(x, None, weight, eps, offset, config)
     return out, rstd
 
 
-def add_rmsnorm(x, residual, weight, eps, *, config):
-    return _once(x, residual, weight, eps, config)
+def add_rmsnorm(x, residual, weight, eps, offset, *, config):
+    return _once(x, residual, weight, eps, offset, config)
 
 
-def add_rmsnorm_online(x, residual, weight, eps, *, config):
-    return _twice(x, residual, weight, eps, config)
+def add_rmsnorm_online(x, residual, weight, eps, offset, *, config):
+    return _twice(x, residual, weight, eps, offset, config)
 
 
 def _grads(x, weight):
     return dense_like(x), x.new_empty(0) if weight is None else weight.new_empty(weight.shape)
 
 
-def _persistent(dout, dsum, x, weight, rstd, config):
+def _persistent(dout, dsum, x, weight, rstd, offset, config):
     dx, dweight = _grads(x, weight)
     dout, m, n, stride_dout = rows(dout)
     dsum, _, _, stride_dsum = (None, m, n, 0) if dsum is None else rows(dsum)
@@ -204,121 +208,83 @@ def _persistent(dout, dsum, x, weight, rstd, config):
     # every program writes its partial row, also one with no row to read
     programs = max(1, min(cdiv(m, config["rows"]), resident(x, config["per_sm"])))
     partial = x.new_empty((programs, n), dtype=torch.float32)
-    launch(_backward, (programs,), dout, dsum, x, _dense(weight), rstd.contiguous(), dx, partial, m, n,
-           stride_dout, stride_dsum, stride_x, R=dsum is not None, W=weight is not None, ROWS=config["rows"],
+    launch(_backward, (programs,), dout, dsum, x, dense(weight), rstd.contiguous(), dx, partial, m, n,
+           stride_dout, stride_dsum, stride_x, offset, R=dsum is not None, W=weight is not None, ROWS=config["rows"],
            BLOCK_N=power_of_2(n), STAGES=config["stages"], num_warps=config["warps"])  # fmt: skip
     if weight is not None:
         add_rows(partial, dweight)
     return dx, dweight
 
 
-def _columns(dout, dsum, x, weight, rstd):
+def _columns(dout, dsum, x, weight, rstd, offset):
     dx, dweight = _grads(x, weight)
     dout, m, n, stride_dout = rows(dout)
     dsum, _, _, stride_dsum = (None, m, n, 0) if dsum is None else rows(dsum)
     x, _, _, stride_x = rows(x)
-    dense, rstd = _dense(weight), rstd.contiguous()
+    w, rstd = dense(weight), rstd.contiguous()
     along = x.new_empty(m, dtype=torch.float32)
-    launch(_row_sums, (m,), dout, x, dense, rstd, along, n, stride_dout, stride_x, W=weight is not None, BLOCK_N=2048, num_warps=8)
+    launch(_row_sums, (m,), dout, x, w, rstd, along, n, stride_dout, stride_x, offset, W=weight is not None, BLOCK_N=2048, num_warps=8)
     strips = cdiv(n, STRIP)
     programs = max(1, min(cdiv(m, 4), resident(x, 8) // strips))
     partial = x.new_empty((programs, n), dtype=torch.float32)
-    launch(_strips, (strips, programs), dout, dsum, x, dense, rstd, along, dx, partial, m, n, stride_dout, stride_dsum, stride_x,
-           R=dsum is not None, W=weight is not None, ROWS=4, BLOCK_N=STRIP, num_warps=4)  # fmt: skip
+    launch(_strips, (strips, programs), dout, dsum, x, w, rstd, along, dx, partial, m, n, stride_dout, stride_dsum, stride_x,
+           offset, R=dsum is not None, W=weight is not None, ROWS=4, BLOCK_N=STRIP, num_warps=4)  # fmt: skip
     if weight is not None:
         add_rows(partial, dweight)
     return dx, dweight
 
 
-def rmsnorm_backward(dout, x, weight, rstd, *, config):
-    return _persistent(dout, None, x, weight, rstd, config)
+def rmsnorm_backward(dout, x, weight, rstd, offset, *, config):
+    return _persistent(dout, None, x, weight, rstd, offset, config)
 
 
-def rmsnorm_backward_columns(dout, x, weight, rstd):
-    return _columns(dout, None, x, weight, rstd)
+def rmsnorm_backward_columns(dout, x, weight, rstd, offset):
+    return _columns(dout, None, x, weight, rstd, offset)
 
 
-def add_rmsnorm_backward(dout, dsum, sum, weight, rstd, *, config):
-    return _persistent(dout, dsum, sum, weight, rstd, config)
+def add_rmsnorm_backward(dout, dsum, sum, weight, rstd, offset, *, config):
+    return _persistent(dout, dsum, sum, weight, rstd, offset, config)
 
 
-def add_rmsnorm_backward_columns(dout, dsum, sum, weight, rstd):
-    return _columns(dout, dsum, sum, weight, rstd)
-
-
-def _row(call):
-    """The tensor whose rows are normalised."""
-    return call["sum"] if "sum" in call else call["x"]
-
-
-def _any(call):
-    return off_gpu(_row(call)) or (None if _row(call).shape[-1] else "N=0: a row without columns has no mean")
-
-
-def _upto(longest):
-    def refuse(call):
-        n = _row(call).shape[-1]
-        return _any(call) or (None if n <= longest else f"N={n} is longer than the {longest} columns a program keeps in registers")
-
-    return refuse
-
-
-def pick_forward(call):
-    """32 elements a lane, so that 4 loads of 16 bytes are in flight from each; warps lie along the row, rows in the lane."""
-    block = power_of_2(_row(call).shape[-1])
-    per = max(1, min(TILE // block, 16))
-    return {"rows": per, "warps": min(16, max(1, per * block // 1024))}
+def add_rmsnorm_backward_columns(dout, dsum, sum, weight, rstd, offset):
+    return _columns(dout, dsum, sum, weight, rstd, offset)
 
 
 def pick_backward(call):
     """8 columns a lane where the row is that wide, so that a tile's rows lie in one lane, and three stages: two tiles are on their way
     through shared memory while one is worked on. Two stages where those two would fill it: dsum waits there too."""
-    block = power_of_2(_row(call).shape[-1])
+    block = power_of_2(row(call).shape[-1])
     if block <= 128:  # 32 elements a lane; 16 where dsum is a third tensor, which else spills on sm_80
         return {"rows": (512 if "dsum" in call else 1024) // block, "warps": 1, "per_sm": 16, "stages": 1}
     warps = min(16, max(1, block // 256))
     per = 4 if block <= 1024 else 2 if block <= 4096 else 1
-    waiting = 2 * (3 if "dsum" in call else 2) * per * block * _row(call).itemsize
+    waiting = 2 * (3 if "dsum" in call else 2) * per * block * row(call).itemsize
     return {"rows": per, "warps": warps, "per_sm": max(1, 16 // warps), "stages": 3 if waiting <= 128 * 1024 else 2}
 
 
-_ONCE = tuple({"rows": r, "warps": w} for r, warps in ((1, (1, 2, 4, 8, 16)), (2, (2, 4, 8)), (4, (4, 8))) for w in warps)
-_ONLINE = tuple({"block": b, "warps": w} for b, w in ((8192, 16), (8192, 8), (4096, 8), (16384, 16)))
-_PERSISTENT = tuple(
-    {"rows": r, "warps": w, "per_sm": p, "stages": s}
-    for r, warps, per_sm, stages in (
-        (1, (4, 8, 16), (1, 2, 4, 8), (1, 3)),
-        (2, (8, 16), (1, 2, 4), (1, 3)),
-        (4, (4, 8), (2, 4), (1, 2, 3)),
-    )
-    for w in warps
-    for p in per_sm
-    for s in stages
-)
-
 FORWARD = (
-    Kernel("triton", rmsnorm, "the row in registers: one read", _upto(MAX_ROW), _ONCE, pick_forward),
-    Kernel("triton.online", rmsnorm_online, "a sum of squares a lane: any length, two reads", _any, _ONLINE),
+    Kernel("triton", rmsnorm, "the row in registers: one read", upto(MAX_ROW), ONCE, pick_forward),
+    Kernel("triton.online", rmsnorm_online, "a sum of squares a lane: any length, two reads", any_length, ONLINE),
 )
 BACKWARD = (
-    Kernel("triton", rmsnorm_backward, "persistent: weight and partial gradient in registers", _upto(MAX_ROW_BACKWARD), _PERSISTENT,
+    Kernel("triton", rmsnorm_backward, "persistent: weight and partial gradient in registers", upto(MAX_ROW_BACKWARD), PERSISTENT,
            pick_backward),
-    Kernel("triton.columns", rmsnorm_backward_columns, "row sums, then strips of columns: any length, two reads", _any),
+    Kernel("triton.columns", rmsnorm_backward_columns, "row sums, then strips of columns: any length, two reads", any_length),
 )  # fmt: skip
 
 ADD_FORWARD = (
-    Kernel("triton", add_rmsnorm, "the sum stays in registers: two reads, two writes", _upto(MAX_ROW), _ONCE, pick_forward),
+    Kernel("triton", add_rmsnorm, "the sum stays in registers: two reads, two writes", upto(MAX_ROW), ONCE, pick_forward),
     Kernel(
         "triton.online",
         add_rmsnorm_online,
         "the addition done in both reads: any length, four reads",
-        _any,
-        _ONLINE,
+        any_length,
+        ONLINE,
         limits=Limits(spill_bytes_elsewhere=8),
     ),  # sm_100 wants 40 registers for 3 blocks of 16 warps, and parks two
 )
 ADD_BACKWARD = (
-    Kernel("triton", add_rmsnorm_backward, "dsum joins dx where it is written; else as rmsnorm's", _upto(MAX_ROW_BACKWARD), _PERSISTENT,
+    Kernel("triton", add_rmsnorm_backward, "dsum joins dx where it is written; else as rmsnorm's", upto(MAX_ROW_BACKWARD), PERSISTENT,
            pick_backward),
-    Kernel("triton.columns", add_rmsnorm_backward_columns, "row sums, then strips of columns with dsum added: any length", _any),
+    Kernel("triton.columns", add_rmsnorm_backward_columns, "row sums, then strips of columns with dsum added: any length", any_length),
 )  # fmt: skip

@@ -6,8 +6,8 @@ from rooftile.ops.scan.spec import SPEC
 
 _scan = Op(
     SPEC,
-    *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v4_look_back"),
-    backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), "cuda.v4_look_back"),
+    *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v5_pipeline", "cuda.v4_look_back"),
+    backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), "cuda.v5_pipeline", "cuda.v4_look_back"),
 )
 
 

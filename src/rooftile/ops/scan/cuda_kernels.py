@@ -7,11 +7,13 @@ from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda import BLOCK
-from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, rows
+from rooftile.ops._shared.cuda_rows import uneven
+from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, resident, rows
 
 LONGEST = 2**20  # columns that one block walks: a 128th of a row of 2^27 would already keep the other 131 multiprocessors waiting
 SEGMENT = 8192  # of v3_three_phase.cu
 GROUP = 32  # tiles, and groups of a super-group, of v4_look_back.cu
+SHORTEST = 4096  # bytes of a row that v5_pipeline.cu takes: 8 warps with a vector a lane
 
 
 def _sum(x):
@@ -69,6 +71,23 @@ def _look_back(source, x, exclusive, reverse, *, config):
     return out
 
 
+def _pipeline(source, x, exclusive, reverse, *, config):
+    out = dense_like(x)
+    x, m, n, stride = rows(x)
+    if not out.numel():
+        return out
+    warps, stages, lead = config["warps"], config["stages"], config["lead"]
+    vectors = min(config["vectors"], power_of_2(cdiv(n * x.itemsize, 16 * 32 * warps)))
+    tiles = cdiv(n * x.itemsize, 16 * 32 * vectors * warps)
+    state = x.new_empty(1 + m * tiles if tiles > 1 else 0, dtype=torch.int64)
+    if tiles > 1:
+        launch(source, "clear", min(1024, cdiv(state.numel(), BLOCK)), BLOCK, state, state.numel())
+    instance = f"tiles<{CTYPE[x.dtype]}, {_sum(x)}, {vectors}, {warps}, {stages}, {lead}, {str(exclusive).lower()}, {str(reverse).lower()}>"
+    shared = 16 * 32 * vectors * warps * stages
+    launch(source, instance, min(m * tiles, resident(x, config["per"])), 32 * warps + 32, out, x, state, m, n, stride, tiles, shared=shared)
+    return out
+
+
 def _tensor(call):
     return call["x"] if "x" in call else call["dout"]
 
@@ -82,6 +101,14 @@ def _short(call):
     return _any(call) or (f"N={n}: one block walks a row, of {LONGEST} columns at most" if n > LONGEST else None)
 
 
+def _long(call):
+    x = _tensor(call)
+    n = x.shape[-1]
+    if n * x.itemsize < SHORTEST:
+        return f"a row is {n * x.itemsize} bytes, it takes rows of {SHORTEST} and more"
+    return _any(call) or uneven(call)
+
+
 def pick(call):
     """float32: 8 vectors of 16 bytes in 8 warps, 80 registers a thread, so 3 tiles of 32 KB on a multiprocessor; it writes what it reads at
     16 bytes a nanosecond, so a tile may take 6 us from its ticket to its last store. 16-bit numbers are twice as wide in registers: 4 vectors,
@@ -92,8 +119,41 @@ def pick(call):
     return {"vectors": min(8 if x.itemsize == 4 else 4, power_of_2(cdiv(x.shape[-1] * x.itemsize, 32 * 16))), "warps": 8}
 
 
+def pick_pipeline(call):
+    """Three blocks of 8 warps a multiprocessor with four slots of 16 KB each: one or two of them arriving, 48 KB and more, where 22 would cover the
+    latency. Simulated: tiles of 64 vectors and three blocks, so that small rows have many."""
+    x = _tensor(call)
+    if not x.is_cuda:
+        return {"vectors": 1 if x.shape[-1] * x.itemsize > SHORTEST else 4, "warps": 2, "stages": 3, "lead": 1, "per": 3}
+    return PIPELINES[0]
+
+
+PIPELINES = tuple(
+    dict(zip(("vectors", "warps", "stages", "lead", "per"), c))
+    for c in (
+        (4, 8, 4, 2, 3),
+        (4, 8, 6, 3, 2),
+        (4, 16, 6, 3, 1),
+        (4, 16, 6, 2, 1),
+        (8, 16, 3, 1, 1),
+        (2, 16, 12, 6, 1),
+        (2, 16, 6, 3, 2),
+        (4, 16, 3, 1, 2),
+        (8, 8, 3, 1, 2),
+        (2, 8, 6, 3, 4),
+        (4, 8, 12, 6, 1),
+    )
+)
 CONFIGS = tuple({"vectors": v, "warps": w} for v, w in ((8, 8), (4, 8), (4, 16), (8, 4), (8, 16), (16, 4), (2, 8), (1, 8)))
 RUNGS = (  # name, launcher, idea, refuse, configs, pick; the highest first
+    (
+        "v5_pipeline",
+        _pipeline,
+        "blocks stay: tiles arrive while others are written, sums are out before they are needed",
+        _long,
+        PIPELINES,
+        pick_pipeline,
+    ),
     ("v4_look_back", _look_back, "one read: tiles look back at the sums before them; 16 bytes an access", _any, CONFIGS, pick),
     ("v3_three_phase", _three_phase, "many blocks a row: sums, sums of sums, then each segment: two reads", _any, (), None),
     ("v2_blelloch", _block_a_row, "a tree up and down: two additions an element", _short, (), None),

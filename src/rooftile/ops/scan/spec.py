@@ -48,6 +48,13 @@ SPEC = OpSpec(
         Case({"M": 1, "N": 20011}, torch.float32, why="one row longer than registers, the last tile ragged"),
         Case({"M": 1, "N": 20011}, torch.bfloat16, {**EXCLUSIVE, **REVERSE}, why="the same in 16 bits"),
         Case({"M": 2, "N": 12289}, torch.int32, why="integers are exact"),
+        *across(
+            (torch.float32, torch.bfloat16),
+            Case({"M": 3, "N": 5000}, use=("smoke", "check"), why="16-byte rows of many tiles and more than a group of them"),
+            Case({"M": 2, "N": 5000}, params={**EXCLUSIVE, **REVERSE}, why="the same with both switches"),
+        ),
+        Case({"M": 7, "N": 1024}, torch.int32, why="rows of one tile that blocks take in turn"),
+        Case({"M": 2, "N": 5000}, torch.int32, REVERSE, why="many tiles from the end, exact"),
         Case({"M": 2, "N": 4099}, torch.int32, {**EXCLUSIVE, **REVERSE}, why="integers from the end"),
         Case({"M": 1, "N": 2**28}, torch.float32, use=("bench",), why="anchor: one row"),
         Case({"M": 4096, "N": 65536}, torch.float32, use=("bench",), why="anchor: many long rows"),

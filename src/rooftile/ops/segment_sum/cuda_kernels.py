@@ -5,8 +5,8 @@ import torch
 from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.cuda import BLOCK, processors
-from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, resident, rows
+from rooftile.ops._shared.cuda import BLOCK
+from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, processors, resident, rows
 from rooftile.ops.segment_sum.reference import check_offsets
 
 

@@ -2,18 +2,26 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op, ranked
-from rooftile.ops.softmax import cuda_kernels, log_kernels, masked_kernels, triton_kernels
+from rooftile.ops.softmax import cuda_forms, cuda_kernels, log_kernels, masked_kernels, triton_kernels
 from rooftile.ops.softmax.spec import LOG, MASK, SPEC
 
 _softmax = Op(
     SPEC,
-    *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v7_cluster", "cuda.v5_online"),
+    *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v8_exchange", "cuda.v7_cluster", "cuda.v5_online"),
     backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), "triton", "cuda.v6_pipeline", "triton.online"),
 )
 
 
-_log_softmax = Op(LOG, *log_kernels.FORWARD, backward=log_kernels.BACKWARD)
-_masked_softmax = Op(MASK, *masked_kernels.FORWARD, backward=masked_kernels.BACKWARD)
+_log_softmax = Op(
+    LOG,
+    *ranked((*log_kernels.FORWARD, *cuda_forms.LOG_FORWARD), "cuda.v5_online"),
+    backward=ranked((*log_kernels.BACKWARD, *cuda_forms.LOG_BACKWARD), "triton", "cuda.v6_pipeline", "triton.online"),
+)
+_masked_softmax = Op(
+    MASK,
+    *ranked((*masked_kernels.FORWARD, *cuda_forms.MASKED_FORWARD), "cuda.v5_online"),
+    backward=ranked((*masked_kernels.BACKWARD, *cuda_forms.MASKED_BACKWARD), "cuda.v6_pipeline", "triton", "triton.online"),
+)
 
 
 def softmax(x: Tensor, dim: int = -1, *, scale: float = 1.0, causal: bool = False, mask: Tensor | None = None) -> Tensor:

@@ -1,32 +1,18 @@
 """Softmax in CUDA C++: from a thread a row to rows that arrive while the one before them is written."""
 
 from rooftile.core.kernel import Kernel, Limits
-from rooftile.cuda.launch import CTYPE, launch, off_gpu
+from rooftile.cuda.launch import CTYPE, launch
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.cuda_rows import (
-    ALONE,
-    PARK,
-    Hold,
-    clustered,
-    deal,
-    long_sums,
-    no_clusters,
-    share,
-    threads,
-    too_long,
-    too_wide,
-    uneven,
-    wide_hold,
-    wider_than,
-)
-from rooftile.ops._shared.launch import cdiv, dense_like, rows
+from rooftile.ops._shared.cuda_rows import ALONE, PARK, alone, any_row, clustered, clusters, deal, even, long_sums, row, threads, upto
+from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, rows
 
-V1, V2, V3, V4, V5, V6, V7, V8, V9 = (
+V1, V2, V3, V4, V5, V6, V7, V8 = (
     Source.beside(__file__, f"{name}.cu")
-    for name in (
-        "v1_thread_row", "v2_warp_row", "v3_block_row", "v4_vector", "v5_online", "v6_pipeline", "v7_cluster", "v8_exchange", "v9_bulk",
-    )
-)  # fmt: skip
+    for name in ("v1_thread_row", "v2_warp_row", "v3_block_row", "v4_vector", "v5_online", "v6_pipeline", "v7_cluster", "v8_exchange")
+)
+
+WARP = 32
+THREADS = 512  # of a block of v8_exchange.cu at most: 64 elements a thread in registers
 
 
 def thread_row(x):
@@ -44,17 +30,27 @@ def warp_row(x):
 
 
 def block_row(x):
+    return by_block(x, f"softmax<{CTYPE[x.dtype]}>")
+
+
+def by_block(x, instance, *form):
+    """Any form of softmax; `form` is what its kernel takes beside the rows."""
     out = dense_like(x)
     x, m, n, stride = rows(x)
-    launch(V3, f"softmax<{CTYPE[x.dtype]}>", m, threads(n, 16), out, x, n, stride)
+    launch(V3, instance, m, threads(n, 16), out, x, *form, n, stride)
     return out
 
 
 def block_row_backward(dout, out):
+    return by_block_backward(dout, out, "SoftmaxGradient, false")
+
+
+def by_block_backward(dout, out, gradient, t=1, scale=1.0):
+    """`gradient`: whose, and whether rows, t of them one after another, are causal."""
     dx = dense_like(out)
     dout, m, n, stride_dout = rows(dout)
     out, _, _, stride_out = rows(out)
-    launch(V3, f"softmax_backward<{CTYPE[out.dtype]}>", m, threads(n, 16), dx, dout, out, n, stride_dout, stride_out)
+    launch(V3, f"softmax_backward<{CTYPE[out.dtype]}, {gradient}>", m, threads(n, 16), dx, dout, out, n, stride_dout, stride_out, t, scale)
     return dx
 
 
@@ -67,12 +63,24 @@ def vector(x, *, config):
 
 
 def online(x, *, config):
+    return by_reading_once(x, f"softmax<{CTYPE[x.dtype]}", config)
+
+
+def by_reading_once(x, instance, config, first=(), last=()):
+    """Any form of softmax: a part of a warp a row where that leaves it `each` vectors a thread, else a block."""
     out = dense_like(x)
     x, m, n, stride = rows(x)
     width = 16 // x.itemsize
-    parked = min(n // width, config["park"] // 16)
-    block = threads(n, config["each"] * width)
-    launch(V5, f"softmax<{CTYPE[x.dtype]}>", m, block, out, x, n, stride, parked, shared=16 * parked)
+    vectors, each = n // width, config["each"]
+    lanes = max(8, power_of_2(cdiv(vectors, each)))
+    if lanes <= WARP:
+        block, held, parked = config["threads"], 0, vectors
+        blocks, shared = cdiv(m, block // lanes), 16 * parked * (block // lanes)
+    else:
+        lanes, held, block, blocks = 0, config["held"], threads(n, each * width), m
+        parked = min(vectors, config["park"] // 16)
+        held, shared = held if vectors > parked else 0, 16 * parked
+    launch(V5, f"{instance}, {lanes}, {held}>", blocks, block, out, x, *first, m, n, stride, parked, *last, shared=shared)
     return out
 
 
@@ -85,12 +93,17 @@ def pipeline(x, *, config):
 
 
 def pipeline_backward(dout, out, *, config):
+    return by_rows_backward(dout, out, "SoftmaxGradient, false", config)
+
+
+def by_rows_backward(dout, out, gradient, config, t=1, scale=1.0):
+    """`gradient`: whose, and whether rows, t of them one after another, are causal."""
     dx = dense_like(out)
     dout, m, n, stride_dout = rows(dout)
     out, _, _, stride_out = rows(out)
     d = deal(out, config, tensors=2, most=4)
-    instance = f"softmax_backward<{CTYPE[out.dtype]}, {d.instance}>"
-    launch(V6, instance, d.blocks(out, m), d.threads, dx, dout, out, m, n, stride_dout, stride_out, shared=d.shared(2))
+    instance = f"softmax_backward<{CTYPE[out.dtype]}, {gradient}, {d.instance}>"
+    launch(V6, instance, d.blocks(out, m), d.threads, dx, dout, out, m, n, stride_dout, stride_out, t, scale, shared=d.shared(2))
     return dx
 
 
@@ -112,98 +125,61 @@ def cluster_backward(dout, out, *, config):
     return dx
 
 
-def _shared_row(source):
-    def run(x, *, config):
-        out = dense_like(x)
-        x, m, n, stride = rows(x)
-        s = share(x, config, wide_hold(x))
-        instance = f"softmax<{CTYPE[x.dtype]}, {s.instance}>"
-        launch(source, instance, s.blocks(x, m, source, instance), s.threads, out, x, m, n, stride, shared=s.shared)
-        return out
-
-    return run
-
-
-BOTH = Hold(4, 8)  # two tensors as they came: 8 registers a vector
-
-
-def bulk_backward(dout, out, *, config):
-    dx = dense_like(out)
-    dout, m, n, stride_dout = rows(dout)
-    out, _, _, stride_out = rows(out)
-    s = share(out, config, BOTH, tensors=2)
-    instance = f"softmax_backward<{CTYPE[out.dtype]}, {s.instance}>"
-    launch(V9, instance, s.blocks(out, m, V9, instance), s.threads, dx, dout, out, m, n, stride_dout, stride_out, shared=s.shared)
-    return dx
+def exchange(x, *, config):
+    out = dense_like(x)
+    x, m, n, stride = rows(x)
+    vectors, cluster = cdiv(n * x.itemsize, 16), config["cluster"]
+    while cluster < 8 and cdiv(vectors, cluster) > THREADS * config["vecs"]:
+        cluster *= 2
+    block = min(THREADS, max(64, power_of_2(cdiv(vectors, cluster * config["vecs"]))))
+    vecs = max(1, cdiv(vectors, cluster * block))
+    per = min(config["per"], max(1, 768 // block))  # of 80 registers a thread
+    instance = f"softmax<{CTYPE[x.dtype]}, {cluster}, {vecs}, {block}, {per}>"
+    launch(V8, instance, m * cluster, block, out, x, n, stride, shared=16 * vecs * block)
+    return out
 
 
-exchange, bulk = _shared_row(V8), _shared_row(V9)
+def _held(call):
+    x = row(call)
+    longest = 8 * THREADS * 8 * 16 // x.itemsize
+    return clusters(8)(call) or (
+        f"N={x.shape[-1]} is longer than the {longest} columns that 8 blocks hold" if x.shape[-1] > longest else None
+    )
 
 
-def _row(call):
-    return call["x"] if "x" in call else call["out"]
+def _parked(call):
+    """Why v5_online.cu does sooner, or None."""
+    size = row(call).shape[-1] * row(call).itemsize
+    return f"a row of {size} bytes is parked in one block" if size <= 1 << 17 else None
 
 
-def _any(call):
-    return off_gpu(_row(call)) or too_long(_row(call))
-
-
-def _even(call):
-    return _any(call) or uneven(call)
-
-
-def _upto(most):
-    return lambda call: _even(call) or wider_than(_row(call), most)
-
-
-def _clusters(most):
-    def refuse(call):
-        x = _row(call)
-        longest = 8 * 1024 * most * 16 // x.itemsize
-        if x.shape[-1] > longest:
-            return _any(call) or f"N={x.shape[-1]} is longer than the {longest} columns that 8 blocks of 1024 threads hold"
-        return _even(call) or no_clusters(x)
-
-    return refuse
-
-
-def _shared_by_blocks(call):
-    x = _row(call)
-    return _even(call) or too_wide(x, BOTH if "dout" in call else wide_hold(x)) or no_clusters(x)
-
-
-def _alone(call):
-    size = _row(call).shape[-1] * _row(call).itemsize
-    return f"a row of {size} bytes fits one block with another beside it" if size < 1 << 16 else None
+def pick_exchange(call):
+    """Parts of 32 KB, three blocks of 256 threads a multiprocessor: 96 KB asked for at once, four times what the latency of memory wants, and
+    while the numbers of one row travel the others load and write. Simulated: four blocks a row."""
+    if not row(call).is_cuda:
+        return {"cluster": 4, "vecs": 2, "per": 1}
+    return EXCHANGE[0]
 
 
 def pick_cluster(call):
     """Parts of 64 KB forward, so that two blocks of 512 threads share a multiprocessor: 512 x 8 vectors. Backward 2 tensors of 32 KB each."""
-    size = _row(call).shape[-1] * _row(call).itemsize * (2 if "dout" in call else 1)
+    size = row(call).shape[-1] * row(call).itemsize * (2 if "dout" in call else 1)
     if size <= ALONE * 2:
         return {"cluster": 1, "vecs": 4, "stages": 1, "per": 4}
     return {"cluster": 2 if size <= 1 << 17 else 4 if size <= 1 << 18 else 8, "vecs": 4 if "dout" in call else 8, "stages": 1, "per": 2}
 
 
-def pick_share(call):
-    """Parts of 32 KB, of which two share a multiprocessor, each with two rows more on their way: 128 KB, six times what latency wants. Backward
-    one row of both tensors."""
-    size = _row(call).shape[-1] * _row(call).itemsize
-    if size <= ALONE:
-        return {"cluster": 1, "vecs": 4, "stages": 2, "per": 2}
-    return {"cluster": 2 if size <= 1 << 16 else 4 if size <= 1 << 17 else 8, "vecs": 8, "stages": 2, "per": 2}
-
-
 def pick_online(call):
-    """Two blocks a multiprocessor where a row leaves room for them: while one waits for its row the other writes."""
-    return ONLINE[0] if _row(call).shape[-1] * _row(call).itemsize <= 110 * 1024 else ONLINE[1]
+    """Two blocks a multiprocessor where a row leaves room for them: while one waits for its row the other writes. A row that shared memory
+    does not hold waits in registers too: 6 vectors of 1024 threads are 96 KB."""
+    return ONLINE[0] if row(call).shape[-1] * row(call).itemsize <= 110 * 1024 else ONLINE[1]
 
 
 def pick_pipeline(call):
     """About 100 KB in flight a multiprocessor, four times what the latency of memory asks for: 16 bytes x 4 vectors x 1536 threads. A row
     of 32 KB or more takes 8 vectors a thread, so that two blocks of it fit the registers and one reduces while the other writes. Rows
     that share a block are taken one after another by blocks of few warps, of which the hardware keeps as many as it can."""
-    size = _row(call).shape[-1] * _row(call).itemsize * (2 if "dout" in call else 1)
+    size = row(call).shape[-1] * row(call).itemsize * (2 if "dout" in call else 1)
     if size <= 2048:
         return {"vecs": 4, "threads": 128, "stages": 1, "per": 12}
     if size <= 32 * 1024:
@@ -212,7 +188,23 @@ def pick_pipeline(call):
     return {"vecs": 8, "threads": 128, "stages": 1, "per": 2 if size <= 64 * 1024 else 1}
 
 
-ONLINE = ({"park": 110 * 1024, "each": 4}, {"park": PARK, "each": 8}, {"park": 110 * 1024, "each": 8}, {"park": 74 * 1024, "each": 8})
+ONLINE = tuple(
+    {"park": p * 1024, "each": e, "held": h, "threads": t}
+    for p, e, h, t in (
+        (110, 4, 0, 128),
+        (PARK // 1024, 8, 6, 128),
+        (PARK // 1024, 8, 0, 128),
+        (110, 8, 0, 128),
+        (74, 8, 0, 128),
+        (110, 2, 0, 256),
+        (110, 4, 0, 64),
+        (110, 8, 0, 64),
+    )
+)
+EXCHANGE = tuple(
+    {"cluster": c, "vecs": v, "per": p}
+    for c, v, p in ((8, 8, 3), (8, 8, 2), (4, 8, 1), (8, 4, 2), (8, 4, 4), (4, 4, 2), (2, 8, 3), (2, 4, 4))
+)
 CLUSTER = tuple(
     {"cluster": c, "vecs": v, "stages": s, "per": p}
     for c, v, s, p in (
@@ -227,19 +219,6 @@ CLUSTER = tuple(
         (8, 4, 2, 2),
     )
 )
-SHARE = (
-    *({"cluster": c, "vecs": v, "stages": s, "per": p} for c, v, s, p in (
-        (8, 8, 1, 2), (8, 8, 2, 2), (8, 8, 3, 2), (8, 4, 1, 2), (8, 4, 2, 2), (8, 4, 4, 1), (4, 8, 1, 1), (4, 8, 2, 1), (4, 8, 3, 1),
-    )),
-    {"cluster": 8, "vecs": 8, "stages": 1, "per": 2, "stay": False},
-    {"cluster": 4, "vecs": 8, "stages": 1, "per": 1, "stay": False},
-)  # fmt: skip
-SHARE_BACKWARD = (
-    *({"cluster": c, "vecs": v, "stages": s, "per": p} for c, v, s, p in (
-        (8, 8, 1, 2), (8, 4, 1, 2), (8, 4, 2, 1), (8, 4, 3, 1), (4, 8, 1, 1), (4, 4, 1, 1),
-    )),
-    {"cluster": 8, "vecs": 8, "stages": 1, "per": 2, "stay": False},
-)  # fmt: skip
 CLUSTER_BACKWARD = tuple(
     {"cluster": c, "vecs": v, "stages": s, "per": p}
     for c, v, s, p in ((2, 4, 1, 2), (4, 4, 1, 2), (4, 2, 1, 2), (4, 4, 1, 4), (8, 4, 1, 2), (8, 2, 1, 2), (8, 2, 1, 4), (8, 2, 2, 2))
@@ -252,64 +231,45 @@ PIPELINE = tuple(
     )
 )  # fmt: skip
 
-ALL = Limits(shared_bytes=227 * 1024)
 FORWARD = (
-    Kernel(
-        "cuda.v9_bulk",
-        bulk,
-        "copies of 4 KB by the engine",
-        _shared_by_blocks,
-        SHARE,
-        pick_share,
-        sources=(V9,),
-        declines=_alone,
-        limits=ALL,
-        architectures=(90,),
-    ),
     Kernel(
         "cuda.v8_exchange",
         exchange,
         "blocks of a cluster wait for numbers alone, each exponential once",
-        _shared_by_blocks,
-        SHARE,
-        pick_share,
+        _held,
+        EXCHANGE,
+        pick_exchange,
         sources=(V8,),
-        declines=_alone,
-        limits=ALL,
-        architectures=(90,),
+        declines=_parked,
     ),
     Kernel(
         "cuda.v7_cluster",
         cluster,
         "a cluster of blocks a row",
-        _clusters(8),
+        clusters(8),
         CLUSTER,
         pick_cluster,
         sources=(V7,),
-        declines=_alone,
+        declines=alone,
         limits=Limits(spill_bytes_elsewhere=8),
     ),
-    Kernel(
-        "cuda.v6_pipeline", pipeline, "row after row a block, the next ones in flight", _upto(8), PIPELINE, pick_pipeline, sources=(V6,)
-    ),
-    Kernel("cuda.v5_online", online, "one read: running maximum and sum, the row parked", _even, ONLINE, pick_online, sources=(V5,)),
+    Kernel("cuda.v6_pipeline", pipeline, "row after row a block, the next ones in flight", upto(8), PIPELINE, pick_pipeline, sources=(V6,)),
+    Kernel("cuda.v5_online", online, "one read: running maximum and sum, the row parked", even, ONLINE, pick_online, sources=(V5,)),
     Kernel(
         "cuda.v4_vector",
         vector,
         "16 bytes an access, several in flight",
-        _even,
+        even,
         ({"flight": 4}, {"flight": 2}, {"flight": 8}),
         sources=(V4,),
     ),
-    Kernel("cuda.v3_block_row", block_row, "a block a row", _any, sources=(V3,)),
-    Kernel("cuda.v2_warp_row", warp_row, "a warp a row", _any, sources=(V2,)),
-    Kernel("cuda.v1_thread_row", thread_row, "a thread a row", lambda call: _any(call) or long_sums(call["x"], 65536), sources=(V1,)),
+    Kernel("cuda.v3_block_row", block_row, "a block a row", any_row, sources=(V3,)),
+    Kernel("cuda.v2_warp_row", warp_row, "a warp a row", any_row, sources=(V2,)),
+    Kernel("cuda.v1_thread_row", thread_row, "a thread a row", lambda call: any_row(call) or long_sums(call["x"], 65536), sources=(V1,)),
 )
 BACKWARD = (
-    Kernel("cuda.v9_bulk", bulk_backward, "copies of 4 KB by the engine, waiting for numbers alone", _shared_by_blocks, SHARE_BACKWARD, pick_share, sources=(V9,),
-           declines=_alone, limits=ALL, architectures=(90,)),
-    Kernel("cuda.v7_cluster", cluster_backward, "a cluster of blocks a row", _clusters(4), CLUSTER_BACKWARD, pick_cluster, sources=(V7,), declines=_alone),
-    Kernel("cuda.v6_pipeline", pipeline_backward, "row after row a block, the next ones in flight", _upto(4), PIPELINE, pick_pipeline,
+    Kernel("cuda.v7_cluster", cluster_backward, "a cluster of blocks a row", clusters(4), CLUSTER_BACKWARD, pick_cluster, sources=(V7,), declines=alone),
+    Kernel("cuda.v6_pipeline", pipeline_backward, "row after row a block, the next ones in flight", upto(4), PIPELINE, pick_pipeline,
            sources=(V6,)),
-    Kernel("cuda.v3_block_row", block_row_backward, "a block a row, two reads", _any, sources=(V3,)),
+    Kernel("cuda.v3_block_row", block_row_backward, "a block a row, two reads", any_row, sources=(V3,)),
 )  # fmt: skip

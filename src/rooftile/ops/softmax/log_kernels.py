@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 
 from rooftile.core.kernel import Kernel, Limits
-from rooftile.ops._shared.launch import cdiv, dense_like, launch, off_gpu, rows
-from rooftile.ops.softmax.triton_kernels import MAX_ROW, TILE, _in_registers, _tile
+from rooftile.ops._shared.launch import cdiv, dense_like, launch, rows
+from rooftile.ops.softmax.triton_kernels import MAX_ROW, TILE, _tile, any_length, upto
 
 
 @triton.jit
@@ -105,16 +105,16 @@ def log_softmax_backward_online(dout, out):
 LIMITS = Limits(spill_bytes=16)  # ptxas parks two to four registers of short or misaligned rows, with room for many more
 
 FORWARD = (
-    Kernel("triton", log_softmax, "the row in registers: one read", _in_registers("x", MAX_ROW), limits=LIMITS),
+    Kernel("triton", log_softmax, "the row in registers: one read", upto(MAX_ROW), limits=LIMITS),
     Kernel(
         "triton.online",
         log_softmax_online,
         "a running maximum and sum: any length, two reads",
-        lambda call: off_gpu(call["x"]),
+        any_length,
         limits=LIMITS,
     ),
 )
 BACKWARD = (
-    Kernel("triton", log_softmax_backward, "both rows in registers: one read of each", _in_registers("out", MAX_ROW // 4), limits=LIMITS),
-    Kernel("triton.online", log_softmax_backward_online, "any length, dout twice", lambda call: off_gpu(call["out"]), limits=LIMITS),
+    Kernel("triton", log_softmax_backward, "both rows in registers: one read of each", upto(MAX_ROW // 4), limits=LIMITS),
+    Kernel("triton.online", log_softmax_backward_online, "any length, dout twice", any_length, limits=LIMITS),
 )

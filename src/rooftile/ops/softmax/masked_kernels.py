@@ -10,11 +10,10 @@ import triton
 import triton.language as tl
 
 from rooftile.core.kernel import Kernel, Limits
-from rooftile.ops._shared.launch import cdiv, dense_like, launch, off_gpu, power_of_2, rows
-from rooftile.ops.softmax.triton_kernels import TILE
+from rooftile.ops._shared.launch import cdiv, dense_like, launch, power_of_2, rows
+from rooftile.ops.softmax.triton_kernels import TILE, any_length, softmax_backward, softmax_backward_online, upto
 
 MAX_ROW = 16384  # 32 float32 a lane of 16 warps beside as many masks
-MAX_ROW_BACKWARD = 8192
 
 
 @triton.jit
@@ -70,34 +69,7 @@ def _forward_online(gX, gMask, gOut, T, H, N, stride_x, mask_b, mask_h, mask_t, 
         tl.store(gOut + i_m * N + i_n, tl.where(total == 0.0, 0.0, rX / total).to(gOut.dtype.element_ty), mask=i_n < N)
 
 
-@triton.jit
-def _backward(gDout, gOut, gDx, M, N, stride_dout, stride_out, scale, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):
-    i_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    i_n = tl.arange(0, BLOCK_N)[None, :]
-    mask = (i_m < M) & (i_n < N)
-    rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=mask, other=0.0).to(tl.float32)
-    rOut = tl.load(gOut + i_m * stride_out + i_n, mask=mask, other=0.0).to(tl.float32)
-    rDx = rOut * (rDout - tl.sum(rDout * rOut, 1)[:, None]) * scale
-    tl.store(gDx + i_m * N + i_n, rDx.to(gDx.dtype.element_ty), mask=mask)
-
-
-@triton.jit
-def _backward_online(gDout, gOut, gDx, N, stride_dout, stride_out, scale, BLOCK_N: tl.constexpr):
-    i_m = tl.program_id(0).to(tl.int64)
-    lane_dot = tl.zeros([BLOCK_N], tl.float32)
-    for start in range(0, N, BLOCK_N):
-        i_n = start + tl.arange(0, BLOCK_N)
-        rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=i_n < N, other=0.0).to(tl.float32)
-        lane_dot += rDout * tl.load(gOut + i_m * stride_out + i_n, mask=i_n < N, other=0.0).to(tl.float32)
-    dot = tl.sum(lane_dot, 0)
-    for start in range(0, N, BLOCK_N):
-        i_n = start + tl.arange(0, BLOCK_N)
-        rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=i_n < N, other=0.0).to(tl.float32)
-        rOut = tl.load(gOut + i_m * stride_out + i_n, mask=i_n < N, other=0.0).to(tl.float32)
-        tl.store(gDx + i_m * N + i_n, (rOut * (rDout - dot) * scale).to(gDx.dtype.element_ty), mask=i_n < N)
-
-
-def _mask(mask, x):
+def mask_bytes(mask, x):
     """A mask as bytes with its strides, the last of them 1; the tensor itself where there is none."""
     if mask is None:
         return x, (0, 0, 0)
@@ -115,9 +87,9 @@ def _tile(n):
 def masked_softmax(x, mask, scale, causal):
     out, (_, h, t, n) = dense_like(x), x.shape
     x, m, _, stride = rows(x)
-    mask_bytes, strides = _mask(mask, x)
+    mask_tensor, strides = mask_bytes(mask, x)
     per, block, warps = _tile(n)
-    launch(_forward, (cdiv(m, per),), x, mask_bytes, out, m, t, h, n, stride, *strides, scale, MASK=mask is not None, CAUSAL=causal,
+    launch(_forward, (cdiv(m, per),), x, mask_tensor, out, m, t, h, n, stride, *strides, scale, MASK=mask is not None, CAUSAL=causal,
            ROWS=per, BLOCK_N=block, num_warps=warps)  # fmt: skip
     return out
 
@@ -125,46 +97,27 @@ def masked_softmax(x, mask, scale, causal):
 def masked_softmax_online(x, mask, scale, causal):
     out, (_, h, t, n) = dense_like(x), x.shape
     x, m, _, stride = rows(x)
-    mask_bytes, strides = _mask(mask, x)
-    launch(_forward_online, (m,), x, mask_bytes, out, t, h, n, stride, *strides, scale, MASK=mask is not None, CAUSAL=causal,
+    mask_tensor, strides = mask_bytes(mask, x)
+    launch(_forward_online, (m,), x, mask_tensor, out, t, h, n, stride, *strides, scale, MASK=mask is not None, CAUSAL=causal,
            BLOCK_N=TILE // 2, num_warps=4)  # fmt: skip
     return out
 
 
-def masked_softmax_backward(dout, out, scale):
-    dx = dense_like(out)
-    dout, m, n, stride_dout = rows(dout)
-    out, _, _, stride_out = rows(out)
-    per, block, warps = _tile(n)
-    launch(_backward, (cdiv(m, per),), dout, out, dx, m, n, stride_dout, stride_out, scale, ROWS=per, BLOCK_N=block, num_warps=warps)
-    return dx
+def masked_softmax_backward(dout, out, scale, causal):
+    return softmax_backward(dout, out, scale, causal)
 
 
-def masked_softmax_backward_online(dout, out, scale):
-    dx = dense_like(out)
-    dout, m, n, stride_dout = rows(dout)
-    out, _, _, stride_out = rows(out)
-    launch(_backward_online, (m,), dout, out, dx, n, stride_dout, stride_out, scale, BLOCK_N=TILE, num_warps=8)
-    return dx
-
-
-def _upto(name, most):
-    def refuse(call):
-        n = call[name].shape[-1]
-        return off_gpu(call[name]) or (None if n <= most else f"N={n} is longer than the {most} columns a program keeps in registers")
-
-    return refuse
+def masked_softmax_backward_online(dout, out, scale, causal):
+    return softmax_backward_online(dout, out, scale, causal)
 
 
 LIMITS = Limits(spill_bytes=16)  # ptxas parks two to four registers of short or misaligned rows, with room for many more
 
 FORWARD = (
-    Kernel("triton", masked_softmax, "the row in registers: one read of what it may look at", _upto("x", MAX_ROW), limits=LIMITS),
-    Kernel("triton.online", masked_softmax_online, "any length, two reads", lambda call: off_gpu(call["x"]), limits=LIMITS),
+    Kernel("triton", masked_softmax, "the row in registers: one read of what it may look at", upto(MAX_ROW), limits=LIMITS),
+    Kernel("triton.online", masked_softmax_online, "any length, two reads", any_length, limits=LIMITS),
 )
 BACKWARD = (
-    Kernel("triton", masked_softmax_backward, "both rows in registers: one read of each", _upto("out", MAX_ROW_BACKWARD), limits=LIMITS),
-    Kernel(
-        "triton.online", masked_softmax_backward_online, "any length, two reads of each", lambda call: off_gpu(call["out"]), limits=LIMITS
-    ),
+    Kernel("triton", masked_softmax_backward, "both rows in registers: one read of each", upto(MAX_ROW), limits=LIMITS),
+    Kernel("triton.online", masked_softmax_backward_online, "any length, two reads of each", any_length, limits=LIMITS),
 )

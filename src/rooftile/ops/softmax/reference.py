@@ -40,6 +40,10 @@ def masked_softmax(x: Tensor, mask: Tensor | None, scale: float, causal: bool) -
     return torch.where(total == 0, 0, e / total).to(x.dtype)
 
 
-def masked_softmax_backward(dout: Tensor, out: Tensor, scale: float) -> Tensor:
-    """What may not be looked at has out = 0, and with it no gradient."""
-    return (wide(softmax_backward(wide(dout), wide(out))) * scale).to(out.dtype)
+def masked_softmax_backward(dout: Tensor, out: Tensor, scale: float, causal: bool) -> Tensor:
+    """What the mask hides has out = 0, and with it no gradient; causal rows end where they do."""
+    g, y = wide(dout), wide(out)
+    if causal:
+        seen = allowed(out, None, True)
+        g, y = (torch.where(seen, t, 0) for t in (g, y))
+    return (softmax_backward(g, y) * scale).to(out.dtype)

@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from rooftile.core.spec import FLOATS, Arg, Backward, Call, Case, OpSpec, across
 from rooftile.ops.softmax.reference import (
@@ -53,7 +54,6 @@ LOG = replace(
     SPEC,
     name="log_softmax",
     reference=log_softmax,
-    cases=tuple(c for c in SPEC.cases if c.dims.get("M") != 301),  # no persistent kernels here
     peer=lambda x: torch.log_softmax(x, -1),
     families=("scaled_rows", "large", "all_equal", "nan"),  # a class that is masked has -inf, and its gradient is none
     backward=Backward(log_softmax_backward, grads=("x",), flops=lambda d: 4 * d["M"] * d["N"]),
@@ -86,13 +86,23 @@ def torch_masked_softmax(x, mask, scale, causal):
     return torch.softmax(scores, -1).nan_to_num(0.0).to(x.dtype)
 
 
+def seen(x: Tensor, causal: bool) -> int:
+    """Elements that rows may look at, a mask aside."""
+    b, h, t, n = x.shape
+    return sum(min(n, max(0, i + 1 + n - t)) for i in range(t)) * b * h if causal else x.numel()
+
+
 def looked_at(call: Call, results) -> int:
     """Of causal rows what they may look at; a mask for all heads once."""
     x, mask = call["x"], call["mask"]
-    b, h, t, n = x.shape
-    seen = sum(min(n, max(0, i + 1 + n - t)) for i in range(t)) * b * h if call["causal"] else x.numel()
-    masks = 0 if mask is None else seen // (h if mask.stride(1) == 0 else 1)
-    return seen * x.itemsize + masks + sum(r.numel() * r.itemsize for r in results)
+    read = seen(x, call["causal"])
+    masks = 0 if mask is None else read // (x.shape[1] if mask.stride(1) == 0 else 1)
+    return read * x.itemsize + masks + sum(r.numel() * r.itemsize for r in results)
+
+
+def looked_at_again(call: Call, results) -> int:
+    out = call["out"]
+    return (2 * seen(out, call["causal"]) + out.numel()) * out.itemsize
 
 
 def scores(b, h, t, n):
@@ -109,12 +119,19 @@ MASK = OpSpec(
             FLOATS,
             Case(scores(2, 3, 5, 19), params={**FREE, **MASKED}, use=RUN, why="one mask for all heads, a row with nothing"),
             Case(scores(1, 2, 23, 17), params=CAUSAL, use=RUN, why="more queries than keys: the first see nothing"),
-            Case(scores(2, 2, 3, 8), params={**CAUSAL, "masked": "heads"}, use=RUN, why="both masks, a mask for each head"),
+            Case(
+                scores(2, 2, 11, 24),
+                params={**CAUSAL, "masked": "heads"},
+                use=RUN,
+                why="both masks, one for each head; rows of whole 16 bytes",
+            ),
             Case(scores(1, 1, 0, 8), params=FREE, why="no rows"),
             Case(scores(1, 2, 7, 1), params=CAUSAL, why="one column"),
         ),
         Case(scores(1, 1, 2, 16400), torch.float32, {**FREE, **MASKED}, use=RUN, why="longer than a row in registers"),
         Case(scores(2, 3, 130, 257), torch.bfloat16, CAUSAL, why="several tiles"),
+        Case(scores(1, 2, 1100, 2048), torch.bfloat16, {**CAUSAL, **MASKED}, why="rows that a block shares, causal ones of many lengths"),
+        Case(scores(1, 3, 2, 131072), torch.bfloat16, {**FREE, **MASKED}, why="longer than shared memory holds"),
         Case(scores(8, 16, 1024, 1024), torch.bfloat16, CAUSAL, use=("bench",), why="scores of a causal model"),
         Case(scores(8, 16, 1024, 1024), torch.bfloat16, {**FREE, **MASKED}, use=("bench",), why="a padded batch"),
     ),
@@ -123,5 +140,5 @@ MASK = OpSpec(
     draw_with=covered,
     moved=looked_at,
     flops=lambda d: 7 * d["B"] * d["H"] * d["T"] * d["N"],
-    backward=Backward(masked_softmax_backward, grads=("x",), flops=lambda d: 5 * d["B"] * d["H"] * d["T"] * d["N"]),
+    backward=Backward(masked_softmax_backward, grads=("x",), moved=looked_at_again, flops=lambda d: 5 * d["B"] * d["H"] * d["T"] * d["N"]),
 )

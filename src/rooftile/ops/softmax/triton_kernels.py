@@ -48,31 +48,33 @@ def _forward_online(gX, gOut, N, stride_x, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def _backward(gDout, gOut, gDx, M, N, stride_dout, stride_out, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):
+def _backward(gDout, gOut, gDx, M, N, stride_dout, stride_out, T, scale, CAUSAL: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):
     i_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     i_n = tl.arange(0, BLOCK_N)[None, :]
     mask = (i_m < M) & (i_n < N)
-    rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=mask, other=0.0).to(tl.float32)
-    rOut = tl.load(gOut + i_m * stride_out + i_n, mask=mask, other=0.0).to(tl.float32)
-    rDx = rOut * (rDout - tl.sum(rDout * rOut, 1)[:, None])
+    seen = mask & (i_n <= i_m % T + (N - T)) if CAUSAL else mask
+    rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=seen, other=0.0).to(tl.float32)
+    rOut = tl.load(gOut + i_m * stride_out + i_n, mask=seen, other=0.0).to(tl.float32)
+    rDx = rOut * (rDout - tl.sum(rDout * rOut, 1)[:, None]) * scale
     tl.store(gDx + i_m * N + i_n, rDx.to(gDx.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def _backward_online(gDout, gOut, gDx, N, stride_dout, stride_out, BLOCK_N: tl.constexpr):
+def _backward_online(gDout, gOut, gDx, N, stride_dout, stride_out, T, scale, CAUSAL: tl.constexpr, BLOCK_N: tl.constexpr):
     i_m = tl.program_id(0).to(tl.int64)
+    end = tl.minimum(N, i_m % T + 1 + N - T) if CAUSAL else N
     lane_dot = tl.zeros([BLOCK_N], tl.float32)
-    for start in range(0, N, BLOCK_N):
+    for start in range(0, end, BLOCK_N):
         i_n = start + tl.arange(0, BLOCK_N)
-        rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=i_n < N, other=0.0).to(tl.float32)
-        rOut = tl.load(gOut + i_m * stride_out + i_n, mask=i_n < N, other=0.0).to(tl.float32)
+        rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=i_n < end, other=0.0).to(tl.float32)
+        rOut = tl.load(gOut + i_m * stride_out + i_n, mask=i_n < end, other=0.0).to(tl.float32)
         lane_dot += rDout * rOut
     dot = tl.sum(lane_dot, 0)
     for start in range(0, N, BLOCK_N):
         i_n = start + tl.arange(0, BLOCK_N)
-        rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=i_n < N, other=0.0).to(tl.float32)
-        rOut = tl.load(gOut + i_m * stride_out + i_n, mask=i_n < N, other=0.0).to(tl.float32)
-        tl.store(gDx + i_m * N + i_n, (rOut * (rDout - dot)).to(gDx.dtype.element_ty), mask=i_n < N)
+        rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=i_n < end, other=0.0).to(tl.float32)
+        rOut = tl.load(gOut + i_m * stride_out + i_n, mask=i_n < end, other=0.0).to(tl.float32)
+        tl.store(gDx + i_m * N + i_n, (rOut * (rDout - dot) * scale).to(gDx.dtype.element_ty), mask=i_n < N)
 
 
 def _tile(n):
@@ -97,36 +99,46 @@ def softmax_online(x):
     return out
 
 
-def softmax_backward(dout, out):
-    dx = dense_like(out)
+def softmax_backward(dout, out, scale=1.0, causal=False):
+    """Also of scores: times `scale`, and with rows that looked no further than their own column, [..., T, N]."""
+    dx, t = dense_like(out), out.shape[-2] if causal else 1
     dout, m, n, stride_dout = rows(dout)
     out, _, _, stride_out = rows(out)
     per, block, warps = _tile(n)
-    launch(_backward, (cdiv(m, per),), dout, out, dx, m, n, stride_dout, stride_out, ROWS=per, BLOCK_N=block, num_warps=warps)
+    launch(_backward, (cdiv(m, per),), dout, out, dx, m, n, stride_dout, stride_out, t, scale, CAUSAL=causal, ROWS=per, BLOCK_N=block,
+           num_warps=warps)  # fmt: skip
     return dx
 
 
-def softmax_backward_online(dout, out):
-    dx = dense_like(out)
+def softmax_backward_online(dout, out, scale=1.0, causal=False):
+    dx, t = dense_like(out), out.shape[-2] if causal else 1
     dout, m, n, stride_dout = rows(dout)
     out, _, _, stride_out = rows(out)
-    launch(_backward_online, (m,), dout, out, dx, n, stride_dout, stride_out, BLOCK_N=TILE, num_warps=8)
+    launch(_backward_online, (m,), dout, out, dx, n, stride_dout, stride_out, t, scale, CAUSAL=causal, BLOCK_N=TILE, num_warps=8)
     return dx
 
 
-def _in_registers(name, longest):
+def _row(call):
+    return call["x"] if "x" in call else call["out"]
+
+
+def any_length(call):
+    return off_gpu(_row(call))
+
+
+def upto(longest):
     def refuse(call):
-        n = call[name].shape[-1]
-        return off_gpu(call[name]) or (None if n <= longest else f"N={n} is longer than the {longest} columns a program keeps in registers")
+        n = _row(call).shape[-1]
+        return any_length(call) or (None if n <= longest else f"N={n} is longer than the {longest} columns a program keeps in registers")
 
     return refuse
 
 
 FORWARD = (
-    Kernel("triton", softmax, "the row in registers: one read", _in_registers("x", MAX_ROW)),
-    Kernel("triton.online", softmax_online, "a running maximum and sum: any length, two reads", lambda call: off_gpu(call["x"])),
+    Kernel("triton", softmax, "the row in registers: one read", upto(MAX_ROW)),
+    Kernel("triton.online", softmax_online, "a running maximum and sum: any length, two reads", any_length),
 )
 BACKWARD = (
-    Kernel("triton", softmax_backward, "both rows in registers: one read of each", _in_registers("out", MAX_ROW // 4)),
-    Kernel("triton.online", softmax_backward_online, "any length, two reads of each", lambda call: off_gpu(call["out"])),
+    Kernel("triton", softmax_backward, "both rows in registers: one read of each", upto(MAX_ROW // 4)),
+    Kernel("triton.online", softmax_backward_online, "any length, two reads of each", any_length),
 )

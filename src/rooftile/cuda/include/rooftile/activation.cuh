@@ -57,7 +57,7 @@ struct GeluTanh {  // 0.5 (1 + tanh z) = sigmoid(2 z), z = sqrt(2/pi) (x + 0.044
 // instructions of erff, and the left tail keeps its digits, which 1 + erf(x) cancels.
 struct Gelu {
   static ROOFTILE_DEVICE float bell(float x) { return exp2_fast(-0.7213475204444817f * x * x); }
-  static ROOFTILE_DEVICE float phi(float x, float bell) {
+  static ROOFTILE_DEVICE float tail(float x, float bell) {  // Phi(-|x|)
     const float t = reciprocal(1.0f + 0.30405593f * fabsf(x));
     float p = 0.036265437f * t - 0.15280125f;
     p = p * t + 0.18785577f;
@@ -66,13 +66,12 @@ struct Gelu {
     p = p * t + 0.103017375f;
     p = p * t + 0.122103326f;
     p = p * t + 0.121262655f;
-    const float tail = p * t * bell;
-    return x < 0.0f ? tail : 1.0f - tail;
+    return p * t * bell;
   }
-  static ROOFTILE_DEVICE float value(float x) { return x * phi(x, bell(x)); }
+  static ROOFTILE_DEVICE float value(float x) { return fmaxf(x, 0.0f) - fabsf(x) * tail(x, bell(x)); }  // x Phi(x), whatever x's sign
   static ROOFTILE_DEVICE Point point(float x) {
-    const float b = bell(x), p = phi(x, b);
-    return {x * p, p + 0.3989422804014327f * x * b};
+    const float b = bell(x), q = tail(x, b), phi = x < 0.0f ? q : 1.0f - q;
+    return {x * phi, phi + 0.3989422804014327f * x * b};
   }
 };
 

@@ -21,6 +21,16 @@ template <int BYTES> ROOFTILE_DEVICE void copy_async(void* sX, const void* gX, b
 #endif
 }
 
+// The first `bytes` of 16, from none to all, and zeros behind them.
+ROOFTILE_DEVICE void copy_async_part(void* sX, const void* gX, int bytes) {
+#ifdef ROOFTILE_SIMULATOR
+  rooftile_sim_copy_async(sX, gX, 16, 16 - bytes);
+#else
+  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(sX));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(gX), "r"(bytes) : "memory");
+#endif
+}
+
 // Ends the group that this thread's copies have gone into so far. An empty group counts too.
 ROOFTILE_DEVICE void copy_commit() {
 #ifdef ROOFTILE_SIMULATOR

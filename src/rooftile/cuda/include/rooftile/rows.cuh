@@ -85,6 +85,11 @@ template <typename T> ROOFTILE_DEVICE void unpack(float (&rF)[8], const uint4& r
 template <typename T> ROOFTILE_DEVICE void pack(uint4& r, const float (&rF)[8]) {
   r = {Word<T>::close(rF[0], rF[1]), Word<T>::close(rF[2], rF[3]), Word<T>::close(rF[4], rF[5]), Word<T>::close(rF[6], rF[7])};
 }
+template <typename T> ROOFTILE_DEVICE void unpack(float (&rF)[4], const uint2& r) {
+  const float2 a = Word<T>::open(r.x), b = Word<T>::open(r.y);
+  rF[0] = a.x, rF[1] = a.y, rF[2] = b.x, rF[3] = b.y;
+}
+template <typename T> ROOFTILE_DEVICE void pack(uint2& r, const float (&rF)[4]) { r = {Word<T>::close(rF[0], rF[1]), Word<T>::close(rF[2], rF[3])}; }
 template <typename T> ROOFTILE_DEVICE void unpack(float (&rF)[4], const uint4& r) {
   rF[0] = __uint_as_float(r.x), rF[1] = __uint_as_float(r.y), rF[2] = __uint_as_float(r.z), rF[3] = __uint_as_float(r.w);
 }
@@ -112,14 +117,22 @@ ROOFTILE_DEVICE unsigned hidden_zero(int n) {
 // half of one. To it this is another vector: half an instruction an element, and 8 vectors fit where 2 did.
 ROOFTILE_DEVICE void stay_packed(uint4& r, unsigned zero) { r.x ^= zero, r.y ^= zero, r.z ^= zero, r.w ^= zero; }
 
-// WIDTH neighbouring parameters of a row: of T's size in one access, float32 beside a narrower T in two.
+// WIDTH neighbouring parameters of a row: of T's size in one access, float32 beside a narrower T in two, narrower ones beside float32 in 8 bytes.
 template <typename W, int WIDTH> ROOFTILE_DEVICE void parameters(float (&rF)[WIDTH], const W* gW) {
   if constexpr (sizeof(W) * WIDTH == 16) {
     unpack<W>(rF, __ldg(reinterpret_cast<const uint4*>(gW)));
+  } else if constexpr (sizeof(W) * WIDTH == 8) {
+    unpack<W>(rF, __ldg(reinterpret_cast<const uint2*>(gW)));
   } else {
     const float4 a = __ldg(reinterpret_cast<const float4*>(gW)), b = __ldg(reinterpret_cast<const float4*>(gW) + 1);
     rF[0] = a.x, rF[1] = a.y, rF[2] = a.z, rF[3] = a.w, rF[4] = b.x, rF[5] = b.y, rF[6] = b.z, rF[7] = b.w;
   }
+}
+// The same, each of them beside what is added to all: RMSNorm's weight offset.
+template <typename W, int WIDTH> ROOFTILE_DEVICE void parameters(float (&rF)[WIDTH], const W* gW, float offset) {
+  parameters(rF, gW);
+#pragma unroll
+  for (int k = 0; k < WIDTH; ++k) rF[k] += offset;
 }
 
 // The same out of shared memory.

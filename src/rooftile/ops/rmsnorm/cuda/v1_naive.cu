@@ -17,28 +17,28 @@ __device__ float tree(float sum) {
 
 template <typename T, typename W, bool WEIGHT>
 __global__ void rmsnorm(T* __restrict__ gOut, float* __restrict__ gRstd, const T* __restrict__ gX, const W* __restrict__ gW, int N,
-                        long long stride_x, float eps) {
+                        long long stride_x, float eps, float offset) {
   const T* gRow = gX + blockIdx.x * stride_x;
   float sum = 0.0f;
   for (int i_n = threadIdx.x; i_n < N; i_n += 256) sum += float(gRow[i_n]) * float(gRow[i_n]);
   const float rstd = rsqrtf(tree(sum) / N + eps);
   for (int i_n = threadIdx.x; i_n < N; i_n += 256)
-    gOut[blockIdx.x * (long long)N + i_n] = T(float(gRow[i_n]) * rstd * (WEIGHT ? float(gW[i_n]) : 1.0f));
+    gOut[blockIdx.x * (long long)N + i_n] = T(float(gRow[i_n]) * rstd * (WEIGHT ? float(gW[i_n]) + offset : 1.0f));
   if (threadIdx.x == 0) gRstd[blockIdx.x] = rstd;
 }
 
 // n = x rstd, g = w dout: dx = rstd (g - n mean(g n))
 template <typename T, typename W, bool WEIGHT>
 __global__ void rmsnorm_backward(T* __restrict__ gDx, const T* __restrict__ gDout, const T* __restrict__ gX, const W* __restrict__ gW,
-                                 const float* __restrict__ gRstd, int N, long long stride_dout, long long stride_x) {
+                                 const float* __restrict__ gRstd, int N, long long stride_dout, long long stride_x, float offset) {
   const T *gG = gDout + blockIdx.x * stride_dout, *gRow = gX + blockIdx.x * stride_x;
   const float rstd = gRstd[blockIdx.x];
   float sum = 0.0f;
   for (int i_n = threadIdx.x; i_n < N; i_n += 256)
-    sum += float(gG[i_n]) * (WEIGHT ? float(gW[i_n]) : 1.0f) * (float(gRow[i_n]) * rstd);
+    sum += float(gG[i_n]) * (WEIGHT ? float(gW[i_n]) + offset : 1.0f) * (float(gRow[i_n]) * rstd);
   const float along = tree(sum) / N;
   for (int i_n = threadIdx.x; i_n < N; i_n += 256) {
-    const float g = float(gG[i_n]) * (WEIGHT ? float(gW[i_n]) : 1.0f);
+    const float g = float(gG[i_n]) * (WEIGHT ? float(gW[i_n]) + offset : 1.0f);
     gDx[blockIdx.x * (long long)N + i_n] = T(rstd * (g - float(gRow[i_n]) * rstd * along));
   }
 }

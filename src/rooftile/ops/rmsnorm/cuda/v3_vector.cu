@@ -7,7 +7,7 @@ using namespace rooftile;
 
 template <typename T, typename W, bool WEIGHT>
 __global__ void rmsnorm(T* __restrict__ gOut, float* __restrict__ gRstd, const T* __restrict__ gX, const W* __restrict__ gW, int N,
-                        long long stride_x, float eps) {
+                        long long stride_x, float eps, float offset) {
   constexpr int WIDTH = 16 / sizeof(T);
   const uint4* gRow = reinterpret_cast<const uint4*>(gX + blockIdx.x * stride_x);
   uint4* gTo = reinterpret_cast<uint4*>(gOut + blockIdx.x * (long long)N);
@@ -22,7 +22,7 @@ __global__ void rmsnorm(T* __restrict__ gOut, float* __restrict__ gRstd, const T
 #pragma unroll 2
   for (int i_v = threadIdx.x; i_v < N / WIDTH; i_v += blockDim.x) {
     unpack<T>(rF, gRow[i_v]);
-    if (WEIGHT) parameters(rW, gW + i_v * WIDTH);
+    if (WEIGHT) parameters(rW, gW + i_v * WIDTH, offset);
 #pragma unroll
     for (int k = 0; k < WIDTH; ++k) rF[k] *= WEIGHT ? rstd * rW[k] : rstd;
     uint4 rOut;

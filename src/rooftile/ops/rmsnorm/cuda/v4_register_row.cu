@@ -7,7 +7,7 @@ using namespace rooftile;
 
 template <typename T, typename W, bool WEIGHT, int VECS, int THREADS>
 __global__ void __launch_bounds__(THREADS, 1) rmsnorm(T* __restrict__ gOut, float* __restrict__ gRstd, const T* __restrict__ gX,
-                                                   const W* __restrict__ gW, int N, long long stride_x, float eps) {
+                                                   const W* __restrict__ gW, int N, long long stride_x, float eps, float offset) {
   constexpr int WIDTH = 16 / sizeof(T);
   __shared__ float sPartial[2][WARP];
   const unsigned zero = hidden_zero(N);
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(THREADS, 1) rmsnorm(T* __restrict__ gOut, floa
     const int i_v = threadIdx.x + v * THREADS;
     if (i_v >= N / WIDTH) break;
     unpack<T>(rF, rX[v]);
-    if (WEIGHT) parameters(rW, gW + i_v * WIDTH);
+    if (WEIGHT) parameters(rW, gW + i_v * WIDTH, offset);
 #pragma unroll
     for (int k = 0; k < WIDTH; ++k) rF[k] *= WEIGHT ? rstd * rW[k] : rstd;
     pack<T>(rX[v], rF);

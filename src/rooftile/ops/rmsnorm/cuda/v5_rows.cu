@@ -7,7 +7,7 @@ using namespace rooftile;
 
 template <typename T, typename W, bool WEIGHT, int VECS, int LANES, int ROWS>
 __global__ void __launch_bounds__(LANES * ROWS) rmsnorm(T* __restrict__ gOut, float* __restrict__ gRstd, const T* __restrict__ gX,
-                                                        const W* __restrict__ gW, long long M, int N, long long stride_x, float eps) {
+                                                        const W* __restrict__ gW, long long M, int N, long long stride_x, float eps, float offset) {
   static_assert(LANES <= WARP && LANES * ROWS % WARP == 0, "a row is a part of a warp, and warps are whole");
   constexpr int WIDTH = 16 / sizeof(T);
   const unsigned zero = hidden_zero(N);
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(LANES * ROWS) rmsnorm(T* __restrict__ gOut, fl
     const int i_v = threadIdx.x + v * LANES;
     if (i_v >= V) break;
     unpack<T>(rF, rX[v]);
-    if (WEIGHT) parameters(rW, gW + i_v * WIDTH);
+    if (WEIGHT) parameters(rW, gW + i_v * WIDTH, offset);
 #pragma unroll
     for (int k = 0; k < WIDTH; ++k) rF[k] *= WEIGHT ? rstd * rW[k] : rstd;
     pack<T>(rX[v], rF);

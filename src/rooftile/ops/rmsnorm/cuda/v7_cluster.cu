@@ -16,7 +16,7 @@ template <int VECS, int THREADS> constexpr int BLOCKS_BACKWARD = (THREADS < 512 
 template <typename T, typename W, bool WEIGHT, int CLUSTER, int VECS, int THREADS, int STAGES>
 __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS<VECS, THREADS>)
     rmsnorm(T* __restrict__ gOut, float* __restrict__ gRstd, const T* __restrict__ gX, const W* __restrict__ gW, long long M, int N,
-            long long stride_x, float eps) {
+            long long stride_x, float eps, float offset) {
   constexpr int WIDTH = 16 / sizeof(T), NEXT = THREADS * WIDTH;  // elements from a vector of a thread to its next
   extern __shared__ uint4 sX[];  // a slot is read by the thread that has it filled: no barrier stands between
   __shared__ float sPartial[2][CLUSTER * THREADS / WARP];
@@ -55,7 +55,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS<VECS
     for (int v = 0; v < VECS; ++v) {
       if (v * NEXT >= left) break;
       unpack<T>(rF, rX[v]);
-      if (WEIGHT) parameters(rW, gW + i_l + v * NEXT);
+      if (WEIGHT) parameters(rW, gW + i_l + v * NEXT, offset);
 #pragma unroll
       for (int k = 0; k < WIDTH; ++k) rF[k] *= WEIGHT ? rstd * rW[k] : rstd;
       pack<T>(rX[v], rF);
@@ -72,7 +72,8 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS<VECS
 template <typename T, typename W, bool WEIGHT, int CLUSTER, int VECS, int THREADS, int STAGES>
 __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS_BACKWARD<VECS, THREADS>)
     rmsnorm_backward(T* __restrict__ gDx, float* __restrict__ gPartial, const T* __restrict__ gDout, const T* __restrict__ gX,
-                     const W* __restrict__ gW, const float* __restrict__ gRstd, long long M, int N, long long stride_dout, long long stride_x) {
+                     const W* __restrict__ gW, const float* __restrict__ gRstd, long long M, int N, long long stride_dout, long long stride_x,
+                     float offset) {
   constexpr int WIDTH = 16 / sizeof(T), NEXT = THREADS * WIDTH;
   extern __shared__ uint4 sX[];
   __shared__ float sPartial[2][CLUSTER * THREADS / WARP];
@@ -102,7 +103,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS_BACK
       copy_wait<(STAGES - 1) * VECS>();  // this row's have all come, the later rows' need not
       if (v * NEXT >= left) break;
       unpack<T>(rG, *slot(stage, v)), unpack<T>(rX, slot(stage, v)[THREADS]);
-      if (WEIGHT) parameters(rW, gW + i_l + v * NEXT);
+      if (WEIGHT) parameters(rW, gW + i_l + v * NEXT, offset);
 #pragma unroll
       for (int k = 0; k < WIDTH; ++k) sum += (WEIGHT ? rG[k] * rW[k] : rG[k]) * rX[k];
     }
@@ -112,7 +113,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS_BACK
     for (int v = 0; v < VECS; ++v) {
       if (v * NEXT < left) {
         unpack<T>(rG, *slot(stage, v)), unpack<T>(rX, slot(stage, v)[THREADS]);
-        if (WEIGHT) parameters(rW, gW + i_l + v * NEXT);
+        if (WEIGHT) parameters(rW, gW + i_l + v * NEXT, offset);
 #pragma unroll
         for (int k = 0; k < WIDTH; ++k) {
           const float n = rX[k] * rstd;

@@ -2,7 +2,7 @@
 // costs: 16 bytes of shared memory and 4 registers a vector; VECS up to 8 a thread, so rows to 65536 columns of 16 bits
 // loses when: there are fewer rows than blocks, or the rows are no multiple of the blocks and the last round is ragged
 #include "rooftile/async.cuh"
-#include "rooftile/rows.cuh"
+#include "rooftile/softmax.cuh"
 
 using namespace rooftile;
 
@@ -73,13 +73,14 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<VECS, THREADS>)
   copy_wait<0>();
 }
 
-// dx = out (dout - sum(dout out)): a slot of each tensor a vector
-template <typename T, int LANES, int VECS, int THREADS, int STAGES>
+// dx = scale out (dout - sum(dout out)), or log_softmax's dout - exp(out) sum(dout): a slot of each tensor a vector. Causal rows are read up to
+// the last column that they looked at.
+template <typename E, typename Gradient, bool CAUSAL, int LANES, int VECS, int THREADS, int STAGES>
 __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
-    softmax_backward(T* __restrict__ gDx, const T* __restrict__ gDout, const T* __restrict__ gOut, long long M, int N, long long stride_dout,
-                     long long stride_out) {
+    softmax_backward(E* __restrict__ gDx, const E* __restrict__ gDout, const E* __restrict__ gOut, long long M, int N, long long stride_dout,
+                     long long stride_out, int T, float scale) {
   static_assert(LANES <= WARP ? THREADS % WARP == 0 : LANES == THREADS, "a row belongs to a part of a warp or to the block");
-  constexpr int WIDTH = 16 / sizeof(T), ROWS = THREADS / LANES, NEXT = LANES * WIDTH;
+  constexpr int WIDTH = 16 / sizeof(E), ROWS = THREADS / LANES, NEXT = LANES * WIDTH;
   extern __shared__ uint4 sX[];
   __shared__ float sPartial[2][WARP];
   const int i_l = threadIdx.x % LANES * WIDTH;
@@ -87,10 +88,11 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
   const long long step = (long long)gridDim.x * ROWS, first = blockIdx.x * (long long)ROWS;
   long long i_m = first + threadIdx.x / LANES, i_next = i_m;
   const auto fetch = [&](int stage, int v) {
-    const int left = i_next < M ? N - i_l : 0;
+    const int left = i_next < M ? reach<CAUSAL>(i_next, N, T) - i_l : 0;
     uint4* sTo = sX + (stage * VECS + v) * 2 * THREADS + threadIdx.x;
-    copy_async<16>(sTo, gDout + i_next * stride_dout + i_l + v * NEXT, v * NEXT < left);
-    copy_async<16>(sTo + THREADS, gOut + i_next * stride_out + i_l + v * NEXT, v * NEXT < left);
+    const int bytes = max(0, min(16, (left - v * NEXT) * int(sizeof(E))));
+    copy_async_part(sTo, gDout + i_next * stride_dout + i_l + v * NEXT, bytes);
+    copy_async_part(sTo + THREADS, gOut + i_next * stride_out + i_l + v * NEXT, bytes);
     copy_commit();
   };
 #pragma unroll
@@ -101,26 +103,26 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
   for (long long i = first; i < M; i += step, i_m += step, i_next += step, parity ^= 1) {
     const int left = i_m < M ? N - i_l : 0;
     uint4 rG[VECS], rY[VECS];
-    float rFG[WIDTH], rFY[WIDTH], dot = 0.0f;
+    float rFG[WIDTH], rFY[WIDTH], sum = 0.0f;
 #pragma unroll
     for (int v = 0; v < VECS; ++v) {
       copy_wait<STAGES * VECS - 1>();
       const uint4* sFrom = sX + (stage * VECS + v) * 2 * THREADS + threadIdx.x;
       rG[v] = sFrom[0], rY[v] = sFrom[THREADS];  // zeros beyond the row
-      unpack<T>(rFG, rG[v]), unpack<T>(rFY, rY[v]);
+      unpack<E>(rFG, rG[v]), unpack<E>(rFY, rY[v]);
 #pragma unroll
-      for (int k = 0; k < WIDTH; ++k) dot += rFG[k] * rFY[k];
+      for (int k = 0; k < WIDTH; ++k) sum += Gradient::term(rFG[k], rFY[k]);
       stay_packed(rG[v], zero), stay_packed(rY[v], zero);
       fetch(stage, v);
     }
-    dot = row_reduce<LANES>(dot, Sum(), sPartial, parity);
-    T* gTo = gDx + i_m * N + i_l;
+    sum = row_reduce<LANES>(sum, Sum(), sPartial, parity);
+    E* gTo = gDx + i_m * N + i_l;
 #pragma unroll
     for (int v = 0; v < VECS; ++v) {
-      unpack<T>(rFG, rG[v]), unpack<T>(rFY, rY[v]);
+      unpack<E>(rFG, rG[v]), unpack<E>(rFY, rY[v]);
 #pragma unroll
-      for (int k = 0; k < WIDTH; ++k) rFY[k] *= rFG[k] - dot;
-      pack<T>(rY[v], rFY);
+      for (int k = 0; k < WIDTH; ++k) rFY[k] = Gradient::dx(rFG[k], rFY[k], sum) * scale;
+      pack<E>(rY[v], rFY);
       if (v * NEXT < left) __stcs(reinterpret_cast<uint4*>(gTo + v * NEXT), rY[v]);
     }
     stage = stage + 1 == STAGES ? 0 : stage + 1;

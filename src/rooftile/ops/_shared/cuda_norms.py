@@ -1,0 +1,80 @@
+"""What the CUDA launchers of norms share: who is taken, how rows are dealt, and what may be tried for them."""
+
+from rooftile.core.spec import Call
+from rooftile.ops._shared import cuda_rows
+from rooftile.ops._shared.cuda_rows import ALONE, Refuse, long_sums, row, wider_than
+
+
+def _with_columns(refuse: Refuse) -> Refuse:
+    return lambda call: refuse(call) or (None if row(call).shape[-1] else "N=0: a row without columns has no mean")
+
+
+any_row = _with_columns(cuda_rows.any_row)
+even = _with_columns(cuda_rows.even)
+
+
+def serial(most: int) -> Refuse:
+    return lambda call: any_row(call) or long_sums(row(call), most)
+
+
+def upto(most: int) -> Refuse:
+    return _with_columns(cuda_rows.upto(most))
+
+
+def clusters(most: int) -> Refuse:
+    return _with_columns(cuda_rows.clusters(most))
+
+
+def short(call: Call) -> str | None:
+    longest, n = 32 * 8 * 16 // row(call).itemsize, row(call).shape[-1]
+    return even(call) or (None if n <= longest else f"N={n} is longer than the {longest} columns that a warp holds")
+
+
+def pick_pipeline(call: Call) -> dict[str, int]:
+    """64 KB or more in flight a multiprocessor, three times what the latency of memory asks for: 16 bytes x 4 vectors x 1024 threads. A
+    row of more than 32 KB takes 8 vectors a thread, so that two blocks of it fit the registers."""
+    size = row(call).shape[-1] * row(call).itemsize
+    if size <= 2048:
+        return {"vecs": 4, "threads": 128, "stages": 1, "per": 10}
+    if size <= 32 * 1024:
+        return {"vecs": 4, "threads": 128, "stages": 1, "per": max(2, 1280 // max(32, size // 64))}
+    return {"vecs": 8, "threads": 128, "stages": 1, "per": 2 if size <= 64 * 1024 else 1}
+
+
+def pick_registers(call: Call) -> dict[str, int]:
+    return REGISTERS[0] if wider_than(row(call), 4) is None else REGISTERS[2]
+
+
+def pick_cluster(call: Call) -> dict[str, int]:
+    """Parts of 32 KB, so that two blocks and their parts of the parameters share a multiprocessor, the latter in L1."""
+    size = row(call).shape[-1] * row(call).itemsize
+    if size <= ALONE:
+        return {"cluster": 1, "vecs": 4, "stages": 1, "per": 4}
+    return {"cluster": 2 if size <= 1 << 16 else 4 if size <= 1 << 17 else 8, "vecs": 4, "stages": 1, "per": 2}
+
+
+def pick_cluster_backward(call: Call) -> dict[str, int]:
+    """Parts of 64 KB of each tensor at most: one block of 1024 threads with 4 vectors each, and two rows under way where there is room. Of a row of
+    128 KB two blocks took 265 us where four took 490: clusters of two leave no multiprocessor idle, and meet sooner."""
+    size = row(call).shape[-1] * row(call).itemsize
+    if size <= ALONE:
+        return {"cluster": 1, "vecs": 2, "stages": 2, "per": 1}
+    return {"cluster": 2 if size <= 1 << 17 else 4 if size <= 1 << 18 else 8, "vecs": 4, "stages": 2, "per": 1}
+
+
+REGISTERS = ({"vecs": 4}, {"vecs": 2}, {"vecs": 8})
+SHORT = ({"vecs": 4, "threads": 128}, {"vecs": 2, "threads": 128}, {"vecs": 8, "threads": 128}, {"vecs": 4, "threads": 256})
+PIPELINE = tuple(
+    {"vecs": v, "threads": 128, "stages": s, "per": p}
+    for v, s, p in (
+        (4, 1, 2), (4, 1, 5), (4, 1, 10), (4, 1, 32), (2, 2, 5), (2, 2, 10), (8, 1, 1), (8, 1, 2), (8, 1, 4), (8, 1, 8), (4, 2, 2), (8, 2, 1)
+    )
+)  # fmt: skip
+CLUSTER = tuple(
+    {"cluster": c, "vecs": v, "stages": s, "per": p}
+    for c, v, s, p in ((2, 4, 1, 2), (2, 8, 1, 2), (4, 4, 1, 2), (4, 4, 1, 4), (8, 4, 1, 4), (8, 4, 2, 2), (8, 2, 1, 4))
+)
+CLUSTER_BACKWARD = tuple(
+    {"cluster": c, "vecs": v, "stages": s, "per": p}
+    for c, v, s, p in ((2, 4, 2, 1), (4, 4, 2, 1), (8, 4, 2, 1), (8, 2, 2, 1), (8, 2, 2, 2), (8, 4, 1, 2))
+)

@@ -1,0 +1,208 @@
+"""The norm of a residual stream to which a branch has just been added, in CUDA C++: what add_rmsnorm, add_layernorm and dropout_add_norm launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rooftile.core.kernel import Kernel, Limits
+from rooftile.core.spec import Call
+from rooftile.cuda.launch import CTYPE, launch
+from rooftile.cuda.source import Source
+from rooftile.ops._shared.cuda_norms import any_row, serial
+from rooftile.ops._shared.cuda_rows import ADD_ROWS, Refuse, add_rows, deal, uneven, wider_than
+from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, rows
+from rooftile.ops._shared.norms import dense
+from rooftile.ops._shared.philox import scale, threshold
+
+V1, V2 = (Source.beside(__file__, f"sum_norm_{name}.cu") for name in ("v1_naive", "v2_rows"))
+Config = Mapping[str, Any] | None  # of the first rung, which has none, None
+
+
+@dataclass(frozen=True)
+class Norm:
+    """Which norm, what is added to its weight, and what of the branch is dropped before it is added."""
+
+    layer: bool
+    offset: float = 0.0
+    seed: Tensor | None = None
+    p: float = 0.0
+
+    @property
+    def branch(self) -> str:
+        return "Plain" if self.seed is None else "Dropped"
+
+    def drawn(self, x: Tensor) -> tuple[Tensor, int, float]:
+        """Seed, threshold and scale; where nothing is dropped any tensor, and two numbers that nobody reads."""
+        return (x, 0, 1.0) if self.seed is None else (self.seed, threshold(self.p), scale(self.p))
+
+
+def _said(*flags: bool) -> str:
+    return ", ".join("true" if f else "false" for f in flags)
+
+
+def _types(*tensors: Tensor) -> str:
+    return ", ".join(CTYPE[t.dtype] for t in tensors)
+
+
+def _or(parameter: Tensor | None, x: Tensor) -> Tensor:
+    """A contiguous parameter, and x to point to where there is none."""
+    made = dense(parameter)
+    return x if made is None else made
+
+
+def forward(
+    x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, norm: Norm, config: Config = None
+) -> tuple[Tensor, ...]:
+    """out, sum, mean, rstd; without the mean where an RMSNorm has none to give."""
+    out, total = dense_like(x), dense_like(residual)
+    rstd = x.new_empty(x.shape[:-1], dtype=torch.float32)
+    mean = x.new_empty(x.shape[:-1], dtype=torch.float32) if norm.layer or norm.seed is not None else None
+    x, m, n, stride_x = rows(x)
+    residual, _, _, stride_r = rows(residual)
+    w, b = _or(weight, x), _or(bias, x)
+    seed, least, factor = norm.drawn(x)
+    instance = f"forward<{norm.branch}, {_types(x, residual, w, b)}, {_said(norm.layer, weight is not None, bias is not None)}"
+    tensors = (out, total, rstd if mean is None else mean, rstd, x, residual, w, b, seed)
+    numbers = (n, stride_x, stride_r, least, factor, eps, norm.offset)
+    if config is None:
+        launch(V1, f"{instance}>", m, 256, *tensors, *numbers)
+    else:
+        d = deal(residual, {**config, "stages": 1, "per": 1})
+        launch(V2, f"{instance}, {d.lanes}, {d.vecs}, {d.threads}>", cdiv(m, d.rows), d.threads, *tensors, m, *numbers)
+    return (out, total, rstd) if mean is None else (out, total, mean, rstd)
+
+
+def backward(dout: Tensor, dsum: Tensor, sum: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None, rstd: Tensor, norm: Norm,
+             config: Config = None) -> tuple[Tensor, ...]:  # fmt: skip
+    """dx where it is not dresidual too, dresidual, dweight, dbias."""
+    dr = dense_like(sum)
+    dx = dr if norm.seed is None else dense_like(dout)
+    dweight, dbias = (sum.new_empty(0) if p is None else p.new_empty(p.shape) for p in (weight, bias))
+    made = (dr, dweight, dbias) if norm.seed is None else (dx, dr, dweight, dbias)
+    dout, m, n, stride_dout = rows(dout)
+    dsum, _, _, stride_dsum = rows(dsum)
+    sum, _, _, stride_s = rows(sum)
+    rstd = rstd.contiguous()
+    mean = rstd if mean is None else mean.contiguous()
+    w, b = _or(weight, dout), _or(bias, dout)
+    seed, least, factor = norm.drawn(sum)
+    if norm.seed is None:
+        dx = dout  # to point to: nothing is written there
+    instance = f"backward<{norm.branch}, {_types(dout, sum, w)}"
+    tensors = (dout, dsum, sum, w, mean, rstd, seed)
+    numbers = (n, stride_dout, stride_dsum, stride_s, least, factor, norm.offset)
+    there = weight is not None, bias is not None
+    if config is None:
+        launch(V1, f"{instance}, {_said(norm.layer, there[0])}>", m, 256, dx, dr, *tensors, *numbers)
+        if any(there):
+            columns = f"columns<{_types(dout, sum, w, b)}, {_said(norm.layer, *there)}>"
+            to_w, to_b = w if weight is None else dweight, b if bias is None else dbias
+            launch(V1, columns, cdiv(n, 256), 256, to_w, to_b, dout, sum, mean, rstd, m, n, stride_dout, stride_s)
+        return made
+    d = deal(sum, config, tensors=3, most=2 * sum.itemsize, widest=512)  # 1024 threads of 64 registers would spill
+    blocks = d.blocks(sum, m)
+    partial = sum.new_empty((2 * blocks if any(there) else 0, n), dtype=torch.float32)
+    slots = d.shared() // 16 * (32 + dout.itemsize * 16 // sum.itemsize)
+    launch(
+        V2,
+        f"{instance}, {_said(norm.layer, *there)}, {d.instance}>",
+        blocks,
+        d.threads,
+        dx,
+        dr,
+        partial,
+        *tensors,
+        m,
+        *numbers,
+        shared=slots,
+    )
+    if any(there):
+        add_rows(partial, dweight, dbias)
+    return made
+
+
+def stream(call: Call) -> Tensor:
+    return call["residual"] if "residual" in call else call["sum"]
+
+
+def _upto(most: int) -> Refuse:
+    """`most` vectors of 16 bytes of the stream for each of 1024 threads."""
+
+    def refuse(call: Call) -> str | None:
+        rest = {n: t for n, t in call.items() if n not in ("mean", "rstd", "seed")}
+        return any_row(call) or uneven(rest) or wider_than(stream(call), most)
+
+    return refuse
+
+
+def whole_rows(call: Call) -> str | None:
+    return _upto(8)(call)
+
+
+def whole_rows_backward(call: Call) -> str | None:
+    return _upto(stream(call).itemsize)(call)  # 32 sums of each parameter's gradient for 512 threads
+
+
+def _snug(call: Call) -> int:
+    """2 vectors a thread, or 3 where fewer threads then have none: of 96 vectors 64 threads would leave 32 places empty, 32 threads none."""
+    vectors = cdiv(stream(call).shape[-1] * stream(call).itemsize, 16)
+    return min((2, 3), key=lambda v: max(8, power_of_2(cdiv(vectors, v))) * v)
+
+
+def pick_forward(call: Call) -> dict[str, int]:
+    """2 vectors of each tensor a thread: 1024 threads a multiprocessor have 64 KB on their way, three times what latency asks for."""
+    return {"vecs": _snug(call), "threads": 128}
+
+
+def pick_backward(call: Call) -> dict[str, int]:
+    """A warp a row up to 2 KB of it, 8 of a block, which adds its warps' sums before it writes them; then 2 or 3 vectors a thread. 512 threads a
+    multiprocessor, as the sums and the weight take 96 registers and more, and two rows of three tensors wait or arrive."""
+    size, vecs = stream(call).shape[-1] * stream(call).itemsize, _snug(call)
+    if size <= 2048:
+        return {"vecs": max(1, cdiv(size, 512)), "threads": 256, "stages": 2, "per": 2}
+    return {"vecs": vecs, "threads": 256, "stages": 2, "per": max(1, 512 // power_of_2(cdiv(size, 16 * vecs)))}
+
+
+REGISTERS = tuple({"vecs": v, "threads": t} for v, t in ((2, 128), (3, 128), (4, 128), (1, 128), (6, 128), (8, 128), (2, 256), (2, 64)))
+WALKS = tuple(
+    {"vecs": v, "threads": 256, "stages": s, "per": p}
+    for v, s, p in (
+        (2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 3, 2), (2, 1, 2), (1, 2, 1), (1, 2, 2), (1, 2, 4), (3, 2, 2), (3, 2, 8), (4, 2, 1), (4, 1, 2)
+    )
+)  # fmt: skip
+ELSEWHERE = Limits(spill_bytes_elsewhere=256)  # the bounds on threads are set for sm_90; other compilers want a few registers more
+
+
+def _wider_than_one(call: Call) -> str | None:
+    one = "N=1: one column has no gradient, and a fused multiply-add would leave its rounding times rstd"
+    return serial(4096)(call) or (one if stream(call).shape[-1] == 1 else None)
+
+
+def forward_rungs(run: Callable[..., Any]) -> tuple[Kernel, ...]:
+    """`run` takes the operator's arguments, and a config that the first rung is not given."""
+    return (
+        Kernel(
+            "cuda.v2_rows",
+            run,
+            "the row in registers, 16 bytes an access",
+            whole_rows,
+            REGISTERS,
+            pick_forward,
+            sources=(V2,),
+            limits=ELSEWHERE,
+        ),
+        Kernel("cuda.v1_naive", run, "a block a row, sums halved in shared memory", serial(4096), sources=(V1,)),
+    )
+
+
+def backward_rungs(run: Callable[..., Any]) -> tuple[Kernel, ...]:
+    return (
+        Kernel("cuda.v2_rows", run, "row after row, the parameters' gradients in registers", whole_rows_backward, WALKS, pick_backward,
+               sources=(V2, ADD_ROWS), limits=ELSEWHERE),
+        Kernel("cuda.v1_naive", run, "a block a row, then a thread a column", _wider_than_one, sources=(V1,)),
+    )  # fmt: skip

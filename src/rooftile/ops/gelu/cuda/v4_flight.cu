@@ -1,0 +1,53 @@
+// adds: VECS vectors of 16 bytes a thread asked for before the first is used, and past the caches; Phi as an exponential times a polynomial
+// costs: VECS x 4 registers; a block's last vectors are asked for one by one where the tensor ends inside it
+// loses when: N is small: VECS times fewer threads than in v3 have work
+#include "rooftile/activation.cuh"
+
+using namespace rooftile;
+
+template <typename T, typename Act, int VECS, int THREADS>
+__global__ void __launch_bounds__(THREADS) gelu(T* __restrict__ gOut, const T* __restrict__ gX, long long N) {
+  constexpr int WIDTH = 16 / sizeof(T);
+  const long long i_n = blockIdx.x * (long long)(VECS * THREADS) + threadIdx.x, vectors = N / WIDTH;
+  uint4 rX[VECS];
+#pragma unroll
+  for (int v = 0; v < VECS; ++v)
+    if (i_n + v * THREADS < vectors) rX[v] = __ldcs(reinterpret_cast<const uint4*>(gX) + i_n + v * THREADS);
+#pragma unroll
+  for (int v = 0; v < VECS; ++v) {
+    if (i_n + v * THREADS >= vectors) break;
+    float rF[WIDTH];
+    unpack<T>(rF, rX[v]);
+#pragma unroll
+    for (int k = 0; k < WIDTH; ++k) rF[k] = Act::value(rF[k]);
+    pack<T>(rX[v], rF);
+    __stcs(reinterpret_cast<uint4*>(gOut) + i_n + v * THREADS, rX[v]);
+  }
+  const long long last = vectors * WIDTH + i_n;  // fewer than WIDTH are left, and the first block has more threads than that
+  if (last < N) gOut[last] = T(Act::value(float(gX[last])));
+}
+
+template <typename T, typename Act, int VECS, int THREADS>
+__global__ void __launch_bounds__(THREADS) gelu_backward(T* __restrict__ gDx, const T* __restrict__ gDout, const T* __restrict__ gX, long long N) {
+  constexpr int WIDTH = 16 / sizeof(T);
+  const long long i_n = blockIdx.x * (long long)(VECS * THREADS) + threadIdx.x, vectors = N / WIDTH;
+  uint4 rDout[VECS], rX[VECS];
+#pragma unroll
+  for (int v = 0; v < VECS; ++v) {
+    if (i_n + v * THREADS >= vectors) break;
+    rDout[v] = __ldcs(reinterpret_cast<const uint4*>(gDout) + i_n + v * THREADS);
+    rX[v] = __ldcs(reinterpret_cast<const uint4*>(gX) + i_n + v * THREADS);
+  }
+#pragma unroll
+  for (int v = 0; v < VECS; ++v) {
+    if (i_n + v * THREADS >= vectors) break;
+    float rG[WIDTH], rF[WIDTH];
+    unpack<T>(rG, rDout[v]), unpack<T>(rF, rX[v]);
+#pragma unroll
+    for (int k = 0; k < WIDTH; ++k) rF[k] = rG[k] * Act::point(rF[k]).d;
+    pack<T>(rX[v], rF);
+    __stcs(reinterpret_cast<uint4*>(gDx) + i_n + v * THREADS, rX[v]);
+  }
+  const long long last = vectors * WIDTH + i_n;
+  if (last < N) gDx[last] = T(float(gDout[last]) * Act::point(float(gX[last])).d);
+}
