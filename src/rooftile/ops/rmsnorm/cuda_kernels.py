@@ -23,11 +23,12 @@ from rooftile.ops._shared.cuda_norms import (
     upto,
 )
 from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows, alone, clustered, deal, threads
+from rooftile.ops._shared.cuda_shares import ALL, SHARE, Hold, no_room, pick_share, share, stays, too_wide
 from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, rows
 
-V1, V2, V3, V4, V5, V6, V7 = (
+V1, V2, V3, V4, V5, V6, V7, V8 = (
     Source.beside(__file__, f"{name}.cu")
-    for name in ("v1_naive", "v2_warp", "v3_vector", "v4_register_row", "v5_rows", "v6_pipeline", "v7_cluster")
+    for name in ("v1_naive", "v2_warp", "v3_vector", "v4_register_row", "v5_rows", "v6_pipeline", "v7_cluster", "v8_bulk")
 )
 
 
@@ -157,6 +158,32 @@ def cluster_backward(dout, x, weight, rstd, offset, *, config):
     return dx, dweight
 
 
+def bulk_backward(dout, x, weight, rstd, offset, *, config):
+    dx, dweight = _grads(x, weight)
+    dout, m, n, stride_dout = rows(dout)
+    x, _, _, stride_x = rows(x)
+    rstd = rstd.contiguous()
+    types, dense = _types(x, weight)
+    s = share(x, config, _sums(x), tensors=2, beside=stays(x, weight))
+    instance = f"rmsnorm_backward<{types}, {s.instance}>"
+    blocks = s.blocks(x, m, V8, instance)
+    partial = x.new_empty((blocks // s.cluster if weight is not None else 0, n), dtype=torch.float32)
+    launch(V8, instance, blocks, s.threads, dx, partial, dout, x, dense, rstd, m, n, stride_dout, stride_x, offset, shared=s.shared)
+    if weight is not None:
+        add_rows(partial, dweight)
+    return dx, dweight
+
+
+def _sums(x):
+    """A sum a column: 8 registers a vector of 16-bit elements."""
+    return Hold(2, 4) if x.itemsize == 2 else Hold(4, 8)
+
+
+def _shared_backward(call):
+    x = call["x"]
+    return clusters(2)(call) or too_wide(x, _sums(x)) or no_room(x, stays(x, call["weight"]), 2)
+
+
 def pick_backward(call):
     """Short rows a warp each, 8 of a block, which adds its warps' sums before it writes them: 4 vectors a lane. Longer ones 2 vectors a
     thread: 16 columns' sums in registers. Two rows of each tensor wait or arrive, 64 KB and more a multiprocessor, in no more blocks
@@ -183,6 +210,8 @@ FORWARD = (
     Kernel("cuda.v1_naive", naive, "a block a row, sums halved in shared memory", serial(65537), sources=(V1,)),
 )  # fmt: skip
 BACKWARD = (
+    Kernel("cuda.v8_bulk", bulk_backward, "copies of 4 KB by the engine, waiting for numbers alone, the weight stays", _shared_backward, SHARE, pick_share,
+           sources=(V8, ADD_ROWS), declines=alone, limits=ALL, architectures=(90,)),
     Kernel("cuda.v7_cluster", cluster_backward, "a cluster of blocks a row", clusters(2), CLUSTER_BACKWARD, pick_cluster_backward,
            sources=(V7, ADD_ROWS), declines=alone),
     Kernel("cuda.v6_pipeline", pipeline_backward, "row after row, the weight's gradient in registers", upto(2), BACKWARD_PIPELINE,

@@ -4,12 +4,15 @@ from rooftile.core.kernel import Kernel, Limits
 from rooftile.cuda.launch import CTYPE, launch
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda_rows import ALONE, PARK, alone, any_row, clustered, clusters, deal, even, long_sums, row, threads, upto
+from rooftile.ops._shared.cuda_shares import ALL, Hold, share, too_wide
 from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, rows
 
-V1, V2, V3, V4, V5, V6, V7, V8 = (
+V1, V2, V3, V4, V5, V6, V7, V8, V9 = (
     Source.beside(__file__, f"{name}.cu")
-    for name in ("v1_thread_row", "v2_warp_row", "v3_block_row", "v4_vector", "v5_online", "v6_pipeline", "v7_cluster", "v8_exchange")
-)
+    for name in (
+        "v1_thread_row", "v2_warp_row", "v3_block_row", "v4_vector", "v5_online", "v6_pipeline", "v7_cluster", "v8_exchange", "v9_bulk",
+    )
+)  # fmt: skip
 
 WARP = 32
 THREADS = 512  # of a block of v8_exchange.cu at most: 64 elements a thread in registers
@@ -125,6 +128,23 @@ def cluster_backward(dout, out, *, config):
     return dx
 
 
+BOTH = Hold(4, 8)  # two tensors as they came: 8 registers a vector
+
+
+def bulk_backward(dout, out, *, config):
+    dx = dense_like(out)
+    dout, m, n, stride_dout = rows(dout)
+    out, _, _, stride_out = rows(out)
+    s = share(out, config, BOTH, tensors=2)
+    instance = f"softmax_backward<{CTYPE[out.dtype]}, {s.instance}>"
+    launch(V9, instance, s.blocks(out, m, V9, instance), s.threads, dx, dout, out, m, n, stride_dout, stride_out, shared=s.shared)
+    return dx
+
+
+def _shared_backward(call):
+    return clusters(4)(call) or too_wide(call["out"], BOTH)
+
+
 def exchange(x, *, config):
     out = dense_like(x)
     x, m, n, stride = rows(x)
@@ -167,6 +187,11 @@ def pick_cluster(call):
     if size <= ALONE * 2:
         return {"cluster": 1, "vecs": 4, "stages": 1, "per": 4}
     return {"cluster": 2 if size <= 1 << 17 else 4 if size <= 1 << 18 else 8, "vecs": 4 if "dout" in call else 8, "stages": 1, "per": 2}
+
+
+def pick_share_backward(call):
+    """Parts of 32 KB of both tensors, two blocks a multiprocessor, each with a row of both on its way. Simulated: four blocks a row."""
+    return SHARE_BACKWARD[0] if row(call).is_cuda else {"cluster": 4, "vecs": 1, "stages": 2, "per": 1}
 
 
 def pick_online(call):
@@ -219,6 +244,12 @@ CLUSTER = tuple(
         (8, 4, 2, 2),
     )
 )
+SHARE_BACKWARD = (
+    *({"cluster": c, "vecs": v, "stages": s, "per": p} for c, v, s, p in (
+        (8, 8, 1, 2), (8, 4, 1, 2), (8, 4, 2, 1), (8, 4, 3, 1), (4, 8, 1, 1), (4, 4, 1, 1),
+    )),
+    {"cluster": 8, "vecs": 8, "stages": 1, "per": 2, "stay": False},
+)  # fmt: skip
 CLUSTER_BACKWARD = tuple(
     {"cluster": c, "vecs": v, "stages": s, "per": p}
     for c, v, s, p in ((2, 4, 1, 2), (4, 4, 1, 2), (4, 2, 1, 2), (4, 4, 1, 4), (8, 4, 1, 2), (8, 2, 1, 2), (8, 2, 1, 4), (8, 2, 2, 2))
@@ -268,6 +299,8 @@ FORWARD = (
     Kernel("cuda.v1_thread_row", thread_row, "a thread a row", lambda call: any_row(call) or long_sums(call["x"], 65536), sources=(V1,)),
 )
 BACKWARD = (
+    Kernel("cuda.v9_bulk", bulk_backward, "copies of 4 KB by the engine, waiting for numbers alone", _shared_backward, SHARE_BACKWARD, pick_share_backward,
+           sources=(V9,), declines=alone, limits=ALL, architectures=(90,)),
     Kernel("cuda.v7_cluster", cluster_backward, "a cluster of blocks a row", clusters(4), CLUSTER_BACKWARD, pick_cluster, sources=(V7,), declines=alone),
     Kernel("cuda.v6_pipeline", pipeline_backward, "row after row a block, the next ones in flight", upto(4), PIPELINE, pick_pipeline,
            sources=(V6,)),
