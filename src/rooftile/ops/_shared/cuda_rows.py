@@ -160,6 +160,7 @@ def add_rows(partial: Tensor, first: Tensor, second: Tensor | None = None) -> No
     """first[N] = the sum over the rows of partial [P, N], float32, in one fixed order; with a second, partial is [2 P, N], and of two an empty
     one is left out."""
     p, n, half, halves, other = parts(partial, first, second)
-    launch(
-        ADD_ROWS, f"add_rows<{CTYPE[first.dtype]}, {CTYPE[other.dtype]}>", (cdiv(n, 16), halves), 1024, first, other, partial, p, n, half
-    )
+    columns = 4 if n % 4 == 0 and n * halves >= 1 << 14 else 1  # 128 blocks of 128 columns
+    instance = f"add_rows<{CTYPE[first.dtype]}, {CTYPE[other.dtype]}, {columns}>"
+    block = 32 * min(32, max(8, power_of_2(cdiv(p, 8))))
+    launch(ADD_ROWS, instance, (cdiv(n, 32 * columns), halves), block, first, other, partial, p, n, half)

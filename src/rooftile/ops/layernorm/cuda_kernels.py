@@ -21,13 +21,15 @@ from rooftile.ops._shared.cuda_norms import (
     serial,
     short,
     upto,
+    with_columns,
 )
 from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows, alone, clustered, deal, threads
+from rooftile.ops._shared.cuda_shares import ALL, SHARE, VISIT, Hold, no_room, pick_share, pick_visit, share, stays, too_wide, visit, visits
 from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, rows
 
-V1, V2, V3, V4, V5, V6, V7 = (
+V1, V2, V3, V4, V5, V6, V7, V8 = (
     Source.beside(__file__, f"{name}.cu")
-    for name in ("v1_naive", "v2_warp", "v3_vector", "v4_register_row", "v5_rows", "v6_pipeline", "v7_cluster")
+    for name in ("v1_naive", "v2_warp", "v3_vector", "v4_register_row", "v5_rows", "v6_pipeline", "v7_cluster", "v8_exchange")
 )
 
 
@@ -162,6 +164,42 @@ def cluster_backward(dout, x, weight, bias, mean, rstd, *, config):
     return dx, dweight, dbias
 
 
+def exchange(x, weight, bias, eps, *, config):
+    out, mean, rstd = _outputs(x)
+    x, m, n, stride = rows(x)
+    types, w, b = _types(x, weight, bias)
+    instance, blocks, block = visit(x, m, config, lambda vecs: 24 + 8 * vecs, 512)
+    launch(V8, f"layernorm<{types}, {instance}>", blocks, block, out, mean, rstd, x, w, b, n, stride, eps)
+    return out, mean, rstd
+
+
+def exchange_backward(dout, x, weight, bias, mean, rstd, *, config):
+    dx, dweight, dbias = _grads(x, weight, bias)
+    dout, m, n, stride_dout = rows(dout)
+    x, _, _, stride_x = rows(x)
+    mean, rstd = mean.contiguous(), rstd.contiguous()
+    types, w, _ = _types(x, weight, bias)
+    t, wt, _, has_w, has_b = types.split(", ")
+    s = share(x, config, _sums(x), tensors=2, beside=stays(x, weight))
+    instance = f"layernorm_backward<{t}, {wt}, {has_w}, {has_b}, {s.instance}>"
+    blocks = s.blocks(x, m, V8, instance)
+    partial = x.new_empty((0 if weight is None and bias is None else 2 * blocks // s.cluster, n), dtype=torch.float32)
+    launch(V8, instance, blocks, s.threads, dx, partial, dout, x, w, mean, rstd, m, n, stride_dout, stride_x, shared=s.shared)
+    if partial.numel():
+        add_rows(partial, dweight, dbias)
+    return dx, dweight, dbias
+
+
+def _sums(x):
+    """Two sums a column: 16 registers a vector of 16-bit elements."""
+    return Hold(1, 4) if x.itemsize == 2 else Hold(2, 4)
+
+
+def _shared_backward(call):
+    x = call["x"]
+    return clusters(2)(call) or too_wide(x, _sums(x)) or no_room(x, stays(x, call["weight"]), 2)
+
+
 def _wider_than_one(call):
     one = "N=1: one column has no gradient, and a fused multiply-add would leave its rounding times rstd"
     return any_row(call) or (one if call["x"].shape[-1] == 1 else None)
@@ -185,6 +223,7 @@ BACKWARD_PIPELINE = tuple(
 ELSEWHERE = Limits(spill_bytes_elsewhere=256)  # the bounds on threads are set for sm_90; sm_100 wants a few registers more for two sums
 
 FORWARD = (
+    Kernel("cuda.v8_exchange", exchange, "blocks of a cluster wait for numbers alone", with_columns(visits(8 * 512)), VISIT, pick_visit, sources=(V8,), declines=alone),
     Kernel("cuda.v7_cluster", cluster, "a cluster of blocks a row", clusters(8), CLUSTER, pick_cluster, sources=(V7,), limits=ELSEWHERE, declines=alone),
     Kernel("cuda.v6_pipeline", pipeline, "row after row a block, the next ones in flight", upto(8), PIPELINE, pick_pipeline,
            sources=(V6,), limits=ELSEWHERE),
@@ -196,6 +235,8 @@ FORWARD = (
     Kernel("cuda.v1_naive", naive, "a block a row, sums halved in shared memory", serial(4096), sources=(V1,)),
 )  # fmt: skip
 BACKWARD = (
+    Kernel("cuda.v8_exchange", exchange_backward, "numbers travel while the row before is written, the weight stays", _shared_backward, SHARE, pick_share,
+           sources=(V8, ADD_ROWS), declines=alone, limits=ALL, architectures=(90,)),
     Kernel("cuda.v7_cluster", cluster_backward, "a cluster of blocks a row", clusters(2), CLUSTER_BACKWARD, pick_cluster_backward,
            sources=(V7, ADD_ROWS), limits=ELSEWHERE, declines=alone),
     Kernel("cuda.v6_pipeline", pipeline_backward, "row after row, the parameters' gradients in registers", upto(2), BACKWARD_PIPELINE,

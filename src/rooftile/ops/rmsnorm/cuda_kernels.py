@@ -21,13 +21,15 @@ from rooftile.ops._shared.cuda_norms import (
     serial,
     short,
     upto,
+    with_columns,
 )
 from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows, alone, clustered, deal, threads
+from rooftile.ops._shared.cuda_shares import ALL, SHARE, VISIT, Hold, no_room, pick_share, pick_visit, share, stays, too_wide, visit, visits
 from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, rows
 
-V1, V2, V3, V4, V5, V6, V7 = (
+V1, V2, V3, V4, V5, V6, V7, V8 = (
     Source.beside(__file__, f"{name}.cu")
-    for name in ("v1_naive", "v2_warp", "v3_vector", "v4_register_row", "v5_rows", "v6_pipeline", "v7_cluster")
+    for name in ("v1_naive", "v2_warp", "v3_vector", "v4_register_row", "v5_rows", "v6_pipeline", "v7_cluster", "v8_exchange")
 )
 
 
@@ -157,6 +159,41 @@ def cluster_backward(dout, x, weight, rstd, offset, *, config):
     return dx, dweight
 
 
+def exchange(x, weight, eps, offset, *, config):
+    out, rstd = _outputs(x)
+    x, m, n, stride = rows(x)
+    types, weight = _types(x, weight)
+    instance, blocks, block = visit(x, m, config, lambda vecs: 24 + 4 * vecs, 512)
+    launch(V8, f"rmsnorm<{types}, {instance}>", blocks, block, out, rstd, x, weight, n, stride, eps, offset)
+    return out, rstd
+
+
+def exchange_backward(dout, x, weight, rstd, offset, *, config):
+    dx, dweight = _grads(x, weight)
+    dout, m, n, stride_dout = rows(dout)
+    x, _, _, stride_x = rows(x)
+    rstd = rstd.contiguous()
+    types, dense = _types(x, weight)
+    s = share(x, config, _sums(x), tensors=2, beside=stays(x, weight))
+    instance = f"rmsnorm_backward<{types}, {s.instance}>"
+    blocks = s.blocks(x, m, V8, instance)
+    partial = x.new_empty((blocks // s.cluster if weight is not None else 0, n), dtype=torch.float32)
+    launch(V8, instance, blocks, s.threads, dx, partial, dout, x, dense, rstd, m, n, stride_dout, stride_x, offset, shared=s.shared)
+    if weight is not None:
+        add_rows(partial, dweight)
+    return dx, dweight
+
+
+def _sums(x):
+    """A sum a column: 8 registers a vector of 16-bit elements."""
+    return Hold(2, 4) if x.itemsize == 2 else Hold(4, 8)
+
+
+def _shared_backward(call):
+    x = call["x"]
+    return clusters(2)(call) or too_wide(x, _sums(x)) or no_room(x, stays(x, call["weight"]), 2)
+
+
 def pick_backward(call):
     """Short rows a warp each, 8 of a block, which adds its warps' sums before it writes them: 4 vectors a lane. Longer ones 2 vectors a
     thread: 16 columns' sums in registers. Two rows of each tensor wait or arrive, 64 KB and more a multiprocessor, in no more blocks
@@ -173,6 +210,7 @@ BACKWARD_PIPELINE = tuple(
 )
 
 FORWARD = (
+    Kernel("cuda.v8_exchange", exchange, "blocks of a cluster wait for numbers alone", with_columns(visits(8 * 512)), VISIT, pick_visit, sources=(V8,), declines=alone),
     Kernel("cuda.v7_cluster", cluster, "a cluster of blocks a row", clusters(8), CLUSTER, pick_cluster, sources=(V7,), declines=alone),
     Kernel("cuda.v6_pipeline", pipeline, "row after row a block, the next ones in flight", upto(8), PIPELINE, pick_pipeline, sources=(V6,)),
     Kernel("cuda.v5_rows", short_rows, "several short rows a block, no barrier", short, SHORT, sources=(V5,)),
@@ -183,6 +221,8 @@ FORWARD = (
     Kernel("cuda.v1_naive", naive, "a block a row, sums halved in shared memory", serial(65537), sources=(V1,)),
 )  # fmt: skip
 BACKWARD = (
+    Kernel("cuda.v8_exchange", exchange_backward, "numbers travel while the row before is written, the weight stays", _shared_backward, SHARE, pick_share,
+           sources=(V8, ADD_ROWS), declines=alone, limits=ALL, architectures=(90,)),
     Kernel("cuda.v7_cluster", cluster_backward, "a cluster of blocks a row", clusters(2), CLUSTER_BACKWARD, pick_cluster_backward,
            sources=(V7, ADD_ROWS), declines=alone),
     Kernel("cuda.v6_pipeline", pipeline_backward, "row after row, the weight's gradient in registers", upto(2), BACKWARD_PIPELINE,

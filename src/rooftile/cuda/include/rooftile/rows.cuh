@@ -147,4 +147,10 @@ template <typename W, int WIDTH> ROOFTILE_DEVICE void kept(float (&rF)[WIDTH], c
   }
 }
 
+template <typename W, int WIDTH> ROOFTILE_DEVICE void kept(float (&rF)[WIDTH], const W* sW, float offset) {
+  kept(rF, sW);
+#pragma unroll
+  for (int k = 0; k < WIDTH; ++k) rF[k] += offset;
+}
+
 }  // namespace rooftile

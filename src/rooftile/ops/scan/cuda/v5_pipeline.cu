@@ -17,7 +17,7 @@ template <> struct Exact<unsigned> { using type = unsigned; };
 
 // What lies before a tile of a row. One warp; it looks at DEEP groups at once and again at all that were not there, so that a wait is one.
 template <typename S> struct Before {
-  static constexpr int DEEP = 16;  // 512 words: a tile each of 396 blocks, and what a late one adds
+  static constexpr int DEEP = 8;  // 16 registers; two rounds for a tile each of 396 blocks
   typename Exact<S>::type groups = 0;  // of the first i_g groups of row i_m
   long long i_m = -1;
   int i_g = 0;
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(32 * WARPS + 32) tiles(T* __restrict__ gOut, c
                                                     int tiles) {
   constexpr int WIDTH = 16 / sizeof(T), TILE = VECTORS * WARPS * 32;  // vectors of a tile
   static_assert(LEAD >= 1 && STAGES > LEAD, "a tile is summed LEAD tiles before it is written");
-  extern __shared__ uint4 sX[];  // STAGES tiles; a slot is read by the thread that has it filled: no barrier stands between
+  extern __shared__ __align__(128) uint4 sX[];  // STAGES tiles; a slot is read by the thread that has it filled: no barrier stands between
   __shared__ S sSum[LEAD + 2][WARPS], sBefore[3];
   __shared__ unsigned sTicket[STAGES + 2];
   const int i_lane = warp() * VECTORS * 32 + lane();  // this thread's first vector of a tile
