@@ -5,12 +5,12 @@ from rooftile.ops._shared import cuda_rows
 from rooftile.ops._shared.cuda_rows import ALONE, Refuse, long_sums, row, wider_than
 
 
-def with_columns(refuse: Refuse) -> Refuse:
+def _with_columns(refuse: Refuse) -> Refuse:
     return lambda call: refuse(call) or (None if row(call).shape[-1] else "N=0: a row without columns has no mean")
 
 
-any_row = with_columns(cuda_rows.any_row)
-even = with_columns(cuda_rows.even)
+any_row = _with_columns(cuda_rows.any_row)
+even = _with_columns(cuda_rows.even)
 
 
 def serial(most: int) -> Refuse:
@@ -18,11 +18,11 @@ def serial(most: int) -> Refuse:
 
 
 def upto(most: int) -> Refuse:
-    return with_columns(cuda_rows.upto(most))
+    return _with_columns(cuda_rows.upto(most))
 
 
 def clusters(most: int) -> Refuse:
-    return with_columns(cuda_rows.clusters(most))
+    return _with_columns(cuda_rows.clusters(most))
 
 
 def short(call: Call) -> str | None:

@@ -62,6 +62,7 @@ class Hold:
         return max(1024 * self.light, 512 * self.heavy)
 
 
+HELD = Hold(4, 8)  # a row as it came, in 4 registers a vector
 LEAST = 2  # stages: a row waits for the other blocks' numbers while the next one is read
 
 
@@ -109,14 +110,20 @@ def pick_share(call: Call) -> dict[str, int]:
     """One block a multiprocessor, in which a row is worked on while others are on their way. Simulated: four blocks a row."""
     if row(call).device.type == "cpu":
         return {"cluster": 4, "vecs": 1, "stages": 2, "per": 1}
-    return {"cluster": 4 if row(call).shape[-1] * row(call).itemsize <= 1 << 16 else 8, "vecs": 2, "stages": 4, "per": 1}
+    if "dout" not in call:
+        return {"cluster": 8, "vecs": 4, "stages": 4, "per": 2}
+    return (
+        {"cluster": 4, "vecs": 4, "stages": 3, "per": 1}
+        if row(call).shape[-1] * row(call).itemsize < 1 << 17
+        else {"cluster": 8, "vecs": 4, "stages": 2, "per": 2}
+    )
 
 
 SHARE = tuple(
     {"cluster": c, "vecs": v, "stages": s, "per": p}
     for c, v, s, p in (
         (8, 2, 4, 1), (8, 2, 6, 1), (8, 2, 3, 2), (8, 4, 2, 2), (8, 4, 6, 1), (8, 1, 6, 1), (4, 4, 3, 1), (4, 2, 3, 1), (4, 4, 2, 2), (2, 2, 6, 1), (2, 2, 3, 2),
-        (2, 4, 3, 1), (1, 2, 3, 1),
+        (2, 4, 3, 1), (1, 2, 3, 1), (8, 4, 4, 2), (8, 4, 3, 3), (4, 4, 4, 1), (8, 2, 8, 1), (4, 4, 3, 2),
     )
 )  # fmt: skip
 

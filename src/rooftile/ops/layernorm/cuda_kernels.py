@@ -21,10 +21,9 @@ from rooftile.ops._shared.cuda_norms import (
     serial,
     short,
     upto,
-    with_columns,
 )
 from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows, alone, clustered, deal, threads
-from rooftile.ops._shared.cuda_shares import ALL, SHARE, VISIT, Hold, no_room, pick_share, pick_visit, share, stays, too_wide, visit, visits
+from rooftile.ops._shared.cuda_shares import ALL, HELD, SHARE, Hold, no_room, pick_share, share, stays, too_wide
 from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, rows
 
 V1, V2, V3, V4, V5, V6, V7, V8 = (
@@ -168,9 +167,15 @@ def exchange(x, weight, bias, eps, *, config):
     out, mean, rstd = _outputs(x)
     x, m, n, stride = rows(x)
     types, w, b = _types(x, weight, bias)
-    instance, blocks, block = visit(x, m, config, lambda vecs: 24 + 8 * vecs, 512)
-    launch(V8, f"layernorm<{types}, {instance}>", blocks, block, out, mean, rstd, x, w, b, n, stride, eps)
+    s = share(x, config, HELD, beside=stays(x, weight) + stays(x, bias))
+    instance = f"layernorm<{types}, {s.instance}>"
+    launch(V8, instance, s.blocks(x, m, V8, instance), s.threads, out, mean, rstd, x, w, b, m, n, stride, eps, shared=s.shared)
     return out, mean, rstd
+
+
+def _shared(call):
+    x = call["x"]
+    return clusters(8)(call) or too_wide(x, HELD) or no_room(x, stays(x, call["weight"]) + stays(x, call["bias"]))
 
 
 def exchange_backward(dout, x, weight, bias, mean, rstd, *, config):
@@ -223,7 +228,8 @@ BACKWARD_PIPELINE = tuple(
 ELSEWHERE = Limits(spill_bytes_elsewhere=256)  # the bounds on threads are set for sm_90; sm_100 wants a few registers more for two sums
 
 FORWARD = (
-    Kernel("cuda.v8_exchange", exchange, "blocks of a cluster wait for numbers alone", with_columns(visits(8 * 512)), VISIT, pick_visit, sources=(V8,), declines=alone),
+    Kernel("cuda.v8_exchange", exchange, "numbers travel while the row before is written, the parameters stay", _shared, SHARE, pick_share,
+           sources=(V8,), declines=alone, limits=ALL, architectures=(90,)),
     Kernel("cuda.v7_cluster", cluster, "a cluster of blocks a row", clusters(8), CLUSTER, pick_cluster, sources=(V7,), limits=ELSEWHERE, declines=alone),
     Kernel("cuda.v6_pipeline", pipeline, "row after row a block, the next ones in flight", upto(8), PIPELINE, pick_pipeline,
            sources=(V6,), limits=ELSEWHERE),

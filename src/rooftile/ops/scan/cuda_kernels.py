@@ -76,13 +76,13 @@ def _pipeline(source, x, exclusive, reverse, *, config):
     x, m, n, stride = rows(x)
     if not out.numel():
         return out
-    warps, stages, lead = config["warps"], config["stages"], config["lead"]
+    warps, stages = config["warps"], config["stages"]
     vectors = min(config["vectors"], power_of_2(cdiv(n * x.itemsize, 16 * 32 * warps)))
     tiles = cdiv(n * x.itemsize, 16 * 32 * vectors * warps)
     state = x.new_empty(1 + m * tiles if tiles > 1 else 0, dtype=torch.int64)
     if tiles > 1:
         launch(source, "clear", min(1024, cdiv(state.numel(), BLOCK)), BLOCK, state, state.numel())
-    instance = f"tiles<{CTYPE[x.dtype]}, {_sum(x)}, {vectors}, {warps}, {stages}, {lead}, {str(exclusive).lower()}, {str(reverse).lower()}>"
+    instance = f"tiles<{CTYPE[x.dtype]}, {_sum(x)}, {vectors}, {warps}, {stages}, {config['lead']}, {config['ahead']}, {config['per']}, {str(exclusive).lower()}, {str(reverse).lower()}>"
     shared = 16 * 32 * vectors * warps * stages
     launch(source, instance, min(m * tiles, resident(x, config["per"])), 32 * warps + 32, out, x, state, m, n, stride, tiles, shared=shared)
     return out
@@ -124,25 +124,28 @@ def pick_pipeline(call):
     latency. Simulated: tiles of 64 vectors, so that small rows have many."""
     x = _tensor(call)
     if not x.is_cuda:
-        return {"vectors": 1 if x.shape[-1] * x.itemsize > SHORTEST else 4, "warps": 2, "stages": 3, "lead": 1, "per": 3}
+        return {"vectors": 1 if x.shape[-1] * x.itemsize > SHORTEST else 4, "warps": 2, "stages": 3, "lead": 1, "ahead": 0, "per": 3}
     return PIPELINES[0]
 
 
 PIPELINES = tuple(
-    dict(zip(("vectors", "warps", "stages", "lead", "per"), c))
+    dict(zip(("vectors", "warps", "stages", "lead", "ahead", "per"), c))
     for c in (
-        (4, 8, 4, 2, 3),
-        (4, 8, 4, 3, 3),
-        (4, 8, 6, 3, 2),
-        (4, 16, 6, 3, 1),
-        (4, 16, 6, 2, 1),
-        (8, 16, 3, 1, 1),
-        (2, 16, 12, 6, 1),
-        (2, 16, 6, 3, 2),
-        (4, 16, 3, 1, 2),
-        (8, 8, 3, 1, 2),
-        (2, 8, 6, 3, 4),
-        (4, 8, 12, 6, 1),
+        (4, 16, 6, 3, 1, 1),
+        (4, 8, 4, 2, 0, 3),
+        (4, 8, 4, 3, 1, 3),
+        (4, 8, 4, 3, 0, 3),
+        (4, 8, 6, 3, 1, 2),
+        (4, 8, 6, 4, 1, 2),
+        (4, 8, 6, 4, 0, 2),
+        (4, 8, 6, 3, 0, 2),
+        (4, 16, 6, 4, 1, 1),
+        (4, 16, 6, 3, 0, 1),
+        (4, 16, 6, 4, 0, 1),
+        (8, 8, 3, 2, 0, 2),
+        (8, 8, 6, 3, 1, 1),
+        (2, 8, 8, 4, 0, 3),
+        (2, 8, 8, 5, 1, 3),
     )
 )
 CONFIGS = tuple({"vectors": v, "warps": w} for v, w in ((8, 8), (4, 8), (4, 16), (8, 4), (8, 16), (16, 4), (2, 8), (1, 8)))

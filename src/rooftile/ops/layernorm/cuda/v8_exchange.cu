@@ -1,65 +1,106 @@
-// adds: a warp waits for the other blocks' numbers alone, counted in by an mbarrier. Forward a row stays in registers, clusters come as others leave.
-// Backward clusters stay, the weight with them; rows come by the copy engine, and a row's numbers travel while the one before it is written
-// costs: as much shared memory for the weight as for half a row of both tensors; Hopper and later
+// adds: a warp waits for the other blocks' numbers alone, counted in by an mbarrier, and they travel while the row before is written; rows come by the
+// copy engine; clusters stay, and the parameters with them: beside a row of 128 KB they are as much again from L2, for each row
+// costs: as much shared memory for each parameter as for a row of x; Hopper and later
 // loses when: a row fits one block with another beside it (below 64 KB): its blocks need not wait for each other
 #include "rooftile/cluster.cuh"
 #include "rooftile/tma.cuh"
 
 using namespace rooftile;
 
-// CLUSTER blocks of THREADS threads a row, each thread VECS vectors of it; BLOCKS blocks a multiprocessor. A warp tells the sum of its columns and
-// their squared differences from its own mean, so that one exchange does.
-template <typename T, typename W, typename B, bool WEIGHT, bool BIAS, int CLUSTER, int VECS, int THREADS, int BLOCKS>
+// CLUSTER blocks of THREADS threads a row, each thread VECS vectors of it; STAGES rows wait or arrive, 2 at least; BLOCKS blocks a multiprocessor. A
+// warp tells the sum of its columns and their squared differences from its own mean, so that one exchange does.
+template <typename T, typename W, typename B, bool WEIGHT, bool BIAS, int CLUSTER, int VECS, int THREADS, int STAGES, int BLOCKS>
 __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
     layernorm(T* __restrict__ gOut, float* __restrict__ gMean, float* __restrict__ gRstd, const T* __restrict__ gX, const W* __restrict__ gW,
-              const B* __restrict__ gB, int N, long long stride_x, float eps) {
+              const B* __restrict__ gB, long long M, int N, long long stride_x, float eps) {
+  static_assert(STAGES >= 2, "a row waits while the next one is read");
   constexpr int WIDTH = 16 / sizeof(T), NEXT = WARP * WIDTH, SPAN = VECS * NEXT;  // elements from a vector of a thread to its next; of a warp
-  __shared__ Exchange<Pair, CLUSTER, THREADS, 1> sExchange;
-  const long long i_m = blockIdx.x / CLUSTER;
+  extern __shared__ __align__(128) uint4 sX[];
+  __shared__ MBarrier sFull[STAGES + 1][THREADS / WARP];  // the last one is the parameters'
+  __shared__ Exchange<Pair, CLUSTER, THREADS, 4> sExchange;
   const int part = cluster_rank() * (THREADS / WARP) + warp(), i_l = part * SPAN + lane() * WIDTH, left = N - i_l;
+  const bool none = part * SPAN >= N;  // the row ends before this warp's columns
   const unsigned zero = hidden_zero(N);
-  const T* gFrom = gX + i_m * stride_x + i_l;
-  uint4 rX[VECS] = {};
-#pragma unroll
-  for (int v = 0; v < VECS; ++v)
-    if (v * NEXT < left) rX[v] = __ldcs(reinterpret_cast<const uint4*>(gFrom + v * NEXT));
+  const W* sW = reinterpret_cast<const W*>(sX + STAGES * VECS * THREADS) + warp() * SPAN + lane() * WIDTH;
+  const B* sB = reinterpret_cast<const B*>(reinterpret_cast<const W*>(sX + STAGES * VECS * THREADS) + (WEIGHT ? VECS * THREADS * WIDTH : 0)) + warp() * SPAN +
+                lane() * WIDTH;
+  const long long step = gridDim.x / CLUSTER, first = blockIdx.x / CLUSTER;
+  long long i_m = first, i_next = first;
+  const auto slot = [&](int stage) { return sX + (stage * THREADS + warp() * WARP) * VECS + lane(); };
+  const auto fetch = [&](int stage) {
+    if (lane() == 0 && !none && i_next < M) {
+      const int bytes = min(SPAN, left) * int(sizeof(T));
+      mbarrier_arrive_expect(&sFull[stage][warp()], bytes);
+      bulk_load(slot(stage), gX + i_next * stride_x + i_l, bytes, &sFull[stage][warp()]);
+    }
+  };
+  if (lane() == 0) {
+    for (int s = 0; s <= STAGES; ++s) mbarrier_init(&sFull[s][warp()], 1);
+    mbarrier_fence();
+  }
   exchange_open(sExchange);
-  float rF[WIDTH], rW[WIDTH], rB[WIDTH], sum = 0.0f, square = 0.0f;
-#pragma unroll
-  for (int v = 0; v < VECS; ++v) {
-    unpack<T>(rF, rX[v]);
-#pragma unroll
-    for (int k = 0; k < WIDTH; ++k) sum += rF[k];
-    stay_packed(rX[v], zero);
+  if ((WEIGHT || BIAS) && lane() == 0 && !none) {
+    const int columns = min(SPAN, left);
+    mbarrier_arrive_expect(&sFull[STAGES][warp()], columns * int((WEIGHT ? sizeof(W) : 0) + (BIAS ? sizeof(B) : 0)));
+    if (WEIGHT) bulk_load(const_cast<W*>(sW), gW + i_l, columns * int(sizeof(W)), &sFull[STAGES][warp()]);
+    if (BIAS) bulk_load(const_cast<B*>(sB), gB + i_l, columns * int(sizeof(B)), &sFull[STAGES][warp()]);
   }
-  sum = warp_reduce(sum, Sum());
-  const float own = sum / max(1, min(SPAN, N - part * SPAN));
-#pragma unroll
-  for (int v = 0; v < VECS; ++v) {
-    unpack<T>(rF, rX[v]);
-    if (v * NEXT < left)
-#pragma unroll
-      for (int k = 0; k < WIDTH; ++k) square += (rF[k] - own) * (rF[k] - own);
-    stay_packed(rX[v], zero);
-  }
-  square = warp_reduce(square, Sum());
+  for (int s = 0; s < STAGES; ++s, i_next += step) fetch(s);
+  const float own_columns = max(1, min(SPAN, N - part * SPAN));
+  float rF[WIDTH], rW[WIDTH], rB[WIDTH];
   cluster_wait();  // nobody's shared memory is written before its block is there
-  exchange_send(sExchange, 0, Pair{sum, square});
-  const Pair both = exchange_moments<SPAN>(sExchange, 0, N);
-  const float mean = both.a, rstd = rsqrtf(both.b / N + eps);
-  T* gTo = gOut + i_m * N + i_l;
+  if ((WEIGHT || BIAS) && !none) mbarrier_wait(&sFull[STAGES][warp()], 0);
+  // A row's numbers are told; those of the row before it, told a turn ago, are there by now, and its slot is free after it.
+  int stage = 0, parity = 0, before = 0;
+  for (int turn = 0;; ++turn, i_m += step) {
+    if (i_m < M) {
+      uint4 rX[VECS] = {};
+      float sum = 0.0f, square = 0.0f;
+      if (!none) mbarrier_wait(&sFull[stage][warp()], parity);
 #pragma unroll
-  for (int v = 0; v < VECS; ++v) {
-    if (v * NEXT >= left) break;
-    unpack<T>(rF, rX[v]);
-    if (WEIGHT) parameters(rW, gW + i_l + v * NEXT);
-    if (BIAS) parameters(rB, gB + i_l + v * NEXT);
+      for (int v = 0; v < VECS; ++v) {
+        if (v * NEXT < left) rX[v] = slot(stage)[v * WARP];
+        unpack<T>(rF, rX[v]);
 #pragma unroll
-    for (int k = 0; k < WIDTH; ++k) rF[k] = (rF[k] - mean) * (WEIGHT ? rstd * rW[k] : rstd) + (BIAS ? rB[k] : 0.0f);
-    pack<T>(rX[v], rF);
-    __stcs(reinterpret_cast<uint4*>(gTo + v * NEXT), rX[v]);
+        for (int k = 0; k < WIDTH; ++k) sum += rF[k];
+        stay_packed(rX[v], zero);
+      }
+      sum = warp_reduce(sum, Sum());
+      const float own = sum / own_columns;
+#pragma unroll
+      for (int v = 0; v < VECS; ++v) {
+        unpack<T>(rF, rX[v]);
+        if (v * NEXT < left)
+#pragma unroll
+          for (int k = 0; k < WIDTH; ++k) square += (rF[k] - own) * (rF[k] - own);
+      }
+      exchange_send(sExchange, turn, Pair{sum, warp_reduce(square, Sum())});
+    }
+    if (turn > 0) {
+      const Pair both = exchange_moments<SPAN>(sExchange, turn - 1, N);
+      const float mean = both.a, rstd = rsqrtf(both.b / N + eps);
+      T* gTo = gOut + (i_m - step) * N + i_l;
+#pragma unroll
+      for (int v = 0; v < VECS; ++v) {
+        if (v * NEXT >= left) break;
+        uint4 r = slot(before)[v * WARP];
+        unpack<T>(rF, r);
+        if (WEIGHT) kept(rW, sW + v * NEXT);
+        if (BIAS) kept(rB, sB + v * NEXT);
+#pragma unroll
+        for (int k = 0; k < WIDTH; ++k) rF[k] = (rF[k] - mean) * (WEIGHT ? rstd * rW[k] : rstd) + (BIAS ? rB[k] : 0.0f);
+        pack<T>(r, rF);
+        __stcs(reinterpret_cast<uint4*>(gTo + v * NEXT), r);
+      }
+      if (part == 0 && lane() == 0) gMean[i_m - step] = mean, gRstd[i_m - step] = rstd;
+      __syncwarp();  // all have read: the slot goes to the row STAGES turns on
+      fetch(before);
+      i_next += step;
+      if (i_m >= M) break;
+    }
+    before = stage;
+    if (++stage == STAGES) stage = 0, parity ^= 1;
   }
-  if (part == 0 && lane() == 0) gMean[i_m] = mean, gRstd[i_m] = rstd;
 }
 
 // n = (x - mean) rstd, g = w dout: dx = rstd (g - mean(g) - n mean(g n)), and of dout n and dout the sums over the cluster's rows to

@@ -1,52 +1,87 @@
-// adds: a warp waits for the other blocks' numbers alone, counted in by an mbarrier. Forward a row stays in registers, clusters come as others leave.
-// Backward clusters stay, the weight with them; rows come by the copy engine, and a row's numbers travel while the one before it is written
-// costs: as much shared memory for the weight as for half a row of both tensors; Hopper and later
+// adds: a warp waits for the other blocks' numbers alone, counted in by an mbarrier, and they travel while the row before is written; rows come by the
+// copy engine; clusters stay, and the parameters with them: beside a row of 128 KB they are as much again from L2, for each row
+// costs: as much shared memory for each parameter as for a row of x; Hopper and later
 // loses when: a row fits one block with another beside it (below 64 KB): its blocks need not wait for each other
 #include "rooftile/cluster.cuh"
 #include "rooftile/tma.cuh"
 
 using namespace rooftile;
 
-// CLUSTER blocks of THREADS threads a row, each thread VECS vectors of it; BLOCKS blocks a multiprocessor.
-template <typename T, typename W, bool WEIGHT, int CLUSTER, int VECS, int THREADS, int BLOCKS>
+// CLUSTER blocks of THREADS threads a row, each thread VECS vectors of it; STAGES rows wait or arrive, 2 at least; BLOCKS blocks a multiprocessor.
+template <typename T, typename W, bool WEIGHT, int CLUSTER, int VECS, int THREADS, int STAGES, int BLOCKS>
 __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
-    rmsnorm(T* __restrict__ gOut, float* __restrict__ gRstd, const T* __restrict__ gX, const W* __restrict__ gW, int N, long long stride_x, float eps,
-            float offset) {
-  constexpr int WIDTH = 16 / sizeof(T), NEXT = WARP * WIDTH;  // elements from a vector of a thread to its next
-  __shared__ Exchange<float, CLUSTER, THREADS, 1> sExchange;
-  const long long i_m = blockIdx.x / CLUSTER;
-  const int part = cluster_rank() * (THREADS / WARP) + warp(), i_l = (part * VECS * WARP + lane()) * WIDTH, left = N - i_l;
-  const unsigned zero = hidden_zero(N);
-  const T* gFrom = gX + i_m * stride_x + i_l;
-  uint4 rX[VECS] = {};
-#pragma unroll
-  for (int v = 0; v < VECS; ++v)
-    if (v * NEXT < left) rX[v] = __ldcs(reinterpret_cast<const uint4*>(gFrom + v * NEXT));
+    rmsnorm(T* __restrict__ gOut, float* __restrict__ gRstd, const T* __restrict__ gX, const W* __restrict__ gW, long long M, int N, long long stride_x,
+            float eps, float offset) {
+  static_assert(STAGES >= 2, "a row waits while the next one is read");
+  constexpr int WIDTH = 16 / sizeof(T), NEXT = WARP * WIDTH, SPAN = VECS * NEXT;  // elements from a vector of a thread to its next; of a warp
+  extern __shared__ __align__(128) uint4 sX[];
+  __shared__ MBarrier sFull[STAGES + 1][THREADS / WARP];  // the last one is the weight's
+  __shared__ Exchange<float, CLUSTER, THREADS, 4> sExchange;
+  const int part = cluster_rank() * (THREADS / WARP) + warp(), i_l = part * SPAN + lane() * WIDTH, left = N - i_l;
+  const bool none = part * SPAN >= N;  // the row ends before this warp's columns
+  const W* sW = reinterpret_cast<const W*>(sX + STAGES * VECS * THREADS) + warp() * SPAN + lane() * WIDTH;
+  const long long step = gridDim.x / CLUSTER, first = blockIdx.x / CLUSTER;
+  long long i_m = first, i_next = first;
+  const auto slot = [&](int stage) { return sX + (stage * THREADS + warp() * WARP) * VECS + lane(); };
+  const auto fetch = [&](int stage) {
+    if (lane() == 0 && !none && i_next < M) {
+      const int bytes = min(SPAN, left) * int(sizeof(T));
+      mbarrier_arrive_expect(&sFull[stage][warp()], bytes);
+      bulk_load(slot(stage), gX + i_next * stride_x + i_l, bytes, &sFull[stage][warp()]);
+    }
+  };
+  if (lane() == 0) {
+    for (int s = 0; s <= STAGES; ++s) mbarrier_init(&sFull[s][warp()], 1);
+    mbarrier_fence();
+  }
   exchange_open(sExchange);
-  float rF[WIDTH], rW[WIDTH], sum = 0.0f;
-#pragma unroll
-  for (int v = 0; v < VECS; ++v) {
-    unpack<T>(rF, rX[v]);
-#pragma unroll
-    for (int k = 0; k < WIDTH; ++k) sum += rF[k] * rF[k];
-    stay_packed(rX[v], zero);
+  if (WEIGHT && lane() == 0 && !none) {
+    const int bytes = min(SPAN, left) * int(sizeof(W));
+    mbarrier_arrive_expect(&sFull[STAGES][warp()], bytes);
+    bulk_load(const_cast<W*>(sW), gW + i_l, bytes, &sFull[STAGES][warp()]);
   }
-  sum = warp_reduce(sum, Sum());
+  for (int s = 0; s < STAGES; ++s, i_next += step) fetch(s);
+  float rF[WIDTH], rW[WIDTH];
   cluster_wait();  // nobody's shared memory is written before its block is there
-  exchange_send(sExchange, 0, sum);
-  const float rstd = rsqrtf(exchange_reduce(sExchange, 0, Sum()) / N + eps);
-  T* gTo = gOut + i_m * N + i_l;
+  if (WEIGHT && !none) mbarrier_wait(&sFull[STAGES][warp()], 0);
+  // A row's numbers are told; those of the row before it, told a turn ago, are there by now, and its slot is free after it.
+  int stage = 0, parity = 0, before = 0;
+  for (int turn = 0;; ++turn, i_m += step) {
+    if (i_m < M) {
+      float sum = 0.0f;
+      if (!none) mbarrier_wait(&sFull[stage][warp()], parity);
 #pragma unroll
-  for (int v = 0; v < VECS; ++v) {
-    if (v * NEXT >= left) break;
-    unpack<T>(rF, rX[v]);
-    if (WEIGHT) parameters(rW, gW + i_l + v * NEXT, offset);
+      for (int v = 0; v < VECS; ++v) {
+        if (v * NEXT >= left) break;
+        unpack<T>(rF, slot(stage)[v * WARP]);
 #pragma unroll
-    for (int k = 0; k < WIDTH; ++k) rF[k] *= WEIGHT ? rstd * rW[k] : rstd;
-    pack<T>(rX[v], rF);
-    __stcs(reinterpret_cast<uint4*>(gTo + v * NEXT), rX[v]);
+        for (int k = 0; k < WIDTH; ++k) sum += rF[k] * rF[k];
+      }
+      exchange_send(sExchange, turn, warp_reduce(sum, Sum()));
+    }
+    if (turn > 0) {
+      const float rstd = rsqrtf(exchange_reduce(sExchange, turn - 1, Sum()) / N + eps);
+      T* gTo = gOut + (i_m - step) * N + i_l;
+#pragma unroll
+      for (int v = 0; v < VECS; ++v) {
+        if (v * NEXT >= left) break;
+        uint4 r = slot(before)[v * WARP];
+        unpack<T>(rF, r);
+        if (WEIGHT) kept(rW, sW + v * NEXT, offset);
+#pragma unroll
+        for (int k = 0; k < WIDTH; ++k) rF[k] *= WEIGHT ? rstd * rW[k] : rstd;
+        pack<T>(r, rF);
+        __stcs(reinterpret_cast<uint4*>(gTo + v * NEXT), r);
+      }
+      if (part == 0 && lane() == 0) gRstd[i_m - step] = rstd;
+      __syncwarp();  // all have read: the slot goes to the row STAGES turns on
+      fetch(before);
+      i_next += step;
+      if (i_m >= M) break;
+    }
+    before = stage;
+    if (++stage == STAGES) stage = 0, parity ^= 1;
   }
-  if (part == 0 && lane() == 0) gRstd[i_m] = rstd;
 }
 
 // n = x rstd, g = w dout: dx = rstd (g - n mean(g n)), and of dout n the sum over the cluster's rows to gPartial [clusters, N].

@@ -22,8 +22,27 @@ template <typename S> struct Before {
   long long i_m = -1;
   int i_g = 0;
 
-  ROOFTILE_DEVICE S operator()(const Word* gRow, long long i_row, int i_t) {
+  ROOFTILE_DEVICE void open(long long i_row) {
     if (i_row != i_m) groups = 0, i_m = i_row, i_g = 0;
+  }
+  // Without waiting, whole groups that are there by now: of a tile that is wanted later.
+  ROOFTILE_DEVICE void advance(const Word* gRow, long long i_row, int i_t) {
+    open(i_row);
+    for (const int own = i_t / 32; i_g < own;) {
+      Word word[DEEP];
+#pragma unroll
+      for (int d = 0; d < DEEP; ++d) word[d] = peek(gRow + (i_g + d) * 32 + lane(), i_g + d < own);
+      const int last = min(own, i_g + DEEP);
+#pragma unroll
+      for (int d = 0; d < DEEP; ++d) {
+        if (i_g == last) break;
+        if (!__all_sync(ALL_LANES, (word[d] & THERE) != 0)) return;
+        groups += all_lanes<S>(word[d]), ++i_g;
+      }
+    }
+  }
+  ROOFTILE_DEVICE S operator()(const Word* gRow, long long i_row, int i_t) {
+    open(i_row);
     S rest = 0;
     for (const int own = i_t / 32;;) {
       Word word[DEEP];
@@ -65,8 +84,8 @@ __global__ void clear(Word* gState, long long words) {
 }
 
 // gState: a counter, then a word a tile; unused where a row is one tile. T's vectors of 16 bytes: x and out are multiples of them in every way.
-template <typename T, typename S, int VECTORS, int WARPS, int STAGES, int LEAD, bool EXCLUSIVE, bool REVERSE>
-__global__ void __launch_bounds__(32 * WARPS + 32) tiles(T* __restrict__ gOut, const T* __restrict__ gX, Word* gState, long long M, long long N, long long stride,
+template <typename T, typename S, int VECTORS, int WARPS, int STAGES, int LEAD, int AHEAD, int BLOCKS, bool EXCLUSIVE, bool REVERSE>
+__global__ void __launch_bounds__(32 * WARPS + 32, BLOCKS) tiles(T* __restrict__ gOut, const T* __restrict__ gX, Word* gState, long long M, long long N, long long stride,
                                                     int tiles) {
   constexpr int WIDTH = 16 / sizeof(T), TILE = VECTORS * WARPS * 32;  // vectors of a tile
   static_assert(LEAD >= 1 && STAGES > LEAD, "a tile is summed LEAD tiles before it is written");
@@ -121,13 +140,17 @@ __global__ void __launch_bounds__(32 * WARPS + 32) tiles(T* __restrict__ gOut, c
   if (looks && tiles > 1 && lane() == 0)
     for (int k = 0; k < LEAD; ++k) tell(k);
   Before<S> before;
-  const auto look = [&](int k) {  // a tile ahead of those who write: a round through the L2 is a microsecond, a third of a tile's time
+  // AHEAD of those who write: a round through the L2 is a microsecond, a third of a tile's time. Then others have less time to be late.
+  const auto look = [&](int k, bool waits) {
     const unsigned ticket = sTicket[k % (STAGES + 2)];
     if (ticket >= total) return;
-    const S sum = tiles > 1 ? before(gState + 1 + ticket / tiles * (long long)tiles, ticket / tiles, int(ticket % tiles)) : S(0);
+    const unsigned i_m = ticket / tiles, i_t = ticket % tiles;
+    const Word* gRow = gState + 1 + i_m * (long long)tiles;
+    if (!waits) return before.advance(gRow, i_m, int(i_t));
+    const S sum = tiles > 1 ? before(gRow, i_m, int(i_t)) : S(0);
     if (lane() == 0) sBefore[k % 3] = sum;
   };
-  if (looks) look(0);
+  if (AHEAD && looks) look(0, true);
   for (int k = 0;; ++k) {
     const unsigned ticket = sTicket[k % (STAGES + 2)];
     if (ticket >= total) break;  // the whole block: the tickets after it are larger
@@ -136,7 +159,7 @@ __global__ void __launch_bounds__(32 * WARPS + 32) tiles(T* __restrict__ gOut, c
     if (looks) {
       unsigned next;
       if (lane() == 0) next = take(k + STAGES);  // 700 ns on its way
-      look(k + 1);
+      look(k + AHEAD, true);
       if (lane() == 0) sTicket[(k + STAGES) % (STAGES + 2)] = next;
     } else {
       copy_wait<STAGES - LEAD - 1>();
@@ -145,6 +168,7 @@ __global__ void __launch_bounds__(32 * WARPS + 32) tiles(T* __restrict__ gOut, c
     __syncthreads();
     if (looks) {
       if (tiles > 1 && lane() == 0) tell(k + LEAD);
+      if (!AHEAD && tiles > 1) look(k + 1, false);
       continue;
     }
     Part strip;

@@ -15,13 +15,13 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
   constexpr int WIDTH = 16 / sizeof(T), NEXT = THREADS * WIDTH;  // elements from a vector of a thread to its next
   using Parts = Exchange<Online, CLUSTER, THREADS, 1>;
   __shared__ Parts sExchange;
+  exchange_open(sExchange);  // before the loads: the others wait for it
   const long long i_m = blockIdx.x / CLUSTER;
   const int i_l = (cluster_rank() * VECS * THREADS + int(threadIdx.x)) * WIDTH, left = N - i_l;
   const T* gFrom = gX + i_m * stride_x + i_l;
   uint4 rX[VECS];
 #pragma unroll
   for (int v = 0; v < VECS; ++v) rX[v] = v * NEXT < left ? __ldcs(reinterpret_cast<const uint4*>(gFrom + v * NEXT)) : nothing<T>();
-  exchange_open(sExchange);
   float rE[VECS][WIDTH], max = online_start().max, sum = 0.0f;
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
@@ -63,6 +63,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
     softmax_backward(T* __restrict__ gDx, const T* __restrict__ gDout, const T* __restrict__ gOut, int N, long long stride_dout, long long stride_out) {
   constexpr int WIDTH = 16 / sizeof(T), NEXT = THREADS * WIDTH;
   __shared__ Exchange<float, CLUSTER, THREADS, 1> sExchange;
+  exchange_open(sExchange);  // before the loads: the others wait for it
   const long long i_m = blockIdx.x / CLUSTER;
   const int i_l = (cluster_rank() * VECS * THREADS + int(threadIdx.x)) * WIDTH, left = N - i_l;
   const unsigned zero = hidden_zero(N);
@@ -71,7 +72,6 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
   for (int v = 0; v < VECS; ++v)
     if (v * NEXT < left) rG[v] = __ldcs(reinterpret_cast<const uint4*>(gG + v * NEXT)), rY[v] = __ldcs(reinterpret_cast<const uint4*>(gY + v * NEXT));
-  exchange_open(sExchange);
   float rFG[WIDTH], rFY[WIDTH], dot = 0.0f;
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
