@@ -7,7 +7,7 @@ from rooftile import ops  # noqa: F401  declares the operators
 from rooftile.core.kernel import OPS
 from rooftile.core.spec import Case
 from rooftile.cuda import simulator
-from rooftile.ops._shared.cuda_shares import RESERVED, Hold, no_room, share, too_wide
+from rooftile.ops._shared.cuda_shares import Hold, beside_rows, no_room, share, too_wide
 from rooftile.ops.softmax.reference import allowed
 from rooftile.workbench.check import with_gradients
 
@@ -86,7 +86,7 @@ def test_shares_keep_within_a_multiprocessor(n, config, hold):
     x = torch.empty(3, n, dtype=torch.bfloat16, device="meta")
     s = share(x, config, hold, tensors=2)
     assert s.cluster * s.threads * s.vecs * 8 >= n and s.per * s.threads * (128 if s.vecs > hold.light else 64) <= 65536
-    assert s.per * (s.shared + RESERVED) <= 228 * 1024
+    assert s.per * (s.shared + beside_rows(s.cluster, s.threads)) <= 228 * 1024
 
 
 def test_rows_too_wide_are_refused_in_a_sentence():

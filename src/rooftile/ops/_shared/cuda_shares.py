@@ -15,8 +15,9 @@ from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda_rows import Refuse, clusters, row
 from rooftile.ops._shared.launch import cdiv, power_of_2
 
-RESERVED = 12 * 1024  # bytes of shared memory that a block has beside what it asks for: the system's, four turns of partial sums, barriers
-ROOM = 228 * 1024 - RESERVED  # what one block may ask for on sm_90, so that it has them
+MEMORY = 228 * 1024  # bytes of shared memory of a multiprocessor of sm_90
+RESERVED = 12 * 1024  # of which a block has as many at most beside what it asks for: the system's, four turns of partial sums, barriers
+ROOM = MEMORY - RESERVED  # what one block may ask for
 ALL = Limits(shared_bytes=227 * 1024)
 
 
@@ -66,6 +67,11 @@ HELD = Hold(4, 8)  # a row as it came, in 4 registers a vector
 LEAST = 2  # stages: a row waits for the other blocks' numbers while the next one is read
 
 
+def beside_rows(cluster: int, threads: int) -> int:
+    """Bytes of shared memory of a block beside what it asks for: 32 of sums for each warp of a row, barriers for each of its own."""
+    return min(RESERVED, 2048 + cluster * threads + 8 * threads)
+
+
 def share(x: Tensor, config: Mapping[str, Any], hold: Hold, tensors: int = 1, beside: int = 0) -> Shares:
     """`config` says how many blocks a row gets at least, vectors a thread, stages and blocks a multiprocessor. tensors: that are read by rows.
     beside: bytes that stay in shared memory for each 16 of a row."""
@@ -79,9 +85,9 @@ def share(x: Tensor, config: Mapping[str, Any], hold: Hold, tensors: int = 1, be
     threads = min(hold.threads(vecs), max(64, power_of_2(cdiv(vectors, cluster * vecs))))
     vecs = max(1, cdiv(vectors, cluster * threads))
     row, stay = 16 * vecs * threads * tensors, vecs * threads * beside
-    fit = (ROOM + RESERVED) // (RESERVED + stay + LEAST * row)
-    per = max(1, min(config["per"], hold.threads(vecs) // threads, fit))
-    stages = max(LEAST, min(config["stages"], ((ROOM + RESERVED) // per - RESERVED - stay) // row))
+    reserved = beside_rows(cluster, threads)
+    per = max(1, min(config["per"], hold.threads(vecs) // threads, MEMORY // (reserved + stay + LEAST * row)))
+    stages = max(LEAST, min(config["stages"], (MEMORY // per - reserved - stay) // row))
     return Shares(cluster, vecs, threads, stages, per, row * stages + stay)
 
 
@@ -123,7 +129,7 @@ SHARE = tuple(
     {"cluster": c, "vecs": v, "stages": s, "per": p}
     for c, v, s, p in (
         (8, 2, 4, 1), (8, 2, 6, 1), (8, 2, 3, 2), (8, 4, 2, 2), (8, 4, 6, 1), (8, 1, 6, 1), (4, 4, 3, 1), (4, 2, 3, 1), (4, 4, 2, 2), (2, 2, 6, 1), (2, 2, 3, 2),
-        (2, 4, 3, 1), (1, 2, 3, 1), (8, 4, 4, 2), (8, 4, 3, 3), (4, 4, 4, 1), (8, 2, 8, 1), (4, 4, 3, 2),
+        (2, 4, 3, 1), (1, 2, 3, 1), (8, 4, 4, 2), (8, 4, 3, 3), (4, 4, 4, 1), (8, 2, 8, 1), (4, 4, 3, 2), (8, 8, 2, 3), (8, 8, 4, 2), (8, 8, 3, 4), (4, 8, 4, 1), (4, 8, 3, 2),
     )
 )  # fmt: skip
 
@@ -155,19 +161,14 @@ def visits(most: int) -> Refuse:
 
 
 def pick_visit(call: Call) -> dict[str, int]:
-    """Parts of 32 KB, three blocks of 256 threads a multiprocessor: 96 KB asked for at once, four times what the latency of memory wants, and
-    while the numbers of one row travel the others load and write. Simulated: four blocks a row."""
+    """Parts of 16 KB of both tensors, two blocks of 512 threads a multiprocessor: 64 KB asked for at once, three times what the latency of memory
+    wants, and while the numbers of one row travel the others load and write. Simulated: four blocks a row."""
     if not row(call).is_cuda:
         return {"cluster": 4, "vecs": 2, "per": 1}
-    size = row(call).shape[-1] * row(call).itemsize * (2 if "dout" in call else 1)
-    return {"cluster": max(1, min(8, power_of_2(cdiv(size, 1 << 15)))), "vecs": 4 if "dout" in call else 8, "per": 3}
+    return {"cluster": max(1, min(8, power_of_2(cdiv(row(call).shape[-1] * row(call).itemsize, 1 << 15)))), "vecs": 4, "per": 2}
 
 
 VISIT = tuple(
-    {"cluster": c, "vecs": v, "per": p}
-    for c, v, p in ((8, 8, 3), (8, 8, 2), (4, 8, 3), (4, 8, 2), (8, 4, 2), (8, 4, 4), (8, 4, 3), (4, 4, 2), (4, 4, 3), (2, 8, 3), (2, 4, 4))
-)
-VISIT_BACKWARD = tuple(
     {"cluster": c, "vecs": v, "per": p}
     for c, v, p in ((8, 4, 2), (8, 4, 3), (8, 4, 1), (4, 4, 2), (4, 4, 1), (8, 2, 1), (8, 2, 2), (4, 2, 2), (2, 4, 2))
 )
