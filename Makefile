@@ -7,9 +7,9 @@ train: setup
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/rooftile train
 
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist worksteal tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 12 tests
 
-test-thorough: setup          # the faults that are planted on every ordering line of the Hopper kernels: some minutes of g++
+test-thorough: setup          # faults on every ordering line of the Hopper kernels, every config of every Triton kernel: some ten minutes
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests -m thorough
 
 test-gpu:                     # on the GPU machine, with the Python that has its torch

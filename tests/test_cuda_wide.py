@@ -51,6 +51,12 @@ KERNELS = [  # rung, instance, loads and stores of less than 16 bytes that it ma
     ("adamw/cuda/v5_norm_vector.cu", "squares<__nv_bfloat16, 4, 256>", 16),
     ("dropout/cuda/v2_vector.cu", "dropout<__nv_bfloat16, 1, 256>", 17),  # the seed; the last 8 one by one
     ("cross_entropy/cuda/v4_vector.cu", "cross_entropy_backward<__nv_bfloat16, 4, 128, 128, false>", 6),  # the row's numbers
+    ("quantize/cuda/v2_vector.cu", "blocks<__nv_bfloat16, E4M3, 1, 128, 4, 4, 256>", 5),  # 8 bytes of values a vector; the scale
+    ("quantize/cuda/v2_vector.cu", "blocks<__nv_bfloat16, E4M3, 128, 128, 256, 8, 256>", 9),
+    ("quantize/cuda/v2_vector.cu", "extremes<__nv_bfloat16, false, 4, 1024>", 3),  # the last elements, two ends
+    ("quantize/cuda/v2_vector.cu", "dequantize<E4M3, __nv_bfloat16, false, 4, 256>", 11),  # bytes, scales; the last
+    ("quantize/cuda/v4_fused_rows.cu", "normed<__nv_bfloat16, __nv_bfloat16, E4M3, false, true, 0, true, true, 256, 4, 256>", 5),
+    ("quantize/cuda/v4_fused_rows.cu", "gated<__nv_bfloat16, E4M3, 0, 512, 4, 512>", 5),
     ("segment_sum/cuda/v3_balanced.cu", "spread<float, long long, 4, 32>", 7),  # offsets
 ]
 

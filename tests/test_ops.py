@@ -53,14 +53,28 @@ def test_cuda_in_the_simulator(name):
     assert declared <= ran, f"never ran: {declared - ran}"
 
 
-@pytest.mark.parametrize("arch", [80, 90, 100])
-def test_triton_compiles_within_its_limits(arch):
-    rows = json.loads(child("rooftile.workbench.dry", "--arch", str(arch), "--json", ROOFTILE_DRY_GPU="1"))
+def compiles_within_its_limits(names, arch, *flags):
+    rows = json.loads(child("rooftile.workbench.dry", *names, "--arch", str(arch), "--json", *flags, ROOFTILE_DRY_GPU="1"))
     assert [f"{r['op']} {r['kernel']} {r['case']} {r['config']}: {r['fault']}" for r in rows if r["fault"]] == []
     compiled = {(r["op"], r["kernel"]) for r in rows if not r["fault"]}
-    declared = {(o.spec.name, k.name) for o in check.with_gradients(list(OPS.values())) for k in o.kernels
+    declared = {(o.spec.name, k.name) for o in check.with_gradients([OPS[n] for n in names]) for k in o.kernels
                 if k.name.startswith(("triton", "gluon")) and arch in (k.architectures or (arch,))}  # fmt: skip
     assert declared <= compiled, f"never compiled: {declared - compiled}"
+
+
+NAMES = [o.spec.name for o in check.all_ops()]
+
+
+@pytest.mark.parametrize("names", [NAMES[0::3], NAMES[1::3], NAMES[2::3]], ids=lambda names: f"{names[0]}-and-others")
+@pytest.mark.parametrize("arch", [80, 90, 100])
+def test_triton_compiles_within_its_limits(arch, names):
+    compiles_within_its_limits(names, arch)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", NAMES)
+def test_triton_compiles_within_its_limits_in_every_config(name):
+    compiles_within_its_limits([name], 90, "--every")
 
 
 @pytest.mark.gpu

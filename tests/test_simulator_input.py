@@ -203,8 +203,8 @@ def test_processes_at_once_build_one_library(tmp_path):
         "assert x.item() == 7"
     )
     environment = {**os.environ, "ROOFTILE_CACHE": str(tmp_path / "cache")}
-    children = [subprocess.Popen([sys.executable, "-c", script, str(source.path)], env=environment) for _ in range(4)]
-    assert [c.wait() for c in children] == [0] * 4
+    children = [subprocess.Popen([sys.executable, "-c", script, str(source.path)], env=environment) for _ in range(2)]
+    assert [c.wait() for c in children] == [0] * 2
     assert sorted(p.name.partition("-")[0] for p in (tmp_path / "cache" / "simulator").iterdir()) == ["k", "runtime"]
 
 

@@ -36,7 +36,10 @@ def gradients(op: Op, run, call: dict) -> list:
 
 
 def same(a: list, b: list) -> bool:
-    return len(a) == len(b) and all(torch.equal(torch.nan_to_num(x.detach()), torch.nan_to_num(y.detach())) for x, y in zip(a, b))
+    return len(a) == len(b) and all(
+        x.dtype == y.dtype and torch.equal(torch.nan_to_num(x.detach().double()), torch.nan_to_num(y.detach().double()))
+        for x, y in zip(a, b)
+    )
 
 
 @pytest.mark.parametrize("device", DEVICES)

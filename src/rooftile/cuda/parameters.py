@@ -23,12 +23,18 @@ _POINTED = {
     "i": (torch.int32,), "I": (torch.uint32, torch.int32), "q": (torch.int64,), "Q": (torch.uint64, torch.int64),
     "e": (torch.float16,), "f": (torch.float32,), "d": (torch.float64,),
 }  # fmt: skip
+_FLOATS = {
+    "__nv_bfloat16": torch.bfloat16,
+    "nv_bfloat16": torch.bfloat16,
+    "E4M3": torch.float8_e4m3fn,  # of float8.cuh
+    "E5M2": torch.float8_e5m2,
+}
 
 
 def accepted(pointee: str) -> tuple[torch.dtype, ...]:
     """The dtypes a pointer to this type takes; of a type that is no element's (void, uint4, a struct) any, and so an empty tuple."""
-    if pointee in ("__nv_bfloat16", "nv_bfloat16"):
-        return (torch.bfloat16,)
+    if pointee in _FLOATS:
+        return (_FLOATS[pointee],)
     return _POINTED[SCALARS[pointee]] if pointee in SCALARS else ()
 
 

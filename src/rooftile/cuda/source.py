@@ -33,6 +33,7 @@ class Function:
     parameters: tuple[Parameter, ...]
     line: int
     instance: str
+    cluster: str = "1"  # blocks a cluster: a number, or the template parameter that is one
 
     def __str__(self) -> str:
         return f"{self.instance}({', '.join(map(str, self.parameters))})"
@@ -85,7 +86,8 @@ class Source:
             )
         bound = dict(zip(found.template, given))
         parameters = tuple(replace(p, type=bound.get(p.type, p.type)) for p in found.parameters)
-        return replace(found, parameters=parameters, instance=f"{name}<{', '.join(given)}>" if given else name)
+        cluster = bound.get(found.cluster, found.cluster)
+        return replace(found, parameters=parameters, cluster=cluster, instance=f"{name}<{', '.join(given)}>" if given else name)
 
 
 _GLOBAL = re.compile(
@@ -100,7 +102,8 @@ def _functions(text: str) -> Iterator[Function]:
         template = tuple(p.partition("=")[0].split()[-1] for p in _split(match["template"] or "") if p.strip())
         parameters = tuple(_parameter(p) for p in _split(match["parameters"]) if p.strip())
         line = text.count("\n", 0, match.start("name")) + 1
-        yield Function(match["name"], template, parameters, line, match["name"])
+        cluster = re.search(r"ROOFTILE_CLUSTER\s*\(\s*(\w+)\s*\)", match[0])
+        yield Function(match["name"], template, parameters, line, match["name"], cluster[1] if cluster else "1")
 
 
 def _parameter(text: str) -> Parameter:

@@ -15,7 +15,14 @@ from rooftile.ops.gemm.api import Linear, gemm, linear
 from rooftile.ops.gemv.api import gemv
 from rooftile.ops.glu.api import geglu, reglu, swiglu
 from rooftile.ops.layernorm.api import LayerNorm, add_layernorm, layernorm
-from rooftile.ops.quantize.api import dequantize, quantize, quantize_affine
+from rooftile.ops.quantize.api import (
+    add_rmsnorm_quantize,
+    dequantize,
+    quantize,
+    quantize_affine,
+    rmsnorm_quantize,
+    swiglu_quantize,
+)
 from rooftile.ops.reduce_sum.api import reduce_sum
 from rooftile.ops.residual_add.api import residual_add
 from rooftile.ops.rmsnorm.api import RMSNorm, add_rmsnorm, rmsnorm
@@ -40,6 +47,7 @@ __all__ = [
     "adamw",
     "add_layernorm",
     "add_rmsnorm",
+    "add_rmsnorm_quantize",
     "array_increment",
     "attention",
     "attention_mask",
@@ -64,12 +72,14 @@ __all__ = [
     "reglu",
     "residual_add",
     "rmsnorm",
+    "rmsnorm_quantize",
     "rope",
     "rope_table",
     "scan",
     "segment_sum",
     "softmax",
     "swiglu",
+    "swiglu_quantize",
     "transpose",
     "vector_add",
 ]

@@ -124,7 +124,8 @@ class StandIn:
         return True
 
 
-def compile_all(names: list[str], arch: int) -> list[Compiled]:
+def compile_all(names: list[str], arch: int, every: bool = False) -> list[Compiled]:
+    """A ragged and a large case of every kernel, as it would choose its config; with `every` all large cases, and on the last every config."""
     if os.environ.get("ROOFTILE_DRY_GPU") != "1":
         raise ValueError("set ROOFTILE_DRY_GPU=1: the stand-in driver wants a process of its own")
     stand_in = StandIn(arch)
@@ -134,11 +135,10 @@ def compile_all(names: list[str], arch: int) -> list[Compiled]:
     for op in ops:
         for kernel in [k for k in op.kernels[:-1] if not k.sources and arch in (k.architectures or (arch,))]:  # CUDA C++ is for build.py
             cases = [c for c in op.spec.cases if {"smoke", "bench"} & set(c.use) and kernel.refuse(blank(op.spec, c, "meta")) is None]
-            # configs are chosen for sm_90, where every large case is compiled; elsewhere a ragged one and a large one: 0.2 s each
             cases = [c for c in cases if c.dtype != torch.float16 or torch.bfloat16 not in op.spec.dtypes] or cases
             for i, case in enumerate(cases):
-                if i in (0, len(cases) - 1) or (arch == 90 and "bench" in case.use):
-                    made += _compile(stand_in, op, kernel, case, every=arch == 90 and i == len(cases) - 1)
+                if i in (0, len(cases) - 1) or (every and "bench" in case.use):
+                    made += _compile(stand_in, op, kernel, case, every=every and i == len(cases) - 1)
     return made
 
 
@@ -176,9 +176,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("ops", nargs="*")
     parser.add_argument("--arch", type=int, choices=ARCHITECTURES, default=90)
+    parser.add_argument("--every", action="store_true", help="all large cases, and on the last of them every config: some 5 minutes")
     parser.add_argument("--json", action="store_true")
     wanted = parser.parse_args()
-    rows = compile_all(wanted.ops, wanted.arch)
+    rows = compile_all(wanted.ops, wanted.arch, wanted.every)
     with contextlib.suppress(BrokenPipeError):
         if wanted.json:
             print(json.dumps([asdict(r) for r in rows]))

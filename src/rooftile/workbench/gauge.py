@@ -8,6 +8,8 @@ the output is float64, which is then added in float64):
     beta        = max_ij (|w - t|_ij - rounding_ij)_+ / max_j |t_ij|      the part of PyTorch's error that rounding does not explain
     allowed_ij  = factor (rounding_ij + sense_ij + max_j sense_ij + beta max_j |t_ij|)
 
+A float of 8 bits is held tighter: it must be what some number within allowed_ij, without what the last cast may do, is rounded to.
+
 Where PyTorch is exact to rounding (norms, softmax, losses) beta is 0 and every element counts, however small; where sums cancel
 (matrix products, attention) the row's scale counts. Beside it stands the relative error of whole rows, held to `aggregate` times PyTorch's.
 """
@@ -47,7 +49,7 @@ class Gauge:
         self.expected = truth.to(own.dtype).contiguous()
         if self.exact or truth.numel() == 0:
             return
-        self.finite = torch.isfinite(self.expected) & torch.isfinite(truth)
+        self.finite = _is_finite(self.expected) & torch.isfinite(truth)
         t = self._finite(truth)
         u, inner = torch.finfo(own.dtype).eps / 2, unit(own.dtype)
         self.rounding = (u + 4 * inner) * t.abs() + max(torch.finfo(torch.float32).tiny, torch.finfo(own.dtype).tiny * u)
@@ -62,11 +64,21 @@ class Gauge:
         self.beta = float((error / self.row).max())
         self.sense = sense
         self.allowed = self.tolerance.factor * (self._rows(self.rounding) + sense + sense.amax(-1, keepdim=True) + self.beta * self.row)
+        if own.dtype.itemsize == 1:
+            before = self.allowed - self.tolerance.factor * self._rows(
+                self.rounding - (4 * inner * t.abs() + torch.finfo(torch.float32).tiny)
+            )
+            self.between = [self._narrowed(t, side * before) for side in (-1, 1)]
         norm = self._rows(t).norm(dim=-1)
         self.norm = torch.where((norm == 0) | ill[:, 0], self.row[:, 0] * math.sqrt(t.shape[-1] if t.dim() else 1), norm)
         own_row = self._row_error(own)
         sense_row = sense.norm(dim=-1) / self.norm
         self.allowed_aggregate = tolerance.aggregate * max(own_row, float(sense_row.max()), 0.6 * u + 2 * inner)
+
+    def _narrowed(self, t: Tensor, apart: Tensor) -> Tensor:
+        """What a number so far from t becomes in 8 bits."""
+        most = torch.finfo(self.dtype).max
+        return (self._rows(t) + apart).clamp(-most, most).to(self.dtype).float().reshape(t.shape)
 
     def _finite(self, x: Tensor) -> Tensor:
         return torch.where(self.finite, x.to(self.truth.dtype), 0.0)
@@ -92,14 +104,23 @@ class Gauge:
             wrong = int(apart.sum())
             said = f"{wrong} of {out.numel()} elements are not bit-exact{_where(apart)}" if wrong else ""
             return Reading(wrong == 0, float(wrong), 0.0, said)
-        strange = torch.where(self.finite, ~torch.isfinite(out), ~((out == self.expected) | (out.isnan() & self.expected.isnan())))
+        strange = torch.where(self.finite, ~_is_finite(out), ~((out == self.expected) | (out.isnan() & self.expected.isnan())))
         if bool(strange.any()):
             return Reading(False, math.inf, math.inf, f"NaN or infinity in {int(strange.sum())} of {out.numel()} places where there must be none, or none where there must be one{_where(strange)}")  # fmt: skip
+        if self.dtype.itemsize == 1:
+            return self._read_8_bits(out)
         share = self._rows((self._finite(out) - self._finite(self.truth)).abs()) / self.allowed
         worst, aggregate = float(share.max()), self._row_error(out) / self.allowed_aggregate
         passed = worst <= 1 and aggregate <= 1
         message = "" if passed else f"error {worst:.3g} times the allowed elementwise, {aggregate:.3g} times by rows; {int((share > 1).sum())} of {out.numel()} elements{_where((share > 1).reshape(out.shape))}"  # fmt: skip
         return Reading(passed, worst, aggregate, message)
+
+    def _read_8_bits(self, out: Tensor) -> Reading:
+        low, high = self.between
+        apart = self.finite & ((out.float() < low) | (out.float() > high))
+        wrong = int(apart.sum())
+        said = f"{wrong} of {out.numel()} elements are no rounding of what they may be{_where(apart)}" if wrong else ""
+        return Reading(wrong == 0, float(wrong), 0.0, said)
 
     def controls(self) -> dict[str, Tensor]:
         """Wrong answers that must not pass. One that equals the right answer is none and is left out."""
@@ -119,7 +140,9 @@ class Gauge:
             if not self.exact:
                 mean = torch.where(self.finite, self._finite(self.truth).sum() / self.finite.sum().clamp_min(1), self.truth)
                 made["mean"] = mean.to(t.dtype)
-                if t.numel() > 1:  # one number may happen to be a number of the lower precision too
+                if (
+                    t.numel() > 1 and t.itemsize > 1
+                ):  # there is nothing below 8 bits; one number may happen to be a number of the lower precision too
                     made["lower precision"] = torch.where(self.finite, _coarse(self.expected), t)
         return {n: c for n, c in made.items() if not self._right(c)}
 
@@ -136,6 +159,10 @@ class Gauge:
 def _same(a: Tensor, b: Tensor) -> Tensor:
     """Elementwise: equal, or both NaN. PyTorch compares few things in 8 bits."""
     return (a == b) | (a.isnan() & b.isnan())
+
+
+def _is_finite(x: Tensor) -> Tensor:
+    return torch.isfinite(x.float() if x.itemsize == 1 else x)
 
 
 def _coarse(x: Tensor) -> Tensor:

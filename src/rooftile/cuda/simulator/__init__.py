@@ -91,6 +91,7 @@ class _Settings(ctypes.Structure):
         ("arguments", ctypes.c_void_p),
         ("arguments_bytes", ctypes.c_uint64),
         ("buffer", ctypes.c_void_p),
+        ("cluster", ctypes.c_uint32),  # blocks
         ("one_by_one", ctypes.c_int32),  # whether the race check remembers every thread that reads shared memory
     ]
 
@@ -145,6 +146,7 @@ def run(
             ctypes.addressof(memory.arguments),
             len(memory.arguments),
             ctypes.addressof(buffers),
+            int(function.cluster),
             any(path.name == "mbarrier.cuh" for path in source.files),
         )
         with build._lock:  # one grid at a time
@@ -187,6 +189,10 @@ def _limits(function: Function, grid: Extent, block: Extent, shared: int) -> Non
         raise ValueError(f"{function.instance}: a block of {' x '.join(map(str, block))} has {threads} threads, at most {MAX_THREADS}")
     if not 0 <= shared <= MAX_SHARED:
         raise ValueError(f"{function.instance}: {shared} bytes of dynamic shared memory, it must be from 0 to {MAX_SHARED}")
+    if grid[0] % int(function.cluster) or grid[1] * grid[2] > 1 < int(function.cluster):
+        raise ValueError(
+            f"{function.instance}: a grid of {' x '.join(map(str, grid))} blocks is no whole number of clusters of {function.cluster}"
+        )
     total = grid[0] * grid[1] * grid[2] * threads
     if total >= 2**32:
         raise ValueError(f"{function.instance}: {total} threads in all, the simulator counts to {2**32 - 1}")

@@ -105,7 +105,7 @@ def no_clusters(x: Tensor) -> str | None:
     if x.is_cuda and torch.cuda.is_available() and torch.cuda.get_device_capability(x.device) < (9, 0):
         return "clusters of blocks need sm_90 or later, this device is sm_{}{}".format(*torch.cuda.get_device_capability(x.device))
     if x.device.type == "cpu" and x.shape[-1] * x.itemsize > ALONE:
-        return f"a row of {x.shape[-1] * x.itemsize} bytes needs a cluster of blocks, which the simulator does not model; up to {ALONE} it does"
+        return f"a row of {x.shape[-1] * x.itemsize} bytes takes the simulator long, it is given rows of up to {ALONE}"
     return None
 
 

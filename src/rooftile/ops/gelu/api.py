@@ -1,11 +1,15 @@
 import torch
 from torch import Tensor
 
-from rooftile.core.kernel import Op
+from rooftile.core.kernel import Op, ranked
 from rooftile.ops.gelu import cuda_kernels, triton_kernels
 from rooftile.ops.gelu.spec import SPEC
 
-_gelu = Op(SPEC, *triton_kernels.FORWARD, *cuda_kernels.FORWARD, backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD))
+_gelu = Op(
+    SPEC,
+    *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v4_flight"),
+    backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD),
+)
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:

@@ -88,5 +88,5 @@ def _top(run, pick):
     )
 
 
-FORWARD = (_top(flight, {"vecs": 4, "threads": 128}), *(_rung(_forward, *rung) for rung in RUNGS))
-BACKWARD = (_top(flight_backward, {"vecs": 2, "threads": 128}), *(_rung(_backward, *rung) for rung in RUNGS))
+FORWARD = (_top(flight, {"vecs": 1, "threads": 128}), *(_rung(_forward, *rung) for rung in RUNGS))
+BACKWARD = (_top(flight_backward, {"vecs": 1, "threads": 128}), *(_rung(_backward, *rung) for rung in RUNGS))

@@ -1,28 +1,35 @@
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op
-from rooftile.ops.quantize import triton_kernels
+from rooftile.ops.quantize import cuda_kernels, fused_cuda_kernels, fused_kernels, triton_kernels
+from rooftile.ops.quantize.fused_spec import ADD_SPEC, EIGHT_BIT_FLOATS, SWIGLU
+from rooftile.ops.quantize.fused_spec import SPEC as NORM_SPEC
 from rooftile.ops.quantize.reference import LARGEST
 from rooftile.ops.quantize.spec import AFFINE, BLOCKS, DEQUANTIZE, SPEC
 
-_quantize = Op(SPEC, *triton_kernels.FORWARD)
-_affine = Op(AFFINE, *triton_kernels.AFFINE)
-_dequantize = Op(DEQUANTIZE, *triton_kernels.DEQUANTIZE)
+_quantize = Op(SPEC, *triton_kernels.FORWARD, *cuda_kernels.FORWARD)
+_affine = Op(AFFINE, *triton_kernels.AFFINE, *cuda_kernels.AFFINE)
+_rmsnorm = Op(NORM_SPEC, *fused_kernels.NORM, *fused_cuda_kernels.NORM)
+_add_rmsnorm = Op(ADD_SPEC, *fused_kernels.ADD_NORM, *fused_cuda_kernels.ADD_NORM)
+_swiglu = Op(SWIGLU, *fused_kernels.GATED, *fused_cuda_kernels.GATED)
+_dequantize = Op(DEQUANTIZE, *triton_kernels.DEQUANTIZE, *cuda_kernels.DEQUANTIZE)
 
 
 def _matrix(x: Tensor, block: str) -> Tensor:
     if block == "128x128" and x.dim() != 2:
         raise ValueError(f"quantize: blocks of 128x128 are a matrix's, but x has {x.dim()} axes {list(x.shape)}")
-    return (
-        x
-        if x.dim() == 2
-        else x.reshape(-1, x.shape[-1])
-        if x.dim() and x.numel()
-        else x.reshape(0 if not x.numel() else 1, x.shape[-1] if x.dim() else 1)
-    )
+    return x if x.dim() == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1] if x.dim() else 1)
+
+
+def _no_gradient(name: str, **tensors: Tensor | None) -> None:
+    """A result without a gradient must not end somebody's graph in silence."""
+    wanting = [n for n, t in tensors.items() if t is not None and t.requires_grad] if torch.is_grad_enabled() else []
+    if wanting:
+        raise ValueError(f"{name} has no gradient, and {wanting[0]} requires one: call it under torch.no_grad(), or detach {wanting[0]}")
 
 
 def quantize(x: Tensor, to: torch.dtype = torch.float8_e4m3fn, *, block: str = "tensor", power_of_2: bool = False) -> tuple[Tensor, Tensor]:
@@ -43,7 +50,7 @@ def quantize(x: Tensor, to: torch.dtype = torch.float8_e4m3fn, *, block: str = "
         A NaN is not counted for the maximum; it stays NaN in 8-bit floats and becomes 0 in int8. Infinity counts as the largest float32.
 
     Raises:
-        ValueError: another dtype or block, with what it takes.
+        ValueError: another dtype or block, with what it takes; x requires a gradient.
 
     Source: Micikevicius et al., FP8 formats for deep learning, 2022; blocks: DeepSeek-V3, 2024.
 
@@ -56,9 +63,10 @@ def quantize(x: Tensor, to: torch.dtype = torch.float8_e4m3fn, *, block: str = "
         raise ValueError(f"quantize: to is {to}, it takes {', '.join(LARGEST)}")
     if block not in BLOCKS:
         raise ValueError(f"quantize: block is {block!r}, it takes {', '.join(BLOCKS)}")
+    _no_gradient("quantize", x=x)
     values, scale = _quantize(_matrix(x, block), name, *BLOCKS[block], power_of_2)
     lead = x.shape[:-1]
-    return values.view(x.shape), scale if block in ("tensor", "128x128") else scale.view(*lead, *scale.shape[1:])
+    return values.view(x.shape), scale if block in ("tensor", "128x128") else scale.view((*lead, *scale.shape[1:]))
 
 
 def quantize_affine(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -75,12 +83,13 @@ def quantize_affine(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         values (int8, x's shape), scale (float32 []), zero (int32 []). No gradient.
 
     Raises:
-        ValueError: another dtype.
+        ValueError: another dtype; x requires a gradient.
 
     Example:
         >>> quantize_affine(torch.tensor([0.0, 255.0]))[0]
         tensor([-128,  127], dtype=torch.int8)
     """
+    _no_gradient("quantize_affine", x=x)
     values, scale, zero = _affine(_matrix(x, "tensor"))
     return values.view(x.shape), scale, zero
 
@@ -95,16 +104,116 @@ def dequantize(values: Tensor, scale: Tensor, zero: Tensor | None = None, *, to:
         to: float32, bfloat16 or float16.
 
     Raises:
-        ValueError: a scale of another shape, with both; other dtypes.
+        ValueError: a scale of another shape, with both; other dtypes; the scale requires a gradient.
 
     Example:
         >>> dequantize(torch.tensor([2], dtype=torch.int8), torch.tensor(0.5), to=torch.float32)
         tensor([1.])
     """
+    _no_gradient("dequantize", scale=scale)
     block = _block_of(tuple(scale.shape), tuple(values.shape))
     x = _matrix(values, block)
     flat = scale if block in ("tensor", "128x128") else scale.reshape(-1) if block == "token" else scale.reshape(x.shape[0], -1)
     return _dequantize(x, flat, zero, *BLOCKS[block], str(to).removeprefix("torch.")).view(values.shape)
+
+
+def rmsnorm_quantize(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, to: torch.dtype = torch.float8_e4m3fn, *,
+                     block: str = "token", power_of_2: bool = False) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """quantize(rmsnorm(x, weight, eps), to), in one pass: what stands before a matrix product in 8 bits.
+
+    The norm stays float32 until it is rounded to its byte, so it is rounded once where the two calls round twice; the bits are the same on every
+    device.
+
+    Args:
+        x: [..., N] float32, bfloat16 or float16, any strides.
+        weight: [N] in x's dtype or float32; may be absent.
+        eps: added to the mean square.
+        to: torch.float8_e4m3fn or torch.float8_e5m2.
+        block: who shares a scale: "token" (a row) or "1x128" (128 neighbours of a row).
+        power_of_2: scales are rounded up to powers of two.
+
+    Returns:
+        values of x's shape, and scales: x.shape[:-1] or [..., ceil(N/128)]. No gradient.
+
+    Raises:
+        ValueError: another dtype or block, with what it takes; N differs between x and weight; an argument requires a gradient.
+
+    Source: as `rmsnorm` and `quantize`.
+
+    Example:
+        >>> rmsnorm_quantize(torch.tensor([[3.0, 3.0]]), eps=0.0)[0].float()
+        tensor([[448., 448.]])
+    """
+    name, block_n = _eight_bits("rmsnorm_quantize", to, block)
+    _no_gradient("rmsnorm_quantize", x=x, weight=weight)
+    values, scale = _rmsnorm(_matrix(x, block), weight, eps, name, block_n, power_of_2)
+    return values.view(x.shape), scale.view((*x.shape[:-1], *scale.shape[1:]))
+
+
+def add_rmsnorm_quantize(x: Tensor, residual: Tensor, weight: Tensor | None = None, eps: float = 1e-6, to: torch.dtype = torch.float8_e4m3fn, *,
+                         block: str = "token", power_of_2: bool = False) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """sum = x + residual, rounded once, and `rmsnorm_quantize` of that sum, in one pass.
+
+    Args:
+        x, residual: [..., N] of one shape, any strides; residual has x's dtype or float32. The others as in `rmsnorm_quantize`.
+
+    Returns:
+        (values, scales, sum), the sum in residual's dtype. No gradient.
+
+    Raises:
+        ValueError: x and residual differ in shape or dtype; else as `rmsnorm_quantize`.
+
+    Example:
+        >>> add_rmsnorm_quantize(torch.tensor([[1.0, 3.0]]), torch.tensor([[2.0, 0.0]]), eps=0.0)[2]
+        tensor([[3., 3.]])
+    """
+    name, block_n = _eight_bits("add_rmsnorm_quantize", to, block)
+    _no_gradient("add_rmsnorm_quantize", x=x, residual=residual, weight=weight)
+    if x.shape != residual.shape:
+        raise ValueError(f"add_rmsnorm_quantize: x is {list(x.shape)}, but residual {list(residual.shape)}")
+    values, scale, sum = _add_rmsnorm(_matrix(x, block), _matrix(residual, block), weight, eps, name, block_n, power_of_2)
+    return values.view(x.shape), scale.view((*x.shape[:-1], *scale.shape[1:])), sum.view(x.shape)
+
+
+def swiglu_quantize(gate: Tensor, up: Tensor | None = None, to: torch.dtype = torch.float8_e4m3fn, *, block: str = "token",
+                    power_of_2: bool = False) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """quantize(silu(gate) * up, to), in one pass: what stands before the last matrix product of a gated layer in 8 bits.
+
+    The product stays float32 until it is rounded to its byte. SiLU's exponential is the device's own, so on two devices a value near a tie may
+    go either way.
+
+    Args:
+        gate, up: [..., K] of one shape and dtype (float32, bfloat16, float16); rows may lie apart. Without up, gate is [..., 2 K]: the gate and,
+            beside it, up. The others as in `rmsnorm_quantize`.
+
+    Returns:
+        values [..., K], and scales: [...] or [..., ceil(K/128)]. No gradient.
+
+    Raises:
+        ValueError: shapes or dtypes differ, or a gate without up has an odd last axis; another `to` or block; an argument requires a gradient.
+
+    Source: as `swiglu` and `quantize`.
+
+    Example:
+        >>> swiglu_quantize(torch.tensor([[20.0, 20.0]]), torch.tensor([[1.0, 2.0]]))[0].float()
+        tensor([[224., 448.]])
+    """
+    name, block_n = _eight_bits("swiglu_quantize", to, block)
+    _no_gradient("swiglu_quantize", gate=gate, up=up)
+    if up is not None and gate.shape != up.shape:
+        raise ValueError(f"swiglu_quantize: gate is {list(gate.shape)}, but up {list(up.shape)}")
+    values, scale = _swiglu(_matrix(gate, block), None if up is None else _matrix(up, block), name, block_n, power_of_2)
+    lead = gate.shape[:-1]
+    return values.view(*lead, values.shape[1]), scale.view((*lead, *scale.shape[1:]))
+
+
+def _eight_bits(name: str, to: torch.dtype, block: str) -> tuple[str, int]:
+    said = str(to).removeprefix("torch.")
+    if said not in EIGHT_BIT_FLOATS:
+        raise ValueError(f"{name}: to is {said}, it takes {', '.join(EIGHT_BIT_FLOATS)}")
+    if block not in ("token", "1x128"):
+        raise ValueError(f"{name}: block is {block!r}, it takes token, 1x128")
+    return said, BLOCKS[block][1]
 
 
 def _block_of(scale: Sequence[int], values: Sequence[int]) -> str:

@@ -42,13 +42,15 @@ def _rounded(x: Tensor, to: str) -> Tensor:
 
 def quantize(x: Tensor, to: str, block_m: int, block_n: int, power_of_2: bool) -> tuple[Tensor, Tensor]:
     m, n = extents(x, block_m, block_n)
-    amax = _blocks(_finite(x).abs(), m, n).amax((1, 3)) if x.numel() else x.new_zeros((1, 1), dtype=torch.float32)
+    shape = scale_shape(*x.shape, block_m, block_n)
+    if not x.numel():
+        return x.to(getattr(torch, to)), x.new_full(shape, SMALLEST, dtype=torch.float32)
+    amax = _blocks(_finite(x).abs(), m, n).amax((1, 3))
     scale = (amax * torch.tensor(1 / LARGEST[to], dtype=torch.float32)).clamp_min(SMALLEST)
     if power_of_2:
         scale = ((scale.view(torch.int32) + 0x7FFFFF) & 0x7F800000).view(torch.float32)
     inverse = (1.0 / scale).repeat_interleave(m, 0)[: x.shape[0]].repeat_interleave(n, 1)[:, : x.shape[1]]
-    shape = scale_shape(*x.shape, block_m, block_n)
-    return _rounded(x.float() * inverse, to), scale.reshape(shape) if scale.numel() == torch.Size(shape).numel() else scale.new_empty(shape)
+    return _rounded(x.float() * inverse, to), scale.reshape(shape)
 
 
 def quantize_affine(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -81,6 +81,7 @@ SPEC = OpSpec(
                 Case({"M": 19, "N": 137}, torch.bfloat16, how(to, block), why="ragged blocks"),
                 Case({"M": 4, "N": 256}, torch.float32, how(to, block), use=RUN, why="whole blocks"),
                 Case({"M": 0, "N": 64}, torch.float32, how(to, block), why="nothing"),
+                Case({"M": 3, "N": 0}, torch.float32, how(to, block), why="rows of nothing"),
                 Case({"M": 1, "N": 1}, torch.float16, how(to, block), why="one element"),
             )
         ),

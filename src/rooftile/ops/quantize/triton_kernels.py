@@ -21,14 +21,14 @@ EXACT = {"enable_fp_fusion": False}
 
 
 @triton.jit
-def _counted(rX):
+def counted(rX):
     """What counts for an extremum: a NaN as nothing, infinity as the largest float32."""
     rX = tl.where(rX == rX, rX, 0.0)
     return tl.minimum(tl.maximum(rX, -3.4028234663852886e38), 3.4028234663852886e38)
 
 
 @triton.jit
-def _scale(amax, RECIPROCAL: tl.constexpr, POWER: tl.constexpr):
+def scale_of(amax, RECIPROCAL: tl.constexpr, POWER: tl.constexpr):
     scale = tl.maximum(amax * RECIPROCAL, 1.1754943508222875e-38)
     if POWER:
         scale = ((scale.to(tl.int32, bitcast=True) + 0x7FFFFF) & 0x7F800000).to(tl.float32, bitcast=True)
@@ -36,7 +36,7 @@ def _scale(amax, RECIPROCAL: tl.constexpr, POWER: tl.constexpr):
 
 
 @triton.jit
-def _rounded(rX, gOut, LARGEST: tl.constexpr):
+def rounded(rX, gOut, LARGEST: tl.constexpr):
     """To the dtype that is pointed to: nearest, ties to even, saturating."""
     if gOut.dtype.element_ty == tl.int8:
         rX = libdevice.rint(tl.where(rX == rX, rX, 0.0))
@@ -52,9 +52,9 @@ def _rows(gX, gOut, gScale, M, N, stride, LARGEST: tl.constexpr, RECIPROCAL: tl.
     i_n = tl.arange(0, BLOCK_N)
     mask = (i_m < M)[:, None] & (i_n < N)[None, :]
     rX = tl.load(gX + i_m[:, None] * stride + i_n[None, :], mask=mask, other=0.0).to(tl.float32)
-    scale = _scale(tl.max(tl.abs(_counted(rX)), 1), RECIPROCAL, POWER)
+    scale = scale_of(tl.max(tl.abs(counted(rX)), 1), RECIPROCAL, POWER)
     tl.store(gScale + i_m, scale, mask=i_m < M)
-    rOut = _rounded(rX * tl.div_rn(tl.full([ROWS], 1.0, tl.float32), scale)[:, None], gOut, LARGEST)
+    rOut = rounded(rX * tl.div_rn(tl.full([ROWS], 1.0, tl.float32), scale)[:, None], gOut, LARGEST)
     tl.store(gOut + i_m[:, None] * N + i_n[None, :], rOut, mask=mask)
 
 
@@ -66,14 +66,14 @@ def _long_rows(gX, gOut, gScale, N, stride, LARGEST: tl.constexpr, RECIPROCAL: t
     for start in range(0, N, BLOCK_N):
         i_n = start + tl.arange(0, BLOCK_N)
         rX = tl.load(gX + i_m * stride + i_n, mask=i_n < N, other=0.0).to(tl.float32)
-        rMax = tl.maximum(rMax, tl.abs(_counted(rX)))
-    scale = _scale(tl.max(rMax, 0), RECIPROCAL, POWER)
+        rMax = tl.maximum(rMax, tl.abs(counted(rX)))
+    scale = scale_of(tl.max(rMax, 0), RECIPROCAL, POWER)
     tl.store(gScale + i_m, scale)
     inverse = tl.div_rn(1.0, scale)
     for start in range(0, N, BLOCK_N):
         i_n = (tl.cdiv(N, BLOCK_N) - 1) * BLOCK_N - start + tl.arange(0, BLOCK_N)
         rX = tl.load(gX + i_m * stride + i_n, mask=i_n < N, other=0.0).to(tl.float32)
-        tl.store(gOut + i_m * N + i_n, _rounded(rX * inverse, gOut, LARGEST), mask=i_n < N)
+        tl.store(gOut + i_m * N + i_n, rounded(rX * inverse, gOut, LARGEST), mask=i_n < N)
 
 
 @triton.jit
@@ -85,9 +85,9 @@ def _groups(gX, gOut, gScale, M, N, stride, LARGEST: tl.constexpr, RECIPROCAL: t
     i_n = ((i_g % across).to(tl.int32) * 128)[:, None] + tl.arange(0, 128)[None, :]
     mask = in_g[:, None] & (i_n < N)
     rX = tl.load(gX + (i_m * stride)[:, None] + i_n, mask=mask, other=0.0).to(tl.float32)
-    scale = _scale(tl.max(tl.abs(_counted(rX)), 1), RECIPROCAL, POWER)
+    scale = scale_of(tl.max(tl.abs(counted(rX)), 1), RECIPROCAL, POWER)
     tl.store(gScale + i_g, scale, mask=in_g)
-    rOut = _rounded(rX * tl.div_rn(tl.full([GROUPS], 1.0, tl.float32), scale)[:, None], gOut, LARGEST)
+    rOut = rounded(rX * tl.div_rn(tl.full([GROUPS], 1.0, tl.float32), scale)[:, None], gOut, LARGEST)
     tl.store(gOut + (i_m * N)[:, None] + i_n, rOut, mask=mask)
 
 
@@ -100,9 +100,9 @@ def _tiles(gX, gOut, gScale, M, N, stride, LARGEST: tl.constexpr, RECIPROCAL: tl
     i_n = (i_p % across * 128 + tl.arange(0, 128))[None, :]
     mask = (i_m < M) & (i_n < N)
     rX = tl.load(gX + i_m * stride + i_n, mask=mask, other=0.0).to(tl.float32)
-    scale = _scale(tl.max(tl.max(tl.abs(_counted(rX)), 1), 0), RECIPROCAL, POWER)
+    scale = scale_of(tl.max(tl.max(tl.abs(counted(rX)), 1), 0), RECIPROCAL, POWER)
     tl.store(gScale + i_p, scale)
-    tl.store(gOut + i_m * N + i_n, _rounded(rX * tl.div_rn(1.0, scale), gOut, LARGEST), mask=mask)
+    tl.store(gOut + i_m * N + i_n, rounded(rX * tl.div_rn(1.0, scale), gOut, LARGEST), mask=mask)
 
 
 @triton.jit
@@ -112,7 +112,7 @@ def _extremes(gX, gLow, gHigh, total, BLOCK: tl.constexpr):
     rHigh = tl.zeros([BLOCK], tl.float32)
     for start in range(tl.program_id(0).to(tl.int64) * BLOCK, total, tl.num_programs(0) * BLOCK):
         i = start + tl.arange(0, BLOCK)
-        rX = _counted(tl.load(gX + i, mask=i < total, other=0.0).to(tl.float32))
+        rX = counted(tl.load(gX + i, mask=i < total, other=0.0).to(tl.float32))
         rLow, rHigh = tl.minimum(rLow, rX), tl.maximum(rHigh, rX)
     tl.store(gLow + tl.program_id(0), tl.min(rLow, 0))
     tl.store(gHigh + tl.program_id(0), tl.max(rHigh, 0))
@@ -128,7 +128,7 @@ def _whole(gX, gOut, gScale, gZero, gLow, gHigh, total, parts, LARGEST: tl.const
     if AFFINE:
         scale = tl.maximum((0.5 * high - 0.5 * low) * RECIPROCAL, 1.1754943508222875e-38)
     else:
-        scale = _scale(tl.maximum(high, -low), RECIPROCAL, POWER)
+        scale = scale_of(tl.maximum(high, -low), RECIPROCAL, POWER)
     inverse = tl.div_rn(1.0, scale)
     zero = 0.0
     if AFFINE:
@@ -143,7 +143,7 @@ def _whole(gX, gOut, gScale, gZero, gLow, gHigh, total, parts, LARGEST: tl.const
         rX = libdevice.rint(tl.where(rX == rX, rX, 0.0)) + zero
         rOut = tl.minimum(tl.maximum(rX, -128.0), 127.0).to(tl.int8)
     else:
-        rOut = _rounded(rX, gOut, LARGEST)
+        rOut = rounded(rX, gOut, LARGEST)
     tl.store(gOut + i, rOut, mask=i < total)
 
 
@@ -166,8 +166,15 @@ def _dequantize(gX, gScale, gZero, gOut, M, N, stride, BLOCK_M: tl.constexpr, BL
     tl.store(gOut + (i_m * N)[:, None] + i_n, (rX * scale[:, None]).to(gOut.dtype.element_ty), mask=mask)
 
 
+def matrix(x):
+    """`rows`, which counts none where there are no columns: they have scales all the same."""
+    m = len(x)
+    x, _, n, stride = rows(x)
+    return x, m, n, stride
+
+
 def quantize(x, to, block_m, block_n, power):
-    x, m, n, stride = rows(x)
+    x, m, n, stride = matrix(x)
     values = x.new_empty((m, n), dtype=getattr(torch, to))
     scale = x.new_empty(scale_shape(m, n, block_m, block_n), dtype=torch.float32)
     code = {"LARGEST": LARGEST[to], "RECIPROCAL": 1 / LARGEST[to], "POWER": power, **EXACT}
@@ -211,7 +218,7 @@ def quantize_affine(x):
 
 
 def dequantize(values, scale, zero, block_m, block_n, to):
-    values, m, n, stride = rows(values)
+    values, m, n, stride = matrix(values)
     out = values.new_empty((m, n), dtype=getattr(torch, to))
     scale = scale.contiguous()
     launch(_dequantize, (cdiv(m * cdiv(n, 128), GROUPS),), values, scale, scale if zero is None else zero, out, m, n, stride,
@@ -219,7 +226,7 @@ def dequantize(values, scale, zero, block_m, block_n, to):
     return out
 
 
-def _unknown(x, narrow):
+def unknown(x, narrow):
     """Why 8-bit floats cannot be made or read on this device, or None."""
     if not narrow.startswith("float8") or not (x.is_cuda or DRY):
         return None
@@ -229,10 +236,10 @@ def _unknown(x, narrow):
 
 FORWARD = (
     Kernel("triton", quantize, "each block in registers: one read; the whole tensor in two",
-           lambda call: off_gpu(call["x"]) or _unknown(call["x"], call["to"])),
+           lambda call: off_gpu(call["x"]) or unknown(call["x"], call["to"])),
 )  # fmt: skip
 AFFINE = (Kernel("triton", quantize_affine, "the extremes first, then from the end", lambda call: off_gpu(call["x"])),)
 DEQUANTIZE = (
     Kernel("triton", dequantize, "a scale for 128 columns at a time",
-           lambda call: off_gpu(call["values"]) or _unknown(call["values"], str(call["values"].dtype).removeprefix("torch."))),
+           lambda call: off_gpu(call["values"]) or unknown(call["values"], str(call["values"].dtype).removeprefix("torch."))),
 )  # fmt: skip

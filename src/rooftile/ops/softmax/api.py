@@ -7,7 +7,7 @@ from rooftile.ops.softmax.spec import LOG, MASK, SPEC
 
 _softmax = Op(
     SPEC,
-    *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v7_cluster", "cuda.v5_online"),
+    *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v8_exchange", "cuda.v7_cluster", "cuda.v5_online"),
     backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), "triton", "cuda.v6_pipeline", "triton.online"),
 )
 

@@ -6,12 +6,13 @@ from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda_rows import ALONE, PARK, alone, any_row, clustered, clusters, deal, even, long_sums, row, threads, upto
 from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, rows
 
-V1, V2, V3, V4, V5, V6, V7 = (
+V1, V2, V3, V4, V5, V6, V7, V8 = (
     Source.beside(__file__, f"{name}.cu")
-    for name in ("v1_thread_row", "v2_warp_row", "v3_block_row", "v4_vector", "v5_online", "v6_pipeline", "v7_cluster")
+    for name in ("v1_thread_row", "v2_warp_row", "v3_block_row", "v4_vector", "v5_online", "v6_pipeline", "v7_cluster", "v8_exchange")
 )
 
 WARP = 32
+THREADS = 512  # of a block of v8_exchange.cu at most: 64 elements a thread in registers
 
 
 def thread_row(x):
@@ -124,6 +125,42 @@ def cluster_backward(dout, out, *, config):
     return dx
 
 
+def exchange(x, *, config):
+    out = dense_like(x)
+    x, m, n, stride = rows(x)
+    vectors, cluster = cdiv(n * x.itemsize, 16), config["cluster"]
+    while cluster < 8 and cdiv(vectors, cluster) > THREADS * config["vecs"]:
+        cluster *= 2
+    block = min(THREADS, max(64, power_of_2(cdiv(vectors, cluster * config["vecs"]))))
+    vecs = max(1, cdiv(vectors, cluster * block))
+    per = min(config["per"], max(1, 768 // block))  # of 80 registers a thread
+    instance = f"softmax<{CTYPE[x.dtype]}, {cluster}, {vecs}, {block}, {per}>"
+    launch(V8, instance, m * cluster, block, out, x, n, stride, shared=16 * vecs * block)
+    return out
+
+
+def _held(call):
+    x = row(call)
+    longest = 8 * THREADS * 8 * 16 // x.itemsize
+    return clusters(8)(call) or (
+        f"N={x.shape[-1]} is longer than the {longest} columns that 8 blocks hold" if x.shape[-1] > longest else None
+    )
+
+
+def _parked(call):
+    """Why v5_online.cu does sooner, or None."""
+    size = row(call).shape[-1] * row(call).itemsize
+    return f"a row of {size} bytes is parked in one block" if size <= 1 << 17 else None
+
+
+def pick_exchange(call):
+    """Parts of 32 KB, three blocks of 256 threads a multiprocessor: 96 KB asked for at once, four times what the latency of memory wants, and
+    while the numbers of one row travel the others load and write. Simulated: four blocks a row."""
+    if not row(call).is_cuda:
+        return {"cluster": 4, "vecs": 2, "per": 1}
+    return EXCHANGE[0]
+
+
 def pick_cluster(call):
     """Parts of 64 KB forward, so that two blocks of 512 threads share a multiprocessor: 512 x 8 vectors. Backward 2 tensors of 32 KB each."""
     size = row(call).shape[-1] * row(call).itemsize * (2 if "dout" in call else 1)
@@ -164,6 +201,10 @@ ONLINE = tuple(
         (110, 8, 0, 64),
     )
 )
+EXCHANGE = tuple(
+    {"cluster": c, "vecs": v, "per": p}
+    for c, v, p in ((8, 8, 3), (8, 8, 2), (4, 8, 1), (8, 4, 2), (8, 4, 4), (4, 4, 2), (2, 8, 3), (2, 4, 4))
+)
 CLUSTER = tuple(
     {"cluster": c, "vecs": v, "stages": s, "per": p}
     for c, v, s, p in (
@@ -191,6 +232,16 @@ PIPELINE = tuple(
 )  # fmt: skip
 
 FORWARD = (
+    Kernel(
+        "cuda.v8_exchange",
+        exchange,
+        "blocks of a cluster wait for numbers alone, each exponential once",
+        _held,
+        EXCHANGE,
+        pick_exchange,
+        sources=(V8,),
+        declines=_parked,
+    ),
     Kernel(
         "cuda.v7_cluster",
         cluster,

@@ -59,7 +59,11 @@ template <int LANES, typename T, typename Op> ROOFTILE_DEVICE T row_reduce(T val
 
 // 16 bytes of T as the four words they are: an array of 16-bit elements costs a register each as soon as it is taken apart.
 template <typename T> struct Word;  // two elements of 16 bits
+template <> struct Word<float> {  // one of 32
+  static constexpr unsigned LOWEST = 0xff800000u;
+};
 template <> struct Word<__half> {
+  static constexpr unsigned LOWEST = 0xfc00fc00u;  // two of -inf
   static ROOFTILE_DEVICE float2 open(unsigned w) { return __half22float2(*reinterpret_cast<const __half2*>(&w)); }
   static ROOFTILE_DEVICE unsigned close(float a, float b) {
     const __half2 two = __floats2half2_rn(a, b);
@@ -67,6 +71,7 @@ template <> struct Word<__half> {
   }
 };
 template <> struct Word<__nv_bfloat16> {
+  static constexpr unsigned LOWEST = 0xff80ff80u;
   static ROOFTILE_DEVICE float2 open(unsigned w) { return {__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u)}; }
   static ROOFTILE_DEVICE unsigned close(float a, float b) {
     const __nv_bfloat162 two = __floats2bfloat162_rn(a, b);
@@ -90,6 +95,12 @@ template <typename T> ROOFTILE_DEVICE void unpack(float (&rF)[4], const uint4& r
 }
 template <typename T> ROOFTILE_DEVICE void pack(uint4& r, const float (&rF)[4]) {
   r = {__float_as_uint(rF[0]), __float_as_uint(rF[1]), __float_as_uint(rF[2]), __float_as_uint(rF[3])};
+}
+
+// Elements that count as nothing in a softmax: -inf.
+template <typename T> ROOFTILE_DEVICE uint4 nothing() {
+  constexpr unsigned word = Word<T>::LOWEST;
+  return {word, word, word, word};
 }
 
 // 0 of any n from 0 up, which the compiler cannot know.
@@ -122,6 +133,18 @@ template <typename W, int WIDTH> ROOFTILE_DEVICE void parameters(float (&rF)[WID
   parameters(rF, gW);
 #pragma unroll
   for (int k = 0; k < WIDTH; ++k) rF[k] += offset;
+}
+
+// The same out of shared memory.
+template <typename W, int WIDTH> ROOFTILE_DEVICE void kept(float (&rF)[WIDTH], const W* sW) {
+  const uint4* s = reinterpret_cast<const uint4*>(sW);
+  if constexpr (sizeof(W) * WIDTH == 16) {
+    unpack<W>(rF, *s);
+  } else {
+    const uint4 a = s[0], b = s[1];
+    rF[0] = __uint_as_float(a.x), rF[1] = __uint_as_float(a.y), rF[2] = __uint_as_float(a.z), rF[3] = __uint_as_float(a.w);
+    rF[4] = __uint_as_float(b.x), rF[5] = __uint_as_float(b.y), rF[6] = __uint_as_float(b.z), rF[7] = __uint_as_float(b.w);
+  }
 }
 
 }  // namespace rooftile

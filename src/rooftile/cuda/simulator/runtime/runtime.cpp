@@ -15,6 +15,8 @@
 //
 #include "async.h"
 //
+#include "cluster.h"
+//
 #include "wgmma.h"
 //
 #include "watchdog.h"
@@ -30,6 +32,7 @@ struct Settings {  // as Python fills it in
   void** arguments;
   uint64_t arguments_bytes;  // of the pointers and, right behind, what they point to
   const Buffer* buffer;
+  uint32_t cluster;
   int32_t one_by_one;
 };
 
@@ -45,7 +48,7 @@ void rooftile_simulate(const Settings* s) {
   l.grid = {s->grid[0], s->grid[1], s->grid[2]}, l.block = {s->block[0], s->block[1], s->block[2]};
   l.threads = l.block.x * l.block.y * l.block.z;
   l.seed = s->seed, l.bound = s->bound, l.entry = s->entry, l.arguments = s->arguments, l.dynamic_bytes = s->dynamic_bytes;
-  l.one_by_one = s->one_by_one != 0;
+  l.cluster = s->cluster, l.one_by_one = s->one_by_one != 0;
   l.code_begin = s->code_begin, l.code_end = s->code_end;
   l.arguments_begin = sim::Address(s->arguments), l.arguments_bytes = s->arguments_bytes;
   sim::random_state = s->seed * 0x9e3779b97f4a7c15u | 1;

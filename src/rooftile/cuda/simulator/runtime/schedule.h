@@ -109,7 +109,7 @@ static void enter(Block& b, uint32_t id) {
     f.known = f.pending = f.fenced = {};
     f.groups.clear(), f.open.clear(), f.log.clear();
     f.bulk_open.clear(), f.bulk_groups.clear(), f.product_groups.clear();
-    f.bulk_committed = f.products = f.products_committed = 0, f.registers_fenced = false;
+    f.bulk_committed = f.products = f.products_committed = f.cluster_arrivals = 0, f.registers_fenced = false;
     prepare(f, body);
     b.ready.push_back(&f);
   }
@@ -204,6 +204,15 @@ void run_grid() {
   size_t limit = std::max(1u, 16384 / launch->threads);  // blocks with memory of their own at one time
   static std::vector<std::unique_ptr<Block>> idle;       // their stacks are kept from launch to launch
   std::vector<std::unique_ptr<Block>> resident;
+  launch->resident = &resident;
+  auto quiet = [&] {  // nothing can happen any more
+    for (auto& b : resident) {
+      if (!b->ready.empty()) return false;
+      for (auto& [at, m] : b->mbarriers)
+        if (!m.under_way.empty()) return false;
+    }
+    return true;
+  };
   auto admit = [&] {
     if (idle.empty()) idle.push_back(std::make_unique<Block>());
     resident.push_back(std::move(idle.back()));
@@ -221,7 +230,7 @@ void run_grid() {
       if (launch->level == ALL) flush(b);
       idle.push_back(std::move(resident[turn_of]));
       resident.erase(resident.begin() + long(turn_of));
-    } else if (b.ready.empty()) {
+    } else if (b.ready.empty() && (launch->cluster == 1 || (quiet() && (next == total || resident.size() == limit)))) {
       deadlock(b);
     } else if (next < total && resident.size() < limit) {
       admit();

@@ -113,6 +113,12 @@ struct NamedBarrier {
   std::vector<Fiber*> waiting;
 };
 
+struct Cluster {  // the barrier that its blocks have in common
+  uint32_t arrived = 0, phase = 0;
+  Knowledge gathered, completed;
+  std::vector<Fiber*> waiting;
+};
+
 struct Product;  // one wgmma
 
 struct Accumulator { std::vector<float> values; unsigned under_way = 0; };
@@ -145,6 +151,7 @@ struct Fiber {
   std::deque<std::pair<uint32_t, uint32_t>> product_groups;  // of products not waited for: the group's number, products issued by its end
   bool registers_fenced = false;                              // since a wgmma was last waited for
   uint32_t product_pc = 0;
+  uint32_t cluster_arrivals = 0;
   std::vector<Request> log;
 };
 
@@ -191,7 +198,9 @@ struct Launch {
   std::vector<std::vector<std::pair<uint32_t, uint32_t>>> reader_lists;  // of MANY: block and generation
   std::vector<std::vector<Stamp>> agent_readers{1};
   std::unordered_map<Address, Knowledge> flags;
-  uint32_t mbarriers = 0;
+  uint32_t mbarriers = 0, cluster = 1;
+  std::map<uint32_t, Cluster> clusters;
+  std::vector<std::unique_ptr<Block>>* resident = nullptr;  // blocks that have begun and not ended
   bool one_by_one = false;  // readers of shared memory: the kernel has barriers that are not the whole block's, which order some of them alone
   bool stop = false, progress = false;
   uint64_t turns = 0;  // of fibers; the watchdog looks whether it moves

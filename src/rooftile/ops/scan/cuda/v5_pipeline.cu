@@ -15,8 +15,9 @@ using namespace rooftile;
 template <typename S> struct Exact { using type = double; };
 template <> struct Exact<unsigned> { using type = unsigned; };
 
-// What lies before a tile of a row. One warp; it looks at 8 groups at once, so that their loads and their trees overlap.
+// What lies before a tile of a row. One warp; it looks at DEEP groups at once and again at all that were not there, so that a wait is one.
 template <typename S> struct Before {
+  static constexpr int DEEP = 8;
   typename Exact<S>::type groups = 0;  // of the first i_g groups of row i_m
   long long i_m = -1;
   int i_g = 0;
@@ -24,28 +25,37 @@ template <typename S> struct Before {
   ROOFTILE_DEVICE S operator()(const Word* gRow, long long i_row, int i_t) {
     if (i_row != i_m) groups = 0, i_m = i_row, i_g = 0;
     S rest = 0;
-    while (i_g * 32 < i_t) {
-      constexpr int DEEP = 8;
+    for (const int own = i_t / 32;;) {
       Word word[DEEP];
+      bool all = true;
 #pragma unroll
       for (int d = 0; d < DEEP; ++d) {
         const int i = (i_g + d) * 32 + lane();
         word[d] = peek(gRow + i, i < i_t);
       }
 #pragma unroll
+      for (int d = 0; d < DEEP; ++d) all &= (word[d] & THERE) != 0;
+      while (!__all_sync(ALL_LANES, all)) {
+        spin_pause();
+        all = true;
+#pragma unroll
+        for (int d = 0; d < DEEP; ++d)
+          if (!(word[d] & THERE)) word[d] = load_relaxed(gRow + (i_g + d) * 32 + lane());
+#pragma unroll
+        for (int d = 0; d < DEEP; ++d) all &= (word[d] & THERE) != 0;
+      }
+#pragma unroll
       for (int d = 0; d < DEEP; ++d) {
-        wait(word[d], gRow + (i_g + d) * 32 + lane());
         const S sum = all_lanes<S>(word[d]);
-        if ((i_g + d + 1) * 32 <= i_t) groups += sum;
+        if (i_g + d < own) groups += sum;
         else rest += sum;  // the tile's own group; of those after it nothing was asked, and they are 0
       }
-      if ((i_g + DEEP) * 32 > i_t) {
-        i_g = i_t / 32;
-        break;
+      if (i_g + DEEP > own) {
+        i_g = own;
+        return S(groups + rest);
       }
       i_g += DEEP;
     }
-    return S(groups + rest);
   }
 };
 
