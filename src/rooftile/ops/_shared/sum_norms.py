@@ -72,7 +72,8 @@ def forward(
     if config is None:
         launch(V1, f"{instance}>", m, 256, *tensors, *numbers)
     else:
-        d = deal(residual, {**config, "stages": 1, "per": 1})
+        widest = 1024 if norm.seed is None else 512  # the mask's words want registers too: 96 a thread
+        d = deal(residual, {**config, "stages": 1, "per": 1}, widest=widest)
         launch(V2, f"{instance}, {d.lanes}, {d.vecs}, {d.threads}>", cdiv(m, d.rows), d.threads, *tensors, m, *numbers)
     return (out, total, rstd) if mean is None else (out, total, mean, rstd)
 
@@ -141,11 +142,12 @@ def _upto(most: int) -> Refuse:
 
 
 def whole_rows(call: Call) -> str | None:
-    return _upto(8)(call)
+    return _upto(4 if "seed" in call else 8)(call)
 
 
 def whole_rows_backward(call: Call) -> str | None:
-    return _upto(stream(call).itemsize)(call)  # 32 sums of each parameter's gradient for 512 threads
+    """512 threads hold 32 sums each of a parameter's gradient, and a row of three tensors has to wait in 160 KB."""
+    return _upto(3 if call["dout"].itemsize == 4 else stream(call).itemsize)(call)
 
 
 def _snug(call: Call) -> int:
