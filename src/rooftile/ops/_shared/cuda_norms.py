@@ -2,11 +2,13 @@
 
 from rooftile.core.spec import Call
 from rooftile.ops._shared import cuda_rows
-from rooftile.ops._shared.cuda_rows import ALONE, Refuse, long_sums, row, wider_than
+from rooftile.ops._shared.cuda_rows import ALONE, Refuse, long_sums, wider_than
+from rooftile.ops._shared.launch import row
+from rooftile.ops._shared.norms import no_columns
 
 
 def _with_columns(refuse: Refuse) -> Refuse:
-    return lambda call: refuse(call) or (None if row(call).shape[-1] else "N=0: a row without columns has no mean")
+    return lambda call: refuse(call) or no_columns(call)
 
 
 any_row = _with_columns(cuda_rows.any_row)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,30 +14,15 @@ from rooftile.cuda.launch import CTYPE, launch
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda_norms import any_row, serial
 from rooftile.ops._shared.cuda_rows import ADD_ROWS, Refuse, add_rows, deal, uneven, wider_than
-from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, rows
-from rooftile.ops._shared.norms import dense
-from rooftile.ops._shared.philox import scale, threshold
+from rooftile.ops._shared.launch import cdiv, power_of_2, rows
+from rooftile.ops._shared.norms import Norm, dense, gradients, outputs
 
 V1, V2 = (Source.beside(__file__, f"sum_norm_{name}.cu") for name in ("v1_naive", "v2_rows"))
 Config = Mapping[str, Any] | None  # of the first rung, which has none, None
 
 
-@dataclass(frozen=True)
-class Norm:
-    """Which norm, what is added to its weight, and what of the branch is dropped before it is added."""
-
-    layer: bool
-    offset: float = 0.0
-    seed: Tensor | None = None
-    p: float = 0.0
-
-    @property
-    def branch(self) -> str:
-        return "Plain" if self.seed is None else "Dropped"
-
-    def drawn(self, x: Tensor) -> tuple[Tensor, int, float]:
-        """Seed, threshold and scale; where nothing is dropped any tensor, and two numbers that nobody reads."""
-        return (x, 0, 1.0) if self.seed is None else (self.seed, threshold(self.p), scale(self.p))
+def _branch(norm: Norm) -> str:
+    return "Plain" if norm.seed is None else "Dropped"
 
 
 def _said(*flags: bool) -> str:
@@ -59,16 +43,14 @@ def forward(
     x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, norm: Norm, config: Config = None
 ) -> tuple[Tensor, ...]:
     """out, sum, mean, rstd; without the mean where an RMSNorm has none to give."""
-    out, total = dense_like(x), dense_like(residual)
-    rstd = x.new_empty(x.shape[:-1], dtype=torch.float32)
-    mean = x.new_empty(x.shape[:-1], dtype=torch.float32) if norm.layer or norm.seed is not None else None
+    out, total, mean, rstd = outputs(x, residual, norm)
     x, m, n, stride_x = rows(x)
     residual, _, _, stride_r = rows(residual)
     w, b = _or(weight, x), _or(bias, x)
     seed, least, factor = norm.drawn(x)
-    instance = f"forward<{norm.branch}, {_types(x, residual, w, b)}, {_said(norm.layer, weight is not None, bias is not None)}"
+    instance = f"forward<{_branch(norm)}, {_types(x, residual, w, b)}, {_said(norm.layer, weight is not None, bias is not None)}"
     tensors = (out, total, rstd if mean is None else mean, rstd, x, residual, w, b, seed)
-    numbers = (n, stride_x, stride_r, least, factor, eps, norm.offset)
+    numbers = (n, stride_x, stride_r, least, factor, eps, norm.offset or 0.0)
     if config is None:
         launch(V1, f"{instance}>", m, 256, *tensors, *numbers)
     else:
@@ -81,10 +63,7 @@ def forward(
 def backward(dout: Tensor, dsum: Tensor, sum: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None, rstd: Tensor, norm: Norm,
              config: Config = None) -> tuple[Tensor, ...]:  # fmt: skip
     """dx where it is not dresidual too, dresidual, dweight, dbias."""
-    dr = dense_like(sum)
-    dx = dr if norm.seed is None else dense_like(dout)
-    dweight, dbias = (sum.new_empty(0) if p is None else p.new_empty(p.shape) for p in (weight, bias))
-    made = (dr, dweight, dbias) if norm.seed is None else (dx, dr, dweight, dbias)
+    made = dx, dr, dweight, dbias = gradients(dout, sum, weight, bias, norm)
     dout, m, n, stride_dout = rows(dout)
     dsum, _, _, stride_dsum = rows(dsum)
     sum, _, _, stride_s = rows(sum)
@@ -92,11 +71,10 @@ def backward(dout: Tensor, dsum: Tensor, sum: Tensor, weight: Tensor | None, bia
     mean = rstd if mean is None else mean.contiguous()
     w, b = _or(weight, dout), _or(bias, dout)
     seed, least, factor = norm.drawn(sum)
-    if norm.seed is None:
-        dx = dout  # to point to: nothing is written there
-    instance = f"backward<{norm.branch}, {_types(dout, sum, w)}"
+    made, dx = (made[1:], dout) if dx is None else (made, dx)  # dout to point to: nothing is written there
+    instance = f"backward<{_branch(norm)}, {_types(dout, sum, w)}"
     tensors = (dout, dsum, sum, w, mean, rstd, seed)
-    numbers = (n, stride_dout, stride_dsum, stride_s, least, factor, norm.offset)
+    numbers = (n, stride_dout, stride_dsum, stride_s, least, factor, norm.offset or 0.0)
     there = weight is not None, bias is not None
     if config is None:
         launch(V1, f"{instance}, {_said(norm.layer, there[0])}>", m, 256, dx, dr, *tensors, *numbers)
