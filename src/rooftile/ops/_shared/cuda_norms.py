@@ -1,10 +1,84 @@
 """What the CUDA launchers of norms share: who is taken, how rows are dealt, and what may be tried for them."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from rooftile.core.kernel import Limits
 from rooftile.core.spec import Call
+from rooftile.cuda.launch import CTYPE
 from rooftile.ops._shared import cuda_rows
-from rooftile.ops._shared.cuda_rows import ALONE, Refuse, long_sums, wider_than
-from rooftile.ops._shared.launch import row
-from rooftile.ops._shared.norms import no_columns
+from rooftile.ops._shared.cuda_rows import ALONE, Refuse, clustered, deal, long_sums, threads, wider_than
+from rooftile.ops._shared.launch import cdiv, power_of_2, row
+from rooftile.ops._shared.norms import dense, no_columns
+
+Config = Mapping[str, Any] | None  # of a rung that has none, None
+ELSEWHERE = Limits(spill_bytes_elsewhere=256)  # the bounds on threads are set for sm_90; other compilers want a few registers more
+
+
+class Shape(NamedTuple):
+    """A launch over M rows: what its instance has after the types, grid and block; M where a block has not just one row; shared memory in
+    bytes; and how many rows of partial sums a backward writes for each parameter."""
+
+    instance: str
+    grid: int
+    block: int | tuple[int, int]
+    rows: tuple[int, ...] = ()
+    shared: int = 0
+    partials: int = 0
+
+
+def naive(x: Tensor, m: int, n: int, config: Config) -> Shape:
+    return Shape("", m, 256)
+
+
+def warp(x: Tensor, m: int, n: int, config: Config) -> Shape:
+    return Shape("", m, threads(n, 16))
+
+
+def vector(x: Tensor, m: int, n: int, config: Config) -> Shape:
+    return Shape("", m, threads(n * x.itemsize, 64))
+
+
+def register_row(x: Tensor, m: int, n: int, config: Config) -> Shape:
+    vectors = n * x.itemsize // 16
+    block = threads(vectors, config["vecs"])
+    return Shape(f", {cdiv(vectors, block)}, {block}", m, block)
+
+
+def short_rows(x: Tensor, m: int, n: int, config: Config) -> Shape:
+    vectors = n * x.itemsize // 16
+    lanes = min(32, max(8, power_of_2(cdiv(vectors, config["vecs"]))))
+    per = config["threads"] // lanes
+    return Shape(f", {cdiv(vectors, lanes)}, {lanes}, {per}", cdiv(m, per), (lanes, per), (m,))
+
+
+def pipeline(x: Tensor, m: int, n: int, config: Config, tensors: int = 1, most: int = 8, widest: int = 1024) -> Shape:
+    d = deal(x, config, tensors, most, widest)
+    blocks = d.blocks(x, m)
+    return Shape(f", {d.instance}", blocks, d.threads, (m,), d.shared(tensors), blocks)
+
+
+def cluster(x: Tensor, m: int, n: int, config: Config, tensors: int = 1, widest: int = 1024) -> Shape:
+    instance, blocks, block, shared = clustered(x, m, config, tensors, widest)
+    return Shape(f", {instance}", blocks, block, (m,), shared, blocks // int(instance.split(",")[0]))
+
+
+def types(*tensors: Tensor) -> str:
+    return ", ".join(CTYPE[t.dtype] for t in tensors)
+
+
+def said(*flags: bool) -> str:
+    return ", ".join("true" if f else "false" for f in flags)
+
+
+def at(parameter: Tensor | None, x: Tensor) -> Tensor:
+    """A contiguous parameter, and x to point to where there is none."""
+    made = dense(parameter)
+    return x if made is None else made
 
 
 def _with_columns(refuse: Refuse) -> Refuse:
@@ -17,6 +91,15 @@ even = _with_columns(cuda_rows.even)
 
 def serial(most: int) -> Refuse:
     return lambda call: any_row(call) or long_sums(row(call), most)
+
+
+def one_column(call: Call) -> str | None:
+    """Why one column is left to others, or None."""
+    return (
+        "N=1: one column has no gradient, and a fused multiply-add would leave its rounding times rstd"
+        if row(call).shape[-1] == 1
+        else None
+    )
 
 
 def upto(most: int) -> Refuse:

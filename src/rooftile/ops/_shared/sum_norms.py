@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rooftile.core.kernel import Kernel, Limits
+from rooftile.core.kernel import Kernel
 from rooftile.core.spec import Call
-from rooftile.cuda.launch import CTYPE, launch
+from rooftile.cuda.launch import launch
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.cuda_norms import any_row, serial
+from rooftile.ops._shared.cuda_norms import ELSEWHERE, Config, any_row, at, one_column, said, serial, types
 from rooftile.ops._shared.cuda_rows import ADD_ROWS, Refuse, add_rows, deal, uneven, wider_than
 from rooftile.ops._shared.launch import cdiv, power_of_2, rows
-from rooftile.ops._shared.norms import Norm, dense, gradients, outputs
+from rooftile.ops._shared.norms import Norm, gradients, outputs
 
 V1, V2 = (Source.beside(__file__, f"sum_norm_{name}.cu") for name in ("v1_naive", "v2_rows"))
-Config = Mapping[str, Any] | None  # of the first rung, which has none, None
 
 
 def _branch(norm: Norm) -> str:
     return "Plain" if norm.seed is None else "Dropped"
-
-
-def _said(*flags: bool) -> str:
-    return ", ".join("true" if f else "false" for f in flags)
-
-
-def _types(*tensors: Tensor) -> str:
-    return ", ".join(CTYPE[t.dtype] for t in tensors)
-
-
-def _or(parameter: Tensor | None, x: Tensor) -> Tensor:
-    """A contiguous parameter, and x to point to where there is none."""
-    made = dense(parameter)
-    return x if made is None else made
 
 
 def forward(
@@ -46,9 +31,9 @@ def forward(
     out, total, mean, rstd = outputs(x, residual, norm)
     x, m, n, stride_x = rows(x)
     residual, _, _, stride_r = rows(residual)
-    w, b = _or(weight, x), _or(bias, x)
+    w, b = at(weight, x), at(bias, x)
     seed, least, factor = norm.drawn(x)
-    instance = f"forward<{_branch(norm)}, {_types(x, residual, w, b)}, {_said(norm.layer, weight is not None, bias is not None)}"
+    instance = f"forward<{_branch(norm)}, {types(x, residual, w, b)}, {said(norm.layer, weight is not None, bias is not None)}"
     tensors = (out, total, rstd if mean is None else mean, rstd, x, residual, w, b, seed)
     numbers = (n, stride_x, stride_r, least, factor, eps, norm.offset or 0.0)
     if config is None:
@@ -69,17 +54,17 @@ def backward(dout: Tensor, dsum: Tensor, sum: Tensor, weight: Tensor | None, bia
     sum, _, _, stride_s = rows(sum)
     rstd = rstd.contiguous()
     mean = rstd if mean is None else mean.contiguous()
-    w, b = _or(weight, dout), _or(bias, dout)
+    w, b = at(weight, dout), at(bias, dout)
     seed, least, factor = norm.drawn(sum)
     made, dx = (made[1:], dout) if dx is None else (made, dx)  # dout to point to: nothing is written there
-    instance = f"backward<{_branch(norm)}, {_types(dout, sum, w)}"
+    instance = f"backward<{_branch(norm)}, {types(dout, sum, w)}"
     tensors = (dout, dsum, sum, w, mean, rstd, seed)
     numbers = (n, stride_dout, stride_dsum, stride_s, least, factor, norm.offset or 0.0)
     there = weight is not None, bias is not None
     if config is None:
-        launch(V1, f"{instance}, {_said(norm.layer, there[0])}>", m, 256, dx, dr, *tensors, *numbers)
+        launch(V1, f"{instance}, {said(norm.layer, there[0])}>", m, 256, dx, dr, *tensors, *numbers)
         if any(there):
-            columns = f"columns<{_types(dout, sum, w, b)}, {_said(norm.layer, *there)}>"
+            columns = f"columns<{types(dout, sum, w, b)}, {said(norm.layer, *there)}>"
             to_w, to_b = w if weight is None else dweight, b if bias is None else dbias
             launch(V1, columns, cdiv(n, 256), 256, to_w, to_b, dout, sum, mean, rstd, m, n, stride_dout, stride_s)
         return made
@@ -89,7 +74,7 @@ def backward(dout: Tensor, dsum: Tensor, sum: Tensor, weight: Tensor | None, bia
     slots = d.shared() // 16 * (32 + dout.itemsize * 16 // sum.itemsize)
     launch(
         V2,
-        f"{instance}, {_said(norm.layer, *there)}, {d.instance}>",
+        f"{instance}, {said(norm.layer, *there)}, {d.instance}>",
         blocks,
         d.threads,
         dx,
@@ -155,12 +140,10 @@ WALKS = tuple(
         (2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 3, 2), (2, 1, 2), (1, 2, 1), (1, 2, 2), (1, 2, 4), (3, 2, 2), (3, 2, 8), (4, 2, 1), (4, 1, 2)
     )
 )  # fmt: skip
-ELSEWHERE = Limits(spill_bytes_elsewhere=256)  # the bounds on threads are set for sm_90; other compilers want a few registers more
 
 
 def _wider_than_one(call: Call) -> str | None:
-    one = "N=1: one column has no gradient, and a fused multiply-add would leave its rounding times rstd"
-    return serial(4096)(call) or (one if stream(call).shape[-1] == 1 else None)
+    return serial(4096)(call) or one_column(call)
 
 
 def forward_rungs(run: Callable[..., Any]) -> tuple[Kernel, ...]:
