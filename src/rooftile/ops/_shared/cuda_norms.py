@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from rooftile.core.kernel import Limits
+from rooftile.core.kernel import Kernel, Limits
 from rooftile.core.spec import Call
 from rooftile.cuda.launch import CTYPE
+from rooftile.cuda.source import Source
 from rooftile.ops._shared import cuda_rows
-from rooftile.ops._shared.cuda_rows import ALONE, Refuse, clustered, deal, long_sums, threads, wider_than
+from rooftile.ops._shared.cuda_rows import ALONE, Refuse, alone, clustered, deal, long_sums, threads, wider_than
 from rooftile.ops._shared.launch import cdiv, power_of_2, row
 from rooftile.ops._shared.norms import dense, no_columns
 
@@ -163,3 +164,32 @@ CLUSTER_BACKWARD = tuple(
     {"cluster": c, "vecs": v, "stages": s, "per": p}
     for c, v, s, p in ((2, 4, 2, 1), (4, 4, 2, 1), (8, 4, 2, 1), (8, 2, 2, 1), (8, 2, 2, 2), (8, 4, 1, 2))
 )
+
+
+def sources(file: str) -> tuple[Source, ...]:
+    """The rungs beside `file`, v1 first."""
+    names = ("v1_naive", "v2_warp", "v3_vector", "v4_register_row", "v5_rows", "v6_pipeline", "v7_cluster")
+    return tuple(Source.beside(file, f"{name}.cu") for name in names)
+
+
+def forward_rungs(
+    run: Callable[[Source, Callable[..., Shape]], Callable[..., Any]],
+    files: tuple[Source, ...],
+    few: Refuse,
+    fewest: Refuse,
+    limits: Limits,
+) -> tuple[Kernel, ...]:
+    """`run(source, shape)` is a rung's launcher; `few` and `fewest` are what the rungs refuse whose threads add a row's terms one by one."""
+    v1, v2, v3, v4, v5, v6, v7 = files
+    return (
+        Kernel("cuda.v7_cluster", run(v7, cluster), "a cluster of blocks a row", clusters(8), CLUSTER, pick_cluster, sources=(v7,),
+               limits=limits, declines=alone),
+        Kernel("cuda.v6_pipeline", run(v6, pipeline), "row after row a block, the next ones in flight", upto(8), PIPELINE, pick_pipeline,
+               sources=(v6,), limits=limits),
+        Kernel("cuda.v5_rows", run(v5, short_rows), "several short rows a block, no barrier", short, SHORT, sources=(v5,)),
+        Kernel("cuda.v4_register_row", run(v4, register_row), "the row in registers: one read", upto(8), REGISTERS, pick_registers,
+               sources=(v4,), limits=limits),
+        Kernel("cuda.v3_vector", run(v3, vector), "16 bytes an access", even, sources=(v3,)),
+        Kernel("cuda.v2_warp", run(v2, warp), "sums through shuffles", few, sources=(v2,)),
+        Kernel("cuda.v1_naive", run(v1, naive), "a block a row, sums halved in shared memory", fewest, sources=(v1,)),
+    )  # fmt: skip

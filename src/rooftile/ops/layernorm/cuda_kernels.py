@@ -6,44 +6,29 @@ import torch
 
 from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import launch
-from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda_norms import (
-    CLUSTER,
     CLUSTER_BACKWARD,
     ELSEWHERE,
-    PIPELINE,
-    REGISTERS,
-    SHORT,
     any_row,
     at,
     cluster,
     clusters,
-    even,
-    naive,
+    forward_rungs,
     one_column,
-    pick_cluster,
     pick_cluster_backward,
-    pick_pipeline,
-    pick_registers,
     pipeline,
-    register_row,
     said,
     serial,
-    short,
-    short_rows,
+    sources,
     types,
     upto,
-    vector,
-    warp,
 )
 from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows, alone
 from rooftile.ops._shared.launch import cdiv, rows
 from rooftile.ops._shared.norms import LAYER, gradients, outputs
 
-V1, V2, V3, V4, V5, V6, V7 = (
-    Source.beside(__file__, f"{name}.cu")
-    for name in ("v1_naive", "v2_warp", "v3_vector", "v4_register_row", "v5_rows", "v6_pipeline", "v7_cluster")
-)
+SOURCES = sources(__file__)
+V1, V6, V7 = SOURCES[0], SOURCES[5], SOURCES[6]
 
 
 def _forward(source, shape):
@@ -115,18 +100,7 @@ BACKWARD_PIPELINE = tuple(
 # 1024 threads of 64 registers would spill
 TWO_ROWS, CLUSTERED = functools.partial(pipeline, tensors=2, most=4, widest=512), functools.partial(cluster, tensors=2, widest=512)
 
-FORWARD = (
-    Kernel("cuda.v7_cluster", _forward(V7, cluster), "a cluster of blocks a row", clusters(8), CLUSTER,
-           pick_cluster, sources=(V7,), limits=ELSEWHERE, declines=alone),
-    Kernel("cuda.v6_pipeline", _forward(V6, pipeline), "row after row a block, the next ones in flight", upto(8), PIPELINE, pick_pipeline,
-           sources=(V6,), limits=ELSEWHERE),
-    Kernel("cuda.v5_rows", _forward(V5, short_rows), "several short rows a block, no barrier", short, SHORT, sources=(V5,)),
-    Kernel("cuda.v4_register_row", _forward(V4, register_row), "the row in registers: one read", upto(8), REGISTERS,
-           pick_registers, sources=(V4,), limits=ELSEWHERE),
-    Kernel("cuda.v3_vector", _forward(V3, vector), "16 bytes an access", even, sources=(V3,)),
-    Kernel("cuda.v2_warp", _forward(V2, warp), "sums through shuffles", serial(4096), sources=(V2,)),
-    Kernel("cuda.v1_naive", _forward(V1, naive), "a block a row, sums halved in shared memory", serial(4096), sources=(V1,)),
-)  # fmt: skip
+FORWARD = forward_rungs(_forward, SOURCES, serial(4096), serial(4096), ELSEWHERE)
 BACKWARD = (
     Kernel("cuda.v7_cluster", _backward(V7, CLUSTERED), "a cluster of blocks a row", clusters(2), CLUSTER_BACKWARD, pick_cluster_backward,
            sources=(V7, ADD_ROWS), limits=ELSEWHERE, declines=alone),
