@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from rooftile.core.spec import Call
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.launch import cdiv, parts, power_of_2, resident
+from rooftile.ops._shared.launch import cdiv, parts, power_of_2, resident, row
 
 ADD_ROWS = Source.beside(__file__, "add_rows.cu")
 Refuse = Callable[[Call], str | None]
@@ -119,11 +119,6 @@ def wider_than(x: Tensor, most: int) -> str | None:
     """Why 1024 threads with `most` vectors each do not hold a row, or None."""
     longest = 1024 * most * 16 // x.itemsize
     return None if x.shape[-1] <= longest else f"N={x.shape[-1]} is longer than the {longest} columns that 1024 threads hold"
-
-
-def row(call: Call) -> Tensor:
-    """The tensor whose rows are worked on: what a forward reads, or of a backward what was saved."""
-    return next(call[name] for name in ("sum", "x", "out") if name in call)
 
 
 def any_row(call: Call) -> str | None:

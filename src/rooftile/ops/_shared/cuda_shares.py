@@ -12,8 +12,8 @@ from rooftile.core.kernel import Limits
 from rooftile.core.spec import Call
 from rooftile.cuda.launch import resident_clusters
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.cuda_rows import Refuse, clusters, row
-from rooftile.ops._shared.launch import cdiv, power_of_2
+from rooftile.ops._shared.cuda_rows import Refuse, clusters
+from rooftile.ops._shared.launch import cdiv, power_of_2, row
 
 MEMORY = 228 * 1024  # bytes of shared memory of a multiprocessor of sm_90
 RESERVED = 12 * 1024  # of which a block has as many at most beside what it asks for: the system's, four turns of partial sums, barriers

@@ -3,9 +3,9 @@
 from rooftile.core.kernel import Kernel, Limits
 from rooftile.cuda.launch import CTYPE, launch
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.cuda_rows import ALONE, PARK, alone, any_row, clustered, clusters, deal, even, long_sums, row, threads, upto
-from rooftile.ops._shared.cuda_shares import HELD, SHARE, VISIT, no_room, pick_share, pick_visit, share, too_wide, visit, visits
-from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, rows
+from rooftile.ops._shared.cuda_rows import ALONE, PARK, alone, any_row, clustered, clusters, deal, even, long_sums, threads, upto
+from rooftile.ops._shared.cuda_shares import ALL, HELD, SHARE, VISIT, no_room, pick_share, pick_visit, share, too_wide, visit, visits
+from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, row, rows
 
 V1, V2, V3, V4, V5, V6, V7, V8 = (
     Source.beside(__file__, f"{name}.cu")
