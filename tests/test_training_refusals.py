@@ -86,6 +86,11 @@ def test_bad_resume(tiny, tmp_path):
         ({"device": "tpu9"}, "device is 'tpu9'"),
         ({"prompt": ""}, "prompt is empty"),
         ({"n_head": 3}, "n_embd is 16, not a multiple of n_head 3"),
+        ({"model": "llama", "n_head": 3}, "hidden_size is 16, not a multiple of num_attention_heads 3"),
+        ({"model": "llama", "dropout": 0.1}, r"dropout is 0\.1, but the model llama does not take it: leave it at 0\.0"),
+        ({"model": "llama-1.2b"}, "n_layer is 1, but the model llama-1.2b does not take it: leave it at 4"),
+        ({"n_kv_head": 2}, "n_kv_head is 2, but the model gpt2 does not take it: leave it at 0"),
+        ({"model": "llama", "weights": "bfloat16", "dtype": "float32"}, "weights is 'bfloat16' beside dtype 'float32'"),
     ],
 )
 def test_bad_knobs(tiny, tmp_path, changes, match):

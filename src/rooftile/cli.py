@@ -282,7 +282,7 @@ def sim(
 
 
 def _train(as_json: bool, **knobs: Any) -> None:
-    """Train a GPT-2 built from the operators: loss curve, sample and a Hugging Face folder at the end; --resume goes on after a kill."""
+    """Train a GPT-2 or a Llama built from the operators: loss curve, sample and a Hugging Face folder at the end; --resume goes on after a kill."""
     from rooftile.training import TrainConfig, train
 
     result = train(TrainConfig(**knobs), progress=not as_json)

@@ -17,14 +17,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
-from rooftile.models import GPT2, GPT2Config, operators
 from rooftile.models.atomic import atomic_file
-from rooftile.models.pretrained import read_config
 from rooftile.training.checkpoint import checkpoints, load_checkpoint, newest, restore, save_checkpoint
 from rooftile.training.config import TrainConfig
-from rooftile.training.data import Data, evaluation_batches, load_data, to_device, training_batch
+from rooftile.training.data import evaluation_batches, load_data, to_device, training_batch
 from rooftile.training.errors import TrainError
 from rooftile.training.metrics import Metrics, draw_curve, memory_bytes, read_metrics
+from rooftile.training.model import build_model
 
 __all__ = ["TrainResult", "build_optimizer", "train", "train_step"]
 
@@ -101,7 +100,7 @@ def train_step(
     return total, norm
 
 
-def build_optimizer(model: GPT2, config: TrainConfig) -> torch.optim.Optimizer:
+def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     """The table's AdamW; matrices decay, vectors (biases and norms) do not."""
     matrices = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() <= 1]
@@ -122,7 +121,7 @@ class _Run:
         if config.sample_tokens and not len(self.prompt):
             raise TrainError("prompt is empty: a sample needs at least 1 token to begin with")
         torch.manual_seed(config.seed)
-        self.model = _build_model(config, self.data).to(self.device)
+        self.model = build_model(config, self.data).to(self.device)
         self.optimizer = build_optimizer(self.model, config)
         if config.resume or config.resume_from:
             self._resume(Path(config.resume_from) if config.resume_from else newest(self.out))
@@ -222,29 +221,6 @@ class _Run:
             model=str(out / "model"),
             sample=sample,
         )
-
-
-def _build_model(config: TrainConfig, data: Data) -> GPT2:
-    """A new model of the config's shape, or the one in `init`; drawn on the host, so that every device starts from the same."""
-    options = {"operators": operators(config.kernels), "compute_dtype": config.torch_dtype, "checkpointing": config.checkpointing}
-    if config.init:
-        shape = read_config(Path(config.init))
-        if shape.n_positions < config.context:
-            raise TrainError(f"context is {config.context}, the model in {config.init} has n_positions {shape.n_positions}")
-        data.check_vocabulary(shape.vocab_size)
-        return GPT2.from_pretrained(config.init, dropout=config.dropout, **options)
-    vocab = data.tokenizer.vocab_size
-    shape = GPT2Config(
-        vocab_size=vocab + -vocab % 64,  # 50257 becomes 50304: rows of a length the matrix units like
-        n_positions=config.context,
-        n_embd=config.n_embd,
-        n_layer=config.n_layer,
-        n_head=config.n_head,
-        resid_pdrop=config.dropout,
-        embd_pdrop=config.dropout,
-    )
-    data.check_vocabulary(shape.vocab_size)
-    return GPT2(shape, **options)
 
 
 def _make_folder(out: Path) -> None:

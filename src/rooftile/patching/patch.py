@@ -1,0 +1,200 @@
+"""`patch(model)`: a Hugging Face model's norms, gates, rotations, attention, embedding and loss through our operators, in place."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from rooftile.ops import geglu, reglu, swiglu
+from rooftile.patching import forwards
+from rooftile.patching.report import SLOTS, Entry, Report, Swap
+
+__all__ = ["FAMILIES", "patch"]
+
+FAMILIES = {
+    "gemma": "Gemma",
+    "gemma2": "Gemma2",
+    "gemma3": "Gemma3",
+    "gpt2": "GPT2",
+    "llama": "Llama",
+    "mistral": "Mistral",
+    "qwen2": "Qwen2",
+    "qwen3": "Qwen3",
+}
+GATES = {
+    "SiLUActivation": ("swiglu", swiglu),
+    "SiLU": ("swiglu", swiglu),
+    "GELUTanh": ("geglu", partial(geglu, approximate="tanh")),
+    "PytorchGELUTanh": ("geglu", partial(geglu, approximate="tanh")),
+    "NewGELUActivation": ("geglu", partial(geglu, approximate="tanh")),
+    "GELUActivation": ("geglu", geglu),
+    "ReLU": ("reglu", reglu),
+}
+GELUS = {"NewGELUActivation": "tanh", "GELUTanh": "tanh", "PytorchGELUTanh": "tanh", "GELUActivation": "none"}
+OWN_WAY = "a call with a mask (padding, a window shorter than the sequence), dropout or a cache of earlier tokens goes the model's own way"
+LOSS = "in training `logits` is None; a head that is wrapped, sharded or moved by hooks goes by logits and cross_entropy"
+
+
+def patch(model: nn.Module, *, keep_logits: bool = False) -> Report:
+    """Put the operators into a Hugging Face model in place, and say what was done.
+
+    Replaced are the forwards of single modules of this instance. Its class, parameters, buffers, hooks and state dict stay as they are, so it
+    may be moved, compiled, wrapped by PEFT, sharded, checkpointed and saved as before, and these may have come first.
+
+    Args:
+        model: of a family we know (Gemma, Gemma2, Gemma3, GPT2, Llama, Mistral, Qwen2, Qwen3), or what wraps one: PEFT, torch.compile, DDP.
+        keep_logits: labels in training mode make the logits too, as transformers does; else the loss comes straight from the hidden states
+            (`linear_cross_entropy`) and `logits` of the result is None. Without labels, or in eval mode, there are logits in any case.
+
+    Returns:
+        A Report: `replaced` and `left` (with the reason) by module, printed by `print(report)`; `report.undo()` gives the model back.
+
+    Raises:
+        ValueError: nothing in the model is of a known family; or it is patched already.
+
+    Example:
+        >>> patch(torch.nn.Linear(2, 2))
+        Traceback (most recent call last):
+        ValueError: patch: Linear holds no model of a family that is known: Gemma, Gemma2, Gemma3, GPT2, Llama, Mistral, Qwen2, Qwen3
+    """
+    report = Report(type(model).__name__)
+    modules = list(model.named_modules())
+    roots = [(name, m) for name, m in modules if _family(m) and hasattr(m, "config") and hasattr(m, "base_model_prefix")]
+    if not roots:
+        raise ValueError(f"patch: {report.model} holds no model of a family that is known: {', '.join(FAMILIES.values())}")
+    done = [name for name, m in modules if any(_is_ours(vars(m).get(slot)) for slot in SLOTS)]
+    if done:
+        raise ValueError(f"patch: {report.model} is patched already, in {len(done)} modules: undo that report first")
+    within = {id(m) for _, root in roots for m in root.modules()}
+    for name, module in modules:
+        if id(module) in within:
+            for part, operator, make, note in _parts(module, keep_logits):
+                _put(report, name, module, (part, operator, make, note))
+    return report
+
+
+Part = tuple[
+    str, str, Callable[[], Callable[..., Any]] | None, str
+]  # what it is, our operator, what makes the forward, a note or the reason
+
+
+def _put(report: Report, name: str, module: nn.Module, part: Part) -> None:
+    what, operator, make, note = part
+    if make is not None:
+        slot = SLOTS[0] if SLOTS[0] in vars(module) else SLOTS[1]
+        there = vars(module).get(slot)
+        if there is not None and getattr(there, "__func__", None) is not type(module).forward:
+            make, note = None, "its forward has been replaced by someone else"
+    if make is not None:
+        try:
+            function = make()
+        except ValueError as why:
+            make, note = None, str(why)
+    if make is None:
+        report.left.append(Entry(what, name, "", note))
+        return
+    if function is not None:
+        function.__rooftile__ = True
+        report.swaps.append(Swap(name, module, function))
+    for one, ours in zip(what.split(" and "), operator.split(" and ")):
+        report.replaced.append(Entry(one, name, f"rooftile.{ours}", "" if one == "rotary embedding" else note))
+    if what == "loss":
+        module.loss_function = forwards.causal_lm_loss
+        report.attributes.append((module, "_loss_function", forwards.causal_lm_loss))
+
+
+def _is_ours(forward: Any) -> bool:
+    return getattr(forward, "__rooftile__", False)
+
+
+def _class(module: nn.Module) -> type:
+    """Its class; fully_shard puts one of its own before it."""
+    return next(c for c in type(module).__mro__ if not c.__name__.startswith("FSDP"))
+
+
+def _family(module: nn.Module) -> str:
+    """Hugging Face's word for the family whose modelling file defines this module's class, or ""."""
+    parts = _class(module).__module__.split(".")
+    known = parts[:2] == ["transformers", "models"] and len(parts) == 4 and parts[3] == f"modeling_{parts[2]}"
+    return parts[2] if known and parts[2] in FAMILIES else ""
+
+
+def _parts(module: nn.Module, keep_logits: bool) -> Iterator[Part]:
+    """What of this module itself can be replaced, or must be left."""
+    kind, family = _class(module).__name__, _family(module)
+    name = kind.removeprefix(FAMILIES[family]) if family else kind
+    if family and name == "RMSNorm":
+        gemma = family.startswith("gemma")
+        yield "norm", "rmsnorm", partial(forwards.rms_norm, "eps" if gemma else "variance_epsilon", float(gemma)), ""
+    elif kind == "LayerNorm":
+        yield _layer_norm(module)
+    elif kind == "Embedding" or name == "TextScaledWordEmbedding":
+        yield _embedding(module, scaled=kind != "Embedding")
+    elif family and name == "MLP":
+        yield _mlp(module)
+    elif family and name == "Attention":
+        yield from _attention(module)
+    elif family and (name in ("ForCausalLM", "LMHeadModel")):
+        yield _loss(module, keep_logits)
+    elif family and ("For" in name or name == "DoubleHeadsModel"):
+        yield "loss", "", None, f"{kind} has another one than the next token's"
+
+
+def _layer_norm(module: nn.Module) -> Part:
+    why = "" if len(module.normalized_shape) == 1 else f"it normalises {len(module.normalized_shape)} axes, rooftile.layernorm the last"
+    return "norm", "layernorm", None if why else lambda: forwards.layer_norm(), why
+
+
+def _embedding(module: nn.Module, scaled: bool) -> Part:
+    odd = [name for name in ("max_norm", "scale_grad_by_freq", "sparse") if getattr(module, name)]
+    why = f"{odd[0]} is {getattr(module, odd[0])}, which rooftile.embedding does not take" if odd else ""
+    return "embedding", "embedding", None if why else partial(forwards.embed, scaled), why
+
+
+def _mlp(module: nn.Module) -> Part:
+    plain = hasattr(module, "c_fc")  # GPT-2's
+    part, table, activation = ("activation", GELUS, module.act) if plain else ("gated mlp", GATES, module.act_fn)
+    known = table.get(type(activation).__name__)
+    if known is None:
+        return part, "", None, f"its activation is {type(activation).__name__}, those known are {', '.join(table)}"
+    if plain:
+        return part, "gelu", partial(forwards.plain_mlp, known), ""
+    return part, known[0], partial(forwards.gated, known[1]), ""
+
+
+def _attention(module: nn.Module) -> Iterator[Part]:
+    scope = inspect.unwrap(type(module).forward).__globals__
+    rotary = {"apply_rotary_pos_emb": forwards.rotate} if "apply_rotary_pos_emb" in scope else {}
+    why = _why_not(module)
+    names = rotary if why else {**rotary, "ALL_ATTENTION_FUNCTIONS": forwards.Interfaces(scope["ALL_ATTENTION_FUNCTIONS"])}
+    operators = [("rotary embedding", "rope")] * bool(rotary) + [("attention", "attention")] * (not why)
+    if why:
+        yield "attention", "", None, why
+    if names:
+        parts, ours = (" and ".join(words) for words in zip(*operators))
+        yield parts, ours, partial(forwards.rebound, type(module).forward, **names), "" if why else OWN_WAY
+
+
+def _why_not(module: nn.Module) -> str:
+    """Why attention is left to the model, or ""."""
+    asked, cap = module.config._attn_implementation, getattr(module, "attn_logit_softcapping", None)
+    if cap is not None:
+        return f"its scores have a soft cap of {cap}, and rooftile.attention takes none"
+    if asked != "sdpa":
+        return f"attn_implementation is {asked!r}, and rooftile.attention takes the calls of 'sdpa'"
+    if module.head_dim % 16 or module.head_dim > forwards.LARGEST_HEAD:
+        return f"a head has {module.head_dim} dimensions, rooftile.attention takes multiples of 16 up to {forwards.LARGEST_HEAD}"
+    return "it looks at another sequence" if getattr(module, "is_cross_attention", False) else ""
+
+
+def _loss(module: nn.Module, keep_logits: bool) -> Part:
+    there = getattr(getattr(module, "loss_function", None), "__name__", "none")
+    if there != "ForCausalLMLoss" or "_loss_function" in vars(module):
+        return "loss", "", None, f"its loss function is {there}, not transformers' ForCausalLMLoss"
+    if keep_logits:
+        return "loss", "cross_entropy", lambda: None, "keep_logits"
+    softcap = getattr(module.config, "final_logit_softcapping", None) or 0.0
+    base = module.base_model_prefix if hasattr(module, module.base_model_prefix) else "model"  # transformers 4 misnames Gemma3's
+    return "loss", "linear_cross_entropy", partial(forwards.causal_lm, type(module).forward, base, softcap), LOSS
