@@ -1,6 +1,5 @@
-// adds: a warp waits for the other blocks' numbers alone, counted in by an mbarrier, and they travel while the row before is written; rows come by the
-// copy engine; clusters stay, and the parameters with them: beside a row of 128 KB they are as much again from L2, for each row
-// costs: as much shared memory for each parameter as for a row of x; Hopper and later
+// adds: warps wait for the other blocks' numbers alone, which travel while the row before is written; clusters stay, the parameters with them
+// costs: beside each row in shared memory as much for each parameter, which L2 else brings anew for every row; Hopper and later
 // loses when: a row fits one block with another beside it (below 64 KB): its blocks need not wait for each other
 #include "rooftile/cluster.cuh"
 #include "rooftile/tma.cuh"

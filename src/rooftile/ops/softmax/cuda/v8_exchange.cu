@@ -1,6 +1,5 @@
-// adds: a warp waits for the other blocks' numbers alone, counted in by an mbarrier. Forward clusters stay: rows come by the copy engine, and a row's
-// numbers travel while the one before it is written. Backward clusters come as others leave
-// costs: forward a second exponential an element; backward nothing arrives behind the row in work but another cluster's; Hopper and later
+// adds: warps wait for the other blocks' numbers alone, which travel while the row before is written; rows by the copy engine to clusters that stay
+// costs: a second exponential an element, two rows in shared memory at least; backward clusters come and go with a row; Hopper and later
 // loses when: a row fits one block with another beside it (below 64 KB): its blocks need not wait for each other
 #include "rooftile/activation.cuh"
 #include "rooftile/cluster.cuh"
