@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<LAYER || BIAS || Branch::DROPS
   using Narrow = typename Raw<int(sizeof(T)) * WIDTH>::type;
   constexpr int SLOT = (2 * 16 + sizeof(Narrow)) * THREADS / 16;  // s, dsum, dout
   constexpr bool KEPT = WEIGHT && VECS <= 2;
-  extern __shared__ uint4 sX[];  // a slot is read by the thread that has it filled: no barrier stands between
+  extern __shared__ __align__(128) uint4 sX[];  // a slot is read by the thread that has it filled: no barrier stands between
   __shared__ Pair sPartial[2][WARP];
   const Branch branch(gSeed, threshold, scale);
   const int i_l = threadIdx.x % LANES * WIDTH;

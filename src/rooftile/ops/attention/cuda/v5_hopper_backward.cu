@@ -163,8 +163,8 @@ template <int R> ROOFTILE_DEVICE void weights(float (&s)[R], const float* sLse2,
 #pragma unroll
   for (int i = 0; i < R; i += 4) {
     const float2 lse = *reinterpret_cast<const float2*>(sLse2 + wgmma_column(i));
-    s[i] = exp2_flushed(fmaf(s[i], scale_log2, -lse.x)), s[i + 1] = exp2_flushed(fmaf(s[i + 1], scale_log2, -lse.y));
-    s[i + 2] = exp2_flushed(fmaf(s[i + 2], scale_log2, -lse.x)), s[i + 3] = exp2_flushed(fmaf(s[i + 3], scale_log2, -lse.y));
+    s[i] = exp2_fast(fmaf(s[i], scale_log2, -lse.x)), s[i + 1] = exp2_fast(fmaf(s[i + 1], scale_log2, -lse.y));
+    s[i + 2] = exp2_fast(fmaf(s[i + 2], scale_log2, -lse.x)), s[i + 3] = exp2_fast(fmaf(s[i + 3], scale_log2, -lse.y));
   }
 }
 
