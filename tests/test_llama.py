@@ -43,6 +43,19 @@ def text(rows=3, length=17):
     return tokens[:, :-1], tokens[:, 1:]
 
 
+def kept(call):
+    """Bytes that autograd keeps from forward to backward."""
+    stores = {}
+
+    def note(t):
+        stores[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+        call()
+    return sum(stores.values())
+
+
 def compare(ours, hf):
     """Logits, loss and every gradient, within 1e-5 by norm."""
     x, y = text()
@@ -147,24 +160,12 @@ def test_checkpointing_changes_no_gradient():
 def test_what_a_block_keeps():
     """Not the factor of its last product, which is made again from gate and up."""
 
-    def kept(model):
-        stores = {}
-
-        def note(t):
-            stores[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
-            return t
-
-        x, y = text()
-        with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
-            model(x, y).backward()
-        return sum(stores.values())
-
-    torch.manual_seed(0)
+    x, y = text()
     model = small(operators=llama_operators("rooftile"), config=shape(num_hidden_layers=4))
-    with_it = kept(model)
+    with_it = kept(lambda: model(x, y).backward())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rooftile.models.llama.linear_of", lambda make, x, weight, linear: linear(make(x), weight))
-        without = kept(model)
+        patch.setattr("rooftile.models.llama.linear_of", lambda make, kept, weight, linear: linear(make(*kept), weight))
+        without = kept(lambda: model(x, y).backward())
     assert without - with_it == 4 * 3 * 17 * 48 * 4  # blocks, rows, tokens, features, bytes
 
 

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import rooftile
 from rooftile.patching import forwards
+from test_llama import kept
 from test_models import gap, one_thread  # noqa: F401 - a fixture for every test here
 
 transformers = pytest.importorskip("transformers")
@@ -207,6 +208,17 @@ def test_what_cannot_be_taken_is_left_with_its_reason():
         ("gated mlp", "model.layers.1.mlp"): "its forward has been replaced by someone else",
     }
     assert "3 left" in str(report) and "norm: now rooftile.rmsnorm in model.layers.0.input_layernorm and 4 more" in str(report)
+
+
+def test_less_is_kept():
+    """Of a gated perceptron gate and up alone, and not the product that the last projection reads."""
+    model = build("llama")
+    report, plain = rooftile.patch(model), forwards._plain
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forwards, "_plain", lambda layer: layer.in_features != 96 and plain(layer))
+        usual = kept(lambda: step(model))
+    assert usual - kept(lambda: step(model)) == 2 * IDS.numel() * 96 * 4  # blocks, tokens, features, bytes
+    report.undo()
 
 
 def test_refusals():

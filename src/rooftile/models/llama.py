@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rooftile.models import llama_pretrained, pretrained
-from rooftile.models.again import linear_of
 from rooftile.models.gpt2 import GPT2, INIT_STD
 from rooftile.models.llama_config import LlamaConfig
 from rooftile.models.llama_operators import LlamaOperators, llama_operators
 from rooftile.models.precision import Precision
+from rooftile.ops._shared.again import linear_of
 
 __all__ = ["Llama"]
 
@@ -60,7 +60,7 @@ class MLP(nn.Module):
         x = self.precision.linear(x, self.gate_up_proj.weight)
         if operators.autocast:  # PyTorch as most people run it
             return operators.linear(operators.swiglu(x), down)
-        return linear_of(operators.swiglu, x, down.to(x.dtype), operators.linear)
+        return linear_of(operators.swiglu, (x,), down.to(x.dtype), operators.linear)
 
 
 class Block(nn.Module):

@@ -13,28 +13,27 @@ from torch.autograd.function import once_differentiable
 __all__ = ["linear_of"]
 
 
-def linear_of(make: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor, linear: Callable[..., Tensor]) -> Tensor:
-    """linear(make(x), weight) for a `make` that is pure and keeps x; x [..., L] make(x) [..., K] weight [N, K] -> [..., N].
+def linear_of(make: Callable[..., Tensor], kept: tuple[Tensor, ...], weight: Tensor, linear: Callable[..., Tensor]) -> Tensor:
+    """linear(make(*kept), weight) for a `make` that is pure and keeps what it reads; make(...) [..., K] weight [N, K] -> [..., N].
 
     Under torch.compile it is just that: what is kept and what is made again is the compiler's to decide.
     """
-    made = make(x)
+    made = make(*kept)
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return linear(made, weight)
-    return _LinearOf.apply(made, weight, x, make, linear)
+    return _LinearOf.apply(made, weight, make, linear, *kept)
 
 
 class _LinearOf(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, made, weight, x, make, linear):
+    def forward(ctx, made, weight, make, linear, *kept):
         ctx.make = make
-        ctx.save_for_backward(weight, x)
+        ctx.save_for_backward(weight, *kept)
         return linear(made, weight)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        weight, x = ctx.saved_tensors
-        made = ctx.make(x)
-        d_weight = grad.flatten(0, -2).t() @ made.flatten(0, -2) if ctx.needs_input_grad[1] else None
-        return grad @ weight, d_weight, None, None, None
+        weight, *kept = ctx.saved_tensors
+        d_weight = grad.flatten(0, -2).t() @ ctx.make(*kept).flatten(0, -2) if ctx.needs_input_grad[1] else None
+        return grad @ weight, d_weight, *[None] * (2 + len(kept))
