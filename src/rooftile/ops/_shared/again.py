@@ -1,6 +1,6 @@
 """A product that does not keep its factor, where that is cheaply made again from what is kept anyway.
 
-Of everything a Llama block keeps for its backward pass, a quarter is silu(gate) up, the factor of the last product; gate and up, of which it was
+Of everything a Llama block keeps for its backward pass, a fifth is silu(gate) up, the factor of the last product; gate and up, of which it was
 made, are kept too. At B=4 T=4096 and the 1.2B shape that is 268 MB a block, 4.3 GB in all; to make them again is one pass over memory.
 """
 
