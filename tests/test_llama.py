@@ -149,6 +149,15 @@ def test_bfloat16_stays_near_float32(kernels, weights):
     assert torch.equal(mixed.bfloat16().cos, exact.cos)
 
 
+def test_made_on_the_meta_device():
+    """As fully_shard's users do: memory comes last, and then the numbers."""
+    with torch.device("meta"):
+        model = Llama(SMALL, compute_dtype=torch.bfloat16, weights=torch.bfloat16)
+    model.to_empty(device="cpu").initialise()
+    assert torch.equal(model.cos, Llama(SMALL).cos) and (model.norm.weight == 1).all() and model.norm.weight.dtype == torch.bfloat16
+    assert 4.0 < model(*text()).item() < 4.3  # ln 61 = 4.11
+
+
 def test_checkpointing_changes_no_gradient():
     x, y = text()
     plain, again = (small(operators=llama_operators("rooftile"), checkpointing=c) for c in (False, True))

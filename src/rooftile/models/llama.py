@@ -120,12 +120,18 @@ class Llama(nn.Module):
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """Normal matrices of standard deviation 0.02; the two projections into the residual stream are scaled by 1/sqrt(2 layers), so that
-        the stream's variance does not grow with the number of branches added to it."""
+        """Everything anew; after `to_empty` of a model made on the meta device too.
+
+        Normal matrices of standard deviation 0.02; the two projections into the residual stream are scaled by 1/sqrt(2 layers), so that the
+        stream's variance does not grow with the number of branches added to it.
+        """
+        self.cos, self.sin = self.config.rotary(self.cos.device)
         for name, p in self.named_parameters():
             if p.dim() > 1:
                 scaled = name.endswith(("o_proj.weight", "down_proj.weight"))
                 p.normal_(std=INIT_STD / math.sqrt(2 * self.config.num_hidden_layers) if scaled else INIT_STD)
+            else:
+                p.fill_(1.0)
 
     @property
     def head(self) -> Tensor:

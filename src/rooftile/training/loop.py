@@ -33,7 +33,7 @@ from rooftile.training.signals import Terminated, Termination
 __all__ = ["TrainResult", "build_optimizer", "train", "train_step"]
 
 # What decides the series of batches and losses besides the text: a resumed run must agree on these with its checkpoint.
-SERIES = ("seed", "batch_size", "accumulate", "context", "tokenizer")
+SERIES = ("seed", "batch_size", "accumulate", "context", "tokenizer", "weights")
 SAMPLE = {"temperature": 0.8, "top_k": 50}
 
 
@@ -172,7 +172,8 @@ class _Run:
     def _resume(self, path: Path) -> None:
         state = load_checkpoint(path)
         for name in SERIES:
-            there, here = state["config"][name], getattr(self.config, name)
+            here = getattr(self.config, name)
+            there = state["config"].get(name, TrainConfig.__dataclass_fields__[name].default)  # a knob may be younger than the checkpoint
             if there != here:
                 raise TrainError(f"{path} was trained with {name} {there}, this run has {here}")
         if state["text_digest"] != self.data.digest:
