@@ -42,9 +42,11 @@ def test_floors_of_pytorchs_own():
         a @ b
         a.add_(1)
         a.t()
+        torch._foreach_mul_([a, b], 2.0)  # gives nothing back: it writes
     assert {name: loss.floor_us for name, loss in costs.losses.items()} == {
         "aten.mm": pytest.approx(2 * 8 * 16 * 32 / 1e3),
         "aten.add_": pytest.approx(2 * 8 * 16 * 4 / 1e3),
+        "aten._foreach_mul_": pytest.approx(2 * (8 * 16 + 16 * 32) * 4 / 1e3),
     }
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from rooftile.core.device import Ceilings, ceilings
 from rooftile.core.kernel import OPS
 from rooftile.models.atomic import atomic_file
 from rooftile.training import TrainConfig, TrainError
+from rooftile.training.anomaly import written
 from rooftile.training.data import load_data, to_device, training_batch
 from rooftile.training.loop import build_optimizer, train_step
 from rooftile.training.model import build_model
@@ -144,20 +144,14 @@ def _cost(func: Any, args: Any, kwargs: Any, out: Any) -> tuple[float, float, to
         call = spec.complete(args, kwargs)
         return spec.bytes(call, results), spec.operations(call), _dtype(call.values())
     read = {t.data_ptr(): t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
-    written = {t.data_ptr(): t for t in (*results, *_written(func, args, kwargs))}
-    moved = sum(t.numel() * t.element_size() for t in (*read.values(), *written.values()))
+    made = {t.data_ptr(): t for t in (*results, *written(func, args, kwargs))}
+    moved = sum(t.numel() * t.element_size() for t in (*read.values(), *made.values()))
     count = flop_registry.get(func._overloadpacket)
     return moved, count(*args, **kwargs, out_val=out) if count else 0, _dtype(read.values())
 
 
 def _dtype(values: Any) -> torch.dtype:
     return next((t.dtype for t in tree_leaves(list(values)) if isinstance(t, Tensor) and t.is_floating_point()), torch.float32)
-
-
-def _written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
-    for i, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            yield from (t for t in tree_leaves(args[i] if i < len(args) else kwargs.get(argument.name)) if isinstance(t, Tensor))
 
 
 def _is_view(func: Any) -> bool:
