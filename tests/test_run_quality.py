@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import signal
 
 import pytest
@@ -20,6 +19,8 @@ from rooftile.training.loop import build_optimizer, train_step
 from test_llama import shape
 from test_models import one_thread  # noqa: F401 - a fixture for every test here
 from test_training import maker, run, series
+
+resource = pytest.importorskip("resource", reason="a system that limits files otherwise")
 
 
 @pytest.fixture
