@@ -1,6 +1,7 @@
 """DDP and FSDP2 as users run them, in two processes over gloo: the losses of one process, and sharded checkpoints that go on to the bit."""
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +13,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 import rooftile
 from rooftile.models import GPT2, GPT2Config, Llama, llama_operators, operators
+from rooftile.training import TrainError
 from test_llama import SMALL, shape
 from test_patch import build
+from test_training import maker, run, series
 
 STEPS, WORLD = 4, 2
 TOKENS = torch.randint(0, 5, (STEPS, 4, 18), generator=torch.Generator().manual_seed(1))
@@ -98,6 +101,7 @@ def worker(rank, folder):
                 near(whole(model), alone.state_dict())
         sharded_checkpoint(rank, f"{folder}/sharded")
         bfloat16(rank)
+        runs(rank, folder)
     finally:
         dist.destroy_process_group()
 
@@ -121,6 +125,27 @@ def sharded_checkpoint(rank, folder):
     for (name, a), b in zip(model.named_parameters(), again.parameters(), strict=True):
         assert torch.equal(a.to_local(), b.to_local()), name
         assert all(torch.equal(optimizer.state[a][n].to_local(), other.state[b][n].to_local()) for n in ("exp_avg", "exp_avg_sq"))
+
+
+def runs(rank, folder):
+    """`train` itself: the series of one process on all rows; begun in shards, gone on with whole, checkpoints being the same files."""
+    tiny = maker(Path(folder))
+    changes = {"model": "llama", "kernels": "rooftile", "clip": 0.5, "batch_size": 2, "memory": True}
+    if rank == 0:
+        run(tiny("alone", **{**changes, "batch_size": 4}))
+    run(tiny("ddp", parallel="ddp", **changes))
+    run(tiny("fsdp", parallel="fsdp", steps=3, **changes))
+    result = run(tiny("fsdp", parallel="fsdp", steps=4, resume=True, **changes))
+    run(tiny("fsdp", parallel="ddp", resume=True, **changes))
+    if rank == 0:
+        for name in ("ddp", "fsdp"):
+            rows = zip(series(f"{folder}/{name}"), series(f"{folder}/alone"), strict=True)
+            assert all(a.keys() == b.keys() and all(a[key] == pytest.approx(b[key], rel=1e-4) for key in a) for a, b in rows), name
+            near(Llama.from_pretrained(f"{folder}/{name}/model").state_dict(), Llama.from_pretrained(f"{folder}/alone/model").state_dict())
+        with pytest.raises(TrainError, match="trained by 2 processes, this run has 1"):
+            run(tiny("fsdp", steps=9, resume=True, **changes))
+    assert len(result.sample) == 9
+    dist.barrier()
 
 
 def bfloat16(rank):

@@ -68,7 +68,7 @@ def test_sigterm_on_the_command_line(tiny, tmp_path, monkeypatch):
     ("file", "room", "match"),
     [
         ("checkpoint-00000003.pt", -1000, r"checkpoint-00000006\.pt could not be written, the checkpoint before it stands: .*"),
-        ("metrics.jsonl", 20, r"run cannot be written: File too large; checkpoint-00000003\.pt stands"),
+        ("metrics.jsonl", 20, r"run stopped: File too large; checkpoint-00000003\.pt stands"),
     ],
 )
 def test_a_disk_that_fills_up_loses_nothing(tiny, tmp_path, file, room, match):

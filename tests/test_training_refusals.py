@@ -89,6 +89,8 @@ def test_bad_resume(tiny, tmp_path):
         ({"device": "tpu9"}, "device is 'tpu9'"),
         ({"prompt": ""}, "prompt is empty"),
         ({"n_head": 3}, "n_embd is 16, not a multiple of n_head 3"),
+        ({"parallel": "ddp"}, "parallel 'ddp' is for several processes: torchrun"),
+        ({"parallel": "fsdp", "dropout": 0.1}, r"dropout is 0\.1 beside parallel 'fsdp'"),
         ({"model": "llama", "n_head": 3}, "hidden_size is 16, not a multiple of num_attention_heads 3"),
         ({"model": "llama", "dropout": 0.1}, r"dropout is 0\.1, but the model llama does not take it: leave it at 0\.0"),
         ({"model": "llama-1.2b"}, "n_layer is 1, but the model llama-1.2b does not take it: leave it at 4"),

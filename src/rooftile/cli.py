@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -285,11 +286,15 @@ def _train(as_json: bool, **knobs: Any) -> None:
     """Train a GPT-2 or a Llama built from the operators: loss curve, sample and a Hugging Face folder at the end; --resume goes on after a kill."""
     from rooftile.training import Terminated, TrainConfig, train
 
+    silent = knobs["parallel"] != "none" and os.environ.get("RANK", "0") != "0"  # one process speaks for all
     try:
         result = train(TrainConfig(**knobs), progress=not as_json)
     except Terminated as ended:
-        err.print(f"rooftile: {ended.sentence}", style="bold yellow", highlight=False, markup=False, soft_wrap=True)
+        if not silent:
+            err.print(f"rooftile: {ended.sentence}", style="bold yellow", highlight=False, markup=False, soft_wrap=True)
         raise
+    if silent:
+        return None
     if as_json:
         return _say(result.to_dict())
     out.print(result.sample, highlight=False, markup=False)

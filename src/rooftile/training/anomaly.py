@@ -60,7 +60,10 @@ def check_divergence(step: int, loss: Tensor, vocab_size: int, model: nn.Module)
     value, guess = loss.item(), math.log(vocab_size)
     if value <= DIVERGED * guess:
         return
-    norms = {name: p.grad.double().norm().item() for name, p in model.named_parameters() if p.grad is not None}
+    here = {
+        name: p.grad for name, p in model.named_parameters() if p.grad is not None
+    }  # of shards this process's: others may see no divergence
+    norms = {name: (g.to_local() if hasattr(g, "to_local") else g).double().norm().item() for name, g in here.items()}
     name = max(norms, key=norms.__getitem__)
     total = math.sqrt(sum(n * n for n in norms.values()))
     raise TrainError(

@@ -14,6 +14,7 @@ from rooftile.training.errors import TrainError
 __all__ = ["TrainConfig"]
 
 MODELS = ("gpt2", "llama", "llama-1.2b")
+PARALLEL = ("none", "ddp", "fsdp")
 TOKENIZERS = ("bytes", "gpt2")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -35,6 +36,7 @@ class TrainConfig:
     device: str = _knob("auto", "cpu, cuda, or auto: cuda when there is one")
     dtype: str = _knob("auto", "float32, bfloat16, or auto: bfloat16 on cuda")
     weights: str = _knob("float32", "what parameters are kept in; bfloat16 is for a llama whose dtype is bfloat16")
+    parallel: str = _knob("none", f"how the processes of torchrun share the model: {', '.join(PARALLEL)}; batch_size is each one's")
     seed: int = _knob(0, "draws the initial weights, the batches, dropout and the sample")
 
     text: str = _knob("", "a text file, or tinyshakespeare [Python's own standard library]")
@@ -84,6 +86,7 @@ class TrainConfig:
         for name, words in (
             ("kernels", KERNELS),
             ("model", MODELS),
+            ("parallel", PARALLEL),
             ("tokenizer", TOKENIZERS),
             ("dtype", ("auto", *DTYPES)),
             ("weights", (*DTYPES,)),
@@ -92,6 +95,10 @@ class TrainConfig:
                 raise TrainError(f"{name} is {getattr(self, name)!r}, must be one of {', '.join(words)}")
         if self.detect_anomaly and self.kernels == "compile":
             raise TrainError("detect_anomaly looks at single operators, and kernels 'compile' has none to look at: take torch or rooftile")
+        if self.parallel != "none" and self.dropout > 0:
+            raise TrainError(
+                f"dropout is {self.dropout} beside parallel {self.parallel!r}: each process would draw the same mask for other rows"
+            )
         self._fit_the_model()
 
     def _fit_the_model(self) -> None:

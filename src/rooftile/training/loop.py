@@ -27,7 +27,8 @@ from rooftile.training.data import evaluation_batches, load_data, to_device, tra
 from rooftile.training.errors import TrainError
 from rooftile.training.memory import MemoryTimeline
 from rooftile.training.metrics import Metrics, draw_curve, memory_bytes, read_metrics
-from rooftile.training.model import build_model
+from rooftile.training.model import build_model, export
+from rooftile.training.parallel import Team
 from rooftile.training.signals import Terminated, Termination
 
 __all__ = ["TrainResult", "build_optimizer", "train", "train_step"]
@@ -68,30 +69,41 @@ def train(config: TrainConfig, *, progress: bool = True) -> TrainResult:
     step that runs: a checkpoint is saved and Terminated raised, which is a SystemExit.
     """
     began = time.perf_counter()
-    run = _Run(config.resolved())
+    config = config.resolved()
+    team = Team(config)
+    try:
+        run = _Run(team.agree(config), team)
+        return _go(run, progress and team.rank == 0, began)
+    finally:
+        team.close()
+
+
+def _go(run: "_Run", progress: bool, began: float) -> TrainResult:
+    config, team = run.config, run.team
     try:
         with deterministic(config.deterministic), Termination() as termination, run.metrics() as metrics, _bar(run, progress) as advance:
-            for step in range(run.step + 1, run.config.steps + 1):
+            for step in range(run.step + 1, config.steps + 1):
                 metrics.begin()
                 loss, norm = run.update(step)
-                metrics.add(step, run.config.learning_rate(step), loss, norm)
-                log, evaluate, save = (step == run.config.steps or step % every == 0 for every in run.periods)
-                if log or evaluate or save or termination.asked:  # raises on a loss that is not finite: such weights are never saved
+                metrics.add(step, config.learning_rate(step), loss, norm)
+                log, evaluate, save = (step == config.steps or step % every == 0 for every in run.periods)
+                asked = team.anyone(termination.asked) if log or evaluate or save or team.world == 1 else False
+                if log or evaluate or save or asked:  # raises on a loss that is not finite: such weights are never evaluated or saved
                     advance(step, metrics.flush())
                 if evaluate:
                     metrics.evaluation(step, run.evaluate())
-                if save or termination.asked:
+                if save or asked:
                     metrics.sync()  # a checkpoint never outlives its lines, be it the power that fails
                     run.save(step)
-                if termination.asked and step < run.config.steps:
+                if asked and step < config.steps:
                     raise Terminated(
-                        f"SIGTERM came: stopped after step {step} of {run.config.steps}, {newest(run.out)} stands; go on with resume"
+                        f"SIGTERM came: stopped after step {step} of {config.steps}, {newest(run.out)} stands; go on with resume"
                     )
             trained = metrics.last
         return run.finish(trained, began)
     except OSError as error:  # a full disk, mostly
         stands = next((f"{path.name} stands" for path in checkpoints(run.out)), "no checkpoint had been written")
-        raise TrainError(f"{run.out} cannot be written: {error.strerror}; {stands}") from error
+        raise TrainError(f"the run in {run.out} stopped: {error.strerror or error}; {stands}") from error
 
 
 def train_step(
@@ -149,7 +161,8 @@ def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimi
 class _Run:
     """Everything a run holds. Building it reads and checks all there is to read, and writes nothing before the last line."""
 
-    def __init__(self, config: TrainConfig):
+    def __init__(self, config: TrainConfig, team: Team):
+        self.team = team
         self.config, self.out, self.device = config, Path(config.out), torch.device(config.device)
         self.periods = (config.log_every, config.eval_every, config.save_every)
         self.step, self.val_loss = 0, None
@@ -159,6 +172,7 @@ class _Run:
             raise TrainError("prompt is empty: a sample needs at least 1 token to begin with")
         torch.manual_seed(config.seed)
         self.model = build_model(config, self.data).to(self.device)
+        self.forward = team.wrap(self.model)
         self.optimizer = build_optimizer(self.model, config)
         if config.resume or config.resume_from:
             self._resume(Path(config.resume_from) if config.resume_from else newest(self.out))
@@ -166,7 +180,8 @@ class _Run:
             raise TrainError(f"{self.out} already holds {found[0].name}: go on with resume, or choose another out")
         # not the first two: optimizer states and choices of kernels are made there
         self.memory, self.drawn = None, min(self.step + 3, config.steps) if config.memory else None
-        self.forward = torch.compile(self.model) if config.kernels == "compile" else self.model
+        if config.kernels == "compile":
+            self.forward = torch.compile(self.forward)
         _make_folder(self.out)
 
     def _resume(self, path: Path) -> None:
@@ -179,18 +194,20 @@ class _Run:
         if state["text_digest"] != self.data.digest:
             there, here = state["text_digest"], self.data.digest
             raise TrainError(f"{path} was trained on another text: its crc32 is {there:08x}, this one's is {here:08x}")
+        if state.get("world", 1) != self.team.world:
+            raise TrainError(f"{path} was trained by {state.get('world', 1)} processes, this run has {self.team.world}")
         if state["step"] > self.config.steps:
             raise TrainError(f"{path} is at step {state['step']}, past this run's steps {self.config.steps}")
-        restore(path, state, self.model, self.optimizer)
+        restore(path, state, self.model, self.optimizer, self.team.load)
         self.step, self.val_loss = state["step"], state["val_loss"]
 
     @contextmanager
     def metrics(self) -> Iterator[Metrics]:
         metrics = Metrics(
-            self.out / "metrics.jsonl",
+            self.out / "metrics.jsonl" if self.team.rank == 0 else None,
             step=self.step,
             eval_every=self.config.eval_every,
-            step_tokens=self.config.step_rows * self.config.context,
+            step_tokens=self.team.world * self.config.step_rows * self.config.context,
             device=self.device,
         )
         try:
@@ -200,30 +217,34 @@ class _Run:
 
     def update(self, step: int) -> tuple[Tensor, Tensor]:
         """One step, watched as the config asks."""
-        config = self.config
+        config, batch = self.config, self.batch(step)
         if step == self.drawn:
             with MemoryTimeline(self.model, self.optimizer, self.device) as timeline:
-                made = train_step(self.forward, self.optimizer, self.batch(step), config, step)
-            self.memory = str(timeline.draw(self.out, step))
-            return made
-        if not config.detect_anomaly:
-            return train_step(self.forward, self.optimizer, self.batch(step), config, step)
-        with Watch(step):
-            look = partial(check_divergence, step, vocab_size=self.model.config.vocab_size, model=self.model)
-            return train_step(self.forward, self.optimizer, self.batch(step), config, step, look)
+                made = train_step(self.forward, self.optimizer, batch, config, step)
+            self.memory = str(timeline.draw(self.out, step)) if self.team.rank == 0 else None
+        elif config.detect_anomaly:
+            with Watch(step):
+                look = partial(check_divergence, step, vocab_size=self.model.config.vocab_size, model=self.model)
+                made = train_step(self.forward, self.optimizer, batch, config, step, look)
+        else:
+            made = train_step(self.forward, self.optimizer, batch, config, step)
+        return self.team.mean(*made)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         config = self.config
-        rows = training_batch(self.data.train, config.context, config.step_rows, seed=config.seed, step=step)
-        return to_device(rows, self.device)
+        rows = training_batch(self.data.train, config.context, self.team.world * config.step_rows, seed=config.seed, step=step)
+        return to_device(self.team.share(rows), self.device)
 
     @torch.no_grad()
     def evaluate(self) -> float:
         """Mean loss over the validation windows; by the plain model: compiling it for this would cost more than it saves."""
         self.model.eval()
         total, rows = torch.zeros((), device=self.device), 0
-        config = self.config
-        for batch in evaluation_batches(self.data.validation, config.context, config.batch_size, config.eval_batches):
+        config, batches = (
+            self.config,
+            self.config.eval_batches * self.team.world,
+        )  # the same windows in every process: no sum to be agreed on
+        for batch in evaluation_batches(self.data.validation, config.context, config.batch_size, batches):
             x, y = to_device(batch, self.device)
             total += self.model(x, y) * len(x)
             rows += len(x)
@@ -232,11 +253,18 @@ class _Run:
         return self.val_loss
 
     def save(self, step: int) -> None:
+        weights, states = self.team.whole(self.model, self.optimizer)
+        if self.team.rank == 0:
+            self._save(weights, states, step)
+        self.team.wait()
+
+    def _save(self, weights: dict, states: dict, step: int) -> None:
         save_checkpoint(
             self.out,
-            self.model,
-            self.optimizer,
+            weights,
+            states,
             step=step,
+            world=self.team.world,
             config=dataclasses.asdict(self.config),
             model_config=dataclasses.asdict(self.model.config),
             text_digest=self.data.digest,
@@ -254,12 +282,14 @@ class _Run:
 
     def finish(self, trained: dict, began: float) -> TrainResult:
         """Draw the curve and a sample, export the model, and say what came of it."""
-        out = self.out
-        draw_curve(read_metrics(out / "metrics.jsonl"), out / "loss.png")
-        sample = self.sample()
-        with atomic_file(out / "sample.txt") as file:
-            file.write(sample.encode())
-        self.model.save_pretrained(out / "model")
+        out, sample = self.out, self.sample()
+        weights, _ = self.team.whole(self.model, self.optimizer)
+        if self.team.rank == 0:
+            draw_curve(read_metrics(out / "metrics.jsonl"), out / "loss.png")
+            with atomic_file(out / "sample.txt") as file:
+                file.write(sample.encode())
+            export(self.model, weights, out / "model")
+        self.team.wait()
         return TrainResult(
             out=str(out),
             steps=self.config.steps,

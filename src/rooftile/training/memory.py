@@ -103,5 +103,6 @@ class MemoryTimeline:
 
 
 def _bytes(tensors: Any) -> int:
-    """Of tensors on a device; what counts steps on the host is not in it."""
+    """Of tensors on a device, of shards this process's; what counts steps on the host is not in it."""
+    tensors = (t.to_local() if hasattr(t, "to_local") else t for t in tensors)
     return sum(t.numel() * t.element_size() for t in tensors if isinstance(t, torch.Tensor) and t.dim())

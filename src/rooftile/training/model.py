@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rooftile.models import GPT2, LLAMA_1_2B, GPT2Config, Llama, LlamaConfig, llama_operators, llama_pretrained, operators, pretrained
 from rooftile.training.config import TrainConfig
 from rooftile.training.data import Data
 from rooftile.training.errors import TrainError
 
-__all__ = ["NAMED", "build_model", "new_model"]
+__all__ = ["NAMED", "build_model", "export", "new_model"]
 
 NAMED = {"llama-1.2b": LLAMA_1_2B}
 WIDTH = 64  # sizes of a matrix are multiples of this: the matrix units like them
@@ -41,6 +41,11 @@ def build_model(config: TrainConfig, data: Data) -> nn.Module:
     if llama:
         return Llama.from_pretrained(config.init, **_llama_options(config))
     return GPT2.from_pretrained(config.init, dropout=config.dropout, **_gpt2_options(config))
+
+
+def export(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
+    """Write a Hugging Face folder of the model with these weights: its own, or what processes have of it together."""
+    (llama_pretrained if isinstance(model, Llama) else pretrained).save(weights, model.config, folder)
 
 
 def _gpt2_options(config: TrainConfig) -> dict:
