@@ -11,7 +11,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import rooftile
-from rooftile.models import Llama, llama_operators
+from rooftile.models import GPT2, GPT2Config, Llama, llama_operators, operators
 from test_llama import SMALL, shape
 from test_patch import build
 
@@ -23,6 +23,11 @@ OPTIONS = {"lr": 1e-2, "weight_decay": 0.1, "max_norm": 0.05}  # a norm that cli
 def our_llama(**changes):
     torch.manual_seed(0)
     return Llama(shape(**changes), llama_operators("rooftile"))
+
+
+def our_gpt2():
+    torch.manual_seed(0)
+    return GPT2(GPT2Config(vocab_size=61, n_positions=24, n_embd=32, n_layer=2, n_head=4), operators("rooftile"))
 
 
 def patched_llama():
@@ -55,7 +60,7 @@ def train(model, optimizer, loss_of, steps, rank=0, world=1):
 
 
 def shard(model):
-    blocks = model.layers if isinstance(model, Llama) else model.model.layers
+    blocks = model.h if isinstance(model, GPT2) else getattr(model, "model", model).layers
     for block in blocks:
         fully_shard(block)
     return fully_shard(model)
@@ -76,7 +81,12 @@ def worker(rank, folder):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=WORLD)
     try:
-        for make, loss_of in ((our_llama, ours), (lambda: our_llama(tie_word_embeddings=True), ours), (patched_llama, theirs)):
+        for make, loss_of in (
+            (our_llama, ours),
+            (lambda: our_llama(tie_word_embeddings=True), ours),
+            (our_gpt2, ours),
+            (patched_llama, theirs),
+        ):
             alone = make()
             expected = train(alone, rooftile.AdamW(alone.parameters(), **OPTIONS), loss_of, slice(None))
             assert expected[-1] < expected[0]

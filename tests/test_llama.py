@@ -34,13 +34,26 @@ def small(seed=0, config=SMALL, **options):
     model = Llama(config, **options)
     with torch.no_grad():  # initial norms are one: a forgotten one would not show
         for p in model.parameters():
-            p += 0.1 * torch.randn_like(p)
+            p += 0.1 * torch.randn(p.shape)
     return model
 
 
 def text(rows=3, length=17):
     tokens = torch.randint(0, 61, (rows, length + 1), generator=torch.Generator().manual_seed(1))
     return tokens[:, :-1], tokens[:, 1:]
+
+
+def kept(call):
+    """Bytes that autograd keeps from forward to backward."""
+    stores = {}
+
+    def note(t):
+        stores[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+        call()
+    return sum(stores.values())
 
 
 def compare(ours, hf):
@@ -136,12 +149,33 @@ def test_bfloat16_stays_near_float32(kernels, weights):
     assert torch.equal(mixed.bfloat16().cos, exact.cos)
 
 
+def test_made_on_the_meta_device():
+    """As fully_shard's users do: memory comes last, and then the numbers."""
+    with torch.device("meta"):
+        model = Llama(SMALL, compute_dtype=torch.bfloat16, weights=torch.bfloat16)
+    model.to_empty(device="cpu").initialise()
+    assert torch.equal(model.cos, Llama(SMALL).cos) and (model.norm.weight == 1).all() and model.norm.weight.dtype == torch.bfloat16
+    assert 4.0 < model(*text()).item() < 4.3  # ln 61 = 4.11
+
+
 def test_checkpointing_changes_no_gradient():
     x, y = text()
     plain, again = (small(operators=llama_operators("rooftile"), checkpointing=c) for c in (False, True))
     for model in (plain, again):
         model(x, y).backward()
     assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), again.parameters()))
+
+
+def test_what_a_block_keeps():
+    """Not the factor of its last product, which is made again from gate and up."""
+
+    x, y = text()
+    model = small(operators=llama_operators("rooftile"), config=shape(num_hidden_layers=4))
+    with_it = kept(lambda: model(x, y).backward())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rooftile.models.llama.linear_of", lambda make, kept, weight, linear: linear(make(*kept), weight))
+        without = kept(lambda: model(x, y).backward())
+    assert without - with_it == 4 * 3 * 17 * 48 * 4  # blocks, rows, tokens, features, bytes
 
 
 @pytest.mark.parametrize("kernels", ["torch", "rooftile-lce"])
@@ -158,3 +192,32 @@ def test_generation_slides():
     model, (x, _) = small(), text()
     drawn = model.generate(x, 12, top_k=9, generator=torch.Generator().manual_seed(0))
     assert drawn.shape == (3, 29) and torch.equal(drawn[:, :17], x)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernels", ["rooftile", "rooftile-lce"])
+def test_bfloat16_on_a_gpu_is_no_worse_than_twice_pytorchs_own(tmp_path, kernels):
+    """Against the float64 model of transformers; PyTorch's own error is that of the same model in bfloat16."""
+    torch.manual_seed(3)
+    config = LlamaConfig(
+        vocab_size=1024, hidden_size=512, intermediate_size=1024, num_hidden_layers=3, num_attention_heads=8, num_key_value_heads=2
+    )
+    Llama(config).save_pretrained(tmp_path)
+    x, y = (torch.randint(0, 1024, (4, 256), generator=torch.Generator().manual_seed(s)).cuda() for s in (1, 2))
+
+    def theirs(dtype):
+        model = transformers.LlamaForCausalLM.from_pretrained(tmp_path, attn_implementation="sdpa").cuda().to(dtype)
+        logits = model(x).logits
+        F.cross_entropy(logits.flatten(0, 1).to(torch.promote_types(dtype, torch.float32)), y.flatten()).backward()
+        grads = {name.removeprefix("model."): p.grad.double() for name, p in model.named_parameters()}
+        parts = lambda joined, stem: torch.cat([grads[f"{stem}{part}.weight"] for part in JOINED[joined]])  # noqa: E731
+        for layer in range(3):
+            grads |= {f"layers.{layer}.{j}": parts(j, f"layers.{layer}.{j.split('.')[0]}.") for j in JOINED}
+        return {**grads, "": logits.detach().double()}
+
+    truth, own = theirs(torch.float64), theirs(torch.bfloat16)
+    model = Llama.from_pretrained(tmp_path, operators=llama_operators(kernels), compute_dtype=torch.bfloat16, weights=torch.bfloat16).cuda()
+    model(x, y).backward()
+    ours = {"": model(x).detach(), **{name: p.grad for name, p in model.named_parameters()}}
+    for name, value in ours.items():
+        assert gap(value.double(), truth[name]) <= 2 * gap(own[name], truth[name]), name

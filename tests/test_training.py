@@ -19,6 +19,8 @@ from rooftile.training.checkpoint import checkpoints, load_checkpoint
 from rooftile.training.data import to_device
 from rooftile.training.loop import build_optimizer, train_step
 from rooftile.training.metrics import read_metrics
+from rooftile.training.model import new_model
+from rooftile.training.peers import HuggingFaceLlama, peer_model
 from test_llama import SMALL as SMALL_LLAMA
 from test_models import one_thread, rooftile  # noqa: F401 - a fixture for every test here
 
@@ -289,21 +291,6 @@ def test_a_failed_save_leaves_the_older_checkpoint(tiny, tmp_path, monkeypatch):
     run(tiny("run", resume=True))
 
 
-def test_accumulation_equals_the_big_batch(tiny):
-    """The same eight rows at once and in four parts: equal gradients, hence equal updates."""
-    g = torch.Generator().manual_seed(0)
-    tokens = torch.randint(0, 61, (8, 13), generator=g)
-    after = []
-    for batch_size, accumulate in ((8, 1), (2, 4)):
-        config = tiny("run", batch_size=batch_size, accumulate=accumulate, warmup=0)
-        torch.manual_seed(0)
-        model = GPT2(GPT2Config(vocab_size=61, n_positions=12, n_embd=16, n_layer=2, n_head=2)).double()
-        loss, norm = train_step(model, build_optimizer(model, config), (tokens[:, :-1], tokens[:, 1:]), config, 1)
-        after.append([loss, norm, *model.parameters()])
-    for a, b in zip(*after):
-        assert ((a - b).norm() / b.norm()).item() < 2e-6  # the loss is float32
-
-
 def test_optimizer_decays_matrices_only_and_clips(tiny):
     config = tiny("run", lr=1e-2, min_lr=1e-2, warmup=0, weight_decay=0.5)
     model = GPT2(GPT2Config(vocab_size=61, n_positions=12, n_embd=16, n_layer=1, n_head=2))
@@ -368,3 +355,20 @@ def test_benchmark_rows(model):
     assert len(a["losses"]) == 3 and a == b
     with pytest.raises(ValueError, match="context is 33, the model's n_positions is"):
         dataclasses.replace(setup, context=33).config()
+
+
+def test_a_peer_begins_where_we_do(tiny, monkeypatch):
+    """transformers' Llama with our weights has our loss; Liger itself needs a GPU, a stand-in shows that it is put in."""
+    pytest.importorskip("transformers")
+    tokens = torch.randint(0, 61, (2, 17), generator=torch.Generator().manual_seed(0))
+    for shape in (SMALL_LLAMA, dataclasses.replace(SMALL_LLAMA, tie_word_embeddings=True)):
+        config, seen, losses = tiny("run", model="llama").resolved(), [], []
+        for build in (lambda: new_model(shape, config), lambda: HuggingFaceLlama(shape, config, seen.append)):  # noqa: B023
+            torch.manual_seed(3)
+            losses.append(build()(tokens[:, :-1], tokens[:, 1:]).item())
+        assert losses[0] == pytest.approx(losses[1], rel=1e-6) and type(seen[0]).__name__ == "LlamaForCausalLM"
+    with pytest.raises(TrainError, match="the peer liger is timed beside a llama, the model is a GPT2Config"):
+        peer_model("liger", GPT2Config(), config)
+    monkeypatch.setitem(sys.modules, "liger_kernel", None)
+    with pytest.raises(TrainError, match="the peer liger is not installed"):
+        peer_model("liger", SMALL_LLAMA, config)

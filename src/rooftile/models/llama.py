@@ -21,6 +21,7 @@ from rooftile.models.gpt2 import GPT2, INIT_STD
 from rooftile.models.llama_config import LlamaConfig
 from rooftile.models.llama_operators import LlamaOperators, llama_operators
 from rooftile.models.precision import Precision
+from rooftile.ops._shared.again import linear_of
 
 __all__ = ["Llama"]
 
@@ -55,8 +56,11 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        operators, down = self.precision.operators, self.down_proj.weight
         x = self.precision.linear(x, self.gate_up_proj.weight)
-        return self.precision.linear(self.precision.operators.swiglu(x), self.down_proj.weight)
+        if operators.autocast:  # PyTorch as most people run it
+            return operators.linear(operators.swiglu(x), down)
+        return linear_of(operators.swiglu, (x,), down.to(x.dtype), operators.linear)
 
 
 class Block(nn.Module):
@@ -116,12 +120,18 @@ class Llama(nn.Module):
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """Normal matrices of standard deviation 0.02; the two projections into the residual stream are scaled by 1/sqrt(2 layers), so that
-        the stream's variance does not grow with the number of branches added to it."""
+        """Everything anew; after `to_empty` of a model made on the meta device too.
+
+        Normal matrices of standard deviation 0.02; the two projections into the residual stream are scaled by 1/sqrt(2 layers), so that the
+        stream's variance does not grow with the number of branches added to it.
+        """
+        self.cos, self.sin = self.config.rotary(self.cos.device)
         for name, p in self.named_parameters():
             if p.dim() > 1:
                 scaled = name.endswith(("o_proj.weight", "down_proj.weight"))
                 p.normal_(std=INIT_STD / math.sqrt(2 * self.config.num_hidden_layers) if scaled else INIT_STD)
+            else:
+                p.fill_(1.0)
 
     @property
     def head(self) -> Tensor:

@@ -57,20 +57,39 @@ def load(folder: str | PathLike) -> tuple[LlamaConfig, dict[str, Tensor]]:
 
 def save(state: Mapping[str, Tensor], shape: LlamaConfig, folder: str | PathLike) -> None:
     """Write config.json and model.safetensors, in the dtype the weights have, so that transformers reads them; a new folder appears whole."""
-    stored = _theirs({name: p.detach().cpu() for name, p in state.items()}, shape)
-    config = {
+    stored = theirs({name: p.detach().cpu() for name, p in state.items()}, shape)
+    config = {**their_config(shape), "torch_dtype": str(state["norm.weight"].dtype).removeprefix("torch.")}
+    with atomic_folder(Path(folder)) as made:
+        save_file(stored, made / "model.safetensors", metadata={"format": "pt"})
+        (made / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def theirs(state: Mapping[str, Tensor], shape: LlamaConfig) -> dict[str, Tensor]:
+    """Our names -> theirs."""
+    made = {}
+    for name, t in state.items():
+        joined = next((ours for ours in JOINED if name.endswith(ours)), None)
+        prefix = "" if name == "lm_head.weight" else "model."
+        if joined is None:
+            made[prefix + name] = t.contiguous()
+            continue
+        stem = prefix + name.removesuffix(joined.split(".", 1)[1])
+        for part, rows in zip(JOINED[joined], t.split(_split_sizes(name, shape))):
+            made[f"{stem}{part}.weight"] = rows.contiguous()
+    return made
+
+
+def their_config(shape: LlamaConfig) -> dict:
+    """What transformers' LlamaConfig is told."""
+    return {
         **FIXED,
         **dataclasses.asdict(shape),
         "num_key_value_heads": shape.kv_heads,
         "head_dim": shape.dim,
         "architectures": ["LlamaForCausalLM"],
-        "torch_dtype": str(state["norm.weight"].dtype).removeprefix("torch."),
         "bos_token_id": shape.vocab_size - 1,
         "eos_token_id": shape.vocab_size - 1,
     }
-    with atomic_folder(Path(folder)) as made:
-        save_file(stored, made / "model.safetensors", metadata={"format": "pt"})
-        (made / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _json(path: Path) -> dict:
@@ -113,19 +132,4 @@ def _ours(stored: dict[str, Tensor], shape: LlamaConfig) -> dict[str, Tensor]:
         parts = [left.get(f"layers.{layer}.{folder}.{part}.weight") for part in JOINED[joined]]
         if all(p is not None for p in parts):
             made[f"layers.{layer}.{joined}"] = torch.cat(parts)
-    return made
-
-
-def _theirs(state: dict[str, Tensor], shape: LlamaConfig) -> dict[str, Tensor]:
-    """Our names -> theirs."""
-    made = {}
-    for name, t in state.items():
-        joined = next((ours for ours in JOINED if name.endswith(ours)), None)
-        prefix = "" if name == "lm_head.weight" else "model."
-        if joined is None:
-            made[prefix + name] = t.contiguous()
-            continue
-        stem = prefix + name.removesuffix(joined.split(".", 1)[1])
-        for part, rows in zip(JOINED[joined], t.split(_split_sizes(name, shape))):
-            made[f"{stem}{part}.weight"] = rows.contiguous()
     return made

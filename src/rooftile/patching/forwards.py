@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rooftile.ops import attention, cross_entropy, embedding, gelu, layernorm, linear_cross_entropy, rmsnorm, rope
+from rooftile.ops._shared.again import linear_of
 
 __all__ = [
     "LARGEST_HEAD",
@@ -55,10 +56,14 @@ def layer_norm() -> Callable[..., Tensor]:
 
 
 def gated(activation: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The projections are called as modules: LoRA may have wrapped them."""
+    """The projections are called as modules, for LoRA or a hook may be around them. Where none is around the last one, it does not keep what it
+    reads: gate and up are kept anyway."""
 
     def forward(self: nn.Module, x: Tensor) -> Tensor:
-        return self.down_proj(activation(self.gate_proj(x), self.up_proj(x)))
+        gate, up, down = self.gate_proj(x), self.up_proj(x), self.down_proj
+        if _plain(down) and down.bias is None and down.weight.requires_grad and down.weight.dtype == gate.dtype and not _autocast(gate):
+            return linear_of(activation, (gate, up), down.weight, nn.functional.linear)
+        return down(activation(gate, up))
 
     return forward
 
@@ -175,15 +180,18 @@ def _output_class(original: Callable[..., Any]) -> Any:
     return scope.get("CausalLMOutputWithPast") or scope["CausalLMOutputWithCrossAttentions"]
 
 
+def _plain(layer: nn.Module) -> bool:
+    """Whether its weight may be read where it lies: no LoRA around it, no hook of any kind, no shards."""
+    hooks = "_old_forward" in vars(layer) or layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
+    return type(layer) is nn.Linear and not hooks and type(layer.weight) in (Tensor, nn.Parameter) and not layer.weight.is_meta
+
+
+def _autocast(x: Tensor) -> bool:
+    return torch.is_autocast_enabled(x.device.type)
+
+
 def _head_is_plain(model: nn.Module, call: Mapping[str, Any]) -> bool:
-    """Whether the head's weight may be read where it lies: no LoRA around it, no hook that moves it, no shards, the same device."""
-    head = model.lm_head
-    if (
-        type(head) is not nn.Linear
-        or "_old_forward" in vars(head)
-        or type(head.weight) not in (Tensor, nn.Parameter)
-        or head.weight.is_meta
-    ):
+    if not _plain(model.lm_head):
         return False
     as_usual = call.get("return_dict") is not False and getattr(model.config, "return_dict", True)
     kept = call.get("logits_to_keep", 0)

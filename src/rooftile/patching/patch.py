@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -33,7 +34,10 @@ GATES = {
     "ReLU": ("reglu", reglu),
 }
 GELUS = {"NewGELUActivation": "tanh", "GELUTanh": "tanh", "PytorchGELUTanh": "tanh", "GELUActivation": "none"}
-OWN_WAY = "a call with a mask (padding, a window shorter than the sequence), dropout or a cache of earlier tokens goes the model's own way"
+OWN_WAY = (
+    "a call with a mask (padding, a window shorter than the sequence, what older versions make under torch.compile), dropout or a cache of "
+    "earlier tokens goes the model's own way"
+)
 LOSS = "in training `logits` is None; a head that is wrapped, sharded or moved by hooks goes by logits and cross_entropy"
 
 
@@ -46,7 +50,8 @@ def patch(model: nn.Module, *, keep_logits: bool = False) -> Report:
     Args:
         model: of a family we know (Gemma, Gemma2, Gemma3, GPT2, Llama, Mistral, Qwen2, Qwen3), or what wraps one: PEFT, torch.compile, DDP.
         keep_logits: labels in training mode make the logits too, as transformers does; else the loss comes straight from the hidden states
-            (`linear_cross_entropy`) and `logits` of the result is None. Without labels, or in eval mode, there are logits in any case.
+            (`linear_cross_entropy`) and `logits` of the result is None. What reads them while it trains, as TRL's SFTTrainer does, needs
+            True. Without labels, or in eval mode, there are logits in any case.
 
     Returns:
         A Report: `replaced` and `left` (with the reason) by module, printed by `print(report)`; `report.undo()` gives the model back.
@@ -70,37 +75,39 @@ def patch(model: nn.Module, *, keep_logits: bool = False) -> Report:
     within = {id(m) for _, root in roots for m in root.modules()}
     for name, module in modules:
         if id(module) in within:
-            for part, operator, make, note in _parts(module, keep_logits):
-                _put(report, name, module, (part, operator, make, note))
+            for part in _parts(module, keep_logits):
+                _put(report, name, module, part)
     return report
 
 
-Part = tuple[
-    str, str, Callable[[], Callable[..., Any]] | None, str
-]  # what it is, our operator, what makes the forward, a note or the reason
+@dataclass(frozen=True)
+class Part:
+    """A part of a module, or two that one forward computes: {what it is: our operator}; what makes the forward; a note. Without `make` it is
+    left, and the note is the reason."""
+
+    operators: dict[str, str]
+    make: Callable[[], Callable[..., Any] | None] | None = None
+    note: str = ""
 
 
 def _put(report: Report, name: str, module: nn.Module, part: Part) -> None:
-    what, operator, make, note = part
-    if make is not None:
-        slot = SLOTS[0] if SLOTS[0] in vars(module) else SLOTS[1]
-        there = vars(module).get(slot)
-        if there is not None and getattr(there, "__func__", None) is not type(module).forward:
-            make, note = None, "its forward has been replaced by someone else"
-    if make is not None:
+    function, why = None, "" if part.make else part.note
+    if not why and not Swap.free(module):
+        why = "its forward has been replaced by someone else"
+    if not why:
         try:
-            function = make()
-        except ValueError as why:
-            make, note = None, str(why)
-    if make is None:
-        report.left.append(Entry(what, name, "", note))
+            function = part.make()
+        except ValueError as error:
+            why = str(error)
+    if why:
+        report.left += [Entry(what, name, "", why) for what in part.operators]
         return
     if function is not None:
         function.__rooftile__ = True
         report.swaps.append(Swap(name, module, function))
-    for one, ours in zip(what.split(" and "), operator.split(" and ")):
-        report.replaced.append(Entry(one, name, f"rooftile.{ours}", "" if one == "rotary embedding" else note))
-    if what == "loss":
+    notes = dict.fromkeys(part.operators, part.note) | {"rotary embedding": ""}
+    report.replaced += [Entry(what, name, f"rooftile.{operator}", notes[what]) for what, operator in part.operators.items()]
+    if "loss" in part.operators:
         module.loss_function = forwards.causal_lm_loss
         report.attributes.append((module, "_loss_function", forwards.causal_lm_loss))
 
@@ -127,7 +134,7 @@ def _parts(module: nn.Module, keep_logits: bool) -> Iterator[Part]:
     name = kind.removeprefix(FAMILIES[family]) if family else kind
     if family and name == "RMSNorm":
         gemma = family.startswith("gemma")
-        yield "norm", "rmsnorm", partial(forwards.rms_norm, "eps" if gemma else "variance_epsilon", float(gemma)), ""
+        yield Part({"norm": "rmsnorm"}, partial(forwards.rms_norm, "eps" if gemma else "variance_epsilon", float(gemma)))
     elif kind == "LayerNorm":
         yield _layer_norm(module)
     elif kind == "Embedding" or name == "TextScaledWordEmbedding":
@@ -136,45 +143,50 @@ def _parts(module: nn.Module, keep_logits: bool) -> Iterator[Part]:
         yield _mlp(module)
     elif family and name == "Attention":
         yield from _attention(module)
-    elif family and (name in ("ForCausalLM", "LMHeadModel")):
+    elif family and name in ("ForCausalLM", "LMHeadModel"):
         yield _loss(module, keep_logits)
     elif family and ("For" in name or name == "DoubleHeadsModel"):
-        yield "loss", "", None, f"{kind} has another one than the next token's"
+        yield Part({"loss": ""}, note=f"{kind} has another one than the next token's")
 
 
 def _layer_norm(module: nn.Module) -> Part:
-    why = "" if len(module.normalized_shape) == 1 else f"it normalises {len(module.normalized_shape)} axes, rooftile.layernorm the last"
-    return "norm", "layernorm", None if why else lambda: forwards.layer_norm(), why
+    axes = len(module.normalized_shape)
+    if axes != 1:
+        return Part({"norm": ""}, note=f"it normalises {axes} axes, rooftile.layernorm 1")
+    return Part({"norm": "layernorm"}, forwards.layer_norm)
 
 
 def _embedding(module: nn.Module, scaled: bool) -> Part:
-    odd = [name for name in ("max_norm", "scale_grad_by_freq", "sparse") if getattr(module, name)]
-    why = f"{odd[0]} is {getattr(module, odd[0])}, which rooftile.embedding does not take" if odd else ""
-    return "embedding", "embedding", None if why else partial(forwards.embed, scaled), why
+    for name in ("max_norm", "scale_grad_by_freq", "sparse"):
+        if value := getattr(module, name):
+            return Part({"embedding": ""}, note=f"{name} is {value}, which rooftile.embedding does not take")
+    return Part({"embedding": "embedding"}, partial(forwards.embed, scaled))
 
 
 def _mlp(module: nn.Module) -> Part:
     plain = hasattr(module, "c_fc")  # GPT-2's
-    part, table, activation = ("activation", GELUS, module.act) if plain else ("gated mlp", GATES, module.act_fn)
+    what, table, activation = ("activation", GELUS, module.act) if plain else ("gated mlp", GATES, module.act_fn)
     known = table.get(type(activation).__name__)
     if known is None:
-        return part, "", None, f"its activation is {type(activation).__name__}, those known are {', '.join(table)}"
+        return Part({what: ""}, note=f"its activation is {type(activation).__name__}, those known are {', '.join(table)}")
     if plain:
-        return part, "gelu", partial(forwards.plain_mlp, known), ""
-    return part, known[0], partial(forwards.gated, known[1]), ""
+        return Part({what: "gelu"}, partial(forwards.plain_mlp, known))
+    return Part({what: known[0]}, partial(forwards.gated, known[1]))
 
 
 def _attention(module: nn.Module) -> Iterator[Part]:
-    scope = inspect.unwrap(type(module).forward).__globals__
-    rotary = {"apply_rotary_pos_emb": forwards.rotate} if "apply_rotary_pos_emb" in scope else {}
-    why = _why_not(module)
-    names = rotary if why else {**rotary, "ALL_ATTENTION_FUNCTIONS": forwards.Interfaces(scope["ALL_ATTENTION_FUNCTIONS"])}
-    operators = [("rotary embedding", "rope")] * bool(rotary) + [("attention", "attention")] * (not why)
+    forward = type(module).forward
+    scope, why = inspect.unwrap(forward).__globals__, _why_not(module)
+    operators, names = {}, {}
+    if "apply_rotary_pos_emb" in scope:
+        operators["rotary embedding"], names["apply_rotary_pos_emb"] = "rope", forwards.rotate
     if why:
-        yield "attention", "", None, why
-    if names:
-        parts, ours = (" and ".join(words) for words in zip(*operators))
-        yield parts, ours, partial(forwards.rebound, type(module).forward, **names), "" if why else OWN_WAY
+        yield Part({"attention": ""}, note=why)
+    else:
+        operators["attention"] = "attention"
+        names["ALL_ATTENTION_FUNCTIONS"] = forwards.Interfaces(scope["ALL_ATTENTION_FUNCTIONS"])
+    if operators:
+        yield Part(operators, partial(forwards.rebound, forward, **names), "" if why else OWN_WAY)
 
 
 def _why_not(module: nn.Module) -> str:
@@ -192,9 +204,9 @@ def _why_not(module: nn.Module) -> str:
 def _loss(module: nn.Module, keep_logits: bool) -> Part:
     there = getattr(getattr(module, "loss_function", None), "__name__", "none")
     if there != "ForCausalLMLoss" or "_loss_function" in vars(module):
-        return "loss", "", None, f"its loss function is {there}, not transformers' ForCausalLMLoss"
+        return Part({"loss": ""}, note=f"its loss function is {there}, not transformers' ForCausalLMLoss")
     if keep_logits:
-        return "loss", "cross_entropy", lambda: None, "keep_logits"
+        return Part({"loss": "cross_entropy"}, lambda: None, "keep_logits")
     softcap = getattr(module.config, "final_logit_softcapping", None) or 0.0
     base = module.base_model_prefix if hasattr(module, module.base_model_prefix) else "model"  # transformers 4 misnames Gemma3's
-    return "loss", "linear_cross_entropy", partial(forwards.causal_lm, type(module).forward, base, softcap), LOSS
+    return Part({"loss": "linear_cross_entropy"}, partial(forwards.causal_lm, type(module).forward, base, softcap), LOSS)

@@ -30,8 +30,18 @@ class Swap:
     module: nn.Module
     function: Callable[..., Any]
 
+    @staticmethod
+    def place(module: nn.Module) -> str:
+        return SLOTS[0] if SLOTS[0] in vars(module) else SLOTS[1]
+
+    @staticmethod
+    def free(module: nn.Module) -> bool:
+        """Whether the class's own forward is still there."""
+        there = vars(module).get(Swap.place(module))
+        return there is None or getattr(there, "__func__", None) is type(module).forward
+
     def __post_init__(self) -> None:
-        self.slot = SLOTS[0] if SLOTS[0] in vars(self.module) else SLOTS[1]
+        self.slot = Swap.place(self.module)
         self.before = vars(self.module).get(self.slot)
         self.bound = MethodType(self.function, self.module)
         setattr(self.module, self.slot, self.bound)

@@ -1,4 +1,4 @@
-"""Whole training steps, the same model on each table: milliseconds, tokens a second, peak memory, and whether the losses agree.
+"""Whole training steps, the same model on each table, or a peer's of the same weights: milliseconds, tokens a second, peak memory, and whether the losses agree.
 
 Each contestant starts from the same weights and sees the same batches. Peak memory is taken with nobody else alive; then all live
 side by side and take turns, so that a clock that drifts or a neighbour that wakes up hurts them alike.
@@ -21,6 +21,7 @@ from rooftile.training.config import TrainConfig
 from rooftile.training.data import to_device, training_batch
 from rooftile.training.loop import build_optimizer, train_step
 from rooftile.training.model import new_model
+from rooftile.training.peers import PEERS, peer_model
 from rooftile.training.text import standard_library
 
 __all__ = ["GPT2_124M", "LLAMA", "Setup", "benchmark_training", "compare_losses"]
@@ -114,7 +115,8 @@ class _Contestant:
     def __init__(self, kernels: str, model: GPT2Config | LlamaConfig, config: TrainConfig, tokens: Tensor):
         self.config, self.tokens, self.device, self.step = config, tokens, torch.device(config.device), 0
         torch.manual_seed(config.seed)
-        self.model = new_model(model, dataclasses.replace(config, kernels=kernels)).to(self.device)
+        made = peer_model(kernels, model, config) if kernels in PEERS else new_model(model, dataclasses.replace(config, kernels=kernels))
+        self.model = made.to(self.device)
         self.optimizer = build_optimizer(self.model, config)
         self.forward = torch.compile(self.model) if kernels == "compile" else self.model
 

@@ -65,6 +65,9 @@ class TrainConfig:
     eval_every: int = _knob(100, "steps between evaluations on the validation part")
     eval_batches: int = _knob(16, "batches in one evaluation")
     log_every: int = _knob(10, "steps between looks at the device: losses wait there until then")
+    memory: bool = _knob(False, "draw memory.png: what the third step holds, by time")
+    detect_anomaly: bool = _knob(False, "look at every operator's result: a nan, or a loss that diverges, stops with its operator; slow")
+    deterministic: bool = _knob(False, "only kernels that repeat to the last bit: a resumed run on a GPU then equals the whole one")
     sample_tokens: int = _knob(256, "tokens of text drawn at the end")
     prompt: str = _knob("\n", "what that text begins with")
 
@@ -87,6 +90,8 @@ class TrainConfig:
         ):
             if getattr(self, name) not in words:
                 raise TrainError(f"{name} is {getattr(self, name)!r}, must be one of {', '.join(words)}")
+        if self.detect_anomaly and self.kernels == "compile":
+            raise TrainError("detect_anomaly looks at single operators, and kernels 'compile' has none to look at: take torch or rooftile")
         self._fit_the_model()
 
     def _fit_the_model(self) -> None:

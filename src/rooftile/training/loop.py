@@ -5,11 +5,13 @@ that stays on the device, and losses are looked at every `log_every` steps.
 """
 
 import dataclasses
+import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,17 +20,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor, nn
 
 from rooftile.models.atomic import atomic_file
+from rooftile.training.anomaly import Watch, check_divergence
 from rooftile.training.checkpoint import checkpoints, load_checkpoint, newest, restore, save_checkpoint
 from rooftile.training.config import TrainConfig
 from rooftile.training.data import evaluation_batches, load_data, to_device, training_batch
 from rooftile.training.errors import TrainError
+from rooftile.training.memory import MemoryTimeline
 from rooftile.training.metrics import Metrics, draw_curve, memory_bytes, read_metrics
 from rooftile.training.model import build_model
+from rooftile.training.signals import Terminated, Termination
 
 __all__ = ["TrainResult", "build_optimizer", "train", "train_step"]
 
 # What decides the series of batches and losses besides the text: a resumed run must agree on these with its checkpoint.
-SERIES = ("seed", "batch_size", "accumulate", "context", "tokenizer")
+SERIES = ("seed", "batch_size", "accumulate", "context", "tokenizer", "weights")
 SAMPLE = {"temperature": 0.8, "top_k": 50}
 
 
@@ -49,6 +54,7 @@ class TrainResult:
     curve: str
     model: str  # a Hugging Face folder
     sample: str
+    memory: str | None = None  # the picture of --memory
 
     def to_dict(self) -> dict:
         return dataclasses.asdict(self)
@@ -58,36 +64,54 @@ def train(config: TrainConfig, *, progress: bool = True) -> TrainResult:
     """Train, evaluate, save, and leave in `config.out`: checkpoints, metrics.jsonl, loss.png, sample.txt and model/.
 
     Whatever can be refused is refused before anything is written: TrainError (a ValueError), ValueError or FileNotFoundError, one
-    sentence. A non-finite loss raises TrainError and leaves the last good checkpoint.
+    sentence. A non-finite loss raises TrainError and leaves the last good checkpoint, and so does a full disk. SIGTERM is answered after the
+    step that runs: a checkpoint is saved and Terminated raised, which is a SystemExit.
     """
     began = time.perf_counter()
     run = _Run(config.resolved())
-    with run.metrics() as metrics, _bar(run, progress) as advance:
-        for step in range(run.step + 1, run.config.steps + 1):
-            metrics.begin()
-            loss, norm = train_step(run.forward, run.optimizer, run.batch(step), run.config, step)
-            metrics.add(step, run.config.learning_rate(step), loss, norm)
-            log, evaluate, save = (step == run.config.steps or step % every == 0 for every in run.periods)
-            if log or evaluate or save:  # raises on a loss that is not finite: such weights are never evaluated or saved
-                advance(step, metrics.flush())
-            if evaluate:
-                metrics.evaluation(step, run.evaluate())
-            if save:
-                metrics.sync()  # a checkpoint never outlives its lines, be it the power that fails
-                run.save(step)
-        trained = metrics.last
-    return run.finish(trained, began)
+    try:
+        with deterministic(config.deterministic), Termination() as termination, run.metrics() as metrics, _bar(run, progress) as advance:
+            for step in range(run.step + 1, run.config.steps + 1):
+                metrics.begin()
+                loss, norm = run.update(step)
+                metrics.add(step, run.config.learning_rate(step), loss, norm)
+                log, evaluate, save = (step == run.config.steps or step % every == 0 for every in run.periods)
+                if log or evaluate or save or termination.asked:  # raises on a loss that is not finite: such weights are never saved
+                    advance(step, metrics.flush())
+                if evaluate:
+                    metrics.evaluation(step, run.evaluate())
+                if save or termination.asked:
+                    metrics.sync()  # a checkpoint never outlives its lines, be it the power that fails
+                    run.save(step)
+                if termination.asked and step < run.config.steps:
+                    raise Terminated(
+                        f"SIGTERM came: stopped after step {step} of {run.config.steps}, {newest(run.out)} stands; go on with resume"
+                    )
+            trained = metrics.last
+        return run.finish(trained, began)
+    except OSError as error:  # a full disk, mostly
+        stands = next((f"{path.name} stands" for path in checkpoints(run.out)), "no checkpoint had been written")
+        raise TrainError(f"{run.out} cannot be written: {error.strerror}; {stands}") from error
 
 
 def train_step(
-    forward: nn.Module, optimizer: torch.optim.Optimizer, batch: tuple[Tensor, Tensor], config: TrainConfig, step: int
+    forward: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batch: tuple[Tensor, Tensor],
+    config: TrainConfig,
+    step: int,
+    look: Callable[[Tensor], None] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """One update from a batch of `accumulate` x `batch_size` rows -> mean loss and gradient norm, both still on the device."""
+    """One update from a batch of `accumulate` x `batch_size` rows -> mean loss and gradient norm, both still on the device.
+
+    `look` sees the loss when all gradients are there and no weight has changed."""
     total = None
     for x, y in zip(*(t.split(config.batch_size) for t in batch)):
         loss = forward(x, y) / config.accumulate
         loss.backward()
         total = loss.detach() if total is None else total + loss.detach()
+    if look is not None:
+        look(total)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if config.clip > 0:
         norm = nn.utils.clip_grad_norm_(parameters, config.clip, foreach=True)
@@ -98,6 +122,19 @@ def train_step(
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return total, norm
+
+
+@contextmanager
+def deterministic(wanted: bool) -> Iterator[None]:
+    """Inside, only kernels that repeat to the last bit are chosen, ours and PyTorch's."""
+    before = torch.are_deterministic_algorithms_enabled()
+    if wanted:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it, before its first call
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
@@ -127,13 +164,16 @@ class _Run:
             self._resume(Path(config.resume_from) if config.resume_from else newest(self.out))
         elif found := checkpoints(self.out):
             raise TrainError(f"{self.out} already holds {found[0].name}: go on with resume, or choose another out")
+        # not the first two: optimizer states and choices of kernels are made there
+        self.memory, self.drawn = None, min(self.step + 3, config.steps) if config.memory else None
         self.forward = torch.compile(self.model) if config.kernels == "compile" else self.model
         _make_folder(self.out)
 
     def _resume(self, path: Path) -> None:
         state = load_checkpoint(path)
         for name in SERIES:
-            there, here = state["config"][name], getattr(self.config, name)
+            here = getattr(self.config, name)
+            there = state["config"].get(name, TrainConfig.__dataclass_fields__[name].default)  # a knob may be younger than the checkpoint
             if there != here:
                 raise TrainError(f"{path} was trained with {name} {there}, this run has {here}")
         if state["text_digest"] != self.data.digest:
@@ -157,6 +197,20 @@ class _Run:
             yield metrics
         finally:
             metrics.close()
+
+    def update(self, step: int) -> tuple[Tensor, Tensor]:
+        """One step, watched as the config asks."""
+        config = self.config
+        if step == self.drawn:
+            with MemoryTimeline(self.model, self.optimizer, self.device) as timeline:
+                made = train_step(self.forward, self.optimizer, self.batch(step), config, step)
+            self.memory = str(timeline.draw(self.out, step))
+            return made
+        if not config.detect_anomaly:
+            return train_step(self.forward, self.optimizer, self.batch(step), config, step)
+        with Watch(step):
+            look = partial(check_divergence, step, vocab_size=self.model.config.vocab_size, model=self.model)
+            return train_step(self.forward, self.optimizer, self.batch(step), config, step, look)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         config = self.config
@@ -220,6 +274,7 @@ class _Run:
             curve=str(out / "loss.png"),
             model=str(out / "model"),
             sample=sample,
+            memory=self.memory,
         )
 
 

@@ -13,7 +13,8 @@ from rooftile.core import device as dev
 from rooftile.core.record import Environment, Record, Status, append, digest
 
 MODULES = {"train.gpt2-124m": "rooftile.models.gpt2", "train.llama-1.2b": "rooftile.models.llama"}
-KERNEL = {"rooftile": "rooftile", "torch": "peer.torch", "compile": "peer.compile"}
+OURS = {"train.gpt2-124m": ("rooftile",), "train.llama-1.2b": ("rooftile", "rooftile-lce")}
+PEERS = {"train.gpt2-124m": ("torch", "compile"), "train.llama-1.2b": ("torch", "compile", "liger")}
 SMOOTH = 20  # steps the loss is averaged over before two series are compared
 
 
@@ -28,7 +29,7 @@ def bench(
     from rooftile.training.benchmark import LLAMA, Setup, benchmark_training, compare_losses
 
     setup = replace(LLAMA if name == "train.llama-1.2b" else Setup(), device=where.type)
-    kernels = ("rooftile", *(p for p in against if p in KERNEL))
+    kernels = (*OURS[name], *(p for p in against if p in PEERS[name]))
     if progress is not None:
         progress.print(f"{name}: {', '.join(kernels)} in turn", style="dim")
     rows = benchmark_training(kernels, setup)
@@ -37,11 +38,11 @@ def bench(
     environment = dict(vars(Environment.here()))
     records = []
     for r in rows:
-        ours = r["kernels"] == "rooftile"
+        ours = r["kernels"] in OURS[name]
         facts: dict[str, Any] = {n: r[n] for n in ("tokens_per_s", "peak_bytes", "loss", "interleaved", "steps", "rounds")}
         facts |= {"losses": series[r["kernels"]], "loss_steps": loss_steps, "largest_smoothed_loss_difference_to": apart[r["kernels"]]}
         records.append(Record(
-            name, KERNEL[r["kernels"]], f"B{r['batch_size']}_T{r['context']}_V{setup.model.vocab_size}-{r['dtype']}", Status.PASSED,
+            name, r["kernels"] if ours else f"peer.{r['kernels']}", f"B{r['batch_size']}_T{r['context']}_V{setup.model.vocab_size}-{r['dtype']}", Status.PASSED,
             us=(r["ms_low"] * 1e3, r["ms"] * 1e3, r["ms_high"] * 1e3), method="wall clock between synchronisations, turns interleaved, median of rounds",
             digest=training_digest(name) if ours else "", run=run, extra=facts, environment=environment))  # fmt: skip
     if folder is not None:
