@@ -4,6 +4,7 @@ The law of letters, the same in specs, docstrings, Triton constants and CUDA tem
 
     B batch   T sequence   H heads   D head dimension   M rows   N columns   K inner dimension   V vocabulary   E experts
     ...  any leading axes; M is then the number of rows they hold      S keys' sequence      P a list of tensors of any shapes
+    G key heads, which H is a multiple of      Dv a value's dimension, where it is another than D
     E+1  an axis that is longer than the letter: the offsets of E segments
 
 The law of names: the gradient of `x` is `dx`. Which tensors a backward saves, which output gradients it takes and where its
@@ -49,7 +50,7 @@ class Arg:
 
     dims: str = "..."
     dtype: str = "io"
-    make: Make = normal
+    make: Make = normal  # of a result: how its gradient is drawn
     optional: bool = False
     mutated: bool = False  # written in place: an input and an output at once
     many: bool = False  # a list of tensors; its one letter binds their shapes
@@ -145,6 +146,7 @@ class OpSpec:
     draw_with: Callable[[dict[str, Any], Case, torch.Generator], dict[str, Any]] | None = None  # inputs that depend on each other
     moved: Callable[[Call, Sequence[Tensor]], int] | None = None
     validate: Callable[[Call, Mapping[str, Any]], None] | None = None  # what letters cannot say, once per new call shape
+    unsaid: Mapping[str, str] = field(default_factory=dict)  # letters that a case need not give: {"G": "H"}, as many as of H
     forward: OpSpec | None = None  # of a gradient: the operator it differentiates
 
     @cached_property
@@ -165,7 +167,7 @@ class OpSpec:
         b = self.backward
         if b is None:
             return None
-        known = {**self.args, **self.returns, **{f"d{n}": replace(a, make=normal) for n, a in self.returns.items()}}
+        known = {**self.args, **self.returns, **{f"d{n}": a for n, a in self.returns.items()}}
         args = {n: known[n] for n in inspect.signature(b.reference).parameters if n in known}
         lost = {n: a.dtype[1:] for n, a in args.items() if a.dtype[0] == "=" and a.dtype[1:] not in args}  # like what it is not given
         args |= {n: replace(args[n], dtype=known[like].dtype) for n, like in lost.items()}
@@ -212,9 +214,16 @@ class OpSpec:
 
     # ---- inputs ----------------------------------------------------------------------------------------------------------
 
+    def letters(self, case: Case) -> dict[str, Any]:
+        """A case's, with those that follow from others."""
+        dims = dict(case.dims)
+        dims.setdefault("...", (dims["M"],) if "M" in dims else ())
+        dims.setdefault("M", math.prod(dims["..."]))
+        return {**{x: dims[like] for x, like in self.unsaid.items()}, **dims}
+
     def draw(self, case: Case, seed: int = 0, device: str | torch.device = "cpu",
              vary: Callable[[str, Arg, Tensor], Tensor] = lambda n, a, t: t) -> dict[str, Any]:  # fmt: skip
-        """Random inputs of a case. A gradient's are its forward's, what the forward reference saves, and normal output gradients."""
+        """Random inputs of a case. A gradient's are its forward's, what the forward reference saves, and output gradients as results are drawn."""
         gen = torch.Generator(device=device).manual_seed(seed)
         if self.forward is not None:
             call = self.forward.draw(case, seed, device, vary)
@@ -222,12 +231,10 @@ class OpSpec:
             results = results if isinstance(results, tuple) else (results,)
             call |= dict(zip(self.forward.returns, results))
             gen.manual_seed(seed + 1)
-            call |= {f"d{n}": vary(f"d{n}", self.args[f"d{n}"], normal(r.shape, r.dtype, gen, {}))
+            call |= {f"d{n}": vary(f"d{n}", self.args[f"d{n}"], self.args[f"d{n}"].make(r.shape, r.dtype, gen, {}))
                      for n, r in zip(self.forward.returns, results) if f"d{n}" in self.args}  # fmt: skip
             return {n: call[n] for n in self.signature.parameters}
-        dims = dict(case.dims)
-        dims.setdefault("...", (dims["M"],) if "M" in dims else ())
-        dims.setdefault("M", math.prod(dims["..."]))
+        dims = self.letters(case)
         call = dict(self.defaults)
         for name, arg in self.args.items():
             shapes = dims[arg.dims] if arg.many else [arg.shape(dims)]

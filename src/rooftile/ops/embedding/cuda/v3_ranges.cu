@@ -21,7 +21,7 @@ template <int WARPS>
 __global__ void __launch_bounds__(WARPS * 32) sort(int* __restrict__ gKeys, int* __restrict__ gOrder, int* __restrict__ gBorders,
                                                    const long long* __restrict__ gIndices, int M, int V, int padding, int rows, int steps) {
   constexpr int AHEAD = 8, THREADS = WARPS * WARP;
-  extern __shared__ int sAll[];  // counters [WARPS][rows]; of every step the lanes whose row is in the range [WARPS][steps]
+  extern __shared__ __align__(128) int sAll[];  // counters [WARPS][rows]; of every step the lanes whose row is in the range [WARPS][steps]
   __shared__ int sTotal[WARPS];
   int* own = sAll + warp() * rows;
   int* sHits = sAll + WARPS * rows + warp() * steps;
