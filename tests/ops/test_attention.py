@@ -60,6 +60,18 @@ def test_empty(b, t, s, h, causal):
     assert not any(x.grad.any() for x in (q, k, v))
 
 
+def test_heads_that_share_keys_are_heads_on_keys_repeated():
+    """And values of another width than keys."""
+    gen = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, n, h, d, generator=gen).requires_grad_() for n, h, d in ((7, 6, 16), (9, 2, 16), (9, 2, 24)))
+    shared = attention(q, k, v, causal=True)
+    repeated = attention(q, *(x.repeat_interleave(3, 2) for x in (k, v)), causal=True)
+    torch.testing.assert_close(shared, repeated)
+    upstream = torch.randn(shared.shape, generator=gen)
+    for ours, theirs in zip(*(torch.autograd.grad(out, (q, k, v), upstream) for out in (shared, repeated))):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_scores_that_overflow_exp():
     q, k, v = qkv()
     out = attention(q * 100, k * 100, v)
@@ -70,7 +82,8 @@ def test_scores_that_overflow_exp():
     "change, said",
     [
         (lambda q, k, v: (q, k, v[:, :-1]), "S is 8 in v, but 9 in k"),
-        (lambda q, k, v: (q, k[:, :, :1], v), "H is 1 in k, but 2 in q"),
+        (lambda q, k, v: (q, k[:, :, :1], v), "G is 2 in v, but 1 in k"),
+        (lambda q, k, v: (q[:, :, :1], k, v), "H is 1 in q, which is no multiple of G = 2 in k"),
         (lambda q, k, v: (q, k.bfloat16(), v), "dtype is bfloat16 in k, but float32 in q"),
         (lambda q, k, v: (q[0], k, v), "needs 4"),
     ],

@@ -1,5 +1,6 @@
 """The backward in CUDA C++ in the simulator: what the grid's cases do not reach, and that no line that orders anything can be taken away."""
 
+import contextlib
 import re
 
 import pytest
@@ -16,9 +17,9 @@ OP = OPS["attention_backward"]
 KERNELS = {k.name: k for k in cuda_kernels.BACKWARD}
 
 
-def problem(t, s, d, causal, dtype=torch.bfloat16, b=1, h=1, size=1.0):
+def problem(t, s, d, causal, dtype=torch.bfloat16, b=1, h=1, g=0):
     gen = torch.Generator().manual_seed(t + s)
-    q, k, v, dout = (torch.randn(b, n, h, d, generator=gen).mul(size).to(dtype) for n in (t, s, s, t))
+    q, k, v, dout = (torch.randn(b, n, x, d, generator=gen).to(dtype) for n, x in ((t, h), (s, g or h), (s, g or h), (t, h)))
     scale = d**-0.5
     return dout, q, k, v, *reference.attention(q, k, v, causal, scale), causal, scale
 
@@ -55,6 +56,39 @@ def test_more_blocks_than_stages_and_several_heads(d):
         assert close(call, computed(call, config=config))
 
 
+@pytest.mark.parametrize("d, name", [(64, "cuda.v5_hopper_ordered"), (128, "cuda.v5_hopper")])
+@pytest.mark.parametrize("causal", [True, False])
+def test_heads_that_share_keys(causal, d, name):
+    """The first tile of keys is seen by all queries, the last by the last block alone: the walk to the next head begins anew at another place."""
+    call = problem(140, 150, d, causal, b=2, h=6, g=2)
+    assert close(call, computed(call, name))
+
+
+@pytest.mark.thorough
+def test_races_between_heads_that_share_keys():
+    call = problem(260, 290, 128, True, h=3, g=1)
+    assert close(call, computed(call, "cuda.v5_hopper_ordered", level="all"))
+
+
+WALKS = {  # where the next head begins, as it stands and forgotten
+    "i = sR.first, ++i_h, gRow": "i = sR.first, gRow",
+    "++i_h, gRow += sR.first * 2 * M": "++i_h",
+    "i = sR.first, gDq += sR.first * 2 * HALF": "i = sR.first",
+    "if (++i == sR.blocks) i = sR.first;": "++i;",
+}
+
+
+@pytest.mark.parametrize("stands", WALKS)
+def test_a_walk_that_misses_the_next_head_is_seen(stands, tmp_path, monkeypatch):
+    path = tmp_path / cuda_kernels.V5.path.name
+    assert cuda_kernels.V5.text.count(stands) == 1
+    path.write_text(cuda_kernels.V5.text.replace(stands, WALKS[stands]))
+    monkeypatch.setattr(cuda_kernels, "V5", Source(path))
+    call = problem(250, 250, 128, True, h=2, g=1)
+    with contextlib.suppress(simulator.Found):
+        assert not close(call, computed(call))
+
+
 def test_a_query_that_sees_nothing_gives_exactly_nothing():
     call = problem(200, 65, 128, True)
     dq, _, _ = computed(call)
@@ -85,6 +119,7 @@ def test_heads_that_lie_before_positions_and_slices():
 
 REFUSED = {
     "the tensor is float32": lambda c: {n: x.float() if isinstance(x, torch.Tensor) else x for n, x in c.items()},
+    "D=64 and values of 128: it takes values as wide as keys": lambda c: {**c, "v": c["v"].repeat(1, 1, 1, 2)},
     "D=32, it is written for 64 and 128": lambda c: {n: x[..., :32] if isinstance(x, torch.Tensor) else x for n, x in c.items()},
     "there is nothing to compute": lambda c: {**c, "k": c["k"][:, :0], "v": c["v"][:, :0]},
     "dout with strides .* is none TMA can read": lambda c: {**c, "dout": c["dout"][:1, :1, :1, :1].expand(c["q"].shape)},

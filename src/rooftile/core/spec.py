@@ -4,6 +4,7 @@ The law of letters, the same in specs, docstrings, Triton constants and CUDA tem
 
     B batch   T sequence   H heads   D head dimension   M rows   N columns   K inner dimension   V vocabulary   E experts
     ...  any leading axes; M is then the number of rows they hold      S keys' sequence      P a list of tensors of any shapes
+    G key heads, which H is a multiple of      Dv a value's dimension, where it is another than D
     E+1  an axis that is longer than the letter: the offsets of E segments
 
 The law of names: the gradient of `x` is `dx`. Which tensors a backward saves, which output gradients it takes and where its
@@ -145,6 +146,7 @@ class OpSpec:
     draw_with: Callable[[dict[str, Any], Case, torch.Generator], dict[str, Any]] | None = None  # inputs that depend on each other
     moved: Callable[[Call, Sequence[Tensor]], int] | None = None
     validate: Callable[[Call, Mapping[str, Any]], None] | None = None  # what letters cannot say, once per new call shape
+    unsaid: Mapping[str, str] = field(default_factory=dict)  # letters that a case need not give: {"G": "H"}, as many as of H
     forward: OpSpec | None = None  # of a gradient: the operator it differentiates
 
     @cached_property
@@ -212,6 +214,13 @@ class OpSpec:
 
     # ---- inputs ----------------------------------------------------------------------------------------------------------
 
+    def letters(self, case: Case) -> dict[str, Any]:
+        """A case's, with those that follow from others."""
+        dims = dict(case.dims)
+        dims.setdefault("...", (dims["M"],) if "M" in dims else ())
+        dims.setdefault("M", math.prod(dims["..."]))
+        return {**{x: dims[like] for x, like in self.unsaid.items()}, **dims}
+
     def draw(self, case: Case, seed: int = 0, device: str | torch.device = "cpu",
              vary: Callable[[str, Arg, Tensor], Tensor] = lambda n, a, t: t) -> dict[str, Any]:  # fmt: skip
         """Random inputs of a case. A gradient's are its forward's, what the forward reference saves, and normal output gradients."""
@@ -225,9 +234,7 @@ class OpSpec:
             call |= {f"d{n}": vary(f"d{n}", self.args[f"d{n}"], normal(r.shape, r.dtype, gen, {}))
                      for n, r in zip(self.forward.returns, results) if f"d{n}" in self.args}  # fmt: skip
             return {n: call[n] for n in self.signature.parameters}
-        dims = dict(case.dims)
-        dims.setdefault("...", (dims["M"],) if "M" in dims else ())
-        dims.setdefault("M", math.prod(dims["..."]))
+        dims = self.letters(case)
         call = dict(self.defaults)
         for name, arg in self.args.items():
             shapes = dims[arg.dims] if arg.many else [arg.shape(dims)]

@@ -2,7 +2,9 @@
 
 from rooftile.ops.adamw.api import AdamW, adamw, grad_norm
 from rooftile.ops.array_increment.api import array_increment
-from rooftile.ops.attention.api import attention
+from rooftile.ops.attention.api import attention, attention_varlen
+from rooftile.ops.attention.huggingface import register_attention
+from rooftile.ops.attention.torch_api import MultiheadAttention, scaled_dot_product_attention
 from rooftile.ops.attention_decode.api import attention_decode
 from rooftile.ops.attention_mask.api import attention_mask
 from rooftile.ops.bias_mask_scale_add.api import bias_mask_scale_add
@@ -45,6 +47,7 @@ __all__ = [
     "Linear",
     "LinearCrossEntropyLoss",
     "LogSoftmax",
+    "MultiheadAttention",
     "RMSNorm",
     "Softmax",
     "adamw",
@@ -55,6 +58,7 @@ __all__ = [
     "attention",
     "attention_decode",
     "attention_mask",
+    "attention_varlen",
     "bias_mask_scale_add",
     "concat_kv",
     "cross_entropy",
@@ -74,12 +78,14 @@ __all__ = [
     "quantize",
     "quantize_affine",
     "reduce_sum",
+    "register_attention",
     "reglu",
     "residual_add",
     "rmsnorm",
     "rmsnorm_quantize",
     "rope",
     "rope_table",
+    "scaled_dot_product_attention",
     "scan",
     "segment_sum",
     "softmax",

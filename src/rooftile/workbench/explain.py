@@ -59,7 +59,7 @@ def case_of(spec: OpSpec, shape: str, dtype: torch.dtype) -> Case:
                 f"letter or parameter of {spec.name}",
             )
             params[parameter] = json.loads(value)
-    missing = letters - {"...", "M"} - set(dims) - {x for a in spec.args.values() if a.optional for x in a.dims.split()}
+    missing = letters - {"...", "M"} - set(dims) - set(spec.unsaid) - {x for a in spec.args.values() if a.optional for x in a.dims.split()}
     if missing and not any(a.many for a in spec.args.values()):
         raise ValueError(f"{spec.name} needs {', '.join(sorted(missing))} in --shape; it got {shape or 'nothing'}")
     return Case(dims, dtype, params)
@@ -68,8 +68,7 @@ def case_of(spec: OpSpec, shape: str, dtype: torch.dtype) -> Case:
 def blank(spec: OpSpec, case: Case, device: str) -> dict[str, Any]:
     """Tensors of a case's shapes with nothing in them, for a gradient what its forward saves as well."""
     forward = spec.forward or spec
-    dims = dict(case.dims)
-    dims.setdefault("...", (dims["M"],) if "M" in dims else ())
+    dims = forward.letters(case)
 
     def make(arg: Any) -> Any:
         shapes = dims[arg.dims] if arg.many else [arg.shape(dims)]

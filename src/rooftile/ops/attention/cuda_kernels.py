@@ -7,7 +7,7 @@ from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.cuda.tensor_map import TensorMap
 from rooftile.ops._shared.launch import cdiv
-from rooftile.ops.attention.cudnn_kernels import too_small
+from rooftile.ops.attention.cudnn_kernels import too_small, wider_values
 
 V5 = Source.beside(__file__, "v5_hopper_backward.cu")
 LOG2E = 1.4426950408889634
@@ -22,7 +22,7 @@ def _shared(d, config):
 
 
 def _backward(ordered, dout, q, k, v, out, lse, causal, scale, config):
-    (b, t, h, d), s = q.shape, k.shape[1]
+    (b, t, h, d), (s, g) = q.shape, k.shape[1:3]
     dq, dk, dv, lse = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), lse.contiguous()
     m = 2 * HALF // d
     blocks = cdiv(t, m) * b * h
@@ -35,7 +35,8 @@ def _backward(ordered, dout, q, k, v, out, lse, causal, scale, config):
     instance = f"attention_backward<{kind}, {flags}, {config['Q_STAGES']}, {config['DQ_STAGES']}>"
     maps = [TensorMap(x, (1, 64, 1, 64), 128) for x in (dk, dv)]
     maps += [TensorMap(x, (1, n, 1, 64), 128) for x, n in ((q, m), (k, KEYS), (v, KEYS), (dout, m))]
-    launch(V5, instance, cdiv(s, KEYS) * b * h, 384, *maps, sums, turn, rows, h, t, s, scale, scale * LOG2E, shared=_shared(d, config))  # fmt: skip
+    launch(V5, instance, cdiv(s, KEYS) * b * g, 384, *maps, sums, turn, rows, g, h // g, t, s, scale, scale * LOG2E,
+           shared=_shared(d, config))  # fmt: skip
     launch(V5, f"finish<{kind}>", blocks * 2, 128, dq, sums, h, t, scale)
     return dq, dk, dv
 
@@ -54,6 +55,8 @@ def _refuse(call):
         return "its products are of 16-bit numbers, the tensor is float32"
     if d not in (64, 128):
         return f"D={d}, it is written for 64 and 128"
+    if call["v"].shape[-1] != d:
+        return wider_values(call)
     if q.numel() == 0 or call["k"].numel() == 0:
         return "there is nothing to compute"
     for n in ("dout", "q", "k", "v", "out"):

@@ -25,6 +25,22 @@ def attention_backward(dout, q, k, v, out, lse, causal, scale):
     return tuple(_heads(g).contiguous() for g in grads)
 
 
+def wider_values(call):
+    """None, or that values are not as wide as keys."""
+    d, dv = call["q"].shape[-1], call["v"].shape[-1]
+    return None if d == dv else f"D={d} and values of {dv}: it takes values as wide as keys"
+
+
+def shared_keys(call):
+    """None, or that heads share keys."""
+    h, g = call["q"].shape[2], call["k"].shape[2]
+    return None if h == g else f"{h} heads on {g} of keys: here every head has its own"
+
+
+def plain_heads(call):
+    return wider_values(call) or shared_keys(call)
+
+
 def _refuse(call):
     q, (t, s) = call["q"], (call["q"].shape[1], call["k"].shape[1])
     tensors = [call[n] for n in ("dout", "q", "k", "v", "out") if n in call]
@@ -38,6 +54,8 @@ def _refuse(call):
         return "there is nothing to compute"
     if q.shape[-1] % 8 or q.shape[-1] > 128:
         return f"D={q.shape[-1]} is not a multiple of 8 up to 128"
+    if plain_heads(call):
+        return plain_heads(call)
     if t == 1 or (causal_shifted := call["causal"] and t != s):
         return f"T={t}, S={s}: its causal mask is aligned to the first key" if t != 1 and causal_shifted else "one query is decoding"
     if any(x.stride(-1) != 1 or x.data_ptr() % 16 or any(n % 8 or n == 0 for n in x.stride()[:3]) for x in tensors):

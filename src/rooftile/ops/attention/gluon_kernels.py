@@ -27,7 +27,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from rooftile.core.kernel import Kernel, Limits
 from rooftile.ops._shared.launch import DRY, cdiv, constant, launch_described, resident
-from rooftile.ops.attention.cudnn_kernels import too_small
+from rooftile.ops.attention.cudnn_kernels import too_small, wider_values
 
 # The one place that knows Triton's releases: 3.6 calls these otherwise.
 _load_tile = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
@@ -119,7 +119,7 @@ def _steps(row, T, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, CAUSAL: gl.constex
 
 @gluon.jit
 def _produce(tQ, tK, tV, gTable, sQ, sK, sV, q_full, k_full, v_full, H, T, stride,
-             GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr):  # fmt: skip
+             GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, SHARED_BY: gl.constexpr):  # fmt: skip
     BLOCK_M: gl.constexpr = tQ.block_type.shape[2]
     THREADS: gl.constexpr = GROUPS * 128 + 32
     stage = 0
@@ -139,11 +139,11 @@ def _produce(tQ, tK, tV, gTable, sQ, sK, sV, q_full, k_full, v_full, H, T, strid
             if seen >= STAGES:
                 _wait(K_EMPTY + stage, THREADS)
             mbarrier.expect(k_full.index(stage), tK.block_type.nbytes)
-            _load_tile(tK, [i_b, i_h, first, 0], k_full.index(stage), _box(sK.index(stage), tK))
+            _load_tile(tK, [i_b, i_h // SHARED_BY, first, 0], k_full.index(stage), _box(sK.index(stage), tK))
             if seen >= STAGES:
                 _wait(V_EMPTY + stage, THREADS)
             mbarrier.expect(v_full.index(stage), tV.block_type.nbytes)
-            _load_tile(tV, [i_b, i_h, first, 0], v_full.index(stage), _box(sV.index(stage), tV))
+            _load_tile(tV, [i_b, i_h // SHARED_BY, first, 0], v_full.index(stage), _box(sV.index(stage), tV))
             seen += 1
             stage = gl.where(stage == STAGES - 1, 0, stage + 1)
 
@@ -353,7 +353,7 @@ def _consume(tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale
 
 @gluon.jit
 def _forward(gLse, gTable, tQ, tK, tV, tOut, scale_log2, H, T, stride, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
-             CAUSAL: gl.constexpr, TAIL: gl.constexpr, Q_REGISTERS: gl.constexpr, REGISTERS: gl.constexpr):  # fmt: skip
+             CAUSAL: gl.constexpr, TAIL: gl.constexpr, SHARED_BY: gl.constexpr, Q_REGISTERS: gl.constexpr, REGISTERS: gl.constexpr):  # fmt: skip
     BLOCK_M: gl.constexpr = tQ.block_type.shape[2]
     D: gl.constexpr = tQ.block_type.shape[3]
     TILE: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
@@ -376,7 +376,8 @@ def _forward(gLse, gTable, tQ, tK, tV, tOut, scale_log2, H, T, stride, GROUPS: g
                         CAUSAL, TAIL, Q_REGISTERS, 0)),
             (_consume, (tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale_log2, H, T, stride, GROUPS, BLOCK_N, STAGES,
                         CAUSAL, TAIL, Q_REGISTERS, 1)),
-            (_produce, (tQ, tK, tV, gTable, sQ, sK, sV, q_full, k_full, v_full, H, T, stride, GROUPS, BLOCK_N, STAGES, CAUSAL)),
+            (_produce, (tQ, tK, tV, gTable, sQ, sK, sV, q_full, k_full, v_full, H, T, stride, GROUPS, BLOCK_N, STAGES, CAUSAL,
+                        SHARED_BY)),
         ], [4, 1], [REGISTERS, 24])  # fmt: skip
     else:
         gl.warp_specialize([
@@ -386,16 +387,17 @@ def _forward(gLse, gTable, tQ, tK, tV, tOut, scale_log2, H, T, stride, GROUPS: g
                         CAUSAL, TAIL, Q_REGISTERS, 1)),
             (_consume, (tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale_log2, H, T, stride, GROUPS, BLOCK_N, STAGES,
                         CAUSAL, TAIL, Q_REGISTERS, 2)),
-            (_produce, (tQ, tK, tV, gTable, sQ, sK, sV, q_full, k_full, v_full, H, T, stride, GROUPS, BLOCK_N, STAGES, CAUSAL)),
+            (_produce, (tQ, tK, tV, gTable, sQ, sK, sV, q_full, k_full, v_full, H, T, stride, GROUPS, BLOCK_N, STAGES, CAUSAL,
+                        SHARED_BY)),
         ], [4, 4, 1], [REGISTERS, REGISTERS, 32])  # fmt: skip
 
 
 @functools.lru_cache(maxsize=64)
-def _schedule(heads, t, d, rows, block_n, causal, programs):
+def _schedule(heads, shared_by, t, d, rows, block_n, causal, programs):
     """(how many entries each program has, then its entries (head << 32 | query tile) padded to a stride; the stride). What a dynamic
     scheduler would do, done once: the next tile goes to whoever is free first, longest first within heads that share the L2."""
     together = 1
-    while heads % (together * 2) == 0 and together * 2 * t * d * 4 <= L2_BYTES:
+    while heads % (together * 2) == 0 and together * 2 * t * d * 4 <= L2_BYTES * shared_by:
         together *= 2
     tiles = cdiv(t, rows)
     if causal:
@@ -430,12 +432,13 @@ def attention(q, k, v, causal, scale, *, config):
     out = q.new_empty(b, t, h, d)
     lse = q.new_empty(b, h, t, dtype=torch.float32)
     programs = min(cdiv(t, rows) * b * h, resident(q, 1))
-    about = (b * h, t, d, rows, block_n, causal, programs)
+    shared_by = h // k.shape[2]  # heads that read one key head: the producer alone knows, and the table, of what lies in the L2
+    about = (b * h, shared_by, t, d, rows, block_n, causal, programs)
     table, stride = constant(_table, about, q.device), _schedule(*about)[1]
     tensors = (_tensor(q, ROWS), _tensor(k, block_n), _tensor(v, block_n), _tensor(out, ROWS))
     launch_described(_forward, (programs,), lse, table, *tensors, scale * math.log2(math.e), h, t, stride,
                      GROUPS=config["groups"], BLOCK_N=block_n, STAGES=config["stages"], CAUSAL=causal,
-                     TAIL=not causal and t % block_n != 0, Q_REGISTERS=config["q_registers"], REGISTERS=config["registers"],
+                     TAIL=not causal and t % block_n != 0, SHARED_BY=shared_by, Q_REGISTERS=config["q_registers"], REGISTERS=config["registers"],
                      num_warps=4)  # fmt: skip
     return out, lse
 
@@ -464,6 +467,8 @@ def _refuse(d):
             return "its products are of 16-bit numbers, the tensor is float32"
         if q.shape[-1] != d:
             return f"D={q.shape[-1]}, it is written for {d}"
+        if call["v"].shape[-1] != d:
+            return wider_values(call)
         if q.shape[1] != k.shape[1]:
             return f"T={q.shape[1]} and S={k.shape[1]} differ"
         if q.numel() == 0:

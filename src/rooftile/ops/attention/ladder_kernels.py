@@ -7,6 +7,7 @@ from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.launch import cdiv
+from rooftile.ops.attention.cudnn_kernels import plain_heads
 
 V1 = Source.beside(__file__, "v1_naive.cu")
 V2 = Source.beside(__file__, "v2_online.cu")
@@ -153,13 +154,13 @@ def _too_many(call):
     (b, t, h, _), s = call["q"].shape, call["k"].shape[1]
     if b * h * t * s > MOST_PAIRS:
         return f"{b * h * t * s} pairs of query and key, it keeps at most {MOST_PAIRS} in memory"
-    return off_gpu(call["q"])
+    return plain_heads(call) or off_gpu(call["q"])
 
 
 def _up_to(most):
     def refuse(call):
         d = call["q"].shape[-1]
-        return f"D={d}, it is written for at most {most}" if d > most else off_gpu(call["q"])
+        return f"D={d}, it is written for at most {most}" if d > most else plain_heads(call) or off_gpu(call["q"])
 
     return refuse
 
@@ -170,6 +171,8 @@ def _refuse_mma(call):
         return "its products are of 16-bit numbers, the tensor is float32"
     if d % 16 or not 0 < d <= 128:
         return f"D={d}, it is written for multiples of 16 up to 128"
+    if plain_heads(call):
+        return plain_heads(call)
     for n in ("dout", "q", "k", "v"):
         x = call.get(n)
         if x is None or x.stride(-1) != 1 or x.numel() == 0 or isinstance(x, FakeTensor):

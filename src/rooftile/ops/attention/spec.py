@@ -3,11 +3,21 @@ import torch
 from rooftile.core.spec import FLOATS, Arg, Backward, Case, OpSpec, across
 from rooftile.ops.attention.reference import attention, attention_backward, sdpa
 
-Q, K = Arg("B T H D"), Arg("B S H D")
+Q, K = Arg("B T H D"), Arg("B S G D")
+UNSAID = {"G": "H", "Dv": "D"}  # a head its own keys, values as wide as keys
 
 
-def case(b, t, s, h, d, causal, why, use=("check",), dtype=torch.float32):
-    return Case({"B": b, "T": t, "S": s, "H": h, "D": d}, dtype, {"causal": causal, "scale": d**-0.5}, use, why)
+def shared_evenly(name, dims):
+    if dims["H"] % dims["G"] if dims["G"] else dims["H"]:
+        raise ValueError(f"{name}: H is {dims['H']} in q, which is no multiple of G = {dims['G']} in k")
+
+
+def validate(call, dims):
+    shared_evenly("attention", dims)
+
+
+def case(b, t, s, h, d, causal, why, use=("check",), dtype=torch.float32, **more):
+    return Case({"B": b, "T": t, "S": s, "H": h, "D": d, **more}, dtype, {"causal": causal, "scale": d**-0.5}, use, why)
 
 
 def pairs(d):
@@ -24,12 +34,13 @@ BENCH = (
     (4, 4096, 32, 64, "anchor: exponentials weigh as much as products"),
     (1, 16384, 16, 128, "anchor, one long sequence"),
 )
+BF16 = {"use": ("bench",), "dtype": torch.bfloat16}
 
 SPEC = OpSpec(
     "attention",
     attention,
-    args={"q": Q, "k": K, "v": K},
-    returns={"out": Q, "lse": Arg("B H T", dtype="f32")},
+    args={"q": Q, "k": K, "v": Arg("B S G Dv")},
+    returns={"out": Arg("B T H Dv"), "lse": Arg("B H T", dtype="f32")},
     cases=(
         *across(
             FLOATS,
@@ -41,8 +52,14 @@ SPEC = OpSpec(
             case(1, 129, 257, 2, 64, True, "one past the tiles; keys before the first query, so the diagonal is shifted"),
             case(1, 200, 65, 1, 64, True, "more queries than keys: the first 135 see nothing and are zero"),
             case(2, 131, 127, 3, 128, False, "primes, wide heads"),
-            case(1, 70, 90, 2, 80, True, "a head dimension padded to 128", use=("smoke", "check")),
+            case(1, 70, 90, 2, 80, True, "a head dimension padded to 128"),
+            case(2, 66, 100, 6, 40, True, "three heads read a key head, values wider than keys", G=2, Dv=72),
+            case(1, 130, 70, 4, 96, False, "four heads read one key head", G=1),
+            case(1, 67, 45, 2, 160, True, "a head dimension padded to 256, queries that see nothing"),
+            case(1, 33, 65, 1, 256, True, "the widest head"),
         ),
+        case(1, 37, 50, 2, 24, True, "two heads read a key head, values wider than keys", use=("smoke", "check"), G=1, Dv=40),
+        case(1, 20, 40, 2, 192, True, "latent attention's 192 and 128", use=("smoke", "check"), dtype=torch.float16, G=1, Dv=128),
         case(1, 521, 1031, 2, 64, True, "primes, many tiles, shifted diagonal", dtype=torch.bfloat16),
         case(1, 1031, 1031, 2, 128, False, "primes, many tiles", dtype=torch.bfloat16),
         *across(
@@ -54,11 +71,15 @@ SPEC = OpSpec(
             case(1, 130, 67, 1, 128, True, "three blocks of 64 queries, the first sees nothing, wide heads", use=("smoke", "check")),
             case(1, 1024, 1024, 24, 64, True, "more work than multiprocessors: programs take several tiles each"),
         ),
-        *(case(b, t, t, h, d, c, why, ("bench",), torch.bfloat16) for b, t, h, d, why in BENCH for c in (True, False)),
+        case(1, 8192, 8192, 64, 128, True, "acceptance: eight heads read a key head", G=8, **BF16),
+        case(1, 8192, 8192, 16, 192, True, "latent attention's training shape", Dv=128, **BF16),
+        *(case(b, t, t, h, d, c, why, **BF16) for b, t, h, d, why in BENCH for c in (True, False)),
     ),
     peer=sdpa,
+    validate=validate,
+    unsaid=UNSAID,
     families=(),  # scores of 1e4 and more leave a gradient no digits in any precision; tests/ops has the forward at such scores
-    flops=lambda d: 4 * pairs(d) * d["D"],
+    flops=lambda d: 2 * pairs(d) * (d["D"] + d["Dv"]),
     autocast=True,
-    backward=Backward(attention_backward, grads=("q", "k", "v"), flops=lambda d: 10 * pairs(d) * d["D"]),
+    backward=Backward(attention_backward, grads=("q", "k", "v"), flops=lambda d: pairs(d) * (6 * d["D"] + 4 * d["Dv"])),
 )

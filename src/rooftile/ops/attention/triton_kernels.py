@@ -7,57 +7,26 @@ Backward: two kernels and no atomics, so the same bits every time, at 14 D opera
 `_queries` owns queries and makes dq; it has dout and out in hand anyway, so it also leaves delta = rowsum(out dout) and lse to
 base 2. `_keys` owns keys and makes dk and dv on transposed scores, so that p and ds are first factors and never leave the registers.
 
-Programs of one head are neighbours (their K and V stay in the L2) and, causal, the longest of them starts first.
+Programs of one head are neighbours (their K and V stay in the L2) and, causal, the longest of them starts first. GROUP heads read one key head:
+`_keys` walks the queries of them all, so dk and dv are summed in registers.
 """
-
-import math
 
 import torch
 import triton
 import triton.language as tl
 
 from rooftile.core.kernel import Kernel, Limits
-from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2
-
-LOG2E = math.log2(math.e)  # exp(x) = exp2(x log2 e): one instruction, and the factor rides on the scale
-
-
-@triton.jit
-def _row(gX, i_b, i_h, first, stride_b, stride_t, stride_h):
-    """Row `first` of one head, in 64 bits: one tensor may hold more than 2^31 elements."""
-    return gX + i_b.to(tl.int64) * stride_b + i_h.to(tl.int64) * stride_h + tl.cast(first, tl.int64) * stride_t
-
-
-@triton.jit
-def _at(gRow, stride_t, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Pointers to BLOCK rows from gRow on: one pointer in 64 bits and 32-bit offsets, so that loops carry no tensor of pointers."""
-    return gRow + tl.arange(0, BLOCK)[:, None] * stride_t + tl.arange(0, BLOCK_D)[None, :]
-
-
-@triton.jit
-def _load(gRow, stride_t, i, N, MASKED: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr):
-    """The tile at gRow, whose rows are i: those below N, zeros elsewhere. A whole tile pays for no mask."""
-    at = _at(gRow, stride_t, BLOCK, BLOCK_D)
-    i_d = tl.arange(0, BLOCK_D)[None, :]
-    if MASKED:
-        if D == BLOCK_D:
-            rX = tl.load(at, mask=i[:, None] < N, other=0.0)
-        else:
-            rX = tl.load(at, mask=(i[:, None] < N) & (i_d < D), other=0.0)
-    else:
-        if D == BLOCK_D:
-            rX = tl.load(at)
-        else:
-            rX = tl.load(at, mask=i_d < D, other=0.0)
-    return rX
+from rooftile.ops._shared.launch import cdiv, launch, off_gpu
+from rooftile.ops.attention.triton_tiles import LOG2E, dense, head_row, load_tile, store_tile, widths
 
 
 @triton.jit
 def _attend(rAcc, rSum, rMax, rQ, gK, gV, stride_ks, stride_vs, first, last, i_m, S, shift, scale_log2,
-            MASKED: tl.constexpr, CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+            MASKED: tl.constexpr, CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr,
+            BLOCK_N: tl.constexpr):  # fmt: skip
     for start in range(first, last, BLOCK_N):
         i_n = start + tl.arange(0, BLOCK_N)
-        rK = _load(gK, stride_ks, i_n, S, MASKED, D, BLOCK_N, BLOCK_D)
+        rK = load_tile(gK, stride_ks, i_n, S, MASKED, D, BLOCK_N, BLOCK_D)
         rS = tl.dot(rQ, tl.trans(rK), input_precision="ieee")
         if MASKED:
             seen = i_n[None, :] < S
@@ -72,7 +41,7 @@ def _attend(rAcc, rSum, rMax, rQ, gK, gV, stride_ks, stride_vs, first, last, i_m
         shrink = tl.exp2(rMax - base)
         rSum = rSum * shrink + tl.sum(rP, 1)
         rAcc = rAcc * shrink[:, None]
-        rV = _load(gV, stride_vs, i_n, S, MASKED, D, BLOCK_N, BLOCK_D)
+        rV = load_tile(gV, stride_vs, i_n, S, MASKED, DV, BLOCK_N, BLOCK_DV)
         rAcc = tl.dot(rP.to(rV.dtype), rV, rAcc, input_precision="ieee")
         rMax = new
         gK += tl.full([], BLOCK_N, tl.int64) * stride_ks
@@ -94,8 +63,8 @@ def _visible(i_tile, T, S, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N:
 
 @triton.jit
 def _forward(gQ, gK, gV, gOut, gLse, H, T, S, scale_log2, stride_qb, stride_qt, stride_qh, stride_kb, stride_ks, stride_kh,
-             stride_vb, stride_vs, stride_vh, CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
-             BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+             stride_vb, stride_vs, stride_vh, CAUSAL: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
+             DV: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
     tiles = tl.cdiv(T, BLOCK_M)
     i_tile = tl.program_id(0) % tiles
     if CAUSAL:
@@ -103,32 +72,31 @@ def _forward(gQ, gK, gV, gOut, gLse, H, T, S, scale_log2, stride_qb, stride_qt, 
     i_bh = tl.program_id(0) // tiles
     i_b, i_h = i_bh // H, i_bh % H
     i_m = i_tile * BLOCK_M + tl.arange(0, BLOCK_M)
-    rQ = _load(_row(gQ, i_b, i_h, i_tile * BLOCK_M, stride_qb, stride_qt, stride_qh), stride_qt, i_m, T, True, D, BLOCK_M, BLOCK_D)
-    gK = _row(gK, i_b, i_h, 0, stride_kb, stride_ks, stride_kh)
-    gV = _row(gV, i_b, i_h, 0, stride_vb, stride_vs, stride_vh)
+    rQ = load_tile(head_row(gQ, i_b, i_h, i_tile * BLOCK_M, stride_qb, stride_qt, stride_qh), stride_qt, i_m, T, True, D, BLOCK_M, BLOCK_D)
+    gK = head_row(gK, i_b, i_h // GROUP, 0, stride_kb, stride_ks, stride_kh)
+    gV = head_row(gV, i_b, i_h // GROUP, 0, stride_vb, stride_vs, stride_vh)
     rMax = tl.full([BLOCK_M], float("-inf"), tl.float32)
     rSum = tl.zeros([BLOCK_M], tl.float32)
-    rAcc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    rAcc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     whole, end = _visible(i_tile, T, S, CAUSAL, BLOCK_M, BLOCK_N)
     rAcc, rSum, rMax, gK, gV = _attend(rAcc, rSum, rMax, rQ, gK, gV, stride_ks, stride_vs, 0, whole, i_m, S, S - T, scale_log2,
-                                           False, CAUSAL, D, BLOCK_D, BLOCK_N)  # fmt: skip
+                                           False, CAUSAL, D, BLOCK_D, DV, BLOCK_DV, BLOCK_N)  # fmt: skip
     rAcc, rSum, rMax, gK, gV = _attend(rAcc, rSum, rMax, rQ, gK, gV, stride_ks, stride_vs, whole, end, i_m, S, S - T, scale_log2,
-                                           True, CAUSAL, D, BLOCK_D, BLOCK_N)  # fmt: skip
+                                           True, CAUSAL, D, BLOCK_D, DV, BLOCK_DV, BLOCK_N)  # fmt: skip
     rOut = rAcc / tl.where(rSum == 0.0, 1.0, rSum)[:, None]  # a row that sees nothing is zero
-    i_d = tl.arange(0, BLOCK_D)[None, :]
-    at_out = _at(_row(gOut, i_b, i_h, i_tile * BLOCK_M, tl.cast(T, tl.int64) * H * D, H * D, D), H * D, BLOCK_M, BLOCK_D)
-    tl.store(at_out, rOut.to(gOut.dtype.element_ty), mask=(i_m[:, None] < T) & (i_d < D))
+    store_tile(gOut, rOut, i_b, i_h, i_tile * BLOCK_M, i_m, T, H, DV, BLOCK_M, BLOCK_DV)
     rLse = (rMax + tl.log2(rSum)) * 0.6931471805599453  # ln 2
     tl.store(gLse + i_bh.to(tl.int64) * T + i_m, rLse, mask=i_m < T)
 
 
 @triton.jit
 def _queries_of(rDq, rQ, rDout, rLse, rDelta, gK, gV, stride_ks, stride_vs, first, last, i_m, S, shift, scale_log2,
-                MASKED: tl.constexpr, CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+                MASKED: tl.constexpr, CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr,
+                BLOCK_N: tl.constexpr):  # fmt: skip
     for start in range(first, last, BLOCK_N):
         i_n = start + tl.arange(0, BLOCK_N)
-        rK = _load(gK, stride_ks, i_n, S, MASKED, D, BLOCK_N, BLOCK_D)
-        rV = _load(gV, stride_vs, i_n, S, MASKED, D, BLOCK_N, BLOCK_D)
+        rK = load_tile(gK, stride_ks, i_n, S, MASKED, D, BLOCK_N, BLOCK_D)
+        rV = load_tile(gV, stride_vs, i_n, S, MASKED, DV, BLOCK_N, BLOCK_DV)
         rS = tl.dot(rQ, tl.trans(rK), input_precision="ieee")
         rDp = tl.dot(rDout, tl.trans(rV), input_precision="ieee")
         rP = tl.exp2(rS * scale_log2 - rLse[:, None])
@@ -147,7 +115,8 @@ def _queries_of(rDq, rQ, rDout, rLse, rDelta, gK, gV, stride_ks, stride_vs, firs
 @triton.jit
 def _queries(gDout, gQ, gK, gV, gOut, gLse, gLse2, gDelta, gDq, H, T, S, scale, scale_log2, stride_gb, stride_gt, stride_gh, stride_qb,
              stride_qt, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh, stride_ob, stride_ot, stride_oh,
-             CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+             CAUSAL: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr,
+             BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
     tiles = tl.cdiv(T, BLOCK_M)
     i_tile = tl.program_id(0) % tiles
     if CAUSAL:
@@ -156,33 +125,32 @@ def _queries(gDout, gQ, gK, gV, gOut, gLse, gLse2, gDelta, gDq, H, T, S, scale, 
     i_b, i_h = i_bh // H, i_bh % H
     first = i_tile * BLOCK_M
     i_m = first + tl.arange(0, BLOCK_M)
-    rDout = _load(_row(gDout, i_b, i_h, first, stride_gb, stride_gt, stride_gh), stride_gt, i_m, T, True, D, BLOCK_M, BLOCK_D)
-    rOut = _load(_row(gOut, i_b, i_h, first, stride_ob, stride_ot, stride_oh), stride_ot, i_m, T, True, D, BLOCK_M, BLOCK_D)
+    rDout = load_tile(head_row(gDout, i_b, i_h, first, stride_gb, stride_gt, stride_gh), stride_gt, i_m, T, True, DV, BLOCK_M, BLOCK_DV)
+    rOut = load_tile(head_row(gOut, i_b, i_h, first, stride_ob, stride_ot, stride_oh), stride_ot, i_m, T, True, DV, BLOCK_M, BLOCK_DV)
     rDelta = tl.sum(rOut.to(tl.float32) * rDout.to(tl.float32), 1)
     tl.store(gDelta + i_bh.to(tl.int64) * tiles * BLOCK_M + i_m, rDelta)  # whole tiles: `_keys` then reads without a mask
-    rQ = _load(_row(gQ, i_b, i_h, first, stride_qb, stride_qt, stride_qh), stride_qt, i_m, T, True, D, BLOCK_M, BLOCK_D)
+    rQ = load_tile(head_row(gQ, i_b, i_h, first, stride_qb, stride_qt, stride_qh), stride_qt, i_m, T, True, D, BLOCK_M, BLOCK_D)
     rLse = tl.load(gLse + i_bh.to(tl.int64) * T + i_m, mask=i_m < T, other=float("inf")) * 1.4426950408889634  # log2 e
     tl.store(gLse2 + i_bh.to(tl.int64) * tiles * BLOCK_M + i_m, rLse)
-    gK = _row(gK, i_b, i_h, 0, stride_kb, stride_ks, stride_kh)
-    gV = _row(gV, i_b, i_h, 0, stride_vb, stride_vs, stride_vh)
+    gK = head_row(gK, i_b, i_h // GROUP, 0, stride_kb, stride_ks, stride_kh)
+    gV = head_row(gV, i_b, i_h // GROUP, 0, stride_vb, stride_vs, stride_vh)
     rDq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     whole, end = _visible(i_tile, T, S, CAUSAL, BLOCK_M, BLOCK_N)
     rDq, gK, gV = _queries_of(rDq, rQ, rDout, rLse, rDelta, gK, gV, stride_ks, stride_vs, 0, whole, i_m, S, S - T, scale_log2,
-                                  False, CAUSAL, D, BLOCK_D, BLOCK_N)  # fmt: skip
+                                  False, CAUSAL, D, BLOCK_D, DV, BLOCK_DV, BLOCK_N)  # fmt: skip
     rDq, gK, gV = _queries_of(rDq, rQ, rDout, rLse, rDelta, gK, gV, stride_ks, stride_vs, whole, end, i_m, S, S - T, scale_log2,
-                                  True, CAUSAL, D, BLOCK_D, BLOCK_N)  # fmt: skip
-    i_d = tl.arange(0, BLOCK_D)[None, :]
-    at_dq = _at(_row(gDq, i_b, i_h, first, tl.cast(T, tl.int64) * H * D, H * D, D), H * D, BLOCK_M, BLOCK_D)
-    tl.store(at_dq, (rDq * scale).to(gDq.dtype.element_ty), mask=(i_m[:, None] < T) & (i_d < D))
+                                  True, CAUSAL, D, BLOCK_D, DV, BLOCK_DV, BLOCK_N)  # fmt: skip
+    store_tile(gDq, rDq * scale, i_b, i_h, first, i_m, T, H, D, BLOCK_M, BLOCK_D)
 
 
 @triton.jit
 def _keys_of(rDk, rDv, rK, rV, gQ, gDout, gLse2, gDelta, stride_qt, stride_gt, first, last, i_n, T, shift, scale_log2,
-             MASKED: tl.constexpr, EVEN_T: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr):  # fmt: skip
+             MASKED: tl.constexpr, EVEN_T: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr,
+             BLOCK_M: tl.constexpr):  # fmt: skip
     for start in range(first, last, BLOCK_M):
         i_m = start + tl.arange(0, BLOCK_M)
-        rQ = _load(gQ, stride_qt, i_m, T, not EVEN_T, D, BLOCK_M, BLOCK_D)
-        rDout = _load(gDout, stride_gt, i_m, T, not EVEN_T, D, BLOCK_M, BLOCK_D)
+        rQ = load_tile(gQ, stride_qt, i_m, T, not EVEN_T, D, BLOCK_M, BLOCK_D)
+        rDout = load_tile(gDout, stride_gt, i_m, T, not EVEN_T, DV, BLOCK_M, BLOCK_DV)
         rLse = tl.load(gLse2 + i_m)  # inf past the last query: exp2(s - inf), no weight
         rDelta = tl.load(gDelta + i_m)
         rS = tl.dot(rK, tl.trans(rQ), input_precision="ieee")
@@ -199,61 +167,56 @@ def _keys_of(rDk, rDv, rK, rV, gQ, gDout, gLse2, gDelta, stride_qt, stride_gt, f
 
 
 @triton.jit
-def _keys(gDout, gQ, gK, gV, gLse2, gDelta, gDk, gDv, H, T, S, padded, scale, scale_log2, stride_gb, stride_gt, stride_gh, stride_qb, stride_qt,
-          stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh, CAUSAL: tl.constexpr, D: tl.constexpr,
-          BLOCK_D: tl.constexpr, EVEN_T: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+def _keys(gDout, gQ, gK, gV, gLse2, gDelta, gDk, gDv, G, T, S, padded, scale, scale_log2, stride_gb, stride_gt, stride_gh, stride_qb, stride_qt,
+          stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh, CAUSAL: tl.constexpr, GROUP: tl.constexpr,
+          D: tl.constexpr, BLOCK_D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, EVEN_T: tl.constexpr, BLOCK_M: tl.constexpr,
+          BLOCK_N: tl.constexpr):  # fmt: skip
     tiles = tl.cdiv(S, BLOCK_N)
     i_tile = tl.program_id(0) % tiles  # causal: the first keys are seen by the most queries, so this is longest first
-    i_bh = tl.program_id(0) // tiles
-    i_b, i_h = i_bh // H, i_bh % H
+    i_bg = tl.program_id(0) // tiles
+    i_b, i_g = i_bg // G, i_bg % G
     first = i_tile * BLOCK_N
     i_n = first + tl.arange(0, BLOCK_N)
-    rK = _load(_row(gK, i_b, i_h, first, stride_kb, stride_ks, stride_kh), stride_ks, i_n, S, True, D, BLOCK_N, BLOCK_D)
-    rV = _load(_row(gV, i_b, i_h, first, stride_vb, stride_vs, stride_vh), stride_vs, i_n, S, True, D, BLOCK_N, BLOCK_D)
+    rK = load_tile(head_row(gK, i_b, i_g, first, stride_kb, stride_ks, stride_kh), stride_ks, i_n, S, True, D, BLOCK_N, BLOCK_D)
+    rV = load_tile(head_row(gV, i_b, i_g, first, stride_vb, stride_vs, stride_vh), stride_vs, i_n, S, True, DV, BLOCK_N, BLOCK_DV)
     rDk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
-    rDv = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    rDv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
     if CAUSAL:  # query tiles: [some, every) meet the diagonal, from `every` on each query sees each key
         some = min(max(first - (S - T), 0), T) // BLOCK_M * BLOCK_M
         every = tl.cdiv(min(max(first + BLOCK_N - 1 - (S - T), 0), T), BLOCK_M) * BLOCK_M
     else:
         some = 0
         every = 0
-    gQ = _row(gQ, i_b, i_h, some, stride_qb, stride_qt, stride_qh)
-    gDout = _row(gDout, i_b, i_h, some, stride_gb, stride_gt, stride_gh)
-    gLse2 += i_bh.to(tl.int64) * padded
-    gDelta += i_bh.to(tl.int64) * padded
-    if CAUSAL:
-        rDk, rDv, gQ, gDout = _keys_of(rDk, rDv, rK, rV, gQ, gDout, gLse2, gDelta, stride_qt, stride_gt, some, min(every, T), i_n, T,
-                                           S - T, scale_log2, True, EVEN_T, D, BLOCK_D, BLOCK_M)  # fmt: skip
-    rDk, rDv, gQ, gDout = _keys_of(rDk, rDv, rK, rV, gQ, gDout, gLse2, gDelta, stride_qt, stride_gt, every, T, i_n, T,
-                                       S - T, scale_log2, False, EVEN_T, D, BLOCK_D, BLOCK_M)  # fmt: skip
-    i_d = tl.arange(0, BLOCK_D)[None, :]
-    mask = (i_n[:, None] < S) & (i_d < D)
-    row = tl.cast(S, tl.int64) * H * D
-    tl.store(_at(_row(gDk, i_b, i_h, first, row, H * D, D), H * D, BLOCK_N, BLOCK_D), (rDk * scale).to(gDk.dtype.element_ty), mask=mask)
-    tl.store(_at(_row(gDv, i_b, i_h, first, row, H * D, D), H * D, BLOCK_N, BLOCK_D), rDv.to(gDv.dtype.element_ty), mask=mask)
-
-
-def _dense(x):
-    """Rows of D neighbouring elements, a tile of them within 32-bit offsets; anything else is copied."""
-    return x if x.stride(-1) == 1 and x.stride(1) < 2**24 else x.contiguous()
+    for r in range(GROUP):
+        i_h = i_g * GROUP + r
+        gQr = head_row(gQ, i_b, i_h, some, stride_qb, stride_qt, stride_qh)
+        gDoutr = head_row(gDout, i_b, i_h, some, stride_gb, stride_gt, stride_gh)
+        gLse2r = gLse2 + (i_bg * GROUP + r).to(tl.int64) * padded
+        gDeltar = gDelta + (i_bg * GROUP + r).to(tl.int64) * padded
+        if CAUSAL:
+            rDk, rDv, gQr, gDoutr = _keys_of(rDk, rDv, rK, rV, gQr, gDoutr, gLse2r, gDeltar, stride_qt, stride_gt, some, min(every, T), i_n,
+                                             T, S - T, scale_log2, True, EVEN_T, D, BLOCK_D, DV, BLOCK_DV, BLOCK_M)  # fmt: skip
+        rDk, rDv, gQr, gDoutr = _keys_of(rDk, rDv, rK, rV, gQr, gDoutr, gLse2r, gDeltar, stride_qt, stride_gt, every, T, i_n,
+                                         T, S - T, scale_log2, False, EVEN_T, D, BLOCK_D, DV, BLOCK_DV, BLOCK_M)  # fmt: skip
+    store_tile(gDk, rDk * scale, i_b, i_g, first, i_n, S, G, D, BLOCK_N, BLOCK_D)
+    store_tile(gDv, rDv, i_b, i_g, first, i_n, S, G, DV, BLOCK_N, BLOCK_DV)
 
 
 def attention(q, k, v, causal, scale, *, config):
-    q, k, v = _dense(q), _dense(k), _dense(v)
-    (b, t, h, d), s = q.shape, k.shape[1]
-    out = q.new_empty(b, t, h, d)
+    q, k, v = dense(q), dense(k), dense(v)
+    (b, t, h, d), (_, s, g, dv) = q.shape, v.shape
+    out = q.new_empty(b, t, h, dv)
     lse = q.new_empty(b, h, t, dtype=torch.float32)
     launch(_forward, (cdiv(t, config["BLOCK_M"]) * b * h,), q, k, v, out, lse, h, t, s, scale * LOG2E, *q.stride()[:3], *k.stride()[:3],
-           *v.stride()[:3], CAUSAL=causal, D=d, BLOCK_D=power_of_2(d), **config)  # fmt: skip
+           *v.stride()[:3], CAUSAL=causal, GROUP=h // max(1, g), **widths(d, dv), **config)  # fmt: skip
     return out, lse
 
 
 def attention_backward(dout, q, k, v, out, lse, causal, scale, *, config):
-    dout, q, k, v, out, lse = *map(_dense, (dout, q, k, v, out)), lse.contiguous()
-    (b, t, h, d), s = q.shape, k.shape[1]
-    dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
-    both = {"CAUSAL": causal, "D": d, "BLOCK_D": power_of_2(d)}
+    dout, q, k, v, out, lse = *map(dense, (dout, q, k, v, out)), lse.contiguous()
+    (b, t, h, d), (_, s, g, dv) = q.shape, v.shape
+    dq, dk, dv_ = (x.new_empty(x.shape) for x in (q, k, v))
+    both = {"CAUSAL": causal, "GROUP": h // max(1, g), **widths(d, dv)}
     m, n, warps, stages = (config[f"dq_{x}"] for x in ("m", "n", "warps", "stages"))
     padded = cdiv(t, m) * m  # a multiple of every dkv_m, so that the last tile of queries reads what was written
     lse2, delta = (q.new_empty(b, h, padded, dtype=torch.float32) for _ in range(2))
@@ -261,10 +224,10 @@ def attention_backward(dout, q, k, v, out, lse, causal, scale, *, config):
            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], **both, BLOCK_M=m, BLOCK_N=n,
            num_warps=warps, num_stages=stages)  # fmt: skip
     m, n, warps, stages = (config[f"dkv_{x}"] for x in ("m", "n", "warps", "stages"))
-    launch(_keys, (cdiv(s, n) * b * h,), dout, q, k, v, lse2, delta, dk, dv, h, t, s, padded, scale, scale * LOG2E, *dout.stride()[:3],
+    launch(_keys, (cdiv(s, n) * b * g,), dout, q, k, v, lse2, delta, dk, dv_, g, t, s, padded, scale, scale * LOG2E, *dout.stride()[:3],
            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], **both, EVEN_T=t % m == 0, BLOCK_M=m, BLOCK_N=n,
            num_warps=warps, num_stages=stages)  # fmt: skip
-    return dq, dk, dv
+    return dq, dk, dv_
 
 
 def _tile(m, n, warps, stages):
@@ -301,23 +264,36 @@ BACKWARD_WIDE = (
     _tiles((128, 32, 8, 2), (32, 64, 8, 2)),
     _tiles((128, 32, 8, 2), (32, 128, 8, 3)),
 )
-FORWARD_32 = (_tile(32, 32, 8, 1),)
-BACKWARD_32 = (_tiles((32, 32, 8, 1), (32, 32, 8, 1)),)
+FORWARD_WIDEST = (  # D <= 256
+    _tile(128, 32, 8, 2),
+    _tile(64, 64, 4, 2),
+    _tile(64, 32, 4, 2),
+)
+BACKWARD_WIDEST = (
+    _tiles((64, 32, 8, 2), (16, 64, 8, 2)),
+    _tiles((128, 32, 8, 1), (32, 64, 8, 2)),
+)
+FORWARD_32 = (_tile(32, 32, 8, 1), _tile(16, 32, 8, 1))
+BACKWARD_32 = (_tiles((32, 32, 8, 1), (32, 32, 8, 1)), _tiles((16, 16, 8, 1), (16, 16, 8, 1)))
 # sm_90 spills nothing under Triton 3.6 and 3.8. sm_80, whose products take their factors from registers, up to 112; sm_100 up to 32.
 SPILLS = Limits(spill_bytes_elsewhere=128)
 # A fused multiply-add product keeps whole rows of both factors in registers: at D = 128, q and dout alone fill them.
 SPILLS_32 = Limits(spill_bytes=512)
 
 
+def _widest(call):
+    return max(call["q"].shape[-1], call["v"].shape[-1])
+
+
 def _refuse(floats, low, high):
     def refuse(call):
-        q, d = call["q"], call["q"].shape[-1]
+        q, d = call["q"], _widest(call)
         if (q.dtype == torch.float32) != floats:
             return "16-bit tensors are for the tensor cores of the other kernels" if floats else "float32 is for triton.float32"
-        if d % 16 or not 0 < d <= 128:
-            return f"D={d} is not a multiple of 16 up to 128"
+        if not 0 < d <= 256 or q.shape[-1] == 0:
+            return f"D={q.shape[-1]} and values of {call['v'].shape[-1]}: it takes 1 to 256"
         if not low < d <= high:
-            return f"D={d} is for {'triton.wide' if d > high else 'triton'}"
+            return f"D={d} is for {'triton' if d <= 64 else 'triton.wide' if d <= 128 else 'triton.widest'}"
         if not call["scale"] > 0:
             return f"scale={call['scale']} is not positive, and the running maximum is taken before scaling"
         return off_gpu(q)
@@ -325,15 +301,17 @@ def _refuse(floats, low, high):
     return refuse
 
 
-def _ladder(run, narrow, wide, narrow_configs, wide_configs, configs_32):
+def _ladder(run, ideas, narrow, wide, widest, in_float32):
     return (
-        Kernel("triton", run, narrow, _refuse(False, 0, 64), narrow_configs, limits=SPILLS),
-        Kernel("triton.wide", run, wide, _refuse(False, 64, 128), wide_configs, limits=SPILLS),
-        Kernel("triton.float32", run, "true float32: fused multiply-adds, no tf32", _refuse(True, 0, 128), configs_32, limits=SPILLS_32),
+        Kernel("triton", run, ideas[0], _refuse(False, 0, 64), narrow, limits=SPILLS),
+        Kernel("triton.wide", run, "the same for 64 < D <= 128", _refuse(False, 64, 128), wide, limits=SPILLS),
+        Kernel("triton.widest", run, "the same for 128 < D <= 256", _refuse(False, 128, 256), widest, limits=SPILLS),
+        Kernel("triton.float32", run, ideas[1], _refuse(True, 0, 256), in_float32, lambda call: in_float32[_widest(call) > 128], SPILLS_32),
     )
 
 
-KERNELS = _ladder(attention, "running softmax; whole tiles without masks, longest program first", "the same for 64 < D <= 128",
-                  FORWARD, FORWARD_WIDE, FORWARD_32)  # fmt: skip
-KERNELS_BACKWARD = _ladder(attention_backward, "dq, then dk and dv: seven products, no atomics", "the same for 64 < D <= 128",
-                           BACKWARD, BACKWARD_WIDE, BACKWARD_32)  # fmt: skip
+IEEE = "true float32: fused multiply-adds, no tf32"
+KERNELS = _ladder(attention, ("running softmax; whole tiles without masks, longest program first", IEEE),
+                  FORWARD, FORWARD_WIDE, FORWARD_WIDEST, FORWARD_32)  # fmt: skip
+KERNELS_BACKWARD = _ladder(attention_backward, ("dq, then dk and dv: seven products, no atomics", IEEE),
+                           BACKWARD, BACKWARD_WIDE, BACKWARD_WIDEST, BACKWARD_32)  # fmt: skip

@@ -2,7 +2,7 @@
 // costs: dq in float32, which is cleared, added to by every tile of keys and read again; 227 KiB and all registers: a block a multiprocessor
 // loses when: few tiles of keys meet a query, so that clearing and converting dq weigh as much as adding to it; it varies unless ORDERED
 
-// A block owns 128 keys and walks the queries that see them, BLOCK_M at a time. Scores are made transposed, S^T = K Q^T: two warpgroups have 64 keys
+// A block owns 128 keys and walks the queries that see them, BLOCK_M at a time, of one head that reads them after the other. Scores are made transposed, S^T = K Q^T: two warpgroups have 64 keys
 // each, and P^T and dS^T, as registers hold them, are the left operands of dV += P^T dO and dK += dS^T Q. Only dS crosses between them, once through
 // shared memory, for dQ = dS K: each makes a 64 x 64 half of it. A third warpgroup copies: one thread tiles in, two threads dQ out.
 // gDq [B H, blocks of queries, half, 4096] keeps a half as the threads held it: 8 times 4 floats of each of 128 threads.
@@ -36,24 +36,26 @@ template <int D, int Q_STAGES, int DQ_STAGES> struct Place {
 
 template <int Q_STAGES, int DQ_STAGES> struct Rings {
   MBarrier keys;
+  int first, blocks, count;  // of Work, read where they are wanted: registers are full
   Pipeline<Q_STAGES> q;
   Pipeline<DOUT_STAGES> dout;
   Pipeline<DQ_STAGES> dq[2];  // one a warpgroup
 };
 
-// What a block does: query blocks `first` to `first + count` - 1 against one tile of keys.
+// What a block does: query blocks `first` to `blocks` - 1 of each of `group` heads, from i_bh on, against one tile of keys of the head i_g they read.
 struct Work {
-  int i_b, i_h, i_bh, i_tile, tiles, first, count, blocks, T, S;
+  int i_b, i_g, i_h, i_bh, group, i_tile, tiles, first, count, blocks, T, S;
 };
-template <int D, bool CAUSAL> ROOFTILE_DEVICE Work work(int H, int T, int S, bool last_first) {
+template <int D, bool CAUSAL> ROOFTILE_DEVICE Work work(int G, int group, int T, int S, bool last_first) {
   constexpr int BLOCK_M = Tile<D>::BLOCK_M;
   Work w;
   w.T = T, w.S = S, w.tiles = ceil_div(S, BLOCK_N), w.blocks = ceil_div(T, BLOCK_M);
-  w.i_bh = blockIdx.x / w.tiles, w.i_tile = blockIdx.x % w.tiles;  // the first keys are seen by the most queries: the longest first
+  const int i_bg = blockIdx.x / w.tiles;
+  w.i_tile = blockIdx.x % w.tiles;  // the first keys are seen by the most queries: the longest first
   if (last_first) w.i_tile = w.tiles - 1 - w.i_tile;
-  w.i_b = w.i_bh / H, w.i_h = w.i_bh % H;
+  w.i_b = i_bg / G, w.i_g = i_bg % G, w.group = group, w.i_h = w.i_g * group, w.i_bh = i_bg * group;
   w.first = CAUSAL ? max(0, w.i_tile * BLOCK_N + T - S) / BLOCK_M : 0;
-  w.count = w.blocks - w.first;
+  w.count = (w.blocks - w.first) * group;
   return w;
 }
 
@@ -65,9 +67,9 @@ template <int STAGES> ROOFTILE_DEVICE Stage<STAGES> nth_stage(int n) {
 
 // ---- the third warpgroup -----------------------------------------------------------------------------------------------------
 
-template <int PANELS> ROOFTILE_DEVICE void bring(char* sX, int panel, const TensorMap& map, MBarrier* sBarrier, const Work& w, int row) {
+template <int PANELS> ROOFTILE_DEVICE void bring(char* sX, int panel, const TensorMap& map, MBarrier* sBarrier, int i_h, int row, int i_b) {
 #pragma unroll
-  for (int p = 0; p < PANELS; ++p) tensor_load(sX + p * panel, map, sBarrier, p * 64, w.i_h, row, w.i_b);
+  for (int p = 0; p < PANELS; ++p) tensor_load(sX + p * panel, map, sBarrier, p * 64, i_h, row, i_b);
 }
 
 template <int D, int Q_STAGES, int DQ_STAGES>
@@ -77,19 +79,20 @@ ROOFTILE_DEVICE void produce(char* sX, Rings<Q_STAGES, DQ_STAGES>& sR, const Ten
   using At = Place<D, Q_STAGES, DQ_STAGES>;
   constexpr int M = X::BLOCK_M, ROWS = M * 4;
   mbarrier_arrive_expect(&sR.keys, 2 * X::KEYS);
-  bring<X::PANELS>(sX + At::K, X::KEY_PANEL, tK, &sR.keys, w, w.i_tile * BLOCK_N);
-  bring<X::PANELS>(sX + At::V, X::KEY_PANEL, tV, &sR.keys, w, w.i_tile * BLOCK_N);
+  bring<X::PANELS>(sX + At::K, X::KEY_PANEL, tK, &sR.keys, w.i_g, w.i_tile * BLOCK_N, w.i_b);
+  bring<X::PANELS>(sX + At::V, X::KEY_PANEL, tV, &sR.keys, w.i_g, w.i_tile * BLOCK_N, w.i_b);
   Stage<Q_STAGES> q;
   const float* gRow = gRows + ((long long)w.i_bh * w.blocks + w.first) * 2 * M;
-  for (int step = 0; step < w.count; ++step, ++q, gRow += 2 * M) {
+  for (int step = 0, i = w.first, i_h = w.i_h; step < sR.count; ++step, ++q, gRow += 2 * M) {
     const Stage<DOUT_STAGES> dout = nth_stage<DOUT_STAGES>(step);
-    const int i_t = (w.first + step) * M;
+    const int i_t = i * M;
     producer_acquire(sR.q, q, X::QUERIES + ROWS);
-    bring<X::PANELS>(sX + At::Q + q.index * X::QUERIES, X::QUERY_PANEL, tQ, &sR.q.full[q.index], w, i_t);
+    bring<X::PANELS>(sX + At::Q + q.index * X::QUERIES, X::QUERY_PANEL, tQ, &sR.q.full[q.index], i_h, i_t, w.i_b);
     bulk_load(sX + At::LSE + q.index * ROWS, gRow, ROWS, &sR.q.full[q.index]);
     producer_acquire(sR.dout, dout, X::QUERIES + ROWS);
-    bring<X::PANELS>(sX + At::DOUT + dout.index * X::QUERIES, X::QUERY_PANEL, tDout, &sR.dout.full[dout.index], w, i_t);
+    bring<X::PANELS>(sX + At::DOUT + dout.index * X::QUERIES, X::QUERY_PANEL, tDout, &sR.dout.full[dout.index], i_h, i_t, w.i_b);
     bulk_load(sX + At::DELTA + dout.index * ROWS, gRow + M, ROWS, &sR.dout.full[dout.index]);
+    if (++i == sR.blocks) i = sR.first, ++i_h, gRow += sR.first * 2 * M;  // the next head's, which lie behind this one's
   }
 }
 
@@ -101,15 +104,16 @@ template <int D, bool CAUSAL> ROOFTILE_DEVICE int before(const Work& w, int i_bl
 }
 
 // One thread: a warpgroup's halves of dQ, added in global memory while both multiply on.
-template <int D, bool CAUSAL, bool ORDERED, int DQ_STAGES>
-ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, const char* sDq, Pipeline<DQ_STAGES>& sRing, const Work& w, int half) {
+template <int D, bool CAUSAL, bool ORDERED, int Q_STAGES, int DQ_STAGES>
+ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, const char* sDq, Rings<Q_STAGES, DQ_STAGES>& sR, const Work& w, int half) {
+  Pipeline<DQ_STAGES>& sRing = sR.dq[half];
   gDq += ((long long)w.i_bh * w.blocks + w.first) * 2 * HALF + half * HALF;
   gTurn += (w.i_bh * w.blocks + w.first) * 2 + half;
-  for (int step = 0; step < w.count; ++step, gDq += 2 * HALF, gTurn += 2) {
+  for (int step = 0, i = w.first; step < sR.count; ++step, gDq += 2 * HALF, gTurn += 2) {
     const Stage<DQ_STAGES> at = nth_stage<DQ_STAGES>(step);
     consumer_wait(sRing, at);
     if (ORDERED)
-      while (load_acquire(gTurn) != before<D, CAUSAL>(w, w.first + step)) spin_pause();
+      while (load_acquire(gTurn) != before<D, CAUSAL>(w, i)) spin_pause();
     bulk_add(gDq, reinterpret_cast<const float*>(sDq + at.index * 2 * HALF_BYTES), HALF_BYTES);
     bulk_commit();
     bulk_wait_read<0>();
@@ -117,8 +121,9 @@ ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, const char* sDq, Pipeline<DQ_
     if (ORDERED) {
       bulk_wait<0>();
       fence_async_global();
-      store_release(gTurn, before<D, CAUSAL>(w, w.first + step) + 1);
+      store_release(gTurn, before<D, CAUSAL>(w, i) + 1);
     }
+    if (++i == sR.blocks) i = sR.first, gDq += sR.first * 2 * HALF, gTurn += sR.first * 2;
   }
 }
 
@@ -201,7 +206,7 @@ ROOFTILE_DEVICE void store_keys(const TensorMap& map, char* sX, float (&d)[D / 2
   if (threadIdx.x % 128 == 0) {
 #pragma unroll
     for (int p = 0; p < X::PANELS; ++p)
-      tensor_store(map, sX + p * X::KEY_PANEL + half * 64 * LINE, p * 64, w.i_h, w.i_tile * BLOCK_N + half * 64, w.i_b);
+      tensor_store(map, sX + p * X::KEY_PANEL + half * 64 * LINE, p * 64, w.i_g, w.i_tile * BLOCK_N + half * 64, w.i_b);
     bulk_commit();
   }
 }
@@ -230,7 +235,7 @@ ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, char* 
   char *sK = sX + At::K, *sV = sX + At::V;
   float dk[D / 2], dv[D / 2], s[M / 2];
   Stage<Q_STAGES> at_q;
-  int step = 0;
+  int step = 0, i = w.first;
   mbarrier_wait(&sR.keys, 0);
   if (AHEAD) {
     consumer_wait(sR.q, at_q);
@@ -239,7 +244,6 @@ ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, char* 
   }
   do {
     const Stage<DOUT_STAGES> at_dout = nth_stage<DOUT_STAGES>(step);
-    const int i = w.first + step;
     float dp[M / 2], dq[32];
     unsigned p16[M / 16][4], ds16[M / 16][4];
     const char *sQ = sX + At::Q + at_q.index * X::QUERIES, *sDout = sX + At::DOUT + at_dout.index * X::QUERIES;
@@ -279,6 +283,7 @@ ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, char* 
     wgmma_wait<0>(s, dk, dv);
     consumer_release(sR.q, at_q);
     ++at_q;
+    if (++i == sR.blocks) i = sR.first;
   } while (++step < w.count);
   store_keys<T, D, Q_STAGES, DQ_STAGES>(tDv, sV, dv, 1.0f, w, half);  // these rows of V are this warpgroup's alone
   barrier_sync(1, 256);                                               // both read all of K
@@ -292,12 +297,13 @@ template <typename T, int D, bool CAUSAL, bool ORDERED, bool AHEAD, int Q_STAGES
 __global__ void __launch_bounds__(384, 1)
     attention_backward(const __grid_constant__ TensorMap tDk, const __grid_constant__ TensorMap tDv, const __grid_constant__ TensorMap tQ,
                        const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, float* gDq,
-                       int* gTurn, const float* gRows, int H, int T_, int S, float scale, float scale_log2) {
+                       int* gTurn, const float* gRows, int G, int group, int T_, int S, float scale, float scale_log2) {
   using At = Place<D, Q_STAGES, DQ_STAGES>;
   extern __shared__ __align__(1024) char sX[];
   __shared__ Rings<Q_STAGES, DQ_STAGES> sR;
-  const Work w = work<D, CAUSAL>(H, T_, S, ORDERED && CAUSAL);
+  const Work w = work<D, CAUSAL>(G, group, T_, S, ORDERED && CAUSAL);
   if (threadIdx.x == 0) {
+    sR.first = w.first, sR.blocks = w.blocks, sR.count = w.count;
     mbarrier_init(&sR.keys, 1);
     pipeline_init(sR.q, 1, 8);
     pipeline_init(sR.dout, 1, 8);
@@ -309,7 +315,7 @@ __global__ void __launch_bounds__(384, 1)
     const int i_warp = (threadIdx.x - 256) / WARP;
     if (lane() == 0 && i_warp == 0) produce<D>(sX, sR, tQ, tK, tV, tDout, gRows, w);
     if (lane() == 0 && (i_warp == 1 || i_warp == 2))
-      drain<D, CAUSAL, ORDERED>(gDq, gTurn, sX + At::DQ + (i_warp - 1) * HALF_BYTES, sR.dq[i_warp - 1], w, i_warp - 1);
+      drain<D, CAUSAL, ORDERED>(gDq, gTurn, sX + At::DQ + (i_warp - 1) * HALF_BYTES, sR, w, i_warp - 1);
   } else {
     registers_raise<D == 128 ? 240 : 232>();
     multiply<T, D, CAUSAL, AHEAD>(tDk, tDv, sX, sR, w, threadIdx.x / 128, scale, scale_log2);

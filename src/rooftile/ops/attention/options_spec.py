@@ -1,0 +1,126 @@
+import torch
+
+from rooftile.core.spec import FLOATS, Arg, Backward, Case, OpSpec, across
+from rooftile.ops.attention.options_reference import attention_options, attention_options_backward, torch_options
+from rooftile.ops.attention.spec import UNSAID, K, Q, shared_evenly
+
+RUN = ("smoke", "check")
+ABSENT = ("sinks", "bias", "constant_bias", "mask", "seed")
+
+
+def mostly(shape, dtype, gen, dims):
+    """One key in five is hidden, and the first query of a head sees none."""
+    mask = torch.rand(shape, generator=gen, device=gen.device) < 0.8
+    mask[:, :, :1] = False
+    return mask
+
+
+def seed(shape, dtype, gen, dims):
+    """All 64 bits: a kernel that loses the upper half of the key must fail."""
+    return torch.randint(-(2**63), 2**63 - 1, shape, dtype=dtype, generator=gen, device=gen.device)
+
+
+def check_numbers(name, call):
+    """What is wrong with the options that are numbers."""
+    for bound in ("left", "right"):
+        if call[bound] < -1:
+            raise ValueError(f"{name}: {bound} is {call[bound]}, and must be 0 or more, or -1 for all keys on that side")
+    if call["softcap"] < 0:
+        raise ValueError(f"{name}: softcap is {call['softcap']}, and must be 0 (none) or more")
+    if not 0 <= call["p"] <= 1:
+        raise ValueError(f"{name}: p is {call['p']}, it lies between 0 and 1")
+    if (call["p"] > 0) != (call["seed"] is not None):
+        raise ValueError(f"{name}: p is {call['p']} and there is {'no' if call['seed'] is None else 'a'} seed: dropout takes both")
+
+
+def validate(call, dims):
+    shared_evenly("attention_options", dims)
+    for letter, most in (("B'", "B"), ("H'", "H")):
+        if call["bias"] is not None and dims[letter] not in (1, dims[most]):
+            raise ValueError(f"attention_options: bias has {dims[letter]} for {most}, it takes 1 or {dims[most]}")
+    if call["bias"] is not None and call["constant_bias"] is not None:
+        raise ValueError("attention_options: it takes bias or constant_bias, and was given 2: add them")
+    check_numbers("attention_options", call)
+
+
+def seen(t, s, left, right):
+    """Pairs of a query and a key it sees, counted at some 1024 queries and even between them."""
+    at = [i + s - t for i in range(0, t, max(1, t // 1024))]
+    keys = [max(0, (s if right < 0 else min(s, i + right + 1)) - (0 if left < 0 else max(0, i - left))) for i in at]
+    return t * sum(keys) / max(1, len(keys))
+
+
+def pairs(d):
+    return d["B"] * d["H"] * seen(d["T"], d["S"], d["left"], d["right"])
+
+
+def case(b, t, s, h, d, why, use=("check",), dtype=torch.float32, given=(), **more):
+    """`given`: which of the optional tensors; `more`: letters and numbers."""
+    letters = {n: x for n, x in more.items() if n[0].isupper()}
+    numbers = {"scale": d**-0.5, "left": -1, "right": -1, "softcap": 0.0, "p": 0.0} | {n: x for n, x in more.items() if not n[0].isupper()}
+    given = {*given, *(["seed"] if numbers["p"] else [])}
+    params = {**{n: None for n in ABSENT if n not in given}, **numbers}
+    return Case({"B": b, "T": t, "S": s, "H": h, "D": d, **letters}, dtype, params, use, why)
+
+
+BF16 = {"use": ("bench",), "dtype": torch.bfloat16}
+SCORED = Arg("B H T S", optional=True)
+
+SPEC = OpSpec(
+    "attention_options",
+    attention_options,
+    args={
+        "q": Q,
+        "k": K,
+        "v": Arg("B S G Dv"),
+        "sinks": Arg("H", "io|f32", optional=True),
+        "bias": Arg("B' H' T S", optional=True),
+        "constant_bias": SCORED,
+        "mask": Arg("B H T S", "bool", make=mostly, optional=True),
+        "seed": Arg("", "i64", make=seed, optional=True),
+    },
+    returns={"out": Arg("B T H Dv"), "lse": Arg("B H T", dtype="f32")},
+    cases=(
+        case(2, 7, 34, 2, 16, "a window on both sides, sinks, one bias for all batches, a cap, dropout", RUN, given=("sinks", "bias"),
+             G=1, left=20, right=3, softcap=2.0, p=0.2, **{"B'": 1}),
+        case(1, 34, 40, 2, 24, "a mask and a bias that wants no gradient, a query that sees nothing, values wider", RUN, torch.float16,
+             given=("mask", "constant_bias"), Dv=40, right=0),
+        *across(
+            (torch.float32, torch.bfloat16),
+            case(1, 131, 131, 2, 64, "a window that crosses tiles", left=70, right=0),
+            case(2, 70, 200, 4, 64, "keys before the first query, a window to the left, sinks", given=("sinks",), G=1, left=64, right=0),
+            case(1, 130, 40, 2, 32, "queries that see nothing, on both sides of those that do", left=10, right=5),
+        ),
+        *across(
+            FLOATS[1:],
+            case(1, 67, 90, 2, 96, "dropout in rows of no whole counters", p=0.5, right=0),
+            case(2, 65, 129, 3, 32, "a bias a head, for both batches", given=("bias",), **{"B'": 1}),
+        ),
+        case(2, 33, 70, 2, 128, "a bias for all heads, a cap", given=("bias",), softcap=5.0, **{"H'": 1}),
+        case(2, 66, 70, 2, 80, "a mask, sinks, dropout", given=("mask", "sinks"), p=0.1),
+        case(1, 40, 70, 2, 192, "values of another width, a mask", dtype=torch.bfloat16, given=("mask",), Dv=128),
+        case(1, 33, 65, 1, 256, "the widest head, all at once", dtype=torch.bfloat16, given=("sinks", "bias", "mask"), left=40, right=0,
+             softcap=3.0, p=0.1),
+        case(1, 5, 9, 2, 16, "all dropped", p=1.0),
+        case(0, 5, 9, 2, 16, "no batch", given=("sinks", "bias")),
+        case(1, 5, 0, 2, 16, "no keys: zeros, and the sink in lse", given=("sinks",)),
+        case(1, 0, 5, 2, 16, "no queries", dtype=torch.bfloat16, given=("sinks", "bias")),
+        case(1, 16384, 16384, 16, 128, "acceptance: a window of 4096", left=4095, right=0, **BF16),
+        case(4, 4096, 4096, 16, 128, "a soft cap, causal", softcap=50.0, right=0, **BF16),
+        case(4, 2048, 2048, 64, 64, "sinks and a window of 128, eight heads a key head", given=("sinks",), G=8, left=127, right=0, **BF16),
+        case(4, 2048, 2048, 16, 128, "dropout", p=0.1, right=0, **BF16),
+        case(4, 2048, 2048, 16, 64, "a bias for all batches, its gradient too", given=("bias",), **BF16, **{"B'": 1}),
+        case(4, 4096, 4096, 16, 128, "a mask", given=("mask",), **BF16),
+    ),
+    peer=torch_options,
+    validate=validate,
+    unsaid={**UNSAID, "B'": "B", "H'": "H"},
+    families=(),
+    flops=lambda d: 2 * pairs(d) * (d["D"] + d["Dv"]),
+    autocast=True,
+    backward=Backward(
+        attention_options_backward,
+        grads=("q", "k", "v", "sinks", "bias"),
+        flops=lambda d: pairs(d) * (6 * d["D"] + 4 * d["Dv"]),
+    ),
+)  # fmt: skip

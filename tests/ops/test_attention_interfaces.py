@@ -1,0 +1,133 @@
+"""PyTorch's function and module and transformers' interface, each beside the original, whose conventions differ from ours and from each other."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from rooftile import MultiheadAttention, attention, register_attention, scaled_dot_product_attention
+from rooftile.ops.attention import huggingface
+
+
+def drawn(*shapes):
+    gen = torch.Generator().manual_seed(0)
+    return [torch.randn(s, generator=gen, dtype=torch.float64).float() for s in shapes]
+
+
+@pytest.mark.parametrize("t, s", [(5, 5), (5, 8), (8, 5)])
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.3}, {"attn_mask": "bool"}, {"attn_mask": "added"}])
+def test_the_function_is_pytorchs(options, t, s):
+    q, k, v, added = drawn((2, 4, t, 16), (2, 4, s, 16), (2, 4, s, 24), (2, 1, t, s))
+    mask = {"bool": added > -1, "added": added}.get(options.get("attn_mask"))
+    options = options if mask is None else {"attn_mask": mask}
+    torch.testing.assert_close(scaled_dot_product_attention(q, k, v, **options), F.scaled_dot_product_attention(q, k, v, **options))
+
+
+@pytest.mark.parametrize("lead", [(), (3,), (2, 3, 4)])
+def test_any_leading_axes(lead):
+    q, k, v = drawn((*lead, 5, 16), (*lead, 7, 16), (*lead, 7, 16))
+    torch.testing.assert_close(scaled_dot_product_attention(q, k, v), F.scaled_dot_product_attention(q, k, v))
+
+
+def test_shared_heads_are_asked_for():
+    q, k, v = drawn((2, 4, 5, 16), (2, 2, 7, 16), (2, 2, 7, 16))
+    wanted = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    torch.testing.assert_close(scaled_dot_product_attention(q, k, v, enable_gqa=True), wanted)
+    with pytest.raises(ValueError, match="4 heads on 2 of keys: that is for enable_gqa=True"):
+        scaled_dot_product_attention(q, k, v)
+    with pytest.raises(ValueError, match="it takes 1 of the 2"):
+        scaled_dot_product_attention(q, k, v, torch.ones(5, 7, dtype=torch.bool), is_causal=True)
+
+
+@pytest.mark.parametrize("variant", ["flash", "standard"])
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("options", [{}, {"kdim": 12, "vdim": 20}, {"bias": False}])
+def test_the_module_is_pytorchs(options, batch_first, variant):
+    theirs = torch.nn.MultiheadAttention(32, 4, batch_first=batch_first, **options)
+    ours = MultiheadAttention(32, 4, batch_first=batch_first, variant=variant, **options)
+    ours.load_state_dict(theirs.state_dict())
+    q, k, v, added = drawn((2, 5, 32), (2, 7, options.get("kdim", 32)), (2, 7, options.get("vdim", 32)), (5, 7))
+    q, k, v = (x if batch_first else x.transpose(0, 1) for x in (q, k, v))
+    padding = torch.arange(7) >= torch.tensor([[7], [4]])
+    for masks in ({}, {"key_padding_mask": padding}, {"attn_mask": added}, {"attn_mask": added > 1, "key_padding_mask": padding},
+                  {"attn_mask": (added > 1).expand(8, 5, 7)}):  # fmt: skip
+        for average in (True, False):
+            wanted, weights = theirs(q, k, v, average_attn_weights=average, **masks)
+            out, ours_weights = ours(q, k, v, need_weights=True, average_attn_weights=average, **masks)
+            torch.testing.assert_close(out, wanted)
+            torch.testing.assert_close(ours_weights, weights)
+        out, nothing = ours(q, k, v, **masks)
+        torch.testing.assert_close(out, wanted)
+        assert nothing is None
+
+
+def test_the_module_alone_causal_and_on_itself():
+    ours, (x,) = MultiheadAttention(32, 4, dropout=0.5), drawn((6, 32))
+    ours.eval()
+    mask = torch.ones(6, 6, dtype=torch.bool).triu(1)
+    out = ours(x, x, x, is_causal=True)[0]
+    assert out.shape == x.shape and torch.equal(out, ours.eval()(x, x, x, is_causal=True)[0])
+    torch.testing.assert_close(out, ours(x, x, x, attn_mask=mask, is_causal=True)[0])
+    assert not torch.equal(ours.train()(x, x, x)[0], ours(x, x, x)[0])
+    with pytest.raises(ValueError, match="variant is 'paged', takes flash or standard"):
+        MultiheadAttention(32, 4, variant="paged")
+
+
+def llama():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM, LlamaConfig(num_key_value_heads=2, **SMALL)
+
+
+def gemma2():
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    return Gemma2ForCausalLM, Gemma2Config(num_key_value_heads=2, head_dim=16, sliding_window=4, attn_logit_softcapping=2.0, **SMALL)
+
+
+def gpt_oss():
+    from transformers import GptOssConfig, GptOssForCausalLM
+
+    return GptOssForCausalLM, GptOssConfig(
+        num_key_value_heads=2, head_dim=16, sliding_window=4, num_local_experts=2, num_experts_per_tok=1, **SMALL
+    )
+
+
+SMALL = {
+    "vocab_size": 40,
+    "hidden_size": 64,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+}
+
+
+@pytest.mark.parametrize("model", [llama, gemma2, gpt_oss])
+def test_transformers_models_give_what_they_gave(model, monkeypatch):
+    """Shared key heads; a cap and a window; sinks and a window. Without padding, with it, and one token after a cache."""
+    calls = []
+    monkeypatch.setattr(huggingface, "attention", lambda *args, **options: calls.append(options) or attention(*args, **options))
+    register_attention()
+    kind, config = model()
+    torch.manual_seed(0)
+    net = kind(config).eval()
+    tokens = torch.randint(0, 40, (2, 9))
+    padding = torch.ones(2, 9, dtype=torch.int64)
+    padding[0, :3] = 0
+    given = {}
+    for name in ("eager", "rooftile"):
+        net.set_attn_implementation(name)
+        with torch.no_grad():
+            cache = net(tokens[:, :-1], use_cache=True)
+            given[name] = [
+                net(tokens).logits,
+                net(tokens, attention_mask=padding).logits[padding.bool()],
+                net(tokens[:, -1:], past_key_values=cache.past_key_values).logits,
+            ]
+        loss = net(tokens, labels=tokens).loss
+        given[name] += [loss, *torch.autograd.grad(loss, [p for p in net.parameters() if p.requires_grad], allow_unused=True)[:6]]
+    assert len(calls) == 2 * 5 and all(
+        (model is gemma2) == bool(c["softcap"]) and (model is gpt_oss) == (c["sinks"] is not None) for c in calls
+    )
+    for ours, theirs in zip(given["rooftile"], given["eager"]):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,199 @@
+"""What the grid cannot say of attention's options: whose attention it is by hand, what goes where, and wrong kernels of their own kind."""
+
+import math
+
+import pytest
+import torch
+
+from rooftile import attention
+from rooftile.core.kernel import OPS, Kernel
+from rooftile.workbench.check import Problem
+
+OPTIONS, BACKWARD = OPS["attention_options"], OPS["attention_options_backward"]
+
+
+def qkv(b=2, t=6, s=9, h=4, g=2, d=16, dv=16, grad=False):
+    gen = torch.Generator().manual_seed(t + s)
+    shapes = ((b, t, h, d), (b, s, g, d), (b, s, g, dv))
+    return tuple(torch.randn(shape, generator=gen, dtype=torch.float64).float().requires_grad_(grad) for shape in shapes)
+
+
+def by_hand(q, k, v, seen, scores=lambda s: s):
+    """[B T H Dv] with every head in its own loop."""
+    out = torch.zeros(*q.shape[:3], v.shape[3])
+    for b in range(q.shape[0]):
+        for h in range(q.shape[2]):
+            g = h // (q.shape[2] // k.shape[2])
+            s = scores(q[b, :, h] @ k[b, :, g].T * q.shape[3] ** -0.5).masked_fill(~seen, -math.inf)
+            out[b, :, h] = torch.softmax(s, -1).nan_to_num(0.0) @ v[b, :, g]
+    return out
+
+
+@pytest.mark.parametrize("window, causal", [((2, 1), False), ((3, None), True), ((0, 0), False), ((None, 2), False), ((1, 5), True)])
+@pytest.mark.parametrize("t, s", [(6, 9), (9, 6)])
+def test_a_window_by_hand(t, s, window, causal):
+    q, k, v = qkv(t=t, s=s)
+    i, j = torch.arange(t)[:, None] + s - t, torch.arange(s)
+    left, right = (math.inf if x is None else x for x in window)
+    seen = (j >= i - left) & (j <= i + (0 if causal else right))
+    torch.testing.assert_close(attention(q, k, v, window=window, causal=causal), by_hand(q, k, v, seen))
+
+
+def test_the_cap_comes_before_the_bias_and_the_mask_after():
+    q, k, v = qkv()
+    bias, mask = torch.randn(6, 9), torch.rand(6, 9) < 0.6
+    out = attention(q, k, v, softcap=0.7, bias=bias, mask=mask)
+    torch.testing.assert_close(out, by_hand(q, k, v, mask, lambda s: 0.7 * torch.tanh(s / 0.7) + bias))
+
+
+def test_a_sink_is_a_key_whose_value_is_zero():
+    q, k, v = qkv()
+    sinks = torch.randn(4)
+    one = torch.cat([v, torch.zeros(2, 1, 2, 16)], 1)
+    for h in range(4):
+        padded = torch.cat([k, torch.zeros(2, 1, 2, 16)], 1)
+        bias = torch.zeros(1, 1, 1, 10).index_fill(3, torch.tensor([9]), float(sinks[h]))
+        wanted = attention(q, padded, one, bias=bias)
+        torch.testing.assert_close(attention(q, k, v, sinks=sinks)[:, :, h], wanted[:, :, h])
+
+
+def test_lengths_of_keys_as_a_mask_are_shorter_sequences():
+    q, k, v = qkv()
+    lengths = torch.tensor([4, 0])
+    mask = (torch.arange(9) < lengths[:, None])[:, None, None]
+    out, lse = attention(q, k, v, mask=mask, return_lse=True)
+    torch.testing.assert_close(out[:1], attention(q[:1], k[:1, :4], v[:1, :4]))
+    assert not out[1].any() and bool((lse[1] == -math.inf).all())
+
+
+def test_a_query_that_sees_nothing_gets_and_gives_no_gradient():
+    q, k, v = qkv(grad=True)
+    mask = torch.ones(6, 9, dtype=torch.bool)
+    mask[2] = False
+    bias = torch.zeros(2, 4, 6, 9, requires_grad=True)
+    out, lse = attention(q, k, v, mask=mask, bias=bias, return_lse=True)
+    (out.sum() + lse[:, :, [0, 1, 3, 4, 5]].sum()).backward()
+    assert not out[:, 2].any() and not q.grad[:, 2].any() and not bias.grad[:, :, 2].any()
+    assert all(x.grad.isfinite().all() and x.grad.any() for x in (q, k, v, bias))
+
+
+def test_lse_has_a_gradient():
+    q, k, v = qkv(h=2, grad=True)
+    _, lse = attention(q, k, v, return_lse=True)
+    scores = torch.einsum("bthd,bshd->bhts", q, k) / 4
+    ours, theirs = (torch.autograd.grad(x.sin().sum(), (q, k), retain_graph=True) for x in (lse, torch.logsumexp(scores, -1)))
+    for a, b in zip(ours, theirs):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 6, 9), (1, 4, 6, 9), (2, 1, 6, 9), (6, 9), (1, 1, 1, 9), (4, 6, 1)])
+def test_the_gradient_of_a_bias_has_its_shape(shape):
+    q, k, v = qkv()
+    bias = torch.randn(shape, dtype=torch.float64).float().requires_grad_()
+    (ours,) = torch.autograd.grad(attention(q, k, v, bias=bias).square().sum(), bias)
+    whole = bias.detach().expand(2, 4, 6, 9).clone().requires_grad_()
+    (each,) = torch.autograd.grad(attention(q, k, v, bias=whole).square().sum(), whole)
+    torch.testing.assert_close(ours, each.sum_to_size(shape))
+
+
+def test_dropout_is_linear_in_v_and_divides_by_what_it_keeps():
+    q, k, v = qkv(t=64, s=64, grad=True)
+    out = attention(q, k, v, dropout_p=0.3, seed=5)
+    assert torch.equal(out, attention(q, k, v, dropout_p=0.3, seed=5)) and not torch.equal(out, attention(q, k, v, dropout_p=0.3, seed=6))
+    upstream = torch.randn(out.shape)
+    (dv,) = torch.autograd.grad(out, v, upstream)
+    torch.testing.assert_close((dv * v).sum(), (out * upstream).sum(), rtol=1e-4, atol=1e-3)
+    ones = attention(q.detach(), k.detach(), torch.ones_like(v), dropout_p=0.3, seed=5)
+    assert abs(float(ones.mean()) - 1) < 0.01 and float(ones.std()) > 0.05
+
+
+def test_a_generator_draws_the_seed():
+    q, k, v = qkv()
+    first, again = (attention(q, k, v, dropout_p=0.5, generator=torch.Generator().manual_seed(3)) for _ in range(2))
+    assert torch.equal(first, again)
+
+
+def test_heads_before_rows_are_views():
+    q, k, v = qkv()
+    turned = attention(*(x.transpose(1, 2) for x in (q, k, v)), causal=True, layout="BHTD")
+    assert torch.equal(turned.transpose(1, 2), attention(q, k, v, causal=True)) and turned.transpose(1, 2).is_contiguous()
+
+
+@pytest.mark.parametrize(
+    "options, takes_options",
+    [({}, False), ({"causal": True, "return_lse": True}, False), ({"window": (None, None)}, False), ({"window": (None, 3), "causal": True}, False),
+     ({"window": (None, 0)}, False), ({"layout": "BTHD"}, False), ({"softcap": 3.0}, True), ({"deterministic": True}, True)],
+)  # fmt: skip
+def test_who_asks_for_nothing_pays_for_nothing(options, takes_options, monkeypatch):
+    asked = []
+    monkeypatch.setattr(OPTIONS, "launch", lambda *args: asked.append(1) or type(OPTIONS).launch(OPTIONS, *args))
+    attention(*qkv(), **options)
+    assert bool(asked) == takes_options
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"window": (-2, 0)}, "the window's left is -2, it takes 0 or more"),
+        ({"softcap": -1.0}, "softcap is -1.0, and must be 0"),
+        ({"dropout_p": 1.5}, "p is 1.5, it lies between 0 and 1"),
+        ({"sinks": torch.zeros(3)}, "H is 3 in sinks, but 4 in q"),
+        (
+            {"mask": torch.ones(6, 8, dtype=torch.bool)},
+            r"mask is \[6, 8\], which does not broadcast to the scores, \[B, H, T, S\] = \[2, 4, 6, 9\]",
+        ),
+        ({"mask": torch.ones(6, 9)}, "mask is float32, takes bool"),
+        ({"bias": torch.ones(3, 1, 6, 9)}, r"bias is \[3, 1, 6, 9\], which does not broadcast"),
+        ({"bias": torch.ones(6, 9).bfloat16()}, "dtype is bfloat16 in constant_bias, but float32 in q"),
+        ({"layout": "THD"}, "layout is 'THD', takes BTHD or BHTD"),
+        ({"dropout_p": 0.1, "seed": 1, "generator": torch.Generator()}, "it takes 1 of the 2"),
+    ],
+)
+def test_a_wrong_call_names_both_sides(options, said):
+    with pytest.raises(ValueError, match=said):
+        attention(*qkv(), **options)
+
+
+# ---- wrong kernels -----------------------------------------------------------------------------------------------------------
+
+PLANTED = {
+    "the window one too wide": (OPTIONS, {"left": lambda c: c["left"] + 1}),
+    "the window one too narrow on the right": (OPTIONS, {"right": lambda c: c["right"] - 1}),
+    "the cap forgotten": (OPTIONS, {"softcap": lambda c: 0.0}),
+    "the sinks forgotten": (OPTIONS, {"sinks": lambda c: None}),
+    "a weight kept that was dropped": (OPTIONS, {"p": lambda c: c["p"] / 2}),
+    "the gradient of a window one too wide": (BACKWARD, {"left": lambda c: c["left"] + 1}),
+    "another mask of dropout in the backward": (BACKWARD, {"seed": lambda c: c["seed"] + 1}),
+    "the upper half of the seed lost": (BACKWARD, {"seed": lambda c: c["seed"] & 0xFFFFFFFF}),
+    "the gradient of lse lost": (BACKWARD, {"dlse": lambda c: torch.zeros_like(c["dlse"])}),
+}
+
+
+def verdict(op, run):
+    case = next(c for c in op.spec.cases if "smoke" in c.use and c.dtype == torch.float32)
+    return Problem(op.spec, case, "normal", "cpu").judge(Kernel("planted", run)).status
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_fault_is_seen(name):
+    op, changes = PLANTED[name]
+
+    def run(*args):
+        call = dict(zip(op.names, args))
+        made = op.spec.reference(**{**call, **{n: change(call) for n, change in changes.items()}})
+        return tuple(x if x.numel() or n != "dsinks" else torch.zeros_like(call["sinks"]) for n, x in zip(op.spec.returns, made))
+
+    assert verdict(op, run) == "failed"
+
+
+@pytest.mark.parametrize("lost", ["dsinks", "dbias"])
+def test_a_gradient_that_is_missing_is_seen(lost):
+    def run(*args):
+        made = dict(zip(BACKWARD.spec.returns, BACKWARD.spec.reference(*args)))
+        return tuple((made | {lost: torch.zeros_like(made[lost])}).values())
+
+    assert verdict(BACKWARD, run) == "failed"
+
+
+def test_without_a_fault_none_is_seen():
+    assert {verdict(op, op.spec.reference) for op in (OPTIONS, BACKWARD)} == {"passed"}

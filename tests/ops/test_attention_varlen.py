@@ -1,0 +1,85 @@
+"""What the grid cannot say of attention_varlen: that it is `attention` of each sequence, what is said of wrong offsets, and wrong kernels of its own kind."""
+
+import math
+
+import pytest
+import torch
+
+from rooftile import attention, attention_varlen
+from rooftile.core.kernel import OPS, Kernel
+from rooftile.workbench.check import Problem
+
+VARLEN, BACKWARD = OPS["attention_varlen"], OPS["attention_varlen_backward"]
+CU_Q, CU_K = torch.tensor([0, 3, 3, 10, 11], dtype=torch.int32), torch.tensor([0, 5, 9, 9, 13], dtype=torch.int32)
+
+
+def qkv(grad=False):
+    gen = torch.Generator().manual_seed(0)
+    return tuple(torch.randn(n, h, 16, generator=gen).requires_grad_(grad) for n, h in ((11, 4), (13, 2), (13, 2)))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"causal": True}, {"window": (2, 1), "softcap": 2.0}, {"causal": True, "sinks": torch.arange(4.0)}]
+)
+def test_each_sequence_is_attention_of_a_batch_of_one(options):
+    q, k, v = qkv(grad=True)
+    out, lse = attention_varlen(q, k, v, CU_Q, CU_K, 7, 5, return_lse=True, **options)
+    for b in range(4):
+        rows, keys = slice(*CU_Q[b : b + 2].tolist()), slice(*CU_K[b : b + 2].tolist())
+        own, own_lse = attention(q[None, rows], k[None, keys], v[None, keys], return_lse=True, **options)
+        torch.testing.assert_close(out[rows], own[0])
+        torch.testing.assert_close(lse[:, rows], own_lse[0])
+    upstream = torch.randn(out.shape)
+    grads = torch.autograd.grad(out, (q, k, v), upstream)
+    assert not grads[1][5:9].any() and not grads[2][5:9].any()  # keys without a query
+
+
+def test_queries_without_keys_are_zero():
+    q, k, v = qkv()
+    out, lse = attention_varlen(q, k, v, CU_Q, CU_K, 7, 5, return_lse=True)
+    assert not out[3:10].any() and bool((lse[:, 3:10] == -math.inf).all()) and bool(lse[:, :3].isfinite().all())
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"cu_seqlens_q": CU_Q[:-1]}, "B is 4 in cu_seqlens_k, but 3 in cu_seqlens_q"),
+        ({"cu_seqlens_q": torch.tensor([0, 3, 3, 10, 12])}, "cu_seqlens_q goes from 0 to 12, and q has 11 rows"),
+        ({"cu_seqlens_k": torch.tensor([0, 9, 5, 9, 13])}, "a sequence of k has -4 rows, and max_seqlen_k is 9|a sequence of k has 9 rows"),
+        ({"max_seqlen_q": 6}, "a sequence of q has 7 rows, and max_seqlen_q is 6"),
+        ({"max_seqlen_k": -1}, "max_seqlen_k is -1, and must be 0"),
+        ({"cu_seqlens_q": CU_Q.float()}, "cu_seqlens_q is float32, takes int64, int32|cu_seqlens_q is float32, takes int32, int64"),
+        ({"dropout_p": 2.0}, "p is 2.0, it lies between 0 and 1"),
+    ],
+)
+def test_a_wrong_call_names_both_sides(change, said):
+    q, k, v = qkv()
+    call = {"cu_seqlens_q": CU_Q, "cu_seqlens_k": CU_K, "max_seqlen_q": 7, "max_seqlen_k": 5, **change}
+    with pytest.raises(ValueError, match=said):
+        attention_varlen(q, k, v, **call)
+
+
+def _moved(cu):
+    """The border between the first two sequences that have rows one further on."""
+    cu = cu.clone()
+    cu[1:-1] += 1
+    return cu
+
+
+PLANTED = {
+    "keys of a neighbour": (VARLEN, "cu_seqlens_k"),
+    "queries of a neighbour": (VARLEN, "cu_seqlens_q"),
+    "the gradient with keys of a neighbour": (BACKWARD, "cu_seqlens_k"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_fault_is_seen(name):
+    op, what = PLANTED[name]
+
+    def run(*args):
+        call = dict(zip(op.names, args))
+        return op.spec.reference(**{**call, what: _moved(call[what]), "max_seqlen_q": 45, "max_seqlen_k": 60})
+
+    case = next(c for c in op.spec.cases if "smoke" in c.use)
+    assert Problem(op.spec, case, "normal", "cpu").judge(Kernel("planted", run)).status == "failed"
