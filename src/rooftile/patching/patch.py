@@ -50,7 +50,8 @@ def patch(model: nn.Module, *, keep_logits: bool = False) -> Report:
     Args:
         model: of a family we know (Gemma, Gemma2, Gemma3, GPT2, Llama, Mistral, Qwen2, Qwen3), or what wraps one: PEFT, torch.compile, DDP.
         keep_logits: labels in training mode make the logits too, as transformers does; else the loss comes straight from the hidden states
-            (`linear_cross_entropy`) and `logits` of the result is None. Without labels, or in eval mode, there are logits in any case.
+            (`linear_cross_entropy`) and `logits` of the result is None. What reads them while it trains, as TRL's SFTTrainer does, needs
+            True. Without labels, or in eval mode, there are logits in any case.
 
     Returns:
         A Report: `replaced` and `left` (with the reason) by module, printed by `print(report)`; `report.undo()` gives the model back.

@@ -11,7 +11,7 @@ from torch.utils.module_tracker import ModuleTracker
 
 from rooftile.training.errors import TrainError
 
-__all__ = ["Watch", "check_divergence"]
+__all__ = ["Watch", "check_divergence", "written"]
 
 # Operators that hand over an infinity they were given, or memory that nobody has written.
 GIVEN = ("fill", "full", "masked_fill", "where", "scalar_tensor", "empty", "new_empty", "_to_copy", "zeros", "ones")
@@ -42,7 +42,7 @@ class Watch(TorchDispatchMode):
         read = set().union(*(_found(t) for t in _tensors((args, kwargs))))
         out = func(*args, **kwargs)
         if "nan" not in read and not func._opname.startswith(GIVEN):
-            for t in (*_tensors(out), *_written(func, args, kwargs)):
+            for t in (*_tensors(out), *written(func, args, kwargs)):
                 if made := _found(t) - read:
                     raise TrainError(self._sentence(func, t, min(made, key=len)))  # a nan before an infinity
         return out
@@ -82,7 +82,7 @@ def _tensors(tree: Any) -> Iterator[Tensor]:
             yield leaf
 
 
-def _written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
+def written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
     """What the operator has written over, by its schema."""
     for i, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:

@@ -24,7 +24,7 @@ class Termination:
     def __enter__(self) -> "Termination":
         self.listening = threading.current_thread() is threading.main_thread()
         if self.listening:
-            self.before = signal.signal(signal.SIGTERM, self._note)
+            self.before = signal.signal(signal.SIGTERM, self._note) or signal.SIG_DFL  # None: one that Python did not set
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -153,6 +153,12 @@ def pick_pipeline(call: Call) -> dict[str, int]:
     return {"vecs": 8, "threads": 128, "stages": 1, "per": 2 if size <= 64 * 1024 else 1}
 
 
+def _all_of_it(call: Call) -> str | None:
+    """Why rows that follow each other do sooner than one in registers, or None."""
+    size = row(call).shape[-1] * row(call).itemsize
+    return f"a row of {size} bytes takes all registers of a multiprocessor, and nothing arrives behind it" if size > 1 << 16 else None
+
+
 def pick_registers(call: Call) -> dict[str, int]:
     return REGISTERS[0] if wider_than(row(call), 4) is None else REGISTERS[2]
 
@@ -216,7 +222,7 @@ def forward_rungs(
                sources=(v6,), limits=limits),
         Kernel("cuda.v5_rows", run(v5, short_rows), "several short rows a block, no barrier", short, SHORT, sources=(v5,)),
         Kernel("cuda.v4_register_row", run(v4, register_row), "the row in registers: one read", upto(8), REGISTERS, pick_registers,
-               sources=(v4,), limits=limits),
+               sources=(v4,), limits=limits, declines=_all_of_it),
         Kernel("cuda.v3_vector", run(v3, vector), "16 bytes an access", even, sources=(v3,)),
         Kernel("cuda.v2_warp", run(v2, warp), "sums through shuffles", few, sources=(v2,)),
         Kernel("cuda.v1_naive", run(v1, naive), "a block a row, sums halved in shared memory", fewest, sources=(v1,)),

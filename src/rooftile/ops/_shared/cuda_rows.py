@@ -147,7 +147,7 @@ def clusters(most: int) -> Refuse:
 
 def alone(call: Call) -> str | None:
     """Why a block does sooner than a cluster, or None."""
-    size = row(call).shape[-1] * row(call).itemsize
+    size = row(call).shape[-1] * row(call).itemsize * (2 if "dout" in call else 1)
     return f"a row of {size} bytes fits one block with another beside it" if size < 1 << 16 else None
 
 

@@ -161,14 +161,18 @@ def visits(most: int) -> Refuse:
 
 
 def pick_visit(call: Call) -> dict[str, int]:
-    """Parts of 16 KB of both tensors, two blocks of 512 threads a multiprocessor: 64 KB asked for at once, three times what the latency of memory
-    wants, and while the numbers of one row travel the others load and write. Simulated: four blocks a row."""
+    """Parts of 32 KB, three blocks of 256 threads a multiprocessor: 96 KB asked for at once, four times what the latency of memory wants, and
+    while the numbers of one row travel the others load and write. Of two tensors as much in two blocks of 512 threads. Simulated: four blocks
+    a row."""
     if not row(call).is_cuda:
         return {"cluster": 4, "vecs": 2, "per": 1}
-    return {"cluster": max(1, min(8, power_of_2(cdiv(row(call).shape[-1] * row(call).itemsize, 1 << 15)))), "vecs": 4, "per": 2}
+    cluster = max(1, min(8, power_of_2(cdiv(row(call).shape[-1] * row(call).itemsize, 1 << 15))))
+    return {"cluster": cluster, "vecs": 4, "per": 2} if "dout" in call else {"cluster": cluster, "vecs": 8, "per": 3}
 
 
 VISIT = tuple(
-    {"cluster": c, "vecs": v, "per": p}
-    for c, v, p in ((8, 4, 2), (8, 4, 3), (8, 4, 1), (4, 4, 2), (4, 4, 1), (8, 2, 1), (8, 2, 2), (4, 2, 2), (2, 4, 2))
+    {"cluster": c, "vecs": v, "per": p} for c, v, p in ((8, 8, 3), (8, 8, 2), (4, 8, 3), (4, 8, 2), (8, 16, 3), (2, 8, 3), (8, 4, 2))
+)
+VISIT_BACKWARD = tuple(
+    {"cluster": c, "vecs": v, "per": p} for c, v, p in ((8, 4, 2), (8, 4, 1), (8, 8, 2), (8, 8, 3), (4, 4, 2), (8, 2, 1), (2, 4, 2))
 )

@@ -85,9 +85,14 @@ def pick_persistent(call: Call, short: int = 1024, most: int = 4) -> dict[str, i
     if block <= 128:
         return {"rows": short // block, "warps": 1, "per_sm": 16, "stages": 1}
     warps = min(16, max(1, block // 256))
+    per_sm = max(1, 16 // warps)
+    if (
+        "dsum" not in call and 1024 <= block <= 4096
+    ):  # measured: half as many warps keep two tiles on their way as well, and write half the partial rows
+        warps, per_sm = min(8, warps), max(1, 8 // warps)
     per = min(most, 4 if block <= 1024 else 2 if block <= 4096 else 1)
     waiting = 2 * (3 if "dsum" in call else 2) * per * block * row(call).itemsize
-    return {"rows": per, "warps": warps, "per_sm": max(1, 16 // warps), "stages": 3 if waiting <= 128 * 1024 else 2}
+    return {"rows": per, "warps": warps, "per_sm": per_sm, "stages": 3 if waiting <= 128 * 1024 else 2}
 
 
 ONCE = tuple({"rows": r, "warps": w} for r, warps in ((1, (1, 2, 4, 8, 16)), (2, (2, 4, 8)), (4, (4, 8))) for w in warps)

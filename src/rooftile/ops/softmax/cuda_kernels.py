@@ -4,7 +4,7 @@ from rooftile.core.kernel import Kernel, Limits
 from rooftile.cuda.launch import CTYPE, launch
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda_rows import ALONE, PARK, alone, any_row, clustered, clusters, deal, even, long_sums, threads, upto
-from rooftile.ops._shared.cuda_shares import ALL, HELD, SHARE, VISIT, no_room, pick_share, pick_visit, share, too_wide, visit, visits
+from rooftile.ops._shared.cuda_shares import VISIT, VISIT_BACKWARD, pick_visit, visit, visits
 from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, row, rows
 
 V1, V2, V3, V4, V5, V6, V7, V8 = (
@@ -128,9 +128,8 @@ def cluster_backward(dout, out, *, config):
 def exchange(x, *, config):
     out = dense_like(x)
     x, m, n, stride = rows(x)
-    s = share(x, config, HELD)
-    instance = f"softmax<{CTYPE[x.dtype]}, {s.instance}>"
-    launch(V8, instance, s.blocks(x, m, V8, instance), s.threads, out, x, m, n, stride, shared=s.shared)
+    instance, blocks, block = visit(x, m, config, lambda vecs: 16 + 8 * vecs, 512)
+    launch(V8, f"softmax<{CTYPE[x.dtype]}, {instance}>", blocks, block, out, x, n, stride)
     return out
 
 
@@ -219,14 +218,12 @@ FORWARD = (
     Kernel(
         "cuda.v8_exchange",
         exchange,
-        "numbers travel while the row before is written",
-        lambda call: clusters(8)(call) or too_wide(call["x"], HELD) or no_room(call["x"], 0),
-        SHARE,
-        pick_share,
+        "blocks of a cluster wait for numbers alone, each exponential once",
+        visits(8 * 512),
+        VISIT,
+        pick_visit,
         sources=(V8,),
         declines=_parked,
-        limits=ALL,
-        architectures=(90,),
     ),
     Kernel(
         "cuda.v7_cluster",
@@ -254,7 +251,7 @@ FORWARD = (
     Kernel("cuda.v1_thread_row", thread_row, "a thread a row", lambda call: any_row(call) or long_sums(call["x"], 65536), sources=(V1,)),
 )
 BACKWARD = (
-    Kernel("cuda.v8_exchange", exchange_backward, "blocks of a cluster wait for numbers alone", visits(4 * 1024), VISIT, pick_visit,
+    Kernel("cuda.v8_exchange", exchange_backward, "blocks of a cluster wait for numbers alone", visits(4 * 1024), VISIT_BACKWARD, pick_visit,
            sources=(V8,), declines=alone),
     Kernel("cuda.v7_cluster", cluster_backward, "a cluster of blocks a row", clusters(4), CLUSTER_BACKWARD, pick_cluster, sources=(V7,), declines=alone),
     Kernel("cuda.v6_pipeline", pipeline_backward, "row after row a block, the next ones in flight", upto(4), PIPELINE, pick_pipeline,

@@ -1,100 +1,63 @@
-// adds: warps wait for the other blocks' numbers alone, which travel while the row before is written; rows by the copy engine to clusters that stay
-// costs: a second exponential an element, two rows in shared memory at least; backward clusters come and go with a row; Hopper and later
+// adds: a warp waits for the numbers of the other blocks alone, counted in by an mbarrier; each exponential once; clusters come as others leave
+// costs: forward a register an element of the row in work, twice v7's; nothing arrives behind the row in work but another block's; Hopper and later
 // loses when: a row fits one block with another beside it (below 64 KB): its blocks need not wait for each other
 #include "rooftile/activation.cuh"
 #include "rooftile/cluster.cuh"
-#include "rooftile/tma.cuh"
 
 using namespace rooftile;
 constexpr float LOG2E = 1.4426950408889634f;
 
 // All in powers of two: e = 2^(x log2 e - own) with own = max log2 e as it was rounded, so that what warps tell each other of it is exact.
-// CLUSTER blocks of THREADS threads a row, each thread VECS vectors of it; STAGES rows wait or arrive, 2 at least; BLOCKS blocks a multiprocessor.
-template <typename T, int CLUSTER, int VECS, int THREADS, int STAGES, int BLOCKS>
+// CLUSTER blocks of THREADS threads a row, each thread VECS vectors of it; BLOCKS blocks a multiprocessor.
+template <typename T, int CLUSTER, int VECS, int THREADS, int BLOCKS>
 __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
-    softmax(T* __restrict__ gOut, const T* __restrict__ gX, long long M, int N, long long stride_x) {
-  static_assert(STAGES >= 2, "a row waits while the next one is read");
-  constexpr int WIDTH = 16 / sizeof(T), NEXT = WARP * WIDTH, SPAN = VECS * NEXT;  // elements from a vector of a thread to its next; of a warp
-  using Parts = Exchange<Online, CLUSTER, THREADS, 4>;
-  extern __shared__ __align__(128) uint4 sX[];
-  __shared__ MBarrier sFull[STAGES][THREADS / WARP];
+    softmax(T* __restrict__ gOut, const T* __restrict__ gX, int N, long long stride_x) {
+  constexpr int WIDTH = 16 / sizeof(T), NEXT = THREADS * WIDTH;  // elements from a vector of a thread to its next
+  using Parts = Exchange<Online, CLUSTER, THREADS, 1>;
   __shared__ Parts sExchange;
-  const int part = cluster_rank() * (THREADS / WARP) + warp(), i_l = part * SPAN + lane() * WIDTH, left = N - i_l;
-  const bool none = part * SPAN >= N;  // the row ends before this warp's columns
-  const unsigned zero = hidden_zero(N);
-  const long long step = gridDim.x / CLUSTER;
-  long long i_m = blockIdx.x / CLUSTER, i_next = i_m;
-  const auto slot = [&](int stage) { return sX + (stage * THREADS + warp() * WARP) * VECS + lane(); };
-  const auto fetch = [&](int stage) {
-    if (lane() == 0 && !none && i_next < M) {
-      const int bytes = min(SPAN, left) * int(sizeof(T));
-      mbarrier_arrive_expect(&sFull[stage][warp()], bytes);
-      bulk_load(slot(stage), gX + i_next * stride_x + i_l, bytes, &sFull[stage][warp()]);
-    }
-  };
-  if (lane() == 0) {
-    for (int s = 0; s < STAGES; ++s) mbarrier_init(&sFull[s][warp()], 1);
-    mbarrier_fence();
+  exchange_open(sExchange);  // before the loads: the others wait for it
+  const long long i_m = blockIdx.x / CLUSTER;
+  const int i_l = (cluster_rank() * VECS * THREADS + int(threadIdx.x)) * WIDTH, left = N - i_l;
+  const T* gFrom = gX + i_m * stride_x + i_l;
+  uint4 rX[VECS];
+#pragma unroll
+  for (int v = 0; v < VECS; ++v) rX[v] = v * NEXT < left ? *reinterpret_cast<const uint4*>(gFrom + v * NEXT) : nothing<T>();
+  float rE[VECS][WIDTH], max = online_start().max, sum = 0.0f;
+#pragma unroll
+  for (int v = 0; v < VECS; ++v) {
+    unpack<T>(rE[v], rX[v]);
+#pragma unroll
+    for (int k = 0; k < WIDTH; ++k) max = fmaxf(max, rE[v][k]);
   }
-  exchange_open(sExchange);
-  for (int s = 0; s < STAGES; ++s, i_next += step) fetch(s);
-  float rF[WIDTH];
+  max = warp_reduce(max, Max()) * LOG2E;
+  const float own = base_of(max);
+#pragma unroll
+  for (int v = 0; v < VECS; ++v)
+#pragma unroll
+    for (int k = 0; k < WIDTH; ++k) sum += rE[v][k] = exp2_fast(fmaf(rE[v][k], LOG2E, -own));
+  sum = warp_reduce(sum, Sum());
   cluster_wait();  // nobody's shared memory is written before its block is there
-  // A row's numbers are told; those of the row before it, told a turn ago, are there by now, and its slot is free after it.
-  int stage = 0, parity = 0, before = 0;
-  for (int turn = 0;; ++turn, i_m += step) {
-    if (i_m < M) {
-      uint4 rX[VECS];
-      float max = online_start().max, sum = 0.0f;
-      if (!none) mbarrier_wait(&sFull[stage][warp()], parity);
+  exchange_send(sExchange, 0, Online{max, sum});
+  exchange_wait(sExchange, 0);
+  float top = online_start().max, total = 0.0f;
+  for (int i = lane(); i < Parts::PARTS; i += WARP) top = fmaxf(top, sExchange.part[0][i].max);
+  const float base = base_of(warp_reduce(top, Max()));
+  for (int i = lane(); i < Parts::PARTS; i += WARP) total += sExchange.part[0][i].sum * exp2_fast(sExchange.part[0][i].max - base);
+  // elements of a warp that has -inf alone are 0 whatever the base; of a row of -inf 0 * inf = NaN, as PyTorch has it
+  const float scale = (max < own ? 1.0f : exp2_fast(own - base)) / warp_reduce(total, Sum());
+  T* gTo = gOut + i_m * N + i_l;
 #pragma unroll
-      for (int v = 0; v < VECS; ++v) {
-        rX[v] = v * NEXT < left ? slot(stage)[v * WARP] : nothing<T>();
-        unpack<T>(rF, rX[v]);
+  for (int v = 0; v < VECS; ++v) {
+    if (v * NEXT >= left) break;
 #pragma unroll
-        for (int k = 0; k < WIDTH; ++k) max = fmaxf(max, rF[k]);
-        stay_packed(rX[v], zero);
-      }
-      max = warp_reduce(max, Max()) * LOG2E;
-      const float own = base_of(max);
-#pragma unroll
-      for (int v = 0; v < VECS; ++v) {
-        unpack<T>(rF, rX[v]);
-#pragma unroll
-        for (int k = 0; k < WIDTH; ++k) sum += exp2_fast(fmaf(rF[k], LOG2E, -own));
-      }
-      exchange_send(sExchange, turn, Online{max, warp_reduce(sum, Sum())});
-    }
-    if (turn > 0) {
-      exchange_wait(sExchange, turn - 1);
-      const Online* sPart = sExchange.part[(turn - 1) % 4];
-      float top = online_start().max, total = 0.0f;
-      for (int i = lane(); i < Parts::PARTS; i += WARP) top = fmaxf(top, sPart[i].max);
-      const float base = base_of(warp_reduce(top, Max()));
-      for (int i = lane(); i < Parts::PARTS; i += WARP) total += sPart[i].sum * exp2_fast(sPart[i].max - base);
-      const float scale = 1.0f / warp_reduce(total, Sum());  // of a row of -inf 0 * inf = NaN, as PyTorch has it
-      T* gTo = gOut + (i_m - step) * N + i_l;
-#pragma unroll
-      for (int v = 0; v < VECS; ++v) {
-        if (v * NEXT >= left) break;
-        uint4 r = slot(before)[v * WARP];
-        unpack<T>(rF, r);
-#pragma unroll
-        for (int k = 0; k < WIDTH; ++k) rF[k] = exp2_fast(fmaf(rF[k], LOG2E, -base)) * scale;
-        pack<T>(r, rF);
-        __stcs(reinterpret_cast<uint4*>(gTo + v * NEXT), r);
-      }
-      __syncwarp();  // all have read: the slot goes to the row STAGES turns on
-      fetch(before);
-      i_next += step;
-      if (i_m >= M) break;
-    }
-    before = stage;
-    if (++stage == STAGES) stage = 0, parity ^= 1;
+    for (int k = 0; k < WIDTH; ++k) rE[v][k] *= scale;
+    uint4 rOut;
+    pack<T>(rOut, rE[v]);
+    *reinterpret_cast<uint4*>(gTo + v * NEXT) = rOut;
   }
 }
 
-// dx = out (dout - sum(dout out)), both as they came in registers; BLOCKS blocks a multiprocessor
+// dx = out (dout - sum(dout out)), both as they came in registers
 template <typename T, int CLUSTER, int VECS, int THREADS, int BLOCKS>
 __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
     softmax_backward(T* __restrict__ gDx, const T* __restrict__ gDout, const T* __restrict__ gOut, int N, long long stride_dout, long long stride_out) {
@@ -108,7 +71,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
   uint4 rG[VECS] = {}, rY[VECS] = {};
 #pragma unroll
   for (int v = 0; v < VECS; ++v)
-    if (v * NEXT < left) rG[v] = __ldcs(reinterpret_cast<const uint4*>(gG + v * NEXT)), rY[v] = __ldcs(reinterpret_cast<const uint4*>(gY + v * NEXT));
+    if (v * NEXT < left) rG[v] = *reinterpret_cast<const uint4*>(gG + v * NEXT), rY[v] = *reinterpret_cast<const uint4*>(gY + v * NEXT);
   float rFG[WIDTH], rFY[WIDTH], dot = 0.0f;
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
@@ -129,6 +92,6 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
     for (int k = 0; k < WIDTH; ++k) rFY[k] *= rFG[k] - dot;
     pack<T>(rY[v], rFY);
-    __stcs(reinterpret_cast<uint4*>(gTo + v * NEXT), rY[v]);
+    *reinterpret_cast<uint4*>(gTo + v * NEXT) = rY[v];
   }
 }
