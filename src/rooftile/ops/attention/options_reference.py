@@ -9,7 +9,7 @@ from torch import Tensor
 from rooftile.ops._shared.philox import kept
 from rooftile.ops._shared.philox import scale as kept_scale
 from rooftile.ops._shared.reference import wide
-from rooftile.ops.attention.reference import Rules, _hidden, _scores, _sums, backward, forward, sdpa
+from rooftile.ops.attention.reference import Rules, _hidden, _scores, _sums, backward, forward, sdpa, weights
 
 
 def counted(s: int) -> int:
@@ -57,15 +57,11 @@ def in_working_dtype(q: Tensor, k: Tensor, v: Tensor, rules: Rules) -> tuple[Ten
     """PyTorch in the tensors' dtype, as a fused kernel is at best: scores are float32, the weights are rounded before they meet v."""
     outs, lses = [], []
     for rows, scores, _ in _scores(wide(q), wide(k), rules):
-        if rules.sinks is not None:
-            scores = torch.cat([scores, wide(rules.sinks)[:, None, None].expand(*scores.shape[:3], 1)], -1)
-        nothing = (scores == -math.inf).all(-1, keepdim=True)
-        some = scores.masked_fill(nothing, 0.0)
-        lses.append(torch.logsumexp(some, -1).masked_fill(nothing[..., 0], -math.inf))
-        p = torch.exp(some - torch.logsumexp(some, -1, keepdim=True)).masked_fill(nothing, 0.0)[..., : k.shape[1]]
+        p, lse = weights(scores, q.shape[1], rules)
         if rules.kept is not None:
             p = p * rules.kept[:, :, rows] * rules.factor
         outs.append(_sums(wide(p.to(v.dtype)), wide(v)).to(v.dtype))
+        lses.append(lse)
     if not outs:  # no queries
         return v.new_zeros(*q.shape[:3], v.shape[3]), wide(q).new_zeros(q.shape[0], q.shape[2], 0)
     return torch.cat(outs, 1), torch.cat(lses, 2)

@@ -27,36 +27,36 @@ class Rules(NamedTuple):
     factor: float = 1.0
 
 
-def _grouped(x: Tensor, k: Tensor) -> Tensor:
-    """[B T H D] -> [B T G H/G D]: query head h reads key head h / (H/G)."""
-    g = k.shape[2]
-    return x.unflatten(2, (g, x.shape[2] // g if g else 1))
-
-
 def _products(x: Tensor, y: Tensor) -> Tensor:
-    """[B H T S]: every row of x [B T H D] times every row of its head in y [B S G D]."""
-    return torch.einsum("btgrd,bsgd->bgrts", _grouped(x, y), y).flatten(1, 2)
+    """[B H T S]: every row of x [B T H D] times every row of its head in y [B S G D]. Query head h reads key head h / (H / G)."""
+    if x.shape[2] == y.shape[2]:
+        return torch.einsum("bthd,bshd->bhts", x, y)
+    return torch.einsum("btgrd,bsgd->bgrts", x.unflatten(2, (y.shape[2], -1)), y).flatten(1, 2)
 
 
 def _sums(p: Tensor, y: Tensor) -> Tensor:
     """[B T H D]: rows of y [B S G D] weighted by p [B H T S]."""
-    g = y.shape[2]
-    return torch.einsum("bgrts,bsgd->btgrd", p.unflatten(1, (g, p.shape[1] // g if g else 1)), y).flatten(2, 3)
+    if p.shape[1] == y.shape[2]:
+        return torch.einsum("bhts,bshd->bthd", p, y)
+    return torch.einsum("bgrts,bsgd->btgrd", p.unflatten(1, (y.shape[2], -1)), y).flatten(2, 3)
 
 
 def _sums_of_heads(p: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """[B S G D] like y: rows of x [B T H D] weighted by p [B H T S], heads that share a key head added."""
     g = y.shape[2]
-    return torch.einsum("bgrts,btgrd->bsgd", p.unflatten(1, (g, p.shape[1] // g if g else 1)), _grouped(x, y))
+    if p.shape[1] == g:
+        return torch.einsum("bhts,bthd->bshd", p, x)
+    return torch.einsum("bgrts,btgrd->bsgd", p.unflatten(1, (g, -1)), x.unflatten(2, (g, -1)))
 
 
 def _hidden(rows: slice, t: int, s: int, rules: Rules, device: torch.device) -> Tensor | None:
     """[rows, S] or more: the keys that a query does not see."""
-    i, j = torch.arange(rows.start, rows.stop, device=device)[:, None] + s - t, torch.arange(s, device=device)
     hidden = None if rules.mask is None else ~rules.mask[:, :, rows]
-    for bound, outside in ((rules.left, j < i - rules.left), (rules.right, j > i + rules.right)):
-        if bound >= 0:
-            hidden = outside if hidden is None else hidden | outside
+    if rules.left < 0 and rules.right < 0:
+        return hidden
+    i, j = torch.arange(rows.start, rows.stop, device=device)[:, None] + s - t, torch.arange(s, device=device)
+    for outside in ([j < i - rules.left] if rules.left >= 0 else []) + ([j > i + rules.right] if rules.right >= 0 else []):
+        hidden = outside if hidden is None else hidden | outside
     return hidden
 
 
@@ -77,19 +77,27 @@ def _scores(q: Tensor, k: Tensor, rules: Rules) -> Iterator[tuple[slice, Tensor,
         yield rows, scores if hidden is None else scores.masked_fill(hidden, -math.inf), slope
 
 
+def weights(scores: Tensor, t: int, rules: Rules) -> tuple[Tensor, Tensor]:
+    """(softmax of [B H rows S] scores beside their sinks, lse), of t queries in all; a row that is all -inf has zeros and -inf, and no derivative."""
+    s = scores.shape[-1]
+    if rules.sinks is None and rules.mask is None and not rules.added and 0 < t <= s:  # every query sees a key
+        return torch.softmax(scores, -1), torch.logsumexp(scores, -1)
+    if rules.sinks is not None:
+        sinks = wide(rules.sinks).to(scores.dtype)[:, None, None].expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, sinks], -1)
+    nothing = (scores == -math.inf).all(-1, keepdim=True)
+    scores = scores.masked_fill(nothing, 0.0)
+    lse = torch.logsumexp(scores, -1).masked_fill(nothing[..., 0], -math.inf)
+    return torch.softmax(scores, -1).masked_fill(nothing, 0.0)[..., :s], lse
+
+
 def forward(q: Tensor, k: Tensor, v: Tensor, rules: Rules) -> tuple[Tensor, Tensor]:
     """out and lse, as wide as `wide` makes them. A query that sees nothing: zeros, and -inf or its head's sink."""
     wq, wk, wv = wide(q), wide(k), wide(v)
     out = wq.new_zeros(*q.shape[:3], v.shape[3])
     lse = wq.new_full((q.shape[0], q.shape[2], q.shape[1]), -math.inf)
     for rows, scores, _ in _scores(wq, wk, rules):
-        if rules.sinks is not None:
-            sinks = wide(rules.sinks).to(scores.dtype)[:, None, None].expand(*scores.shape[:3], 1)
-            scores = torch.cat([scores, sinks], -1)
-        nothing = (scores == -math.inf).all(-1, keepdim=True)
-        some = scores.masked_fill(nothing, 0.0)  # a row of -inf has no derivative
-        lse[:, :, rows] = torch.logsumexp(some, -1).masked_fill(nothing[..., 0], -math.inf)
-        p = torch.softmax(some, -1).masked_fill(nothing, 0.0)[..., : k.shape[1]]
+        p, lse[:, :, rows] = weights(scores, q.shape[1], rules)
         if rules.kept is not None:
             p = p * rules.kept[:, :, rows] * rules.factor
         out[:, rows] = _sums(p, wv)
