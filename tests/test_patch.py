@@ -26,7 +26,7 @@ FAMILIES = {
     "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", {"tie_word_embeddings": True}),
     "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", {}),
     "mistral": ("MistralConfig", "MistralForCausalLM", {"sliding_window": 32}),
-    "gemma2": ("Gemma2Config", "Gemma2ForCausalLM", {"final_logit_softcapping": 2.0, "sliding_window": 16}),
+    "gemma2": ("Gemma2Config", "Gemma2ForCausalLM", {"final_logit_softcapping": 2.0, "attn_logit_softcapping": 3.0, "sliding_window": 16}),
     "gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM", {"sliding_window": 16}),
     "gpt2": ("GPT2Config", "GPT2LMHeadModel", {}),
 }
@@ -39,7 +39,7 @@ CALLED = {
     "qwen2": GATED,
     "qwen3": GATED,
     "mistral": GATED,  # 24 tokens are fewer than its window of 32: no mask arrives
-    "gemma2": GATED - {"attention", "swiglu"} | {"geglu"},  # a soft cap
+    "gemma2": GATED - {"attention", "swiglu"} | {"geglu", "attention_options"},  # a soft cap
     "gemma3": GATED - {"attention", "swiglu"} | {"geglu"},  # more than its window of 16
     "gpt2": {"embedding", "layernorm", "gelu", "attention"},
 }
@@ -190,11 +190,10 @@ def test_what_cannot_be_taken_is_left_with_its_reason():
     def left(family, **changes):
         return {f"{e.part}: {e.note}" for e in rooftile.patch(build(family, **changes)).left}
 
-    assert left("gemma2") == {"attention: its scores have a soft cap of 50.0, and rooftile.attention takes none"}
     assert left("llama", attn_implementation="eager") == {
         "attention: attn_implementation is 'eager', and rooftile.attention takes the calls of 'sdpa'"
     }
-    assert left("llama", head_dim=24) == {"attention: a head has 24 dimensions, rooftile.attention takes multiples of 16 up to 128"}
+    assert left("llama", head_dim=264) == {"attention: a head has 264 dimensions, rooftile.attention takes up to 256"}
     (why,) = left("llama", hidden_act="gelu_fast")
     assert why.startswith("gated mlp: its activation is FastGELUActivation, those known are SiLUActivation, ")
     model = build("llama")

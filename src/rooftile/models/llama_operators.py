@@ -51,21 +51,15 @@ def _torch() -> dict[str, Callable]:
 
 def _rooftile() -> dict[str, Callable]:
     from rooftile.ops.adamw.api import AdamW
-    from rooftile.ops.attention.api import attention
     from rooftile.ops.glu.api import swiglu
     from rooftile.ops.rmsnorm.api import add_rmsnorm, rmsnorm
     from rooftile.ops.rope.api import rope
-
-    def grouped(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
-        k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))  # until attention takes grouped heads
-        return attention(q, k, v, causal=causal)
 
     return {
         "rmsnorm": rmsnorm,
         "add_rmsnorm": add_rmsnorm,
         "rope": partial(rope, layout="BTHD"),
         "swiglu": swiglu,
-        "attention": grouped,
         # weights kept in bfloat16 are rounded at random: an update below half a step would else be lost each time. float32 is as ever
         "adamw": partial(AdamW, stochastic=True),
     }

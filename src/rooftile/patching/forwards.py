@@ -31,7 +31,7 @@ __all__ = [
     "rotate",
 ]
 
-LARGEST_HEAD = 128  # dimensions of a head that the GPU kernels of `attention` take, in multiples of 16
+LARGEST_HEAD = 256  # dimensions of a head that `attention` takes
 IGNORE = -100
 
 
@@ -126,19 +126,24 @@ class Interfaces:
         return self.ours if name == "sdpa" else self.theirs[name]
 
 
-def attend(sdpa: Callable[..., Any]) -> Callable[..., Any]:
-    """Attention over [B, H, T, D]: ours where there is no mask, no dropout and nothing cached; `sdpa` for every other call."""
+def attend(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """Attention over [B, H, T, D]: ours where there is no mask, no dropout and nothing cached, or a soft cap, which PyTorch's own has not; any
+    other call is `theirs`."""
 
     def attention_forward(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,
-                          scaling: float | None = None, is_causal: bool | None = None, **kwargs: Any) -> tuple[Tensor, None]:  # fmt: skip
-        asks_more = any(kwargs.get(name) is not None for name in ("position_bias", "cache", "softcap"))
-        lengths_differ = query.shape[2] != key.shape[2]
-        if attention_mask is not None or dropout or lengths_differ or asks_more:
-            return sdpa(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **kwargs)
-        causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
-        q, k, v = (x.transpose(1, 2) for x in (query, key, value))
-        k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))  # until attention takes grouped heads
-        return attention(q, k, v, causal=causal, scale=scaling), None
+                          scaling: float | None = None, softcap: float | None = None, **kwargs: Any) -> tuple[Tensor, None]:  # fmt: skip
+        asks_more = any(kwargs.get(name) is not None for name in ("position_bias", "cache", "s_aux")) or kwargs.get("output_attentions")
+        plain = attention_mask is None and query.shape[2] == key.shape[2]
+        if dropout or asks_more or not (plain or softcap):
+            capped = {} if softcap is None else {"softcap": softcap}
+            return theirs(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **capped, **kwargs)
+        causal, mask = kwargs.get("is_causal"), attention_mask
+        if mask is not None:
+            causal, mask = False, (mask if mask.dtype == torch.bool else mask >= 0)[..., : key.shape[2]]
+        elif causal is None:
+            causal = getattr(module, "is_causal", True)
+        out = attention(query, key, value, causal=bool(causal), scale=scaling, softcap=softcap or 0.0, mask=mask, layout="BHTD")
+        return out.transpose(1, 2), None
 
     return attention_forward
 

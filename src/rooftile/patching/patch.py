@@ -184,7 +184,9 @@ def _attention(module: nn.Module) -> Iterator[Part]:
         yield Part({"attention": ""}, note=why)
     else:
         operators["attention"] = "attention"
-        names["ALL_ATTENTION_FUNCTIONS"] = forwards.Interfaces(scope["ALL_ATTENTION_FUNCTIONS"])
+        table, eager = "ALL_ATTENTION_FUNCTIONS", "eager_attention_forward"
+        capped = module.config._attn_implementation == "eager"
+        names |= {eager: forwards.attend(scope[eager])} if capped else {table: forwards.Interfaces(scope[table])}
     if operators:
         yield Part(operators, partial(forwards.rebound, forward, **names), "" if why else OWN_WAY)
 
@@ -192,12 +194,10 @@ def _attention(module: nn.Module) -> Iterator[Part]:
 def _why_not(module: nn.Module) -> str:
     """Why attention is left to the model, or ""."""
     asked, cap = module.config._attn_implementation, getattr(module, "attn_logit_softcapping", None)
-    if cap is not None:
-        return f"its scores have a soft cap of {cap}, and rooftile.attention takes none"
-    if asked != "sdpa":
+    if asked != "sdpa" and not (asked == "eager" and cap):  # who asks for eager wants the weights; with a cap there is no other choice
         return f"attn_implementation is {asked!r}, and rooftile.attention takes the calls of 'sdpa'"
-    if module.head_dim % 16 or module.head_dim > forwards.LARGEST_HEAD:
-        return f"a head has {module.head_dim} dimensions, rooftile.attention takes multiples of 16 up to {forwards.LARGEST_HEAD}"
+    if module.head_dim > forwards.LARGEST_HEAD:
+        return f"a head has {module.head_dim} dimensions, rooftile.attention takes up to {forwards.LARGEST_HEAD}"
     return "it looks at another sequence" if getattr(module, "is_cross_attention", False) else ""
 
 
