@@ -194,6 +194,7 @@ def test_what_cannot_be_taken_is_left_with_its_reason():
         "attention: attn_implementation is 'eager', and rooftile.attention takes the calls of 'sdpa'"
     }
     assert left("llama", head_dim=264) == {"attention: a head has 264 dimensions, rooftile.attention takes up to 256"}
+    assert not left("gemma2") and "attention: now rooftile.attention in" in str(rooftile.patch(build("gemma2")))
     (why,) = left("llama", hidden_act="gelu_fast")
     assert why.startswith("gated mlp: its activation is FastGELUActivation, those known are SiLUActivation, ")
     model = build("llama")

@@ -38,6 +38,7 @@ OWN_WAY = (
     "a call with a mask (padding, a window shorter than the sequence, what older versions make under torch.compile), dropout or a cache of "
     "earlier tokens goes the model's own way"
 )
+CAPPED = "a call with dropout or for the weights themselves goes the model's own way"
 LOSS = "in training `logits` is None; a head that is wrapped, sharded or moved by hooks goes by logits and cross_entropy"
 
 
@@ -177,7 +178,7 @@ def _mlp(module: nn.Module) -> Part:
 def _attention(module: nn.Module) -> Iterator[Part]:
     forward = type(module).forward
     scope, why = inspect.unwrap(forward).__globals__, _why_not(module)
-    operators, names = {}, {}
+    operators, names, note = {}, {}, ""
     if "apply_rotary_pos_emb" in scope:
         operators["rotary embedding"], names["apply_rotary_pos_emb"] = "rope", forwards.rotate
     if why:
@@ -185,10 +186,13 @@ def _attention(module: nn.Module) -> Iterator[Part]:
     else:
         operators["attention"] = "attention"
         table, eager = "ALL_ATTENTION_FUNCTIONS", "eager_attention_forward"
-        capped = module.config._attn_implementation == "eager"
-        names |= {eager: forwards.attend(scope[eager])} if capped else {table: forwards.Interfaces(scope[table])}
+        if capped := module.config._attn_implementation == "eager":
+            names[eager] = forwards.attend(scope[eager])
+        else:
+            names[table] = forwards.Interfaces(scope[table])
+        note = CAPPED if capped else OWN_WAY
     if operators:
-        yield Part(operators, partial(forwards.rebound, forward, **names), "" if why else OWN_WAY)
+        yield Part(operators, partial(forwards.rebound, forward, **names), note)
 
 
 def _why_not(module: nn.Module) -> str:
