@@ -46,9 +46,9 @@ def _forward(gX, gR, gW, gB, gSeed, gSum, gOut, gMean, gRstd, M, N, stride_x, st
     i_n = tl.arange(0, BLOCK_N)
     in_n = i_n < N
     mask = (i_m < M)[:, None] & in_n[None, :]
-    rX = tl.load(gX + i_m[:, None] * stride_x + i_n[None, :], mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+    rX = tl.load(gX + i_m[:, None] * stride_x + i_n[None, :], mask=mask, other=0.0).to(tl.float32)
     if gR is not None:
-        rR = tl.load(gR + i_m[:, None] * stride_r + i_n[None, :], mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        rR = tl.load(gR + i_m[:, None] * stride_r + i_n[None, :], mask=mask, other=0.0).to(tl.float32)
         if LANE:
             rX = tl.where(kept(i_m * N, gSeed, threshold, ROWS, BLOCK_N, LANE), rX * scale, 0.0)
         rSum = (rX + rR).to(gSum.dtype.element_ty)
@@ -72,7 +72,6 @@ def _backward(gDout, gDsum, gX, gW, gMean, gRstd, gSums, gSeed, gDx, gDr, gParti
               LANE: tl.constexpr):  # fmt: skip
     """Whole rows, or strips of rows whose sums are known: this is then their second and last read."""
     AXIS: tl.constexpr = 0 if gSums is None else 1
-    LAST: tl.constexpr = "" if gSums is None else "evict_first"
     i_p = tl.program_id(AXIS)
     programs = tl.num_programs(AXIS)
     first = 0 if gSums is None else tl.program_id(0) * BLOCK_N
@@ -88,8 +87,8 @@ def _backward(gDout, gDsum, gX, gW, gMean, gRstd, gSums, gSeed, gDx, gDr, gParti
         i_m = (i_tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
         in_m = i_m < M
         mask = in_m[:, None] & in_n[None, :]
-        rDout = tl.load(gDout + i_m[:, None] * stride_dout + i_n[None, :], mask=mask, other=0.0, eviction_policy=LAST).to(tl.float32)
-        rX = tl.load(gX + i_m[:, None] * stride_x + i_n[None, :], mask=mask, other=0.0, eviction_policy=LAST).to(tl.float32)
+        rDout = tl.load(gDout + i_m[:, None] * stride_dout + i_n[None, :], mask=mask, other=0.0).to(tl.float32)
+        rX = tl.load(gX + i_m[:, None] * stride_x + i_n[None, :], mask=mask, other=0.0).to(tl.float32)
         if LAYER:
             mean = tl.load(gMean + i_m, mask=in_m, other=0.0)
         rRstd = tl.load(gRstd + i_m, mask=in_m, other=0.0)

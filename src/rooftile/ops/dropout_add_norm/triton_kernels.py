@@ -25,8 +25,8 @@ def _forward_online(gX, gR, gW, gB, gSeed, gSum, gOut, gMean, gRstd, N, stride_x
     lane_square = tl.zeros([1, BLOCK_N], tl.float32)  # sum of (x - lane_mean)²
     for i in range(tl.cdiv(N, BLOCK_N)):
         i_n = i * BLOCK_N + i_lane
-        rX = tl.load(gX + i_m[:, None] * stride_x + i_n, mask=i_n < N, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        rR = tl.load(gR + i_m[:, None] * stride_r + i_n, mask=i_n < N, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        rX = tl.load(gX + i_m[:, None] * stride_x + i_n, mask=i_n < N, other=0.0).to(tl.float32)
+        rR = tl.load(gR + i_m[:, None] * stride_r + i_n, mask=i_n < N, other=0.0).to(tl.float32)
         rKept = kept(i_m * N + i * BLOCK_N, gSeed, threshold, 1, BLOCK_N, LANE)
         rSum = (tl.where(rKept, rX * scale, 0.0) + rR).to(gSum.dtype.element_ty)
         tl.store(gSum + i_m[:, None] * N + i_n, rSum, mask=i_n < N)

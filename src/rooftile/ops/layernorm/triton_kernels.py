@@ -50,7 +50,7 @@ def _forward_online(gX, gW, gB, gOut, gMean, gRstd, N, stride_x, eps, BLOCK_N: t
     rstd = tl.rsqrt(tl.sum(lane_square + lane_count * apart * apart, 0) / N + eps)
     for start in range(0, N, BLOCK_N):
         i_n = start + i_lane
-        rX = (tl.load(gX + i_m * stride_x + i_n, mask=i_n < N, other=0.0, eviction_policy="evict_first").to(tl.float32) - mean) * rstd
+        rX = (tl.load(gX + i_m * stride_x + i_n, mask=i_n < N, other=0.0).to(tl.float32) - mean) * rstd
         rX = affine(rX, gW, gB, i_n, i_n < N, None)
         tl.store(gOut + i_m * N + i_n, rX.to(gOut.dtype.element_ty), mask=i_n < N)
     tl.store(gMean + i_m, mean)

@@ -42,9 +42,9 @@ def _forward_online(gX, gR, gW, gSum, gOut, gRstd, N, stride_x, stride_r, eps, o
     rstd = tl.rsqrt(tl.sum(lane_square, 0) / N + eps)
     for start in range(0, N, BLOCK_N):
         i_n = start + tl.arange(0, BLOCK_N)
-        rX = tl.load(gX + i_m * stride_x + i_n, mask=i_n < N, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        rX = tl.load(gX + i_m * stride_x + i_n, mask=i_n < N, other=0.0).to(tl.float32)
         if gR is not None:
-            rX += tl.load(gR + i_m * stride_r + i_n, mask=i_n < N, other=0.0, eviction_policy="evict_first").to(tl.float32)
+            rX += tl.load(gR + i_m * stride_r + i_n, mask=i_n < N, other=0.0).to(tl.float32)
             rSum = rX.to(gSum.dtype.element_ty)
             tl.store(gSum + i_m * N + i_n, rSum, mask=i_n < N)
             rX = rSum.to(tl.float32)
