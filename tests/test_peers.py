@@ -63,3 +63,28 @@ def test_beside_a_forward_that_makes_the_gradients_peers_make_them_too(name, mon
     assert run is not None and fact["errors"] == {"to_torch": 0.0} and set(asked) == {3}
     assert bench.distance(op.spec, op.kernel("chunked").run, call, own) < 1e-5
     assert peers.peer_run("torch", op.backward.spec, case, op.backward.spec.draw(case, 0, where), where) is None
+
+
+FLEX = {  # where its mask, its cap and its heads are not those of the plain call
+    "attention": ["keys before the first query, so the diagonal", "two heads read a key head"],
+    "attention_options": ["a window that crosses tiles"],
+    "attention_varlen": ["more keys than queries and fewer"],
+}
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize(("name", "why"), [(n, w) for n, whys in FLEX.items() for w in whys])
+def test_flex_attention_is_told_what_the_case_says(name, why):
+    """Uncompiled on a CPU. Causal and windows are aligned to the last key, of each sequence."""
+    spec = OPS[name].spec
+    case = next(c for c in spec.cases if why in c.why and c.dtype == torch.float32)
+    call = spec.draw(case)
+    made = peers.peer_run("flex", spec, case, call, torch.device("cpu"))()
+    torch.testing.assert_close(made, spec.reference(**call)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_library_is_not_asked_for_options_that_it_lacks():
+    spec = OPS["attention_options"].spec
+    call = spec.draw(next(c for c in spec.cases if "smoke" in c.use))
+    with pytest.raises(NotImplementedError, match="has no sinks, bias, dropout, which the case wants"):
+        peers.function("flex", spec)(**call)

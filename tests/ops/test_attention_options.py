@@ -209,10 +209,12 @@ def test_without_a_fault_none_is_seen():
 INTERPRETED = """
 import importlib.util, sys, torch
 from rooftile.workbench import interpreter
-from rooftile.ops.attention import options_reference as reference, varlen_reference
-spec = importlib.util.spec_from_file_location("kernels", sys.argv[1])
-kernels = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(kernels)
+from rooftile.ops.attention import options_launchers as kernels, options_reference as reference, varlen_reference
+spec = importlib.util.spec_from_file_location("given", sys.argv[1])
+given = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(given)
+for name in ("forward", "queries", "keys", "bias_gradient", "sinks_gradient"):
+    setattr(kernels, name, getattr(given, name))
 F, B = {"BLOCK_M": 16, "BLOCK_N": 16, "num_warps": 4, "num_stages": 1}, kernels._tiles((16, 16, 4, 1), (16, 16, 4, 1))
 torch.manual_seed(0)
 def compared(name, ours, theirs, inputs, rest):
@@ -243,6 +245,12 @@ cu = torch.tensor([0, 20, 20, 50], dtype=torch.int32), torch.tensor([0, 33, 40, 
 compared("varlen", (kernels.attention_varlen, kernels.attention_varlen_backward),
          (varlen_reference.attention_varlen, varlen_reference.attention_varlen_backward),
          (q, k, v, *cu, torch.randn(2), torch.tensor(9)), (30, 33, 0.25, 18, 2, 0.0, 0.2))
+rest = (0.25, -1, 0, 0.0, 0.0)  # a sequence of q that is longer than was said, and one of k
+out, lse = kernels.attention_varlen(q, k, v, *cu, None, None, 16, 33, *rest, config=F)
+assert out[16:20].isnan().all() and out[36:].isnan().all() and out[:16].isfinite().all() and out[20:36].isfinite().all()
+assert lse[:, 16:20].isnan().all() and not lse[:, 20:36].isnan().any()
+made = kernels.attention_varlen_backward(out, lse, q, k, v, *cu, None, None, out, lse, 16, 16, *rest, config=B)
+assert all(x[36:].isnan().all() for x in made[:1]) and all(x[16:33].isnan().all() and x[33:40].isfinite().all() for x in made[1:3])
 """
 SOURCE = Path(options_kernels.__file__)
 

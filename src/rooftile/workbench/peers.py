@@ -6,18 +6,20 @@ have it is not asked for; a library that is not installed is an error with the s
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.utils.weak import WeakIdKeyDictionary
 
 from rooftile.core.spec import Case, OpSpec
 
 Run = Callable[[], Any]
 Function = Callable[..., Any]
-PACKAGES = {"liger": "liger-kernel", "quack": "quack-kernels", "fa4": "flash-attn-4"}  # what pip calls them
+PACKAGES = {"liger": "liger-kernel", "quack": "quack-kernels", "fa4": "flash-attn-4", "flex": "torch"}  # what pip calls them
 PEERS = ("torch", "compile", *PACKAGES)
 
 
@@ -74,6 +76,101 @@ def _fa4_attention(q: Any, k: Any, v: Any, causal: bool, scale: float) -> Any:
     return made[0] if isinstance(made, tuple) else made
 
 
+def _lacks(library: str, **given: Any) -> None:
+    lacking = [n for n, x in given.items() if x is not None and not (isinstance(x, float) and x == 0)]
+    if lacking:
+        raise NotImplementedError(f"{library} has no {', '.join(lacking)}, which the case wants")
+
+
+def _fa4_rules(scale: float, left: int, right: int, softcap: float, sinks: Any) -> dict[str, Any]:
+    given = {"softcap": softcap or None, "learnable_sink": sinks}
+    seen = {"causal": right == 0} if left < 0 and right <= 0 else {"window_size": tuple(None if x < 0 else x for x in (left, right))}
+    return {"softmax_scale": scale, **seen, **{n: x for n, x in given.items() if x is not None}}
+
+
+def _fa4_attention_options(q: Any, k: Any, v: Any, sinks: Any, bias: Any, constant_bias: Any, mask: Any, seed: Any, scale: float, left: int,
+                           right: int, softcap: float, p: float) -> Any:  # fmt: skip
+    _lacks("FlashAttention-4", bias=bias, constant_bias=constant_bias, mask=mask, dropout=p)
+    run = _module("flash_attn.cute").flash_attn_func
+    made = run(q, k, v, **_fa4_rules(scale, left, right, softcap, sinks))
+    return made[0] if isinstance(made, tuple) else made
+
+
+def _fa4_attention_varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, sinks: Any, seed: Any, max_seqlen_q: int,
+                          max_seqlen_k: int, scale: float, left: int, right: int, softcap: float, p: float) -> Any:  # fmt: skip
+    _lacks("FlashAttention-4", dropout=p)
+    lengths = {
+        "cu_seqlens_q": cu_seqlens_q.int(),
+        "cu_seqlens_k": cu_seqlens_k.int(),
+        "max_seqlen_q": max_seqlen_q,
+        "max_seqlen_k": max_seqlen_k,
+    }
+    run = _module("flash_attn.cute").flash_attn_varlen_func
+    made = run(q, k, v, **lengths, **_fa4_rules(scale, left, right, softcap, sinks))
+    return made[0] if isinstance(made, tuple) else made
+
+
+@functools.cache
+def _flex_block_mask(left: int, right: int, t: int, s: int, offsets: tuple[tuple[int, ...], ...], device: torch.device) -> Any:
+    """FlexAttention's mask, made once, outside what is timed. `offsets`: of sequences one behind another, or ()."""
+    flex = _module("torch.nn.attention.flex_attention")
+    if left < 0 and right < 0 and not offsets:
+        return None
+    cu_q, cu_k = (torch.tensor(x, device=device) for x in offsets or ((0, t), (0, s)))
+    row, key = torch.arange(t, device=device), torch.arange(s, device=device)
+    whose_row, whose_key = torch.bucketize(row, cu_q[1:], right=True), torch.bucketize(key, cu_k[1:], right=True)
+    last = row - cu_q[whose_row + 1] + cu_k[whose_row + 1]  # the key beside each query: the last beside the last
+
+    def seen(b: Any, h: Any, i: Any, j: Any) -> Any:
+        own = whose_row[i] == whose_key[j]
+        if left >= 0:
+            own = own & (j >= last[i] - left)
+        return own & (j <= last[i] + right) if right >= 0 else own
+
+    return flex.create_block_mask(seen, None, None, t, s, device=device)
+
+
+@functools.cache
+def _flex(on_gpu: bool) -> Function:
+    run = _module("torch.nn.attention.flex_attention").flex_attention
+    return torch.compile(run, dynamic=False) if on_gpu else run
+
+
+def _flexed(q: Any, k: Any, v: Any, scale: float, left: int, right: int, softcap: float, offsets: tuple[tuple[int, ...], ...] = ()) -> Any:
+    def capped(score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        return softcap * torch.tanh(score / softcap)
+
+    block = _flex_block_mask(left, right, q.shape[1], k.shape[1], offsets, q.device)
+    heads = (x.transpose(1, 2) for x in (q, k, v))
+    out = _flex(q.is_cuda)(
+        *heads, score_mod=capped if softcap else None, block_mask=block, scale=scale, enable_gqa=q.shape[2] != k.shape[2]
+    )
+    return out.transpose(1, 2)
+
+
+def _flex_attention(q: Any, k: Any, v: Any, causal: bool, scale: float) -> Any:
+    return _flexed(q, k, v, scale, -1, 0 if causal else -1, 0.0)
+
+
+def _flex_attention_options(q: Any, k: Any, v: Any, sinks: Any, bias: Any, constant_bias: Any, mask: Any, seed: Any, scale: float, left: int,
+                            right: int, softcap: float, p: float) -> Any:  # fmt: skip
+    _lacks("this use of FlexAttention", sinks=sinks, bias=bias, constant_bias=constant_bias, mask=mask, dropout=p)
+    return _flexed(q, k, v, scale, left, right, softcap)
+
+
+_told = WeakIdKeyDictionary()  # offsets on the host, asked for once: waiting for the device is not what is timed
+
+
+def _flex_attention_varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, sinks: Any, seed: Any, max_seqlen_q: int,
+                           max_seqlen_k: int, scale: float, left: int, right: int, softcap: float, p: float) -> Any:  # fmt: skip
+    _lacks("this use of FlexAttention", sinks=sinks, dropout=p)
+    for cu in (cu_seqlens_q, cu_seqlens_k):
+        if cu not in _told:
+            _told[cu] = tuple(cu.tolist())
+    offsets = (_told[cu_seqlens_q], _told[cu_seqlens_k])
+    return _flexed(q[None], k[None], v[None], scale, left, right, softcap, offsets)[0]
+
+
 def _liger_linear_cross_entropy(x: Any, weight: Any, target: Any, bias: Any, ignore_index: int, label_smoothing: float, z_loss: float,
                                 softcap: float, reduction: str, chunk: int | None) -> Any:  # fmt: skip
     run = _module("liger_kernel.ops.fused_linear_cross_entropy").LigerFusedLinearCrossEntropyFunction.apply
@@ -94,6 +191,11 @@ LIBRARIES: dict[tuple[str, str], Function] = {
     ("quack", "cross_entropy"): _quack_cross_entropy,
     ("quack", "gemm"): _quack_gemm,
     ("fa4", "attention"): _fa4_attention,
+    ("fa4", "attention_options"): _fa4_attention_options,
+    ("fa4", "attention_varlen"): _fa4_attention_varlen,
+    ("flex", "attention"): _flex_attention,
+    ("flex", "attention_options"): _flex_attention_options,
+    ("flex", "attention_varlen"): _flex_attention_varlen,
 }
 
 
@@ -184,5 +286,5 @@ def _module(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        library = next(p for p in PACKAGES if name.startswith((p, "flash_attn" if p == "fa4" else p)))
+        library = next(p for p in PACKAGES if name.startswith({"fa4": "flash_attn", "flex": "torch"}.get(p, p)))
         raise RuntimeError(f"{name} cannot be imported ({error}); pip install {PACKAGES[library]}") from error

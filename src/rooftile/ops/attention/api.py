@@ -8,9 +8,9 @@ from rooftile.ops.attention.cudnn_kernels import CUDNN, CUDNN_BACKWARD
 from rooftile.ops.attention.gluon_kernels import KERNELS as GLUON
 from rooftile.ops.attention.ladder_kernels import BACKWARD as LADDER_BACKWARD
 from rooftile.ops.attention.ladder_kernels import FORWARD as LADDER
-from rooftile.ops.attention.options_kernels import KERNELS as OPTIONS
-from rooftile.ops.attention.options_kernels import KERNELS_BACKWARD as OPTIONS_BACKWARD
-from rooftile.ops.attention.options_kernels import VARLEN, VARLEN_BACKWARD
+from rooftile.ops.attention.options_launchers import KERNELS as OPTIONS
+from rooftile.ops.attention.options_launchers import KERNELS_BACKWARD as OPTIONS_BACKWARD
+from rooftile.ops.attention.options_launchers import VARLEN, VARLEN_BACKWARD
 from rooftile.ops.attention.options_spec import SPEC as OPTIONS_SPEC
 from rooftile.ops.attention.spec import SPEC
 from rooftile.ops.attention.triton_kernels import KERNELS, KERNELS_BACKWARD
@@ -107,7 +107,7 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
         k, v: [N, G, D] and [N, G, Dv], their keys and values.
         cu_seqlens_q, cu_seqlens_k: int32 or int64 [B + 1]: sequence b has the rows from cu_seqlens[b] to cu_seqlens[b + 1]; the first offset is 0
             and the last M, or N. Read on the device: nothing waits.
-        max_seqlen_q, max_seqlen_k: at least the longest. On a GPU what a sequence has beyond them is not computed.
+        max_seqlen_q, max_seqlen_k: at least the longest. On a GPU rows of out, lse and gradients that a sequence has beyond them are NaN.
         causal, scale, window, softcap, sinks, dropout_p, seed, generator, return_lse: as in `attention`. Causal and window are aligned to each
             sequence's last key. Dropout's mask is a function of (seed, row of q, key) and of max_seqlen_k.
 

@@ -9,18 +9,12 @@ of a bias is made by a program a tile of the bias, which walks the batches and h
 Sequences of ragged lengths lie one behind another: a program looks up where its own begins, and one past its end leaves.
 """
 
-import torch
 import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from rooftile.core.kernel import Kernel, Limits
-from rooftile.ops._shared.launch import cdiv, launch, off_gpu
-from rooftile.ops._shared.philox import scale as kept_scale
-from rooftile.ops._shared.philox import threshold
 from rooftile.ops._shared.triton_philox import kept
-from rooftile.ops.attention.options_reference import counted
-from rooftile.ops.attention.triton_tiles import LOG2E, dense, head_row, load_tile, store_tile, widths
+from rooftile.ops.attention.triton_tiles import head_row, load_tile, store_tile, tile_at
 
 
 @triton.jit
@@ -30,6 +24,17 @@ def _span(gCu, i_b, N, total, RAGGED: tl.constexpr):
         first = tl.minimum(tl.maximum(tl.load(gCu + i_b).to(tl.int32), 0), total)
         return first, tl.minimum(tl.maximum(tl.load(gCu + i_b + 1).to(tl.int32), first), total) - first
     return 0, N
+
+
+@triton.jit
+def _not_computed(gX, first, last, i_h, H, D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr):
+    """NaN in rows first to last of a head: a sequence is longer than the longest there was said to be, and nobody could wait to be told."""
+    for start in range(first, last, BLOCK):
+        at = tile_at(head_row(gX, i_h * 0, i_h, start, 0, H * D, D), H * D, BLOCK, BLOCK_D)
+        rows = start + tl.arange(0, BLOCK)[:, None]
+        tl.store(
+            at, tl.full([BLOCK, BLOCK_D], float("nan"), gX.dtype.element_ty), mask=(rows < last) & (tl.arange(0, BLOCK_D)[None, :] < D)
+        )
 
 
 @triton.jit
@@ -114,7 +119,7 @@ def _attend(rAcc, rSum, rMax, rQ, gK, gV, gAdded, gMask, gSeed, rows, i_m, low, 
 
 
 @triton.jit
-def _forward(gQ, gK, gV, gOut, gLse, gSinks, stride_qb, stride_qt, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh,
+def forward(gQ, gK, gV, gOut, gLse, gSinks, stride_qb, stride_qt, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh,
              stride_sink, gAdded, gMask, gSeed, gCuQ, gCuK, B, H, T_, S_, total_q, total_k, left, right, scale_in, scale_out, threshold, keep,
              counts, a_b, a_h, a_t, a_s, m_b, m_h, m_t, m_s, SINKS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
              CAPPED: tl.constexpr, ADDED: tl.constexpr, MASK: tl.constexpr, DROP: tl.constexpr, RAGGED: tl.constexpr, GROUP: tl.constexpr,
@@ -167,6 +172,12 @@ def _forward(gQ, gK, gV, gOut, gLse, gSinks, stride_qb, stride_qt, stride_qh, st
     store_tile(gOut, rOut, i_b * 0 if RAGGED else i_b, i_h, at_q + low, i_m, T, H, DV, BLOCK_M, BLOCK_DV)
     rLse = (rMax + tl.log2(rSum)) * 0.6931471805599453  # ln 2
     tl.store(gLse + row + i_m, rLse, mask=i_m < T)
+    if RAGGED:
+        if low == (tiles - 1) * BLOCK_M:
+            _not_computed(gOut, at_q + tiles * BLOCK_M, at_q + T, i_h, H, DV, BLOCK_M, BLOCK_DV)
+            for start in range(tiles * BLOCK_M, T, BLOCK_M):
+                i_t = start + tl.arange(0, BLOCK_M)
+                tl.store(gLse + row + i_t, tl.full([BLOCK_M], float("nan"), tl.float32), mask=i_t < T)
 
 
 @triton.jit
@@ -204,7 +215,7 @@ def _queries_of(rDq, rQ, rDout, rLse, rDelta, gK, gV, gAdded, gMask, gSeed, rows
 
 
 @triton.jit
-def _queries(gDout, gDlse, gOut, gLse, gLse2, gDelta, gDq, scale, stride_gb, stride_gt, stride_gh, stride_ob, stride_ot, stride_oh, gQ, gK, gV,
+def queries(gDout, gDlse, gOut, gLse, gLse2, gDelta, gDq, scale, stride_gb, stride_gt, stride_gh, stride_ob, stride_ot, stride_oh, gQ, gK, gV,
              stride_qb, stride_qt, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh, gAdded, gMask, gSeed, gCuQ,
              gCuK, B, H, T_, S_, total_q, total_k, left, right, scale_in, scale_out, threshold, keep, counts, a_b, a_h, a_t, a_s, m_b, m_h,
              m_t, m_s, LEFT: tl.constexpr, RIGHT: tl.constexpr, CAPPED: tl.constexpr, ADDED: tl.constexpr, MASK: tl.constexpr,
@@ -252,6 +263,9 @@ def _queries(gDout, gDlse, gOut, gLse, gLse2, gDelta, gDq, scale, stride_gb, str
                       threshold, keep, stride_ks, stride_vs, a_t, a_s, m_t, m_s, b, end, True, LEFT, RIGHT, CAPPED, ADDED, MASK,
                       DROP, D, BLOCK_D, DV, BLOCK_DV, BLOCK_M, BLOCK_N)  # fmt: skip
     store_tile(gDq, rDq * scale, i_b * 0 if RAGGED else i_b, i_h, at_q + low, i_m, T, H, D, BLOCK_M, BLOCK_D)
+    if RAGGED:
+        if low == (tiles - 1) * BLOCK_M:
+            _not_computed(gDq, at_q + tiles * BLOCK_M, at_q + T, i_h, H, D, BLOCK_M, BLOCK_D)
 
 
 @triton.jit
@@ -278,7 +292,7 @@ def _keys_of(rDk, rDv, rK, rV, gQ, gDout, gLse2, gDelta, gAdded, gMask, gSeed, r
 
 
 @triton.jit
-def _keys(gDout, gLse2, gDelta, gDk, gDv, scale, stride_gb, stride_gt, stride_gh, gQ, gK, gV, stride_qb, stride_qt, stride_qh, stride_kb,
+def keys(gDout, gLse2, gDelta, gDk, gDv, scale, stride_gb, stride_gt, stride_gh, gQ, gK, gV, stride_qb, stride_qt, stride_qh, stride_kb,
           stride_ks, stride_kh, stride_vb, stride_vs, stride_vh, gAdded, gMask, gSeed, gCuQ, gCuK, B, H, T_, S_, total_q, total_k, left,
           right, scale_in, scale_out, threshold, keep, counts, a_b, a_h, a_t, a_s, m_b, m_h, m_t, m_s, LEFT: tl.constexpr,
           RIGHT: tl.constexpr, CAPPED: tl.constexpr, ADDED: tl.constexpr, MASK: tl.constexpr, DROP: tl.constexpr, RAGGED: tl.constexpr,
@@ -323,10 +337,14 @@ def _keys(gDout, gLse2, gDelta, gDk, gDv, scale, stride_gb, stride_gt, stride_gh
     i_o = i_b * 0 if RAGGED else i_b
     store_tile(gDk, rDk * scale, i_o, i_g, at_k + low, i_n, S, G, D, BLOCK_N, BLOCK_D)
     store_tile(gDv, rDv * keep, i_o, i_g, at_k + low, i_n, S, G, DV, BLOCK_N, BLOCK_DV)
+    if RAGGED:
+        if low == (tiles - 1) * BLOCK_N:
+            _not_computed(gDk, at_k + tiles * BLOCK_N, at_k + S, i_g, G, D, BLOCK_N, BLOCK_D)
+            _not_computed(gDv, at_k + tiles * BLOCK_N, at_k + S, i_g, G, DV, BLOCK_N, BLOCK_DV)
 
 
 @triton.jit
-def _bias(gDout, gLse2, gDelta, gDbias, B1, H1, stride_gb, stride_gt, stride_gh, gQ, gK, gV, stride_qb, stride_qt, stride_qh, stride_kb, stride_ks,
+def bias_gradient(gDout, gLse2, gDelta, gDbias, B1, H1, stride_gb, stride_gt, stride_gh, gQ, gK, gV, stride_qb, stride_qt, stride_qh, stride_kb, stride_ks,
           stride_kh, stride_vb, stride_vs, stride_vh, gAdded, gMask, gSeed, gCuQ, gCuK, B, H, T, S, total_q, total_k, left, right, scale_in,
           scale_out, threshold, keep, counts, a_b, a_h, a_t, a_s, m_b, m_h, m_t, m_s, LEFT: tl.constexpr, RIGHT: tl.constexpr,
           CAPPED: tl.constexpr, ADDED: tl.constexpr, MASK: tl.constexpr, DROP: tl.constexpr, RAGGED: tl.constexpr, GROUP: tl.constexpr,
@@ -364,7 +382,7 @@ def _bias(gDout, gLse2, gDelta, gDbias, B1, H1, stride_gb, stride_gt, stride_gh,
 
 
 @triton.jit
-def _sinks(gDsinks, gSinks, gLse2, gDelta, stride_sink, batches, stride_b, stride_h, N, BLOCK: tl.constexpr):
+def sinks_gradient(gDsinks, gSinks, gLse2, gDelta, stride_sink, batches, stride_b, stride_h, N, BLOCK: tl.constexpr):
     """A program a head: minus the sink's share of every query's sum, times what the query's output weighs."""
     i_h = tl.program_id(0)
     rSink = tl.load(gSinks + i_h * stride_sink).to(tl.float32) * 1.4426950408889634
@@ -375,182 +393,3 @@ def _sinks(gDsinks, gSinks, gLse2, gDelta, stride_sink, batches, stride_b, strid
         rLse = tl.load(gLse2 + at + i_m, mask=i_m < N, other=float("inf"))
         rSum -= tl.exp2(rSink - rLse) * tl.load(gDelta + at + i_m, mask=i_m < N, other=0.0)
     tl.store(gDsinks + i_h, tl.sum(rSum, 0).to(gDsinks.dtype.element_ty))
-
-
-# ---- launchers ---------------------------------------------------------------------------------------------------------------
-
-
-def _near(x):
-    """A tile of it lies within 32-bit offsets; else it is copied."""
-    return x if x is None or max(x.stride()[2:]) < 2**24 else x.contiguous()
-
-
-class Problem:
-    """A call as the kernels take it: what every one of them is given, dense or ragged."""
-
-    def __init__(self, q, k, v, options, ragged=None):
-        sinks, added, mask, seed, scale, left, right, softcap, p = options
-        self.q, self.k, self.v, self.sinks = dense(q), dense(k), dense(v), sinks
-        self.ragged, self.scale = ragged is not None, scale
-        self.h, self.d, self.g, self.dv = q.shape[-2], q.shape[-1], k.shape[-2], v.shape[-1]
-        if ragged is None:
-            (self.b, self.t), self.s, cu = q.shape[:2], k.shape[1], (q, q)
-        else:
-            *cu, self.t, self.s = ragged
-            self.b = cu[0].shape[0] - 1
-        self.rows = q.shape[0] if self.ragged else self.b * self.t
-        numbers = (left, right, *((scale / softcap, softcap * LOG2E) if softcap else (scale * LOG2E, 1.0)), threshold(p), kept_scale(p))
-        added, mask = _near(added), None if mask is None else _near(mask.view(torch.uint8))
-        pointers = (q if added is None else added, q if mask is None else mask, q if seed is None else seed, *cu)
-        totals = (q.shape[0], k.shape[0]) if self.ragged else (0, 0)
-        self.common = (*pointers, self.b, self.h, self.t, self.s, *totals, *numbers, counted(self.s),
-                       *((0,) * 4 if added is None else added.stride()), *((0,) * 4 if mask is None else mask.stride()))  # fmt: skip
-        self.flags = {
-            "LEFT": left >= 0, "RIGHT": right >= 0, "CAPPED": softcap > 0, "ADDED": added is not None, "MASK": mask is not None,
-            "DROP": seed is not None, "RAGGED": self.ragged, "GROUP": self.h // max(1, self.g), **widths(self.d, self.dv),
-        }  # fmt: skip
-
-    def strides(self, *tensors):
-        """Of batch, row and head; one sequence behind another has no batch."""
-        return [s for x in tensors for s in ((0, *x.stride()[:2]) if self.ragged else x.stride()[:3])]
-
-    def inputs(self):
-        return (self.q, self.k, self.v, *self.strides(self.q, self.k, self.v))
-
-
-def _forward_of(problem, config):
-    x = problem
-    out = x.q.new_empty(*x.q.shape[:-1], x.dv)
-    lse = x.q.new_empty((x.h, x.rows) if x.ragged else (x.b, x.h, x.t), dtype=torch.float32)
-    sinks = x.q if x.sinks is None else x.sinks
-    launch(_forward, (cdiv(x.t, config["BLOCK_M"]) * x.b * x.h,), x.q, x.k, x.v, out, lse, sinks, *x.strides(x.q, x.k, x.v),
-           sinks.stride(0), *x.common, SINKS=x.sinks is not None, **x.flags, **config)  # fmt: skip
-    return out, lse
-
-
-def _tile_of(config, name):
-    m, n, warps, stages = (config[f"{name}_{x}"] for x in ("m", "n", "warps", "stages"))
-    return {"BLOCK_M": m, "BLOCK_N": n, "num_warps": warps, "num_stages": stages}
-
-
-def _backward_of(problem, dout, dlse, out, lse, config):
-    """dq, dk, dv, dsinks, and what the gradient of a bias is made of."""
-    x = problem
-    dout, out, lse, dlse = dense(dout), dense(out), lse.contiguous(), dlse.contiguous()
-    dq, dk, dv = (t.new_empty(t.shape) for t in (x.q, x.k, x.v))
-    lse2, delta = torch.empty_like(lse), torch.empty_like(lse)
-    tile = _tile_of(config, "dq")
-    launch(_queries, (cdiv(x.t, tile["BLOCK_M"]) * x.b * x.h,), dout, dlse, out, lse, lse2, delta, dq, x.scale, *x.strides(dout, out),
-           *x.inputs(), *x.common, **x.flags, **tile)  # fmt: skip
-    tile = _tile_of(config, "dkv")
-    launch(_keys, (cdiv(x.s, tile["BLOCK_N"]) * x.b * x.g,), dout, lse2, delta, dk, dv, x.scale, *x.strides(dout), *x.inputs(), *x.common,
-           **x.flags, **tile)  # fmt: skip
-    dsinks = x.q.new_empty(0 if x.sinks is None else x.h, dtype=x.q.dtype if x.sinks is None else x.sinks.dtype)
-    if x.sinks is not None:
-        where = (1, 0, x.rows, x.rows) if x.ragged else (x.b, x.h * x.t, x.t, x.t)
-        launch(_sinks, (x.h,), dsinks, x.sinks, lse2, delta, x.sinks.stride(0), *where, BLOCK=1024, num_warps=4)
-    return dq, dk, dv, dsinks, (dout, lse2, delta)
-
-
-def attention_options(q, k, v, sinks, bias, constant_bias, mask, seed, scale, left, right, softcap, p, *, config):
-    added = bias if constant_bias is None else constant_bias
-    added = added if added is None else added.expand(q.shape[0], q.shape[2], q.shape[1], k.shape[1])
-    return _forward_of(Problem(q, k, v, (sinks, added, mask, seed, scale, left, right, softcap, p)), config)
-
-
-def attention_options_backward(
-    dout, dlse, q, k, v, sinks, bias, constant_bias, mask, seed, out, lse, scale, left, right, softcap, p, *, config
-):
-    (b, t, h, _), s = q.shape, k.shape[1]
-    added = bias if constant_bias is None else constant_bias
-    added = added if added is None else added.expand(b, h, t, s)
-    x = Problem(q, k, v, (sinks, added, mask, seed, scale, left, right, softcap, p))
-    dq, dk, dv, dsinks, (dout, lse2, delta) = _backward_of(x, dout, dlse, out, lse, config)
-    dbias = q.new_empty(0) if bias is None else bias.new_empty(bias.shape)
-    if bias is not None:
-        tile = _tile_of(config, "dq")
-        b1, h1 = bias.shape[:2]
-        launch(_bias, (cdiv(t, tile["BLOCK_M"]) * cdiv(s, tile["BLOCK_N"]) * b1 * h1,), dout, lse2, delta, dbias, b1, h1, *x.strides(dout),
-               *x.inputs(), *x.common, **x.flags, **tile)  # fmt: skip
-    return dq, dk, dv, dsinks, dbias
-
-
-def attention_varlen(
-    q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, seed, max_seqlen_q, max_seqlen_k, scale, left, right, softcap, p, *, config
-):
-    ragged = (cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous(), max_seqlen_q, max_seqlen_k)
-    return _forward_of(Problem(q, k, v, (sinks, None, None, seed, scale, left, right, softcap, p), ragged), config)
-
-
-def attention_varlen_backward(dout, dlse, q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, seed, out, lse, max_seqlen_q, max_seqlen_k, scale, left, right,
-                              softcap, p, *, config):  # fmt: skip
-    ragged = (cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous(), max_seqlen_q, max_seqlen_k)
-    problem = Problem(q, k, v, (sinks, None, None, seed, scale, left, right, softcap, p), ragged)
-    return _backward_of(problem, dout, dlse, out, lse, config)[:4]
-
-
-# ---- who takes what ----------------------------------------------------------------------------------------------------------
-
-
-def _tile(m, n, warps, stages):
-    return {"BLOCK_M": m, "BLOCK_N": n, "num_warps": warps, "num_stages": stages}
-
-
-def _tiles(dq, dkv):
-    return {f"{name}_{x}": value for name, tile in (("dq", dq), ("dkv", dkv)) for x, value in zip(("m", "n", "warps", "stages"), tile)}
-
-
-FORWARD = (
-    _tile(64, 64, 4, 3),
-    _tile(128, 64, 8, 3),
-    _tile(128, 64, 8, 2),
-    _tile(128, 32, 8, 2),
-    _tile(64, 32, 4, 2),
-    _tile(32, 32, 8, 1),
-    _tile(16, 32, 8, 1),
-)
-BACKWARD = (
-    _tiles((64, 64, 4, 3), (32, 64, 8, 2)),
-    _tiles((64, 64, 8, 2), (32, 64, 8, 2)),
-    _tiles((64, 32, 8, 2), (16, 64, 8, 2)),
-    _tiles((32, 32, 8, 1), (16, 32, 8, 1)),
-    _tiles((32, 32, 8, 1), (32, 32, 8, 1)),
-    _tiles((16, 16, 8, 1), (16, 16, 8, 1)),
-)
-# On sm_90 what bench cases launch spills nothing. A mask or bias whose rows lie on no multiple of 16 bytes is loaded by the element, with an address each.
-SPILLS = Limits(spill_bytes=64, spill_bytes_elsewhere=256)
-
-
-def _by_width(configs, narrow, wide, widest, beside, widest_beside, float32, widest_float32):
-    """Which config: by the wider of D and Dv, by whether a bias, a mask or random words want registers beside a tile of scores; in float32 a
-    product holds whole rows of both factors."""
-
-    def pick(call):
-        d = max(call["q"].shape[-1], call["v"].shape[-1])
-        more = any(call.get(n) is not None for n in ("bias", "constant_bias", "mask", "seed"))
-        if call["q"].dtype == torch.float32:
-            return configs[widest_float32 if d > 128 else float32]
-        if d > 128:
-            return configs[widest_beside if more else widest]
-        return configs[wide if d > 64 else beside if more else narrow]
-
-    return pick
-
-
-def _refuse(call):
-    q, dv = call["q"], call["v"].shape[-1]
-    if not 0 < q.shape[-1] <= 256 or not 0 < dv <= 256:
-        return f"D={q.shape[-1]} and values of {dv}: it takes 1 to 256"
-    return off_gpu(q)
-
-
-def _one(run, idea, configs, *picked):
-    return (Kernel("triton", run, idea, _refuse, configs, _by_width(configs, *picked), SPILLS),)
-
-
-KERNELS = _one(attention_options, "every option, each a constexpr", FORWARD, 0, 1, 3, 0, 4, 5, 6)
-KERNELS_BACKWARD = _one(
-    attention_options_backward, "dq, then dk and dv, then dsinks and the bias's: no atomics", BACKWARD, 0, 1, 2, 1, 3, 4, 5
-)
-VARLEN = _one(attention_varlen, "a program finds its sequence by its offsets", FORWARD, 0, 1, 3, 0, 4, 5, 6)
-VARLEN_BACKWARD = _one(attention_varlen_backward, "the same: dq, then dk and dv, then dsinks", BACKWARD, 0, 1, 2, 1, 3, 4, 5)

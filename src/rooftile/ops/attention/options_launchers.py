@@ -1,0 +1,187 @@
+"""How a call with options, or of ragged sequences, is launched: options_kernels.py has the kernels."""
+
+import torch
+
+from rooftile.core.kernel import Kernel, Limits
+from rooftile.ops._shared.launch import cdiv, launch, off_gpu
+from rooftile.ops._shared.philox import scale as kept_scale
+from rooftile.ops._shared.philox import threshold
+from rooftile.ops.attention.options_kernels import bias_gradient, forward, keys, queries, sinks_gradient
+from rooftile.ops.attention.options_reference import counted
+from rooftile.ops.attention.triton_tiles import LOG2E, dense, widths
+
+
+def _near(x):
+    """A tile of it lies within 32-bit offsets; else it is copied."""
+    return x if x is None or max(x.stride()[2:]) < 2**24 else x.contiguous()
+
+
+class Problem:
+    """A call as the kernels take it: what every one of them is given, dense or ragged."""
+
+    def __init__(self, q, k, v, options, ragged=None):
+        sinks, added, mask, seed, scale, left, right, softcap, p = options
+        self.q, self.k, self.v, self.sinks = dense(q), dense(k), dense(v), sinks
+        self.ragged, self.scale = ragged is not None, scale
+        self.h, self.d, self.g, self.dv = q.shape[-2], q.shape[-1], k.shape[-2], v.shape[-1]
+        if ragged is None:
+            (self.b, self.t), self.s, cu = q.shape[:2], k.shape[1], (q, q)
+        else:
+            *cu, self.t, self.s = ragged
+            self.b = cu[0].shape[0] - 1
+        self.rows = q.shape[0] if self.ragged else self.b * self.t
+        numbers = (left, right, *((scale / softcap, softcap * LOG2E) if softcap else (scale * LOG2E, 1.0)), threshold(p), kept_scale(p))
+        added, mask = _near(added), None if mask is None else _near(mask.view(torch.uint8))
+        pointers = (q if added is None else added, q if mask is None else mask, q if seed is None else seed, *cu)
+        totals = (q.shape[0], k.shape[0]) if self.ragged else (0, 0)
+        self.common = (*pointers, self.b, self.h, self.t, self.s, *totals, *numbers, counted(self.s),
+                       *((0,) * 4 if added is None else added.stride()), *((0,) * 4 if mask is None else mask.stride()))  # fmt: skip
+        self.flags = {
+            "LEFT": left >= 0, "RIGHT": right >= 0, "CAPPED": softcap > 0, "ADDED": added is not None, "MASK": mask is not None,
+            "DROP": seed is not None, "RAGGED": self.ragged, "GROUP": self.h // max(1, self.g), **widths(self.d, self.dv),
+        }  # fmt: skip
+
+    def strides(self, *tensors):
+        """Of batch, row and head; one sequence behind another has no batch."""
+        return [s for x in tensors for s in ((0, *x.stride()[:2]) if self.ragged else x.stride()[:3])]
+
+    def inputs(self):
+        return (self.q, self.k, self.v, *self.strides(self.q, self.k, self.v))
+
+
+def _forward_of(problem, config):
+    x = problem
+    out = x.q.new_empty(*x.q.shape[:-1], x.dv)
+    lse = x.q.new_empty((x.h, x.rows) if x.ragged else (x.b, x.h, x.t), dtype=torch.float32)
+    sinks = x.q if x.sinks is None else x.sinks
+    launch(forward, (cdiv(x.t, config["BLOCK_M"]) * x.b * x.h,), x.q, x.k, x.v, out, lse, sinks, *x.strides(x.q, x.k, x.v),
+           sinks.stride(0), *x.common, SINKS=x.sinks is not None, **x.flags, **config)  # fmt: skip
+    return out, lse
+
+
+def _tile_of(config, name):
+    m, n, warps, stages = (config[f"{name}_{x}"] for x in ("m", "n", "warps", "stages"))
+    return {"BLOCK_M": m, "BLOCK_N": n, "num_warps": warps, "num_stages": stages}
+
+
+def _backward_of(problem, dout, dlse, out, lse, config):
+    """dq, dk, dv, dsinks, and what the gradient of a bias is made of."""
+    x = problem
+    dout, out, lse, dlse = dense(dout), dense(out), lse.contiguous(), dlse.contiguous()
+    dq, dk, dv = (t.new_empty(t.shape) for t in (x.q, x.k, x.v))
+    lse2, delta = torch.empty_like(lse), torch.empty_like(lse)
+    tile = _tile_of(config, "dq")
+    launch(queries, (cdiv(x.t, tile["BLOCK_M"]) * x.b * x.h,), dout, dlse, out, lse, lse2, delta, dq, x.scale, *x.strides(dout, out),
+           *x.inputs(), *x.common, **x.flags, **tile)  # fmt: skip
+    tile = _tile_of(config, "dkv")
+    launch(keys, (cdiv(x.s, tile["BLOCK_N"]) * x.b * x.g,), dout, lse2, delta, dk, dv, x.scale, *x.strides(dout), *x.inputs(), *x.common,
+           **x.flags, **tile)  # fmt: skip
+    dsinks = x.q.new_empty(0 if x.sinks is None else x.h, dtype=x.q.dtype if x.sinks is None else x.sinks.dtype)
+    if x.sinks is not None:
+        where = (1, 0, x.rows, x.rows) if x.ragged else (x.b, x.h * x.t, x.t, x.t)
+        launch(sinks_gradient, (x.h,), dsinks, x.sinks, lse2, delta, x.sinks.stride(0), *where, BLOCK=1024, num_warps=4)
+    return dq, dk, dv, dsinks, (dout, lse2, delta)
+
+
+def attention_options(q, k, v, sinks, bias, constant_bias, mask, seed, scale, left, right, softcap, p, *, config):
+    added = bias if constant_bias is None else constant_bias
+    added = added if added is None else added.expand(q.shape[0], q.shape[2], q.shape[1], k.shape[1])
+    return _forward_of(Problem(q, k, v, (sinks, added, mask, seed, scale, left, right, softcap, p)), config)
+
+
+def attention_options_backward(
+    dout, dlse, q, k, v, sinks, bias, constant_bias, mask, seed, out, lse, scale, left, right, softcap, p, *, config
+):
+    (b, t, h, _), s = q.shape, k.shape[1]
+    added = bias if constant_bias is None else constant_bias
+    added = added if added is None else added.expand(b, h, t, s)
+    x = Problem(q, k, v, (sinks, added, mask, seed, scale, left, right, softcap, p))
+    dq, dk, dv, dsinks, (dout, lse2, delta) = _backward_of(x, dout, dlse, out, lse, config)
+    dbias = q.new_empty(0) if bias is None else bias.new_empty(bias.shape)
+    if bias is not None:
+        tile = _tile_of(config, "dq")
+        b1, h1 = bias.shape[:2]
+        launch(bias_gradient, (cdiv(t, tile["BLOCK_M"]) * cdiv(s, tile["BLOCK_N"]) * b1 * h1,), dout, lse2, delta, dbias, b1, h1, *x.strides(dout),
+               *x.inputs(), *x.common, **x.flags, **tile)  # fmt: skip
+    return dq, dk, dv, dsinks, dbias
+
+
+def attention_varlen(
+    q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, seed, max_seqlen_q, max_seqlen_k, scale, left, right, softcap, p, *, config
+):
+    ragged = (cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous(), max_seqlen_q, max_seqlen_k)
+    return _forward_of(Problem(q, k, v, (sinks, None, None, seed, scale, left, right, softcap, p), ragged), config)
+
+
+def attention_varlen_backward(dout, dlse, q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, seed, out, lse, max_seqlen_q, max_seqlen_k, scale, left, right,
+                              softcap, p, *, config):  # fmt: skip
+    ragged = (cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous(), max_seqlen_q, max_seqlen_k)
+    problem = Problem(q, k, v, (sinks, None, None, seed, scale, left, right, softcap, p), ragged)
+    return _backward_of(problem, dout, dlse, out, lse, config)[:4]
+
+
+# ---- who takes what ----------------------------------------------------------------------------------------------------------
+
+
+def _tile(m, n, warps, stages):
+    return {"BLOCK_M": m, "BLOCK_N": n, "num_warps": warps, "num_stages": stages}
+
+
+def _tiles(dq, dkv):
+    return {f"{name}_{x}": value for name, tile in (("dq", dq), ("dkv", dkv)) for x, value in zip(("m", "n", "warps", "stages"), tile)}
+
+
+FORWARD = (
+    _tile(64, 64, 4, 3),
+    _tile(128, 64, 8, 3),
+    _tile(128, 64, 8, 2),
+    _tile(128, 32, 8, 2),
+    _tile(64, 32, 4, 2),
+    _tile(32, 32, 8, 1),
+    _tile(16, 32, 8, 1),
+)
+BACKWARD = (
+    _tiles((64, 64, 4, 3), (32, 64, 8, 2)),
+    _tiles((64, 64, 8, 2), (32, 64, 8, 2)),
+    _tiles((64, 32, 8, 2), (16, 64, 8, 2)),
+    _tiles((32, 32, 8, 1), (16, 32, 8, 1)),
+    _tiles((32, 32, 8, 1), (32, 32, 8, 1)),
+    _tiles((16, 16, 8, 1), (16, 16, 8, 1)),
+)
+# On sm_90 what bench cases launch spills nothing. A mask or bias whose rows lie on no multiple of 16 bytes is loaded by the element, with an address each.
+SPILLS = Limits(spill_bytes=64, spill_bytes_elsewhere=256)
+
+
+def _by_width(configs, narrow, wide, widest, beside, widest_beside, float32, widest_float32):
+    """Which config: by the wider of D and Dv, by whether a bias, a mask or random words want registers beside a tile of scores; in float32 a
+    product holds whole rows of both factors."""
+
+    def pick(call):
+        d = max(call["q"].shape[-1], call["v"].shape[-1])
+        more = any(call.get(n) is not None for n in ("bias", "constant_bias", "mask", "seed"))
+        if call["q"].dtype == torch.float32:
+            return configs[widest_float32 if d > 128 else float32]
+        if d > 128:
+            return configs[widest_beside if more else widest]
+        return configs[wide if d > 64 else beside if more else narrow]
+
+    return pick
+
+
+def _refuse(call):
+    q, dv = call["q"], call["v"].shape[-1]
+    if not 0 < q.shape[-1] <= 256 or not 0 < dv <= 256:
+        return f"D={q.shape[-1]} and values of {dv}: it takes 1 to 256"
+    return off_gpu(q)
+
+
+def _one(run, idea, configs, *picked):
+    return (Kernel("triton", run, idea, _refuse, configs, _by_width(configs, *picked), SPILLS),)
+
+
+KERNELS = _one(attention_options, "every option, each a constexpr", FORWARD, 0, 1, 3, 0, 4, 5, 6)
+KERNELS_BACKWARD = _one(
+    attention_options_backward, "dq, then dk and dv, then dsinks and the bias's: no atomics", BACKWARD, 0, 1, 2, 1, 3, 4, 5
+)
+VARLEN = _one(attention_varlen, "a program finds its sequence by its offsets", FORWARD, 0, 1, 3, 0, 4, 5, 6)
+VARLEN_BACKWARD = _one(attention_varlen_backward, "the same: dq, then dk and dv, then dsinks", BACKWARD, 0, 1, 2, 1, 3, 4, 5)
