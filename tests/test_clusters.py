@@ -58,9 +58,9 @@ def test_planted(name, seed):
     assert wanted in found, "\n".join(map(str, report.findings))
 
 
-ORDERING = ("__syncwarp();", "mbarrier_fence();", "cluster_arrive();", "mbarrier_wait(&s.barrier[turn & 1], turn >> 1 & 1);")
-ORDERING += ("if (threadIdx.x == 0) mbarrier_arrive_expect(&s.barrier[turn & 1], s.BYTES);",)
-ORDERING += ("mbarrier_arrive_expect(&s.barrier[0], s.BYTES), mbarrier_arrive_expect(&s.barrier[1], s.BYTES);",)
+ORDERING = ("__syncwarp();", "mbarrier_fence();", "cluster_arrive_relaxed();", "mbarrier_wait(&s.barrier[turn % TURNS], turn / TURNS & 1);")
+ORDERING += ("if (threadIdx.x == 0) mbarrier_arrive_expect(&s.barrier[turn % TURNS], s.BYTES);",)
+ORDERING += ("for (int i = 0; i < TURNS; ++i) mbarrier_arrive_expect(&s.barrier[i], s.BYTES);",)
 
 
 @pytest.mark.parametrize("line", ORDERING)
@@ -70,7 +70,7 @@ def test_no_line_of_the_exchange_can_be_taken_away(line, tmp_path):
 
 def test_one_half_is_not_enough(tmp_path):
     """A part of the next row would overwrite what others still read of this one."""
-    assert changed("s.part[turn & 1]", "s.part[0]", 6, tmp_path)
+    assert changed("s.part[turn % TURNS]", "s.part[0]", 6, tmp_path)
 
 
 def changed(old: str, new: str, times: int, folder: Path) -> bool:

@@ -240,6 +240,19 @@ def test_recording_sees_what_a_launcher_asks_for():
     assert launcher.off_gpu(torch.zeros(1)) is not None  # and stops when it ends
 
 
+HABITS = {
+    r"extern __shared__ (?!__align__)": "slots that straddle sectors are fetched twice: __align__(128)",
+    r"__ldcs\(": "evict-first loads take up to a tenth longer",
+}
+
+
+@pytest.mark.parametrize("word, why", HABITS.items())
+def test_habits_that_profiles_taught(word, why):
+    for path in build.shipped():
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            assert not re.search(word, line), f"{path}:{number}: {why}"
+
+
 def test_every_rung_says_what_it_adds_costs_and_where_it_loses():
     for path in build.shipped():
         head = path.read_text().splitlines()[:4]

@@ -73,6 +73,14 @@ def test_compiles_as_one_graph(name, device):
             assert same(gradients(op, op, call), gradients(op, compiled, call))
 
 
+def test_trailing_defaults_compile():
+    """torch.library leaves off trailing arguments that have their default: here the bias that a head lacks."""
+    op, x, weight = DIFFERENTIABLE["linear"], torch.randn(3, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
+    compiled = torch.compile(lambda *args: op(*args), fullgraph=True, backend="aot_eager")
+    eager, traced = (torch.autograd.grad(f(x, weight, None)[0].square().sum(), (x, weight)) for f in (op, compiled))
+    assert same(list(eager), list(traced))
+
+
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_backward_is_the_derivative(name):
     """The backward's reference against autograd of the forward's, both in float64: no formula is trusted for being written down."""

@@ -12,13 +12,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from rooftile.models import GPT2, GPT2Config, operators
+from rooftile.models import GPT2, GPT2Config, Llama, operators
 from rooftile.training import TrainConfig, TrainError, train
-from rooftile.training.benchmark import benchmark_gpt2, compare_losses
+from rooftile.training.benchmark import Setup, benchmark_training, compare_losses
 from rooftile.training.checkpoint import checkpoints, load_checkpoint
 from rooftile.training.data import to_device
 from rooftile.training.loop import build_optimizer, train_step
 from rooftile.training.metrics import read_metrics
+from rooftile.training.model import new_model
+from rooftile.training.peers import HuggingFaceLlama, peer_model
+from test_llama import SMALL as SMALL_LLAMA
 from test_models import one_thread, rooftile  # noqa: F401 - a fixture for every test here
 
 VERSE = b"the quick brown fox jumps over the lazy dog; 0123456789 (again and again).\n"
@@ -195,6 +198,28 @@ def test_rooftile_trains_like_torch_and_shares_checkpoints(tiny, tmp_path, kerne
         assert a.keys() == b.keys() and all(a[key] == pytest.approx(b[key], rel=1e-4) for key in a)
 
 
+def test_llama_trains_resumes_and_exports(tiny, tmp_path):
+    """On our operators with weights in bfloat16, whose rounding is random: the resumed series is bitwise the whole one, and the folder is read."""
+    changes = {
+        "model": "llama",
+        "kernels": "rooftile",
+        "dtype": "bfloat16",
+        "weights": "bfloat16",
+        "lr": 1e-2,
+        "n_head": 4,
+        "decay_steps": 20,
+    }
+    run(tiny("whole", steps=20, **changes))
+    run(tiny("parts", steps=9, **changes))
+    result = run(tiny("parts", steps=20, resume=True, **changes))
+    assert series(tmp_path / "parts") == series(tmp_path / "whole") and result.loss < 5.0
+    trained = Llama.from_pretrained(result.model)
+    assert trained.config.kv_heads == 2 and trained.config.intermediate_size == 64
+    again = run(tiny("again", init=result.model, lr=0.0, min_lr=0.0, **{k: v for k, v in changes.items() if k not in ("lr", "n_head")}))
+    kept = Llama.from_pretrained(again.model)
+    assert all(torch.equal(a, b) for a, b in zip(trained.parameters(), kept.parameters()))
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("kernels", ["torch", "rooftile"])
@@ -266,21 +291,6 @@ def test_a_failed_save_leaves_the_older_checkpoint(tiny, tmp_path, monkeypatch):
     run(tiny("run", resume=True))
 
 
-def test_accumulation_equals_the_big_batch(tiny):
-    """The same eight rows at once and in four parts: equal gradients, hence equal updates."""
-    g = torch.Generator().manual_seed(0)
-    tokens = torch.randint(0, 61, (8, 13), generator=g)
-    after = []
-    for batch_size, accumulate in ((8, 1), (2, 4)):
-        config = tiny("run", batch_size=batch_size, accumulate=accumulate, warmup=0)
-        torch.manual_seed(0)
-        model = GPT2(GPT2Config(vocab_size=61, n_positions=12, n_embd=16, n_layer=2, n_head=2)).double()
-        loss, norm = train_step(model, build_optimizer(model, config), (tokens[:, :-1], tokens[:, 1:]), config, 1)
-        after.append([loss, norm, *model.parameters()])
-    for a, b in zip(*after):
-        assert ((a - b).norm() / b.norm()).item() < 2e-6  # the loss is float32
-
-
 def test_optimizer_decays_matrices_only_and_clips(tiny):
     config = tiny("run", lr=1e-2, min_lr=1e-2, warmup=0, weight_decay=0.5)
     model = GPT2(GPT2Config(vocab_size=61, n_positions=12, n_embd=16, n_layer=1, n_head=2))
@@ -335,11 +345,30 @@ def test_losses_are_looked_at_only_when_due(tiny, monkeypatch):
     assert looks == ["item"]  # the trap does close
 
 
-def test_benchmark_rows():
-    small = GPT2Config(vocab_size=300, n_positions=32, n_embd=32, n_layer=1, n_head=2)
-    options = {"batch_size": 2, "context": 32, "model": small, "device": "cpu", "dtype": "float32"}
-    (row,) = benchmark_gpt2(("torch",), steps=2, rounds=3, **options)
-    assert row["kernels"] == "torch" and row["ms_low"] <= row["ms"] <= row["ms_high"]
-    assert row["tokens_per_s"] == pytest.approx(64e3 / row["ms"]) and 4 < row["loss"] < 6
-    a, b = compare_losses(("torch", "torch"), steps=3, **options)
+@pytest.mark.parametrize("model", [GPT2Config(vocab_size=300, n_positions=32, n_embd=32, n_layer=1, n_head=2), SMALL_LLAMA])
+def test_benchmark_rows(model):
+    setup = Setup(model, batch_size=2, context=24, device="cpu", dtype="float32")
+    (row,) = benchmark_training(("torch",), setup, steps=2, rounds=3)
+    assert row["kernels"] == "torch" and row["ms_low"] <= row["ms"] <= row["ms_high"] and row["model"] == vars(model)
+    assert row["tokens_per_s"] == pytest.approx(48e3 / row["ms"]) and 4 < row["loss"] < 6
+    a, b = compare_losses(("torch", "torch"), setup, steps=3)
     assert len(a["losses"]) == 3 and a == b
+    with pytest.raises(ValueError, match="context is 33, the model's n_positions is"):
+        dataclasses.replace(setup, context=33).config()
+
+
+def test_a_peer_begins_where_we_do(tiny, monkeypatch):
+    """transformers' Llama with our weights has our loss; Liger itself needs a GPU, a stand-in shows that it is put in."""
+    pytest.importorskip("transformers")
+    tokens = torch.randint(0, 61, (2, 17), generator=torch.Generator().manual_seed(0))
+    for shape in (SMALL_LLAMA, dataclasses.replace(SMALL_LLAMA, tie_word_embeddings=True)):
+        config, seen, losses = tiny("run", model="llama").resolved(), [], []
+        for build in (lambda: new_model(shape, config), lambda: HuggingFaceLlama(shape, config, seen.append)):  # noqa: B023
+            torch.manual_seed(3)
+            losses.append(build()(tokens[:, :-1], tokens[:, 1:]).item())
+        assert losses[0] == pytest.approx(losses[1], rel=1e-6) and type(seen[0]).__name__ == "LlamaForCausalLM"
+    with pytest.raises(TrainError, match="the peer liger is timed beside a llama, the model is a GPT2Config"):
+        peer_model("liger", GPT2Config(), config)
+    monkeypatch.setitem(sys.modules, "liger_kernel", None)
+    with pytest.raises(TrainError, match="the peer liger is not installed"):
+        peer_model("liger", SMALL_LLAMA, config)

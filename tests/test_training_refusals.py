@@ -63,6 +63,9 @@ def test_bad_resume(tiny, tmp_path):
     refused(tiny("run", resume=True, n_embd=32), r"h\.0\.attn\.c_attn\.bias has shape \(48,\) there and \(96,\) here")
     refused(tiny("run", resume=True, n_layer=2), r"h\.1\..* has shape None there and \(\d+.*\) here")
     refused(tiny("run", resume=True, batch_size=5), "batch_size 4, this run has 5")
+    refused(tiny("run", resume=True, model="llama"), r"is of another model: .* has shape .* there and .* here")
+    run(tiny("llama", model="llama"))
+    refused(tiny("llama", model="llama", weights="bfloat16", resume=True), "was trained with weights float32, this run has bfloat16")
     refused(tiny("run", resume=True, steps=5), "is at step 6, past this run's steps 5")
     (tmp_path / "text").write_bytes(VERSE * 39)
     refused(tiny("run", resume=True), "another text: its crc32 is")
@@ -86,6 +89,13 @@ def test_bad_resume(tiny, tmp_path):
         ({"device": "tpu9"}, "device is 'tpu9'"),
         ({"prompt": ""}, "prompt is empty"),
         ({"n_head": 3}, "n_embd is 16, not a multiple of n_head 3"),
+        ({"parallel": "ddp"}, "parallel 'ddp' is for several processes: torchrun"),
+        ({"parallel": "fsdp", "dropout": 0.1}, r"dropout is 0\.1 beside parallel 'fsdp'"),
+        ({"model": "llama", "n_head": 3}, "hidden_size is 16, not a multiple of num_attention_heads 3"),
+        ({"model": "llama", "dropout": 0.1}, r"dropout is 0\.1, but the model llama does not take it: leave it at 0\.0"),
+        ({"model": "llama-1.2b"}, "n_layer is 1, but the model llama-1.2b does not take it: leave it at 4"),
+        ({"n_kv_head": 2}, "n_kv_head is 2, but the model gpt2 does not take it: leave it at 0"),
+        ({"model": "llama", "weights": "bfloat16", "dtype": "float32"}, "weights is 'bfloat16' beside dtype 'float32'"),
     ],
 )
 def test_bad_knobs(tiny, tmp_path, changes, match):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -282,10 +283,18 @@ def sim(
 
 
 def _train(as_json: bool, **knobs: Any) -> None:
-    """Train a GPT-2 built from the operators: loss curve, sample and a Hugging Face folder at the end; --resume goes on after a kill."""
-    from rooftile.training import TrainConfig, train
+    """Train a GPT-2 or a Llama built from the operators: loss curve, sample and a Hugging Face folder at the end; --resume goes on after a kill."""
+    from rooftile.training import Terminated, TrainConfig, train
 
-    result = train(TrainConfig(**knobs), progress=not as_json)
+    silent = knobs["parallel"] != "none" and os.environ.get("RANK", "0") != "0"  # one process speaks for all
+    try:
+        result = train(TrainConfig(**knobs), progress=not as_json)
+    except Terminated as ended:
+        if not silent:
+            err.print(f"rooftile: {ended.sentence}", style="bold yellow", highlight=False, markup=False, soft_wrap=True)
+        raise
+    if silent:
+        return None
     if as_json:
         return _say(result.to_dict())
     out.print(result.sample, highlight=False, markup=False)
@@ -313,5 +322,25 @@ def _knobs() -> inspect.Signature:
     return inspect.Signature([inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json), *options])
 
 
-_train.__signature__ = _knobs()  # type: ignore[attr-defined]
-app.command("train")(_train)
+def _profile_train(as_json: bool, **knobs: Any) -> None:
+    """A training step's operators by what they lose to their floors, and the picture of it in OUT. Takes the knobs of `rooftile train`."""
+    from rooftile.training import TrainConfig
+    from rooftile.workbench import profile as p
+
+    config = TrainConfig(**knobs).resolved()
+    found = p.profile_training(config)
+    picture = Path(config.out) / "profile.png"
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    p.draw(found, picture)
+    if as_json:
+        return _say({**found, "rows": [dataclasses.asdict(row) for row in found["rows"]], "picture": str(picture)})
+    out.print(p.table(found))
+    busy = sum(row.us for row in found["rows"]) / 1e3
+    return out.print(f"a step takes {found['step_ms']:.2f} ms, the operators above {busy:.2f} ms; {picture}", highlight=False)
+
+
+profiles = typer.Typer(help="Where the time of a whole step goes.", no_args_is_help=True)
+app.add_typer(profiles, name="profile")
+for name, command, home in (("train", _train, app), ("train", _profile_train, profiles)):
+    command.__signature__ = _knobs()  # type: ignore[attr-defined]
+    home.command(name)(command)

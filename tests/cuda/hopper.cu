@@ -325,7 +325,7 @@ __global__ void operand_stored(float* gOut, float* gUnpacked, const float* gX) {
   __shared__ __align__(1024) char sX[2 * PANEL];
   float d[64];
   unsigned a[8][4];
-  for (int i = 0; i < 64; ++i) d[i] = exp2_flushed(gX[wgmma_row(i) * 128 + wgmma_column(i)]);
+  for (int i = 0; i < 64; ++i) d[i] = exp2_fast(gX[wgmma_row(i) * 128 + wgmma_column(i)]);
   for (int k = 0; k < 8; ++k) wgmma_operand<__nv_bfloat16>(a[k], d, k);
   store_operand(sX, PANEL, 8, a);
   __syncwarp();

@@ -7,6 +7,7 @@ from rooftile import ops  # noqa: F401  declares the operators
 from rooftile.core.kernel import OPS
 from rooftile.core.spec import Case
 from rooftile.cuda import simulator
+from rooftile.ops._shared.cuda_shares import Hold, beside_rows, no_room, share, too_wide
 from rooftile.ops.softmax.reference import allowed
 from rooftile.workbench.check import with_gradients
 
@@ -46,6 +47,52 @@ def test_a_row_waits_in_shared_memory_in_registers_and_in_l2(held):
         with simulator.active("all"):
             made = OPS[name].kernel("cuda.v5_online").bound({"park": 1024, "each": 4, "held": held, "threads": 128})(*call.values())
         agree(made, OPS[name].spec.reference(*call.values()))
+
+
+VISITS = [{"cluster": 8, "vecs": 2, "per": 1}, {"cluster": 2, "vecs": 4, "per": 1}, {"cluster": 1, "vecs": 8, "per": 1}]
+STAYS = [
+    {"cluster": 8, "vecs": 1, "stages": 2, "per": 1},
+    {"cluster": 2, "vecs": 2, "stages": 3, "per": 2},
+    {"cluster": 1, "vecs": 4, "stages": 2, "per": 1},
+]
+
+
+@pytest.mark.parametrize("n", [1000, 4096])
+@pytest.mark.parametrize("name", EPS)
+def test_warps_wait_for_numbers_alone(name, n):
+    """Some of them without a column of the row; backward of norms a row's numbers travel while the one before it is written."""
+    for op in with_gradients([OPS[name]]):
+        call = op.spec.draw(Case({"M": 5, "N": n}, torch.bfloat16, EPS[name]))
+        kernel = op.kernel("cuda.v8_exchange")
+        for config in STAYS if "stages" in kernel.configs[0] else VISITS:
+            with simulator.active("all"):
+                agree(kernel.bound(config)(*call.values()), op.spec.reference(*call.values()))
+
+
+def test_a_grid_of_clusters_is_even():
+    """A cluster more than fit would run alone, after all others; fewer that take as many turns leave room."""
+    x = torch.empty(1000, 131072, dtype=torch.bfloat16, device="meta")
+    s = share(x, {"cluster": 8, "vecs": 4, "stages": 2, "per": 2}, Hold(4, 8), tensors=2)
+    assert (s.cluster, s.threads, s.vecs, s.per, s.shared) == (8, 512, 4, 1, 131072)
+    assert s.blocks(x, 1000, None, "") == 16 * 8 and s.blocks(x, 16, None, "") == 16 * 8 and s.blocks(x, 18, None, "") == 9 * 8
+
+
+WIDEST, NARROW = {"cluster": 2, "vecs": 8, "stages": 4, "per": 4}, {"cluster": 8, "vecs": 1, "stages": 9, "per": 9}
+
+
+@pytest.mark.parametrize("n, config", [(131072, WIDEST), (8, NARROW)])
+@pytest.mark.parametrize("hold", [Hold(4, 8), Hold(2, 4), Hold(1, 4)])
+def test_shares_keep_within_a_multiprocessor(n, config, hold):
+    x = torch.empty(3, n, dtype=torch.bfloat16, device="meta")
+    s = share(x, config, hold, tensors=2)
+    assert s.cluster * s.threads * s.vecs * 8 >= n and s.per * s.threads * (128 if s.vecs > hold.light else 64) <= 65536
+    assert s.per * (s.shared + beside_rows(s.cluster, s.threads)) <= 228 * 1024
+
+
+def test_rows_too_wide_are_refused_in_a_sentence():
+    x = torch.empty(2, 1 << 18)
+    assert too_wide(x, Hold(4, 8)) == "N=262144 is longer than the 131072 columns that the registers of 8 blocks hold"
+    assert no_room(x, 16, 2) == "two rows of 262144 columns and what stays are 655360 bytes for each of 8 blocks, which have 221184"
 
 
 def held_to_the_reference(op, kernel, case):

@@ -84,17 +84,19 @@ class Plan:
             return tuple(out)
         if len(taken) > 1:
             taken = [torch.zeros(s, dtype=t, device=d) if g is None else g for g, (s, t, d) in zip(taken, ctx.results)]
+        needs = ctx.needs_input_grad[ctx.offset :]
+        needs += (False,) * (self.count - len(needs))  # torch.library leaves off trailing arguments that have their default
         if self.identity:
-            return tuple(taken[0] if i in self.grads and ctx.needs_input_grad[i + ctx.offset] else None for i in range(self.count))
+            return tuple(taken[0] if i in self.grads and needs[i] else None for i in range(self.count))
         for i in self.passes:
-            out[i] = taken[0] if ctx.needs_input_grad[i + ctx.offset] else None
-        if self.passes and not any(ctx.needs_input_grad[i + ctx.offset] for i in self.grads):
+            out[i] = taken[0] if needs[i] else None
+        if self.passes and not any(needs[i] for i in self.grads):
             return tuple(out)
         offered = [*taken, *ctx.saved_tensors, *ctx.parameters]
         made = call(*(offered[i] for i in self.order))
         for group, g in zip(self.groups, made if isinstance(made, (tuple, list)) else (made,)):
             for i in group:
-                out[i] = g if ctx.needs_input_grad[i + ctx.offset] else None
+                out[i] = g if needs[i] else None
         return tuple(out)
 
 

@@ -40,16 +40,16 @@ class Comparison:
     method: str
 
 
+LONG_US = 1e5  # of a call: beyond it the clock and what else runs are nothing
+
+
 def compare(versions: Mapping[str, Callable[[], Any]], where: torch.device, *, budget_ms: float = 120.0, rounds: int = 40) -> Comparison:
     """Time the versions side by side. `budget_ms` bounds the time spent in each; at least 6 samples are taken. A naive rung that takes a
-    thousand times as long drops out after its 6, and the others go on without it."""
+    thousand times as long drops out after its 6, and the others go on without it; of calls of a tenth of a second and more one is enough."""
     first = next(iter(versions))
     runs = {**versions, "\0again": versions[first]}
     clock = _gpu_clock(where, cold=True) if where.type == "cuda" else _cpu_clock
-    for run in runs.values():
-        for _ in range(3):
-            run()
-    count = {n: max(6, min(rounds, int(budget_ms * 1e3 / max(clock(run)(), 1.0)))) for n, run in runs.items()}
+    count = {n: _how_often(run, clock, budget_ms, rounds) for n, run in runs.items()}
     pending: dict[str, list[Callable[[], float]]] = {n: [] for n in runs}
     order = list(runs)
     for i in range(max(count.values())):
@@ -60,6 +60,15 @@ def compare(versions: Mapping[str, Callable[[], Any]], where: torch.device, *, b
     timings = {n: Timing.of(s) for n, s in samples.items()}
     noise = abs(timings[first].us / timings.pop("\0again").us - 1)
     return Comparison(timings, noise, METHOD_CPU if where.type != "cuda" else METHOD_COLD)
+
+
+def _how_often(run: Callable[[], Any], clock: Callable[[Callable[[], Any]], Callable[[], float]], budget_ms: float, rounds: int) -> int:
+    """Samples to take, after calls enough to warm it up: of a long one the first is that, and may have compiled."""
+    run()
+    if clock(run)() > LONG_US:
+        return 1
+    run()
+    return max(6, min(rounds, int(budget_ms * 1e3 / max(clock(run)(), 1.0))))
 
 
 def best(run: Callable[[], Any], where: torch.device, repeats: int = 20) -> float:

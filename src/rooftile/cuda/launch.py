@@ -182,6 +182,26 @@ def _too_large(source: Source, instance: str, grid: Extent, block: Extent) -> Va
 _entries: dict[tuple[int, str, int], Entry] = {}  # an entry holds its source, so that the id stays its own
 
 
+@functools.lru_cache(maxsize=4096)
+def resident_clusters(source: Source, instance: str, device: int, block: int, shared: int) -> int:
+    """How many clusters of `instance` run at a time on a device where nothing else does. A cluster must fit into one of the device's parts,
+    whose sizes the driver alone knows: there are fewer than multiprocessors times blocks over cluster."""
+    entry = _entries.get((id(source), instance, device)) or _entries.setdefault(
+        (id(source), instance, device), Entry(source, instance, device)
+    )
+    if shared > entry.dynamic:
+        entry.allow(shared)
+    found, cluster = ctypes.c_int(), int(entry.parsed.cluster)
+    config = struct.pack(_CONFIG, cluster, 1, 1, block, 1, 1, shared, 0, 0, 0)
+    _adopt(device)
+    _succeed(_driver().cuOccupancyMaxActiveClusters(ctypes.byref(found), entry.function, config), entry.parsed)
+    if found.value < 1:
+        raise ValueError(
+            f"{instance} in {source.path.name}: no cluster of {cluster} blocks with {shared} bytes of shared memory fits cuda:{device}"
+        )
+    return found.value
+
+
 # CUlaunchConfig: three sizes of the grid, three of the block, dynamic shared memory, stream, attributes, their number; then the arguments
 _CONFIG = "7IPPI4x"
 _INVALID_CONTEXT = 201

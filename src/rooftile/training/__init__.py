@@ -3,5 +3,6 @@
 from rooftile.training.config import TrainConfig
 from rooftile.training.errors import TrainError
 from rooftile.training.loop import TrainResult, train
+from rooftile.training.signals import Terminated
 
-__all__ = ["TrainConfig", "TrainError", "TrainResult", "train"]
+__all__ = ["Terminated", "TrainConfig", "TrainError", "TrainResult", "train"]

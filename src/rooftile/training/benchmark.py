@@ -1,44 +1,59 @@
-"""Whole training steps, the same model on each table: milliseconds, tokens a second, peak memory, and whether the losses agree.
+"""Whole training steps, the same model on each table, or a peer's of the same weights: milliseconds, tokens a second, peak memory, and whether the losses agree.
 
 Each contestant starts from the same weights and sees the same batches. Peak memory is taken with nobody else alive; then all live
 side by side and take turns, so that a clock that drifts or a neighbour that wakes up hurts them alike.
 """
 
+import dataclasses
 import gc
 import statistics
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rooftile.models import GPT2, KERNELS, GPT2Config, operators
+from rooftile.models import KERNELS, LLAMA_1_2B, GPT2Config, LlamaConfig
 from rooftile.training.config import TrainConfig
 from rooftile.training.data import to_device, training_batch
 from rooftile.training.loop import build_optimizer, train_step
+from rooftile.training.model import new_model
+from rooftile.training.peers import PEERS, peer_model
 from rooftile.training.text import standard_library
 
-__all__ = ["GPT2_124M", "benchmark_gpt2", "compare_losses"]
+__all__ = ["GPT2_124M", "LLAMA", "Setup", "benchmark_training", "compare_losses"]
 
 GPT2_124M = GPT2Config(vocab_size=50304)  # 50257 rounded up to whole matrix tiles, as everyone trains it
 WARMUP = 4  # steps: compiling, tuning, the optimizer's state and the allocator's growth are over by then
 TEXT_BYTES = 8_000_000
 
 
-def benchmark_gpt2(
-    kernels: Iterable[str] = KERNELS,
-    *,
-    batch_size: int = 32,
-    context: int = 1024,
-    steps: int = 20,
-    rounds: int = 3,
-    model: GPT2Config = GPT2_124M,
-    dtype: str = "bfloat16",
-    device: str = "cuda",
-    seed: int = 0,
-) -> list[dict]:
+@dataclass(frozen=True)
+class Setup:
+    """What is trained, and how a step is made up."""
+
+    model: GPT2Config | LlamaConfig = GPT2_124M
+    batch_size: int = 32
+    context: int = 1024
+    dtype: str = "bfloat16"
+    weights: str = "float32"
+    device: str = "cuda"
+    seed: int = 0
+
+    def config(self, **changes: float) -> TrainConfig:
+        if self.context > self.model.n_positions:
+            raise ValueError(f"context is {self.context}, the model's n_positions is {self.model.n_positions}")
+        kind = "llama" if isinstance(self.model, LlamaConfig) else "gpt2"
+        return TrainConfig(**{**vars(self), "model": kind, **changes}).resolved()
+
+
+LLAMA = Setup(LLAMA_1_2B, batch_size=4, context=4096, weights="bfloat16")
+
+
+def benchmark_training(kernels: Iterable[str] = KERNELS, setup: Setup = Setup(), *, steps: int = 20, rounds: int = 3) -> list[dict]:
     """One row a table: `ms` a step (the median over `rounds` turns of `steps` steps, with the lowest and the highest),
     `tokens_per_s`, `peak_bytes`, `loss` after the last step, and what was run.
 
@@ -46,8 +61,7 @@ def benchmark_gpt2(
     not fit beside the largest peak they are timed one after another, and `interleaved` says so.
     """
     kernels = tuple(kernels)
-    run = {"batch_size": batch_size, "context": context, "dtype": dtype, "device": device, "seed": seed}
-    config = _check(TrainConfig(**run, steps=WARMUP + rounds * steps, lr=3e-4, min_lr=3e-4, warmup=0, clip=0.0), model)
+    config, model, device = setup.config(steps=WARMUP + rounds * steps, lr=3e-4, min_lr=3e-4, warmup=0, clip=0.0), setup.model, setup.device
     peaks, resident = {}, {}
     for name in kernels:
         with _contestant(name, model, config) as one:
@@ -59,8 +73,7 @@ def benchmark_gpt2(
     together = sum(resident.values()) + max(p - resident[n] for n, p in peaks.items())
     interleaved = together < 0.9 * _memory(device)
     times, losses = (_interleaved if interleaved else _in_turn)(kernels, model, config, rounds, steps)
-    tokens = batch_size * context
-    shape = {name: getattr(model, name) for name in ("vocab_size", "n_embd", "n_layer", "n_head")}
+    tokens = setup.batch_size * setup.context
     return [
         {
             "kernels": name,
@@ -73,47 +86,37 @@ def benchmark_gpt2(
             "interleaved": interleaved,
             "steps": steps,
             "rounds": rounds,
-            **run,
-            **shape,
+            **vars(setup),
+            "model": dataclasses.asdict(model),
         }
         for name in kernels
     ]
 
 
-def compare_losses(
-    kernels: Iterable[str] = KERNELS,
-    *,
-    steps: int = 200,
-    batch_size: int = 32,
-    context: int = 1024,
-    model: GPT2Config = GPT2_124M,
-    dtype: str = "bfloat16",
-    device: str = "cuda",
-    seed: int = 0,
-) -> list[dict]:
+def compare_losses(kernels: Iterable[str] = KERNELS, setup: Setup = Setup(), *, steps: int = 200) -> list[dict]:
     """One row a table: {"kernels", "dtype", "losses": [float] * steps} from the same weights over the same batches.
 
     GPT-2 124M's usual recipe on the tokens of `rooftile train` (bytes): a peak rate of 6e-4 after 700 steps of warm-up, cut off after
     `steps`. Where the loss falls steeply any two runs part before they meet again, PyTorch's eager and compiled ones too; their
     distance is in the record beside ours.
     """
-    run = {"batch_size": batch_size, "context": context, "dtype": dtype, "device": device, "seed": seed}
-    config = _check(TrainConfig(**run, steps=steps, lr=6e-4, min_lr=6e-5, warmup=700, clip=1.0), model)
+    config = setup.config(steps=steps, lr=6e-4, min_lr=6e-5, warmup=700, clip=1.0)
     rows = []
     for name in kernels:
-        with _contestant(name, model, config, width=1) as one:
+        with _contestant(name, setup.model, config, width=1) as one:
             losses = torch.stack(one.run(steps)).tolist()
-        rows.append({"kernels": name, "dtype": dtype, "losses": losses})
+        rows.append({"kernels": name, "dtype": setup.dtype, "losses": losses})
     return rows
 
 
 class _Contestant:
     """One table's model and optimizer, and how many steps it has done."""
 
-    def __init__(self, kernels: str, model: GPT2Config, config: TrainConfig, tokens: Tensor):
+    def __init__(self, kernels: str, model: GPT2Config | LlamaConfig, config: TrainConfig, tokens: Tensor):
         self.config, self.tokens, self.device, self.step = config, tokens, torch.device(config.device), 0
         torch.manual_seed(config.seed)
-        self.model = GPT2(model, operators(kernels), config.torch_dtype).to(self.device)
+        made = peer_model(kernels, model, config) if kernels in PEERS else new_model(model, dataclasses.replace(config, kernels=kernels))
+        self.model = made.to(self.device)
         self.optimizer = build_optimizer(self.model, config)
         self.forward = torch.compile(self.model) if kernels == "compile" else self.model
 
@@ -136,7 +139,7 @@ class _Contestant:
 
 
 @contextmanager
-def _contestant(kernels: str, model: GPT2Config, config: TrainConfig, width: int = 2) -> Iterator[_Contestant]:
+def _contestant(kernels: str, model: GPT2Config | LlamaConfig, config: TrainConfig, width: int = 2) -> Iterator[_Contestant]:
     """A contestant alone on the device; everything it held is given back at the end."""
     _free(config.device)
     one = _Contestant(kernels, model, config, _tokens(model.vocab_size, width))
@@ -147,7 +150,7 @@ def _contestant(kernels: str, model: GPT2Config, config: TrainConfig, width: int
         _free(config.device)
 
 
-def _interleaved(kernels: tuple, model: GPT2Config, config: TrainConfig, rounds: int, steps: int) -> tuple[dict, dict]:
+def _interleaved(kernels: tuple, model: GPT2Config | LlamaConfig, config: TrainConfig, rounds: int, steps: int) -> tuple[dict, dict]:
     """A B C, A B C, ...: times and last losses by name."""
     tokens = _tokens(model.vocab_size)
     field = {name: _Contestant(name, model, config, tokens) for name in kernels}
@@ -163,7 +166,7 @@ def _interleaved(kernels: tuple, model: GPT2Config, config: TrainConfig, rounds:
     return times, losses
 
 
-def _in_turn(kernels: tuple, model: GPT2Config, config: TrainConfig, rounds: int, steps: int) -> tuple[dict, dict]:
+def _in_turn(kernels: tuple, model: GPT2Config | LlamaConfig, config: TrainConfig, rounds: int, steps: int) -> tuple[dict, dict]:
     """A A A, B B B, ...: for a device too small to hold them all."""
     times, losses = {}, {}
     for name in kernels:
@@ -172,12 +175,6 @@ def _in_turn(kernels: tuple, model: GPT2Config, config: TrainConfig, rounds: int
             turns = [one.timed(steps) for _ in range(rounds)]
         times[name], losses[name] = [ms for ms, _ in turns], turns[-1][1]
     return times, losses
-
-
-def _check(config: TrainConfig, model: GPT2Config) -> TrainConfig:
-    if config.context > model.n_positions:
-        raise ValueError(f"context is {config.context}, the model's n_positions is {model.n_positions}")
-    return config.resolved()
 
 
 def _tokens(vocab_size: int, width: int = 2) -> Tensor:

@@ -7,6 +7,7 @@ synced to the disk and renamed; the two newest are kept, so there is always an o
 import contextlib
 import re
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -37,14 +38,15 @@ def newest(folder: Path) -> Path:
     return found[0]
 
 
-def save_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, step: int, **facts: object) -> Path:
-    """Write the checkpoint of `step` and drop all but the last two. `facts` are plain values stored beside the state."""
+def save_checkpoint(folder: Path, weights: dict, states: dict, *, step: int, **facts: object) -> Path:
+    """Write the checkpoint of `step`, a model's state dict and its optimizer's, and drop all but the last two. `facts` are plain values stored
+    beside them."""
     path = folder / f"checkpoint-{step:08d}.pt"
     state = {
         "format": FORMAT,
         "step": step,
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
+        "model": weights,
+        "optimizer": states,
         "random": torch.get_rng_state(),
         "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         **facts,
@@ -79,15 +81,14 @@ def load_checkpoint(path: Path) -> dict:
     return state
 
 
-def restore(path: Path, state: dict, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Put a loaded checkpoint into model, optimizer and random states. TrainError naming both shapes when they differ."""
+def restore(path: Path, state: dict, model: nn.Module, optimizer: torch.optim.Optimizer, load: Callable[..., None]) -> None:
+    """Put a loaded checkpoint into model and optimizer, by `load`, and into random states. TrainError naming both shapes when they differ."""
     stored, here = state["model"], model.state_dict()
     for name in sorted(stored.keys() | here.keys()):
         there, mine = (tuple(d[name].shape) if name in d else None for d in (stored, here))
         if there != mine:
             raise TrainError(f"{path} is of another model: {name} has shape {there} there and {mine} here")
-    model.load_state_dict(stored)
-    optimizer.load_state_dict(state["optimizer"])
+    load(model, optimizer, stored, state["optimizer"])
     torch.set_rng_state(state["random"])
     if torch.cuda.is_available() and len(state["random_cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all(state["random_cuda"])

@@ -13,6 +13,8 @@ from rooftile.training.errors import TrainError
 
 __all__ = ["TrainConfig"]
 
+MODELS = ("gpt2", "llama", "llama-1.2b")
+PARALLEL = ("none", "ddp", "fsdp")
 TOKENIZERS = ("bytes", "gpt2")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -32,18 +34,22 @@ class TrainConfig:
     accumulate: int = _knob(1, "forward passes whose gradients are averaged into one step")
     kernels: str = _knob("rooftile", f"which operators compute: {', '.join(KERNELS)}")
     device: str = _knob("auto", "cpu, cuda, or auto: cuda when there is one")
-    dtype: str = _knob("auto", "float32, bfloat16, or auto: bfloat16 on cuda; weights are float32 in both")
+    dtype: str = _knob("auto", "float32, bfloat16, or auto: bfloat16 on cuda")
+    weights: str = _knob("float32", "what parameters are kept in; bfloat16 is for a llama whose dtype is bfloat16")
+    parallel: str = _knob("none", f"how the processes of torchrun share the model: {', '.join(PARALLEL)}; batch_size is each one's")
     seed: int = _knob(0, "draws the initial weights, the batches, dropout and the sample")
 
     text: str = _knob("", "a text file, or tinyshakespeare [Python's own standard library]")
     tokenizer: str = _knob("bytes", f"how text becomes tokens: {', '.join(TOKENIZERS)}")
     text_mb: float = _knob(4.0, "megabytes of the standard library to read, when that is the text")
 
+    model: str = _knob("gpt2", f"which one: {', '.join(MODELS)}; the last has its shape by name")
     n_layer: int = _knob(4, "blocks")
     n_head: int = _knob(4, "heads")
+    n_kv_head: int = _knob(0, "heads of keys and values of a llama [half as many, where that is whole]")
     n_embd: int = _knob(128, "width of the residual stream")
     dropout: float = _knob(0.0, "dropout of the embedding and of both branches; attention draws none")
-    init: str = _knob("", "start from this Hugging Face GPT-2 folder; its config.json then gives the shape")
+    init: str = _knob("", "start from this Hugging Face folder of the same kind of model; its config.json then gives the shape")
     checkpointing: bool = _knob(False, "keep only each block's input and compute the rest again in the backward pass")
 
     lr: float = _knob(3e-3, "peak learning rate")
@@ -61,22 +67,55 @@ class TrainConfig:
     eval_every: int = _knob(100, "steps between evaluations on the validation part")
     eval_batches: int = _knob(16, "batches in one evaluation")
     log_every: int = _knob(10, "steps between looks at the device: losses wait there until then")
+    memory: bool = _knob(False, "draw memory.png: what the third step holds, by time")
+    detect_anomaly: bool = _knob(False, "look at every operator's result: a nan, or a loss that diverges, stops with its operator; slow")
+    deterministic: bool = _knob(False, "only kernels that repeat to the last bit: a resumed run on a GPU then equals the whole one")
     sample_tokens: int = _knob(256, "tokens of text drawn at the end")
     prompt: str = _knob("\n", "what that text begins with")
 
     def __post_init__(self):
         for name in ("steps", "batch_size", "context", "accumulate", "save_every", "eval_every", "eval_batches", "log_every"):
             self._at_least(name, 1)
-        for name in ("seed", "warmup", "decay_steps", "sample_tokens", "lr", "min_lr", "weight_decay", "clip"):
+        for name in ("seed", "warmup", "decay_steps", "sample_tokens", "n_kv_head", "lr", "min_lr", "weight_decay", "clip"):
             self._at_least(name, 0)
         for name in ("beta1", "beta2", "dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise TrainError(f"{name} is {getattr(self, name)}, must be at least 0 and below 1")
         if not self.text_mb > 0:
             raise TrainError(f"text_mb is {self.text_mb}, must be above 0")
-        for name, words in (("kernels", KERNELS), ("tokenizer", TOKENIZERS), ("dtype", ("auto", *DTYPES))):
+        for name, words in (
+            ("kernels", KERNELS),
+            ("model", MODELS),
+            ("parallel", PARALLEL),
+            ("tokenizer", TOKENIZERS),
+            ("dtype", ("auto", *DTYPES)),
+            ("weights", (*DTYPES,)),
+        ):
             if getattr(self, name) not in words:
                 raise TrainError(f"{name} is {getattr(self, name)!r}, must be one of {', '.join(words)}")
+        if self.detect_anomaly and self.kernels == "compile":
+            raise TrainError("detect_anomaly looks at single operators, and kernels 'compile' has none to look at: take torch or rooftile")
+        if self.parallel != "none" and self.dropout > 0:
+            raise TrainError(
+                f"dropout is {self.dropout} beside parallel {self.parallel!r}: each process would draw the same mask for other rows"
+            )
+        self._fit_the_model()
+
+    def _fit_the_model(self) -> None:
+        """Knobs that a model does not have are refused where they are not at their default."""
+        given = {f.name for f in dataclasses.fields(self) if getattr(self, f.name) != f.default}
+        without = {"gpt2": ("n_kv_head", "weights"), "llama": ("dropout",)}.get(
+            self.model, ("dropout", "n_layer", "n_head", "n_embd", "n_kv_head", "init")
+        )
+        for name in without:
+            if name in given:
+                raise TrainError(
+                    f"{name} is {getattr(self, name)!r}, but the model {self.model} does not take it: leave it at {TrainConfig.__dataclass_fields__[name].default!r}"
+                )
+        if self.weights == "bfloat16" and self.dtype == "float32":
+            raise TrainError(
+                "weights is 'bfloat16' beside dtype 'float32': products would be float32 of bfloat16 numbers; make both bfloat16"
+            )
 
     def _at_least(self, name: str, least: int) -> None:
         value = getattr(self, name)
@@ -96,7 +135,7 @@ class TrainConfig:
             raise TrainError(f"device {device} was asked for, but torch {torch.__version__} finds no CUDA device")
         dtype = self.dtype
         if dtype == "auto":
-            dtype = "bfloat16" if kind == "cuda" else "float32"
+            dtype = "bfloat16" if kind == "cuda" or self.weights == "bfloat16" else "float32"
         out = self.out
         if not out:
             out = str(self._last_run()) if self.resume or self.resume_from else time.strftime("runs/%Y%m%d-%H%M%S")

@@ -5,11 +5,13 @@ that stays on the device, and losses are looked at every `log_every` steps.
 """
 
 import dataclasses
+import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,19 +19,22 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
-from rooftile.models import GPT2, GPT2Config, operators
 from rooftile.models.atomic import atomic_file
-from rooftile.models.pretrained import read_config
+from rooftile.training.anomaly import Watch, check_divergence
 from rooftile.training.checkpoint import checkpoints, load_checkpoint, newest, restore, save_checkpoint
 from rooftile.training.config import TrainConfig
-from rooftile.training.data import Data, evaluation_batches, load_data, to_device, training_batch
+from rooftile.training.data import evaluation_batches, load_data, to_device, training_batch
 from rooftile.training.errors import TrainError
+from rooftile.training.memory import MemoryTimeline
 from rooftile.training.metrics import Metrics, draw_curve, memory_bytes, read_metrics
+from rooftile.training.model import build_model, export
+from rooftile.training.parallel import Team
+from rooftile.training.signals import Terminated, Termination
 
 __all__ = ["TrainResult", "build_optimizer", "train", "train_step"]
 
 # What decides the series of batches and losses besides the text: a resumed run must agree on these with its checkpoint.
-SERIES = ("seed", "batch_size", "accumulate", "context", "tokenizer")
+SERIES = ("seed", "batch_size", "accumulate", "context", "tokenizer", "weights")
 SAMPLE = {"temperature": 0.8, "top_k": 50}
 
 
@@ -50,6 +55,7 @@ class TrainResult:
     curve: str
     model: str  # a Hugging Face folder
     sample: str
+    memory: str | None = None  # the picture of --memory
 
     def to_dict(self) -> dict:
         return dataclasses.asdict(self)
@@ -59,36 +65,65 @@ def train(config: TrainConfig, *, progress: bool = True) -> TrainResult:
     """Train, evaluate, save, and leave in `config.out`: checkpoints, metrics.jsonl, loss.png, sample.txt and model/.
 
     Whatever can be refused is refused before anything is written: TrainError (a ValueError), ValueError or FileNotFoundError, one
-    sentence. A non-finite loss raises TrainError and leaves the last good checkpoint.
+    sentence. A non-finite loss raises TrainError and leaves the last good checkpoint, and so does a full disk. SIGTERM is answered after the
+    step that runs: a checkpoint is saved and Terminated raised, which is a SystemExit.
     """
     began = time.perf_counter()
-    run = _Run(config.resolved())
-    with run.metrics() as metrics, _bar(run, progress) as advance:
-        for step in range(run.step + 1, run.config.steps + 1):
-            metrics.begin()
-            loss, norm = train_step(run.forward, run.optimizer, run.batch(step), run.config, step)
-            metrics.add(step, run.config.learning_rate(step), loss, norm)
-            log, evaluate, save = (step == run.config.steps or step % every == 0 for every in run.periods)
-            if log or evaluate or save:  # raises on a loss that is not finite: such weights are never evaluated or saved
-                advance(step, metrics.flush())
-            if evaluate:
-                metrics.evaluation(step, run.evaluate())
-            if save:
-                metrics.sync()  # a checkpoint never outlives its lines, be it the power that fails
-                run.save(step)
-        trained = metrics.last
-    return run.finish(trained, began)
+    config = config.resolved()
+    team = Team(config)
+    try:
+        run = _Run(team.agree(config), team)
+        return _go(run, progress and team.rank == 0, began)
+    finally:
+        team.close()
+
+
+def _go(run: "_Run", progress: bool, began: float) -> TrainResult:
+    config, team = run.config, run.team
+    try:
+        with deterministic(config.deterministic), Termination() as termination, run.metrics() as metrics, _bar(run, progress) as advance:
+            for step in range(run.step + 1, config.steps + 1):
+                metrics.begin()
+                loss, norm = run.update(step)
+                metrics.add(step, config.learning_rate(step), loss, norm)
+                log, evaluate, save = (step == config.steps or step % every == 0 for every in run.periods)
+                asked = team.anyone(termination.asked) if log or evaluate or save or team.world == 1 else False
+                if log or evaluate or save or asked:  # raises on a loss that is not finite: such weights are never evaluated or saved
+                    advance(step, metrics.flush())
+                if evaluate:
+                    metrics.evaluation(step, run.evaluate())
+                if save or asked:
+                    metrics.sync()  # a checkpoint never outlives its lines, be it the power that fails
+                    run.save(step)
+                if asked and step < config.steps:
+                    raise Terminated(
+                        f"SIGTERM came: stopped after step {step} of {config.steps}, {newest(run.out)} stands; go on with resume"
+                    )
+            trained = metrics.last
+        return run.finish(trained, began)
+    except OSError as error:  # a full disk, mostly
+        stands = next((f"{path.name} stands" for path in checkpoints(run.out)), "no checkpoint had been written")
+        raise TrainError(f"the run in {run.out} stopped: {error.strerror or error}; {stands}") from error
 
 
 def train_step(
-    forward: nn.Module, optimizer: torch.optim.Optimizer, batch: tuple[Tensor, Tensor], config: TrainConfig, step: int
+    forward: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batch: tuple[Tensor, Tensor],
+    config: TrainConfig,
+    step: int,
+    look: Callable[[Tensor], None] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """One update from a batch of `accumulate` x `batch_size` rows -> mean loss and gradient norm, both still on the device."""
+    """One update from a batch of `accumulate` x `batch_size` rows -> mean loss and gradient norm, both still on the device.
+
+    `look` sees the loss when all gradients are there and no weight has changed."""
     total = None
     for x, y in zip(*(t.split(config.batch_size) for t in batch)):
         loss = forward(x, y) / config.accumulate
         loss.backward()
         total = loss.detach() if total is None else total + loss.detach()
+    if look is not None:
+        look(total)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if config.clip > 0:
         norm = nn.utils.clip_grad_norm_(parameters, config.clip, foreach=True)
@@ -101,7 +136,20 @@ def train_step(
     return total, norm
 
 
-def build_optimizer(model: GPT2, config: TrainConfig) -> torch.optim.Optimizer:
+@contextmanager
+def deterministic(wanted: bool) -> Iterator[None]:
+    """Inside, only kernels that repeat to the last bit are chosen, ours and PyTorch's."""
+    before = torch.are_deterministic_algorithms_enabled()
+    if wanted:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it, before its first call
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     """The table's AdamW; matrices decay, vectors (biases and norms) do not."""
     matrices = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() <= 1]
@@ -113,7 +161,8 @@ def build_optimizer(model: GPT2, config: TrainConfig) -> torch.optim.Optimizer:
 class _Run:
     """Everything a run holds. Building it reads and checks all there is to read, and writes nothing before the last line."""
 
-    def __init__(self, config: TrainConfig):
+    def __init__(self, config: TrainConfig, team: Team):
+        self.team = team
         self.config, self.out, self.device = config, Path(config.out), torch.device(config.device)
         self.periods = (config.log_every, config.eval_every, config.save_every)
         self.step, self.val_loss = 0, None
@@ -122,36 +171,43 @@ class _Run:
         if config.sample_tokens and not len(self.prompt):
             raise TrainError("prompt is empty: a sample needs at least 1 token to begin with")
         torch.manual_seed(config.seed)
-        self.model = _build_model(config, self.data).to(self.device)
+        self.model = build_model(config, self.data).to(self.device)
+        self.forward = team.wrap(self.model)
         self.optimizer = build_optimizer(self.model, config)
         if config.resume or config.resume_from:
             self._resume(Path(config.resume_from) if config.resume_from else newest(self.out))
         elif found := checkpoints(self.out):
             raise TrainError(f"{self.out} already holds {found[0].name}: go on with resume, or choose another out")
-        self.forward = torch.compile(self.model) if config.kernels == "compile" else self.model
+        # not the first two: optimizer states and choices of kernels are made there
+        self.memory, self.drawn = None, min(self.step + 3, config.steps) if config.memory else None
+        if config.kernels == "compile":
+            self.forward = torch.compile(self.forward)
         _make_folder(self.out)
 
     def _resume(self, path: Path) -> None:
         state = load_checkpoint(path)
         for name in SERIES:
-            there, here = state["config"][name], getattr(self.config, name)
+            here = getattr(self.config, name)
+            there = state["config"].get(name, TrainConfig.__dataclass_fields__[name].default)  # a knob may be younger than the checkpoint
             if there != here:
                 raise TrainError(f"{path} was trained with {name} {there}, this run has {here}")
         if state["text_digest"] != self.data.digest:
             there, here = state["text_digest"], self.data.digest
             raise TrainError(f"{path} was trained on another text: its crc32 is {there:08x}, this one's is {here:08x}")
+        if state.get("world", 1) != self.team.world:
+            raise TrainError(f"{path} was trained by {state.get('world', 1)} processes, this run has {self.team.world}")
         if state["step"] > self.config.steps:
             raise TrainError(f"{path} is at step {state['step']}, past this run's steps {self.config.steps}")
-        restore(path, state, self.model, self.optimizer)
+        restore(path, state, self.model, self.optimizer, self.team.load)
         self.step, self.val_loss = state["step"], state["val_loss"]
 
     @contextmanager
     def metrics(self) -> Iterator[Metrics]:
         metrics = Metrics(
-            self.out / "metrics.jsonl",
+            self.out / "metrics.jsonl" if self.team.rank == 0 else None,
             step=self.step,
             eval_every=self.config.eval_every,
-            step_tokens=self.config.step_rows * self.config.context,
+            step_tokens=self.team.world * self.config.step_rows * self.config.context,
             device=self.device,
         )
         try:
@@ -159,18 +215,36 @@ class _Run:
         finally:
             metrics.close()
 
+    def update(self, step: int) -> tuple[Tensor, Tensor]:
+        """One step, watched as the config asks."""
+        config, batch = self.config, self.batch(step)
+        if step == self.drawn:
+            with MemoryTimeline(self.model, self.optimizer, self.device) as timeline:
+                made = train_step(self.forward, self.optimizer, batch, config, step)
+            self.memory = str(timeline.draw(self.out, step)) if self.team.rank == 0 else None
+        elif config.detect_anomaly:
+            with Watch(step):
+                look = partial(check_divergence, step, vocab_size=self.model.config.vocab_size, model=self.model)
+                made = train_step(self.forward, self.optimizer, batch, config, step, look)
+        else:
+            made = train_step(self.forward, self.optimizer, batch, config, step)
+        return self.team.mean(*made)
+
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         config = self.config
-        rows = training_batch(self.data.train, config.context, config.step_rows, seed=config.seed, step=step)
-        return to_device(rows, self.device)
+        rows = training_batch(self.data.train, config.context, self.team.world * config.step_rows, seed=config.seed, step=step)
+        return to_device(self.team.share(rows), self.device)
 
     @torch.no_grad()
     def evaluate(self) -> float:
         """Mean loss over the validation windows; by the plain model: compiling it for this would cost more than it saves."""
         self.model.eval()
         total, rows = torch.zeros((), device=self.device), 0
-        config = self.config
-        for batch in evaluation_batches(self.data.validation, config.context, config.batch_size, config.eval_batches):
+        config, batches = (
+            self.config,
+            self.config.eval_batches * self.team.world,
+        )  # the same windows in every process: no sum to be agreed on
+        for batch in evaluation_batches(self.data.validation, config.context, config.batch_size, batches):
             x, y = to_device(batch, self.device)
             total += self.model(x, y) * len(x)
             rows += len(x)
@@ -179,11 +253,18 @@ class _Run:
         return self.val_loss
 
     def save(self, step: int) -> None:
+        weights, states = self.team.whole(self.model, self.optimizer)
+        if self.team.rank == 0:
+            self._save(weights, states, step)
+        self.team.wait()
+
+    def _save(self, weights: dict, states: dict, step: int) -> None:
         save_checkpoint(
             self.out,
-            self.model,
-            self.optimizer,
+            weights,
+            states,
             step=step,
+            world=self.team.world,
             config=dataclasses.asdict(self.config),
             model_config=dataclasses.asdict(self.model.config),
             text_digest=self.data.digest,
@@ -201,12 +282,14 @@ class _Run:
 
     def finish(self, trained: dict, began: float) -> TrainResult:
         """Draw the curve and a sample, export the model, and say what came of it."""
-        out = self.out
-        draw_curve(read_metrics(out / "metrics.jsonl"), out / "loss.png")
-        sample = self.sample()
-        with atomic_file(out / "sample.txt") as file:
-            file.write(sample.encode())
-        self.model.save_pretrained(out / "model")
+        out, sample = self.out, self.sample()
+        weights, _ = self.team.whole(self.model, self.optimizer)
+        if self.team.rank == 0:
+            draw_curve(read_metrics(out / "metrics.jsonl"), out / "loss.png")
+            with atomic_file(out / "sample.txt") as file:
+                file.write(sample.encode())
+            export(self.model, weights, out / "model")
+        self.team.wait()
         return TrainResult(
             out=str(out),
             steps=self.config.steps,
@@ -221,30 +304,8 @@ class _Run:
             curve=str(out / "loss.png"),
             model=str(out / "model"),
             sample=sample,
+            memory=self.memory,
         )
-
-
-def _build_model(config: TrainConfig, data: Data) -> GPT2:
-    """A new model of the config's shape, or the one in `init`; drawn on the host, so that every device starts from the same."""
-    options = {"operators": operators(config.kernels), "compute_dtype": config.torch_dtype, "checkpointing": config.checkpointing}
-    if config.init:
-        shape = read_config(Path(config.init))
-        if shape.n_positions < config.context:
-            raise TrainError(f"context is {config.context}, the model in {config.init} has n_positions {shape.n_positions}")
-        data.check_vocabulary(shape.vocab_size)
-        return GPT2.from_pretrained(config.init, dropout=config.dropout, **options)
-    vocab = data.tokenizer.vocab_size
-    shape = GPT2Config(
-        vocab_size=vocab + -vocab % 64,  # 50257 becomes 50304: rows of a length the matrix units like
-        n_positions=config.context,
-        n_embd=config.n_embd,
-        n_layer=config.n_layer,
-        n_head=config.n_head,
-        resid_pdrop=config.dropout,
-        embd_pdrop=config.dropout,
-    )
-    data.check_vocabulary(shape.vocab_size)
-    return GPT2(shape, **options)
 
 
 def _make_folder(out: Path) -> None:

@@ -26,12 +26,16 @@ __all__ = ["Metrics", "draw_curve", "memory_bytes", "read_metrics"]
 class Metrics:
     """Collects losses as device tensors and writes them at `flush`, in one transfer: the only place the host waits for them."""
 
-    def __init__(self, path: Path, *, step: int, eval_every: int, step_tokens: int, device: torch.device):
-        """Opens `path` for appending after dropping every line past `step`, so that a resumed series has no line twice."""
+    def __init__(self, path: Path | None, *, step: int, eval_every: int, step_tokens: int, device: torch.device):
+        """Opens `path` for appending after dropping every line past `step`, so that a resumed series has no line twice. None: writes nothing."""
         self.step_tokens, self.device = step_tokens, device
         self.last: dict = {}  # the newest row
         self.waiting: list[tuple[int, float, Tensor, Tensor]] = []
         self.clock = 0.0
+        self.silent = path is None
+        if path is None:
+            self.file = open(os.devnull, "ab")  # noqa: SIM115 - closed by close()
+            return
         kept = [row for row in read_metrics(path) if _belongs(row, step, eval_every)] if step else []
         with atomic_file(path) as file:
             file.writelines(_line(row) for row in kept)
@@ -77,7 +81,8 @@ class Metrics:
     def sync(self) -> None:
         """Before a checkpoint is renamed into place the lines up to it are on the disk."""
         self.flush()
-        os.fsync(self.file.fileno())
+        if not self.silent:
+            os.fsync(self.file.fileno())
 
     def close(self) -> None:
         self.file.close()

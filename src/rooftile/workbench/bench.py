@@ -50,9 +50,11 @@ class Session:
 def bench(names: list[str], against: list[str], device: str, only: str, progress: Console | None, folder: Path | None) -> list[Record]:
     session = Session(gatekeeper.resolve(device))
     against = [nearest(p, list(PEERS), "peer") for p in against]
-    if training_records.NAME in names:
-        rest = [n for n in names if n != training_records.NAME]
-        made: list[Record] = training_records.bench(against, session.where, session.run, 200, progress, folder)
+    if steps := [n for n in names if n in training_records.MODULES]:
+        rest = [n for n in names if n not in training_records.MODULES]
+        made: list[Record] = []
+        for name in steps:
+            made += training_records.bench(name, against, session.where, session.run, 200, progress, folder)
         return made + (bench(rest, against, device, only, progress, folder) if rest else [])
     ops = gatekeeper.named(names)
     made = []

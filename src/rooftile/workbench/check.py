@@ -146,6 +146,8 @@ class Problem:
         changed = [n for n, b in before.items() if b != _bytes(self.call[n])]
         if changed:
             return f"it changed its input {', '.join(changed)}", {}
+        # of PyTorch's own on a GPU nobody has promised: cumsum over a long row adds in the order in which blocks come
+        repeats = not kernel.varies and not (kernel.name == "reference" and next(_tensors(self.call)).is_cuda)
         errors, faults = {}, []
         if len(first) != len(self.gauges):
             return f"{len(first)} outputs, expected {len(self.gauges)}", {}
@@ -156,9 +158,9 @@ class Problem:
                 faults.append(f"{name}: {reading.message}")
             elif not out.is_contiguous():
                 faults.append(f"{name}: strides {out.stride()} for shape {list(out.shape)}, outputs are contiguous")
-            elif not kernel.varies and _bytes(out) != _bytes(again):
+            elif repeats and _bytes(out) != _bytes(again):
                 faults.append(f"{name}: two runs on the same inputs differ")
-            elif not kernel.varies and replayed and _bytes(out) != _bytes(replayed[i]):
+            elif repeats and replayed and _bytes(out) != _bytes(replayed[i]):
                 faults.append(f"{name}: the replay of the recorded launcher differs")
         return "; ".join(faults), errors
 

@@ -34,8 +34,8 @@ def is_stale(r: Record) -> bool:
     """A peer's record never goes stale by our doing; ours does once the kernel's sources have changed or the kernel is gone."""
     if not r.digest:
         return False
-    if r.op == training_records.NAME:
-        return r.digest != training_records.training_digest()
+    if r.op in training_records.MODULES:
+        return r.digest != training_records.training_digest(r.op)
     op = OPS.get(r.op)
     kernel = {k.name: k for k in op.kernels}.get(r.kernel) if op is not None else None
     return kernel is None or kernel.digest != r.digest

@@ -1,12 +1,105 @@
 """What the CUDA launchers of norms share: who is taken, how rows are dealt, and what may be tried for them."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from rooftile.core.kernel import Kernel, Limits
 from rooftile.core.spec import Call
+from rooftile.cuda.launch import CTYPE
+from rooftile.cuda.source import Source
 from rooftile.ops._shared import cuda_rows
-from rooftile.ops._shared.cuda_rows import ALONE, Refuse, long_sums, row, wider_than
+from rooftile.ops._shared.cuda_rows import ALONE, Refuse, alone, clustered, deal, long_sums, threads, wider_than
+from rooftile.ops._shared.cuda_shares import ALL, HELD, SHARE, Hold, Shares, no_room, pick_share, share, stays, too_wide
+from rooftile.ops._shared.launch import cdiv, power_of_2, row
+from rooftile.ops._shared.norms import dense, no_columns
+
+Config = Mapping[str, Any] | None  # of a rung that has none, None
+ELSEWHERE = Limits(spill_bytes_elsewhere=256)  # the bounds on threads are set for sm_90; other compilers want a few registers more
+
+
+class Shape(NamedTuple):
+    """A launch over M rows: what its instance has after the types, grid and block; M where a block has not just one row; shared memory in
+    bytes; and how many rows of partial sums a backward writes for each parameter. `parameters` of what makes one are those that may stay."""
+
+    instance: str
+    grid: int
+    block: int | tuple[int, int]
+    rows: tuple[int, ...] = ()
+    shared: int = 0
+    partials: int = 0
+    shares: Shares | None = None
+
+    def placed(self, x: Tensor, m: int, source: Source, instance: str) -> Shape:
+        """The same with a grid, where the driver alone knows how many clusters fit."""
+        if self.shares is None:
+            return self
+        blocks = self.shares.blocks(x, m, source, instance)
+        return self._replace(grid=blocks, partials=blocks // self.shares.cluster)
+
+
+def naive(x: Tensor, m: int, n: int, config: Config, *parameters: Tensor | None) -> Shape:
+    return Shape("", m, 256)
+
+
+def warp(x: Tensor, m: int, n: int, config: Config, *parameters: Tensor | None) -> Shape:
+    return Shape("", m, threads(n, 16))
+
+
+def vector(x: Tensor, m: int, n: int, config: Config, *parameters: Tensor | None) -> Shape:
+    return Shape("", m, threads(n * x.itemsize, 64))
+
+
+def register_row(x: Tensor, m: int, n: int, config: Config, *parameters: Tensor | None) -> Shape:
+    vectors = n * x.itemsize // 16
+    block = threads(vectors, config["vecs"])
+    return Shape(f", {cdiv(vectors, block)}, {block}", m, block)
+
+
+def short_rows(x: Tensor, m: int, n: int, config: Config, *parameters: Tensor | None) -> Shape:
+    vectors = n * x.itemsize // 16
+    lanes = min(32, max(8, power_of_2(cdiv(vectors, config["vecs"]))))
+    per = config["threads"] // lanes
+    return Shape(f", {cdiv(vectors, lanes)}, {lanes}, {per}", cdiv(m, per), (lanes, per), (m,))
+
+
+def pipeline(
+    x: Tensor, m: int, n: int, config: Config, *parameters: Tensor | None, tensors: int = 1, most: int = 8, widest: int = 1024
+) -> Shape:
+    d = deal(x, config, tensors, most, widest)
+    blocks = d.blocks(x, m)
+    return Shape(f", {d.instance}", blocks, d.threads, (m,), d.shared(tensors), blocks)
+
+
+def cluster(x: Tensor, m: int, n: int, config: Config, *parameters: Tensor | None, tensors: int = 1, widest: int = 1024) -> Shape:
+    instance, blocks, block, shared = clustered(x, m, config, tensors, widest)
+    return Shape(f", {instance}", blocks, block, (m,), shared, blocks // int(instance.split(",")[0]))
+
+
+def exchange(x: Tensor, m: int, n: int, config: Config, *parameters: Tensor | None, tensors: int = 1, hold: Hold | None = None) -> Shape:
+    s = share(x, config, hold or HELD, tensors, sum(stays(x, p) for p in parameters))
+    return Shape(f", {s.instance}", 0, s.threads, (m,), s.shared, shares=s)
+
+
+def types(*tensors: Tensor) -> str:
+    return ", ".join(CTYPE[t.dtype] for t in tensors)
+
+
+def said(*flags: bool) -> str:
+    return ", ".join("true" if f else "false" for f in flags)
+
+
+def at(parameter: Tensor | None, x: Tensor) -> Tensor:
+    """A contiguous parameter, and x to point to where there is none."""
+    made = dense(parameter)
+    return x if made is None else made
 
 
 def _with_columns(refuse: Refuse) -> Refuse:
-    return lambda call: refuse(call) or (None if row(call).shape[-1] else "N=0: a row without columns has no mean")
+    return lambda call: refuse(call) or no_columns(call)
 
 
 any_row = _with_columns(cuda_rows.any_row)
@@ -17,12 +110,31 @@ def serial(most: int) -> Refuse:
     return lambda call: any_row(call) or long_sums(row(call), most)
 
 
+def one_column(call: Call) -> str | None:
+    """Why one column is left to others, or None."""
+    return (
+        "N=1: one column has no gradient, and a fused multiply-add would leave its rounding times rstd"
+        if row(call).shape[-1] == 1
+        else None
+    )
+
+
 def upto(most: int) -> Refuse:
     return _with_columns(cuda_rows.upto(most))
 
 
 def clusters(most: int) -> Refuse:
     return _with_columns(cuda_rows.clusters(most))
+
+
+def shared(most: int, hold: Callable[[Tensor], Hold], tensors: int, *parameters: str) -> Refuse:
+    """Rows that 8 blocks hold, beside the parameters that stay."""
+
+    def refuse(call: Call) -> str | None:
+        x = row(call)
+        return clusters(most)(call) or too_wide(x, hold(x)) or no_room(x, sum(stays(x, call.get(p)) for p in parameters), tensors)
+
+    return refuse
 
 
 def short(call: Call) -> str | None:
@@ -39,6 +151,12 @@ def pick_pipeline(call: Call) -> dict[str, int]:
     if size <= 32 * 1024:
         return {"vecs": 4, "threads": 128, "stages": 1, "per": max(2, 1280 // max(32, size // 64))}
     return {"vecs": 8, "threads": 128, "stages": 1, "per": 2 if size <= 64 * 1024 else 1}
+
+
+def _all_of_it(call: Call) -> str | None:
+    """Why rows that follow each other do sooner than one in registers, or None."""
+    size = row(call).shape[-1] * row(call).itemsize
+    return f"a row of {size} bytes takes all registers of a multiprocessor, and nothing arrives behind it" if size > 1 << 16 else None
 
 
 def pick_registers(call: Call) -> dict[str, int]:
@@ -78,3 +196,34 @@ CLUSTER_BACKWARD = tuple(
     {"cluster": c, "vecs": v, "stages": s, "per": p}
     for c, v, s, p in ((2, 4, 2, 1), (4, 4, 2, 1), (8, 4, 2, 1), (8, 2, 2, 1), (8, 2, 2, 2), (8, 4, 1, 2))
 )
+
+
+def sources(file: str) -> tuple[Source, ...]:
+    """The rungs beside `file`, v1 first."""
+    names = ("v1_naive", "v2_warp", "v3_vector", "v4_register_row", "v5_rows", "v6_pipeline", "v7_cluster", "v8_exchange")
+    return tuple(Source.beside(file, f"{name}.cu") for name in names)
+
+
+def forward_rungs(
+    run: Callable[[Source, Callable[..., Shape]], Callable[..., Any]],
+    files: tuple[Source, ...],
+    few: Refuse,
+    fewest: Refuse,
+    limits: Limits,
+) -> tuple[Kernel, ...]:
+    """`run(source, shape)` is a rung's launcher; `few` and `fewest` are what the rungs refuse whose threads add a row's terms one by one."""
+    v1, v2, v3, v4, v5, v6, v7, v8 = files
+    return (
+        Kernel("cuda.v8_exchange", run(v8, exchange), "numbers travel while the row before is written, the parameters stay",
+               shared(8, lambda x: HELD, 1, "weight", "bias"), SHARE, pick_share, sources=(v8,), limits=ALL, declines=alone, architectures=(90,)),
+        Kernel("cuda.v7_cluster", run(v7, cluster), "a cluster of blocks a row", clusters(8), CLUSTER, pick_cluster, sources=(v7,),
+               limits=limits, declines=alone),
+        Kernel("cuda.v6_pipeline", run(v6, pipeline), "row after row a block, the next ones in flight", upto(8), PIPELINE, pick_pipeline,
+               sources=(v6,), limits=limits),
+        Kernel("cuda.v5_rows", run(v5, short_rows), "several short rows a block, no barrier", short, SHORT, sources=(v5,)),
+        Kernel("cuda.v4_register_row", run(v4, register_row), "the row in registers: one read", upto(8), REGISTERS, pick_registers,
+               sources=(v4,), limits=limits, declines=_all_of_it),
+        Kernel("cuda.v3_vector", run(v3, vector), "16 bytes an access", even, sources=(v3,)),
+        Kernel("cuda.v2_warp", run(v2, warp), "sums through shuffles", few, sources=(v2,)),
+        Kernel("cuda.v1_naive", run(v1, naive), "a block a row, sums halved in shared memory", fewest, sources=(v1,)),
+    )  # fmt: skip

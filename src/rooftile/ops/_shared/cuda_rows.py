@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from rooftile.core.spec import Call
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.launch import cdiv, parts, power_of_2, resident
+from rooftile.ops._shared.launch import cdiv, parts, power_of_2, resident, row
 
 ADD_ROWS = Source.beside(__file__, "add_rows.cu")
 Refuse = Callable[[Call], str | None]
@@ -121,11 +121,6 @@ def wider_than(x: Tensor, most: int) -> str | None:
     return None if x.shape[-1] <= longest else f"N={x.shape[-1]} is longer than the {longest} columns that 1024 threads hold"
 
 
-def row(call: Call) -> Tensor:
-    """The tensor whose rows are worked on: what a forward reads, or of a backward what was saved."""
-    return next(call[name] for name in ("sum", "x", "out") if name in call)
-
-
 def any_row(call: Call) -> str | None:
     return off_gpu(row(call)) or too_long(row(call))
 
@@ -152,7 +147,7 @@ def clusters(most: int) -> Refuse:
 
 def alone(call: Call) -> str | None:
     """Why a block does sooner than a cluster, or None."""
-    size = row(call).shape[-1] * row(call).itemsize
+    size = row(call).shape[-1] * row(call).itemsize * (2 if "dout" in call else 1)
     return f"a row of {size} bytes fits one block with another beside it" if size < 1 << 16 else None
 
 
@@ -160,6 +155,7 @@ def add_rows(partial: Tensor, first: Tensor, second: Tensor | None = None) -> No
     """first[N] = the sum over the rows of partial [P, N], float32, in one fixed order; with a second, partial is [2 P, N], and of two an empty
     one is left out."""
     p, n, half, halves, other = parts(partial, first, second)
-    launch(
-        ADD_ROWS, f"add_rows<{CTYPE[first.dtype]}, {CTYPE[other.dtype]}>", (cdiv(n, 16), halves), 1024, first, other, partial, p, n, half
-    )
+    columns = 4 if n % 4 == 0 and n * halves >= 1 << 14 else 1  # 128 blocks of 128 columns
+    instance = f"add_rows<{CTYPE[first.dtype]}, {CTYPE[other.dtype]}, {columns}>"
+    block = 32 * min(32, max(8, power_of_2(cdiv(p, 8))))
+    launch(ADD_ROWS, instance, (cdiv(n, 32 * columns), halves), block, first, other, partial, p, n, half)

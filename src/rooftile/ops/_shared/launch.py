@@ -12,6 +12,7 @@ from torch import Tensor
 from triton import knobs
 
 from rooftile.core import replay
+from rooftile.core.spec import Call
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DRY = os.environ.get("ROOFTILE_DRY_GPU") == "1"  # compiled for a GPU that is not there, and not run
@@ -139,6 +140,11 @@ def processors(x: Tensor) -> int:
 def resident(x: Tensor, per: int) -> int:
     """Programs, or blocks, of a persistent grid: `per` on each multiprocessor. Interpreted or simulated: 2, so that every one loops."""
     return 2 if x.device.type == "cpu" else per * processors(x)
+
+
+def row(call: Call) -> Tensor:
+    """The tensor whose rows are worked on: what a forward reads, or of a backward what was saved."""
+    return next(call[name] for name in ("sum", "x", "out") if name in call)
 
 
 def rows(x: Tensor) -> tuple[Tensor, int, int, int]:

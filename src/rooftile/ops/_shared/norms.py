@@ -1,23 +1,57 @@
-"""What the Triton launchers of norms share: who is taken, how rows are dealt, and what may be tried for them."""
+"""What the launchers of norms share: which norm, what a call allocates, who is taken, and for Triton how rows are dealt and what may be tried."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
 from torch import Tensor
 
 from rooftile.core.spec import Call
-from rooftile.ops._shared.launch import off_gpu, power_of_2
+from rooftile.ops._shared.launch import dense_like, off_gpu, power_of_2, row
+from rooftile.ops._shared.philox import scale, threshold
 
 MAX_ROW = 16384  # forward: 16 warps hold 32 float32 a lane
 MAX_ROW_BACKWARD = 8192  # rows, a parameter and its accumulators: up to 5 values a column, 80 a lane at 16 warps
 TILE = 4096
-STRIP = 1024  # columns of a strip: 2 KiB of bf16 a row, and 8 columns a lane for 4 warps
+
+
+@dataclass(frozen=True)
+class Norm:
+    """Which norm, what is added to its weight, and what of the branch is dropped before it is added."""
+
+    layer: bool
+    offset: float | None = None
+    seed: Tensor | None = None
+    p: float = 0.0
+
+    def drawn(self, x: Tensor) -> tuple[Tensor, int, float]:
+        """Seed, threshold and scale; where nothing is dropped any tensor, and two numbers that nobody reads."""
+        return (x, 0, 1.0) if self.seed is None else (self.seed, threshold(self.p), scale(self.p))
+
+
+LAYER, RMS = Norm(layer=True), Norm(layer=False)
 
 
 def dense(parameter: Tensor | None) -> Tensor | None:
     return parameter if parameter is None or parameter.is_contiguous() else parameter.contiguous()
 
 
-def row(call: Call) -> Tensor:
-    """The tensor whose rows are normalised."""
-    return call["sum"] if "sum" in call else call["x"]
+def outputs(x: Tensor, residual: Tensor | None, norm: Norm) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:
+    """out, sum, mean, rstd; None for the sum of one tensor, and for the mean of an RMSNorm, which dropout_add_norm alone returns."""
+    rstd = x.new_empty(x.shape[:-1], dtype=torch.float32)
+    mean = torch.empty_like(rstd) if norm.layer or norm.seed is not None else None
+    return dense_like(x), None if residual is None else dense_like(residual), mean, rstd
+
+
+def gradients(
+    dout: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm
+) -> tuple[Tensor | None, Tensor, Tensor, Tensor]:
+    """dx where it differs from the gradient of what was normalised, as something was dropped; that gradient; dweight, dbias."""
+    dx = None if norm.seed is None else dense_like(dout)
+    dweight, dbias = (x.new_empty(0) if p is None else p.new_empty(p.shape) for p in (weight, bias))
+    return dx, dense_like(x), dweight, dbias
 
 
 def no_columns(call: Call) -> str | None:
@@ -28,7 +62,7 @@ def any_length(call: Call) -> str | None:
     return off_gpu(row(call)) or no_columns(call)
 
 
-def upto(longest: int):
+def upto(longest: int) -> Callable[[Call], str | None]:
     def refuse(call: Call) -> str | None:
         n = row(call).shape[-1]
         return any_length(call) or (None if n <= longest else f"N={n} is longer than the {longest} columns a program keeps in registers")
@@ -41,6 +75,24 @@ def pick_forward(call: Call) -> dict[str, int]:
     block = power_of_2(row(call).shape[-1])
     per = max(1, min(TILE // block, 16))
     return {"rows": per, "warps": min(16, max(1, per * block // 1024))}
+
+
+def pick_persistent(call: Call, short: int = 1024, most: int = 4) -> dict[str, int]:
+    """8 columns a lane where the row is that wide: the rows of a tile, `most` of them, then lie in one lane, and their share of dweight adds up
+    there. Three stages: two tiles (32 KiB at N=1024) are on their way through shared memory while one is worked on; two where those would fill
+    it, as dsum waits there too. 16 warps of 128 registers; rows of up to 128 columns go to one warp, `short` elements of them."""
+    block = power_of_2(row(call).shape[-1])
+    if block <= 128:
+        return {"rows": short // block, "warps": 1, "per_sm": 16, "stages": 1}
+    warps = min(16, max(1, block // 256))
+    per_sm = max(1, 16 // warps)
+    if (
+        "dsum" not in call and 1024 <= block <= 4096
+    ):  # measured: half as many warps keep two tiles on their way as well, and write half the partial rows
+        warps, per_sm = min(8, warps), max(1, 8 // warps)
+    per = min(most, 4 if block <= 1024 else 2 if block <= 4096 else 1)
+    waiting = 2 * (3 if "dsum" in call else 2) * per * block * row(call).itemsize
+    return {"rows": per, "warps": warps, "per_sm": per_sm, "stages": 3 if waiting <= 128 * 1024 else 2}
 
 
 ONCE = tuple({"rows": r, "warps": w} for r, warps in ((1, (1, 2, 4, 8, 16)), (2, (2, 4, 8)), (4, (4, 8))) for w in warps)

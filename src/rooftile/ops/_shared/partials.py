@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from rooftile.ops._shared.launch import cdiv, launch, parts
+from rooftile.ops._shared.launch import cdiv, launch, parts, power_of_2
 
 
 @triton.jit
@@ -24,6 +24,9 @@ def _add_rows(gPartial, gFirst, gSecond, P, N, WHICH: tl.constexpr, BLOCK_P: tl.
 
 def add_rows(partial, first, second=None):
     """first[N] = the sum over the rows of partial [P, N], float32; with a second, partial is [2 P, N], and of two an empty one is left out.
-    16 columns a program: enough programs to fill the device, 64 bytes a row."""
+    16 columns a program: enough programs to fill the device, 64 bytes a row; up to 512 rows asked for at once, so that P = 528 is two rounds."""
     p, n, which, halves, other = parts(partial, first, second)
-    launch(_add_rows, (cdiv(n, 16), halves), partial, first, other, p, n, WHICH=which, BLOCK_P=128, BLOCK_N=16, num_warps=4)
+    block = min(512, max(64, power_of_2(p)))
+    launch(
+        _add_rows, (cdiv(n, 16), halves), partial, first, other, p, n, WHICH=which, BLOCK_P=block, BLOCK_N=16, num_warps=max(4, block // 32)
+    )

@@ -2,77 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rooftile.core.kernel import Kernel, Limits
+from rooftile.core.kernel import Kernel
 from rooftile.core.spec import Call
-from rooftile.cuda.launch import CTYPE, launch
+from rooftile.cuda.launch import launch
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.cuda_norms import any_row, serial
+from rooftile.ops._shared.cuda_norms import ELSEWHERE, Config, any_row, at, one_column, said, serial, types
 from rooftile.ops._shared.cuda_rows import ADD_ROWS, Refuse, add_rows, deal, uneven, wider_than
-from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, rows
-from rooftile.ops._shared.norms import dense
-from rooftile.ops._shared.philox import scale, threshold
+from rooftile.ops._shared.launch import cdiv, power_of_2, rows
+from rooftile.ops._shared.norms import Norm, gradients, outputs
 
 V1, V2 = (Source.beside(__file__, f"sum_norm_{name}.cu") for name in ("v1_naive", "v2_rows"))
-Config = Mapping[str, Any] | None  # of the first rung, which has none, None
 
 
-@dataclass(frozen=True)
-class Norm:
-    """Which norm, what is added to its weight, and what of the branch is dropped before it is added."""
-
-    layer: bool
-    offset: float = 0.0
-    seed: Tensor | None = None
-    p: float = 0.0
-
-    @property
-    def branch(self) -> str:
-        return "Plain" if self.seed is None else "Dropped"
-
-    def drawn(self, x: Tensor) -> tuple[Tensor, int, float]:
-        """Seed, threshold and scale; where nothing is dropped any tensor, and two numbers that nobody reads."""
-        return (x, 0, 1.0) if self.seed is None else (self.seed, threshold(self.p), scale(self.p))
-
-
-def _said(*flags: bool) -> str:
-    return ", ".join("true" if f else "false" for f in flags)
-
-
-def _types(*tensors: Tensor) -> str:
-    return ", ".join(CTYPE[t.dtype] for t in tensors)
-
-
-def _or(parameter: Tensor | None, x: Tensor) -> Tensor:
-    """A contiguous parameter, and x to point to where there is none."""
-    made = dense(parameter)
-    return x if made is None else made
+def _branch(norm: Norm) -> str:
+    return "Plain" if norm.seed is None else "Dropped"
 
 
 def forward(
     x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, norm: Norm, config: Config = None
 ) -> tuple[Tensor, ...]:
     """out, sum, mean, rstd; without the mean where an RMSNorm has none to give."""
-    out, total = dense_like(x), dense_like(residual)
-    rstd = x.new_empty(x.shape[:-1], dtype=torch.float32)
-    mean = x.new_empty(x.shape[:-1], dtype=torch.float32) if norm.layer or norm.seed is not None else None
+    out, total, mean, rstd = outputs(x, residual, norm)
     x, m, n, stride_x = rows(x)
     residual, _, _, stride_r = rows(residual)
-    w, b = _or(weight, x), _or(bias, x)
+    w, b = at(weight, x), at(bias, x)
     seed, least, factor = norm.drawn(x)
-    instance = f"forward<{norm.branch}, {_types(x, residual, w, b)}, {_said(norm.layer, weight is not None, bias is not None)}"
+    instance = f"forward<{_branch(norm)}, {types(x, residual, w, b)}, {said(norm.layer, weight is not None, bias is not None)}"
     tensors = (out, total, rstd if mean is None else mean, rstd, x, residual, w, b, seed)
-    numbers = (n, stride_x, stride_r, least, factor, eps, norm.offset)
+    numbers = (n, stride_x, stride_r, least, factor, eps, norm.offset or 0.0)
     if config is None:
         launch(V1, f"{instance}>", m, 256, *tensors, *numbers)
     else:
-        d = deal(residual, {**config, "stages": 1, "per": 1})
+        widest = 1024 if norm.seed is None else 512  # the mask's words want registers too: 96 a thread
+        d = deal(residual, {**config, "stages": 1, "per": 1}, widest=widest)
         launch(V2, f"{instance}, {d.lanes}, {d.vecs}, {d.threads}>", cdiv(m, d.rows), d.threads, *tensors, m, *numbers)
     return (out, total, rstd) if mean is None else (out, total, mean, rstd)
 
@@ -80,27 +48,23 @@ def forward(
 def backward(dout: Tensor, dsum: Tensor, sum: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None, rstd: Tensor, norm: Norm,
              config: Config = None) -> tuple[Tensor, ...]:  # fmt: skip
     """dx where it is not dresidual too, dresidual, dweight, dbias."""
-    dr = dense_like(sum)
-    dx = dr if norm.seed is None else dense_like(dout)
-    dweight, dbias = (sum.new_empty(0) if p is None else p.new_empty(p.shape) for p in (weight, bias))
-    made = (dr, dweight, dbias) if norm.seed is None else (dx, dr, dweight, dbias)
+    made = dx, dr, dweight, dbias = gradients(dout, sum, weight, bias, norm)
     dout, m, n, stride_dout = rows(dout)
     dsum, _, _, stride_dsum = rows(dsum)
     sum, _, _, stride_s = rows(sum)
     rstd = rstd.contiguous()
     mean = rstd if mean is None else mean.contiguous()
-    w, b = _or(weight, dout), _or(bias, dout)
+    w, b = at(weight, dout), at(bias, dout)
     seed, least, factor = norm.drawn(sum)
-    if norm.seed is None:
-        dx = dout  # to point to: nothing is written there
-    instance = f"backward<{norm.branch}, {_types(dout, sum, w)}"
+    made, dx = (made[1:], dout) if dx is None else (made, dx)  # dout to point to: nothing is written there
+    instance = f"backward<{_branch(norm)}, {types(dout, sum, w)}"
     tensors = (dout, dsum, sum, w, mean, rstd, seed)
-    numbers = (n, stride_dout, stride_dsum, stride_s, least, factor, norm.offset)
+    numbers = (n, stride_dout, stride_dsum, stride_s, least, factor, norm.offset or 0.0)
     there = weight is not None, bias is not None
     if config is None:
-        launch(V1, f"{instance}, {_said(norm.layer, there[0])}>", m, 256, dx, dr, *tensors, *numbers)
+        launch(V1, f"{instance}, {said(norm.layer, there[0])}>", m, 256, dx, dr, *tensors, *numbers)
         if any(there):
-            columns = f"columns<{_types(dout, sum, w, b)}, {_said(norm.layer, *there)}>"
+            columns = f"columns<{types(dout, sum, w, b)}, {said(norm.layer, *there)}>"
             to_w, to_b = w if weight is None else dweight, b if bias is None else dbias
             launch(V1, columns, cdiv(n, 256), 256, to_w, to_b, dout, sum, mean, rstd, m, n, stride_dout, stride_s)
         return made
@@ -110,7 +74,7 @@ def backward(dout: Tensor, dsum: Tensor, sum: Tensor, weight: Tensor | None, bia
     slots = d.shared() // 16 * (32 + dout.itemsize * 16 // sum.itemsize)
     launch(
         V2,
-        f"{instance}, {_said(norm.layer, *there)}, {d.instance}>",
+        f"{instance}, {said(norm.layer, *there)}, {d.instance}>",
         blocks,
         d.threads,
         dx,
@@ -141,11 +105,12 @@ def _upto(most: int) -> Refuse:
 
 
 def whole_rows(call: Call) -> str | None:
-    return _upto(8)(call)
+    return _upto(4 if "seed" in call else 8)(call)
 
 
 def whole_rows_backward(call: Call) -> str | None:
-    return _upto(stream(call).itemsize)(call)  # 32 sums of each parameter's gradient for 512 threads
+    """512 threads hold 32 sums each of a parameter's gradient, and a row of three tensors has to wait in 160 KB."""
+    return _upto(3 if call["dout"].itemsize == 4 else stream(call).itemsize)(call)
 
 
 def _snug(call: Call) -> int:
@@ -175,12 +140,10 @@ WALKS = tuple(
         (2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 3, 2), (2, 1, 2), (1, 2, 1), (1, 2, 2), (1, 2, 4), (3, 2, 2), (3, 2, 8), (4, 2, 1), (4, 1, 2)
     )
 )  # fmt: skip
-ELSEWHERE = Limits(spill_bytes_elsewhere=256)  # the bounds on threads are set for sm_90; other compilers want a few registers more
 
 
 def _wider_than_one(call: Call) -> str | None:
-    one = "N=1: one column has no gradient, and a fused multiply-add would leave its rounding times rstd"
-    return serial(4096)(call) or (one if stream(call).shape[-1] == 1 else None)
+    return serial(4096)(call) or one_column(call)
 
 
 def forward_rungs(run: Callable[..., Any]) -> tuple[Kernel, ...]:

@@ -67,6 +67,9 @@ class AdamW(torch.optim.Optimizer):
         master: float32 copies of bfloat16 parameters are kept in the state ("master") and updated, with float32 moments.
         state_dtype: of the moments; the parameters' unless given, float32 beside masters.
         stochastic: bfloat16 parameters without masters are rounded at random, by PyTorch's generator on their device.
+
+    Parameters may be DTensors, as `fully_shard` makes them: their states are DTensors of the same placements, each rank updates the part it
+    holds, and max_norm is the norm over all ranks.
     """
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
@@ -102,16 +105,17 @@ class AdamW(torch.optim.Optimizer):
 
     def _clip(self, params: list[Tensor]) -> Tensor | None:
         """What gradients are multiplied by, on their device; PyTorch's clip_grad_norm_ adds the same 1e-6."""
-        grads: dict[torch.dtype, list[Tensor]] = {}
+        grads: dict[tuple[Any, ...], list[Tensor]] = {}
         for p in params:
             assert p.grad is not None
-            grads.setdefault(p.grad.dtype, []).append(p.grad)
+            mesh = (p.grad.device_mesh, p.grad.placements) if hasattr(p.grad, "to_local") else ()
+            grads.setdefault((p.grad.dtype, *mesh), []).append(p.grad)
         if not grads:
             return None
         devices = list(dict.fromkeys(g.device for gs in grads.values() for g in gs))
         if len(devices) > 1:
             raise ValueError(f"AdamW: max_norm is one norm on one device, gradients are on {devices[0]} and {devices[1]}")
-        norms = [grad_norm(gs) for gs in grads.values()]
+        norms = [_norm_over_ranks(gs) for gs in grads.values()]
         self.grad_norm = norms[0] if len(norms) == 1 else torch.stack(norms).square().sum().sqrt()
         assert self.max_norm is not None
         return (self.max_norm / (self.grad_norm + 1e-6)).clamp_max(1.0)
@@ -168,5 +172,22 @@ class AdamW(torch.optim.Optimizer):
         device = members[0][0].device
         hyper = torch.tensor(rows, dtype=torch.float32, pin_memory=device.type == "cuda").to(device, non_blocking=True)
         masters = [s["master"] for s in states] if "master" in states[0] else None
-        adamw([p for p, _ in members], [p.grad for p, _ in members], [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states],
-              hyper, masters=masters, scale=scale, seed=seed, beta1=beta1, beta2=beta2, eps=eps)  # fmt: skip
+        params, grads = [p for p, _ in members], [p.grad for p, _ in members]
+        lists = [_local(ts) for ts in (params, grads, [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states])]
+        adamw(*lists, hyper, masters=masters and _local(masters), scale=scale, seed=seed, beta1=beta1, beta2=beta2, eps=eps)
+
+
+def _local(tensors: Sequence[Any]) -> list[Tensor]:
+    """What this rank holds of each: the tensor itself, or its part of a DTensor, where it lies."""
+    return [t.to_local() if hasattr(t, "to_local") else t for t in tensors]
+
+
+def _norm_over_ranks(grads: list[Tensor]) -> Tensor:
+    """The norm of gradients that all lie alike: of what this rank holds, added up along the axes of the mesh that they are sharded over."""
+    norm = grad_norm(_local(grads))
+    if not hasattr(grads[0], "to_local"):
+        return norm
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+
+    placements = [Partial() if p.is_shard() else Replicate() for p in grads[0].placements]
+    return DTensor.from_local(norm.square(), grads[0].device_mesh, placements).full_tensor().sqrt()

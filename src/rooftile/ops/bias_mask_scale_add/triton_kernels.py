@@ -21,9 +21,9 @@ def _forward(gX, gBias, gMask, gResidual, gOut, M, N, strips, scale, stride_x, s
     i_m = (tl.program_id(0) // strips).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     i_n = tl.program_id(0) % strips * BLOCK_N + tl.arange(0, BLOCK_N)
     mask = (i_m < M)[:, None] & (i_n < N)[None, :]
-    rX = tl.load(gX + i_m[:, None] * stride_x + i_n[None, :], mask=mask, eviction_policy="evict_first").to(tl.float32)
-    rMask = tl.load(gMask + i_m[:, None] * stride_mask + i_n[None, :], mask=mask, other=0, eviction_policy="evict_first")
-    rR = tl.load(gResidual + i_m[:, None] * stride_residual + i_n[None, :], mask=mask, eviction_policy="evict_first").to(tl.float32)
+    rX = tl.load(gX + i_m[:, None] * stride_x + i_n[None, :], mask=mask).to(tl.float32)
+    rMask = tl.load(gMask + i_m[:, None] * stride_mask + i_n[None, :], mask=mask, other=0)
+    rR = tl.load(gResidual + i_m[:, None] * stride_residual + i_n[None, :], mask=mask).to(tl.float32)
     rBias = tl.load(gBias + i_n, mask=i_n < N, other=0.0, eviction_policy="evict_last").to(tl.float32)
     rOut = tl.where(rMask != 0, (rX + rBias[None, :]) * scale, 0.0) + rR
     tl.store(gOut + i_m[:, None] * N + i_n[None, :], rOut.to(gOut.dtype.element_ty), mask=mask)

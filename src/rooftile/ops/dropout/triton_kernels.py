@@ -17,9 +17,9 @@ from rooftile.ops._shared.triton_philox import kept
 def _dropout(gX, gSeed, gOut, N, threshold, scale, BLOCK: tl.constexpr, LANE: tl.constexpr):
     first = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, 1)
     i = first[:, None] + tl.arange(0, BLOCK)[None, :]
-    rX = tl.load(gX + i, mask=i < N, other=0.0, eviction_policy="evict_first").to(tl.float32)
+    rX = tl.load(gX + i, mask=i < N, other=0.0).to(tl.float32)
     rOut = tl.where(kept(first, gSeed, threshold, 1, BLOCK, LANE), rX * scale, 0.0)
-    tl.store(gOut + i, rOut.to(gOut.dtype.element_ty), mask=i < N, eviction_policy="evict_first")
+    tl.store(gOut + i, rOut.to(gOut.dtype.element_ty), mask=i < N)
 
 
 def dropout(x, seed, p, *, config):

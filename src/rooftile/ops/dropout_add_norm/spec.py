@@ -57,6 +57,13 @@ SPEC = OpSpec(
         *across(FLOATS[1:], Case({"M": 29, "N": 67}, params=LAYER, why="the same, beside narrow types")),
         Case({"M": 5, "N": 136}, torch.bfloat16, MASTER, use=("smoke", "check"), why="a float32 stream and parameters"),
         Case({"M": 11, "N": 768}, torch.float16, MASTER, why="a float32 stream and parameters"),
+        Case(
+            {"M": 3, "N": 1028},
+            torch.float32,
+            LAYER,
+            use=("smoke", "check"),
+            why="a strip of columns and 4 more: its mask begins at the 1025th",
+        ),
         Case({"M": 9, "N": 264}, torch.float32, {**LAYER, "p": 0.1}, why="a scale that rounds"),
         Case({"M": 9, "N": 129}, torch.float32, {**RMS, "p": 0.0}, why="nothing dropped"),
         Case({"M": 9, "N": 129}, torch.float32, {**LAYER, "p": 1.0}, why="all dropped: the residual's norm, dx is zero"),

@@ -15,8 +15,8 @@ from rooftile.ops.embedding.reference import check_indices
 
 WARPS = BLOCK // 32
 KEY = {torch.int16: "short", torch.int32: "int", torch.int64: "long long"}
-SORT_WARPS = 16
-SORT_WORDS = 24 * 1024 // SORT_WARPS  # rows of a range, and steps of 32 indices, that a warp of the sort keeps: 96 KiB a block
+SORT_WARPS = 16  # of a block of the sort, unless the config says more
+SORT_WORDS = 24 * 1024  # rows of a range, and steps of 32 indices, that all warps of the sort keep: 96 KiB a block
 SORT_BYTES = 2**27  # of indices, read by all blocks of the sort together: 24 us of the L2, about what torch's sort takes
 
 
@@ -59,21 +59,21 @@ def _sorted(source, indices, v, padding_idx):
     return ordered, order, borders, base
 
 
-def _ranges(source, indices, v, padding_idx, per):
+def _ranges(source, indices, v, padding_idx, per, warps):
     """The same by blocks that own a range of rows each."""
     m = indices.numel()
-    steps, share, blocks = _ranges_of(indices, v, per)
+    steps, share, blocks = _ranges_of(indices, v, per, warps)
     keys, order = indices.new_empty(m, dtype=torch.int32), indices.new_empty(m, dtype=torch.int32)
     borders = indices.new_empty(v + 1, dtype=torch.int32)
-    launch(source, f"sort<{SORT_WARPS}>", blocks, 32 * SORT_WARPS, keys, order, borders, indices, m, v, padding_idx, share, steps,
-           shared=4 * SORT_WARPS * (share + steps))  # fmt: skip
+    launch(source, f"sort<{warps}>", blocks, 32 * warps, keys, order, borders, indices, m, v, padding_idx, share, steps,
+           shared=4 * warps * (share + steps))  # fmt: skip
     return keys, order, borders, 0
 
 
-def _ranges_of(indices, v, per):
+def _ranges_of(indices, v, per, warps=SORT_WARPS):
     """(steps of a warp, rows of a block, blocks) of the sort: `per` multiprocessors a block, more blocks where a range would not fit."""
-    steps = cdiv(indices.numel(), 32 * SORT_WARPS)
-    share = max(1, min(cdiv(v, max(1, processors(indices) // per)), SORT_WORDS - steps))
+    steps = cdiv(indices.numel(), 32 * warps)
+    share = max(1, min(cdiv(v, max(1, processors(indices) // per)), SORT_WORDS // warps - steps))
     return steps, share, cdiv(v, share)
 
 
@@ -123,7 +123,7 @@ def _refuses(call):
 
 def _many(call):
     """Why the sort by ranges cannot, or None: the hits of every step lie in shared memory."""
-    m, most = call["indices"].numel(), 16 * SORT_WARPS * SORT_WORDS  # half of the words
+    m, most = call["indices"].numel(), 16 * SORT_WORDS  # half of the words
     return f"there are {m} indices, and a block of its sort keeps track of {most} at most" if m > most else _refuses(call)
 
 
@@ -142,14 +142,14 @@ def _slow(call):
 _SPANS = tuple(
     {"tokens": t, "span": s, "share": r} for t, s, r in ((4, 16, 8), (2, 16, 8), (4, 48, 8), (2, 48, 8), (4, 16, 32), (4, 48, 2))
 )
-_RANGES = tuple({**c, "per": p} for p in (1, 2) for c in _SPANS[:4])
+_RANGES = tuple({**c, "per": p, "warps": w} for p, w in ((1, SORT_WARPS), (1, 32), (2, SORT_WARPS)) for c in _SPANS[:4])
 
 
 def _kernels():
     ranges, balanced, row = (Source.beside(__file__, f"{name}.cu") for name in ("v3_ranges", "v2_balanced", "v1_warp_row"))
 
     def by_ranges(indices, v, padding_idx, config):
-        return _ranges(ranges, indices, v, padding_idx, config["per"])
+        return _ranges(ranges, indices, v, padding_idx, config["per"], config["warps"])
 
     def by_torch(indices, v, padding_idx, config):
         return _sorted(row, indices, v, padding_idx)

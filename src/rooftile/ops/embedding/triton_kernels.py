@@ -27,7 +27,7 @@ def _forward(gIndices, gW, gOut, M, V, N, stride_w, ROWS: tl.constexpr, BLOCK_N:
     inside = (i_v >= 0) & (i_v < V)
     mask = (i_m < M)[:, None] & (i_n < N)[None, :]
     rW = tl.load(gW + i_v[:, None] * stride_w + i_n[None, :], mask=mask & inside[:, None], other=float("nan"))
-    tl.store(gOut + i_m[:, None] * N + i_n[None, :], rW, mask=mask, eviction_policy="evict_first")
+    tl.store(gOut + i_m[:, None] * N + i_n[None, :], rW, mask=mask)
 
 
 @triton.jit

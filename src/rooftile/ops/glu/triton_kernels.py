@@ -19,8 +19,8 @@ from rooftile.ops.glu.reference import GELU
 def _forward(gGate, gUp, gOut, N, tiles, stride_gate, stride_up, ACT: tl.constexpr, BLOCK: tl.constexpr):
     i_m = (tl.program_id(0) // tiles).to(tl.int64)
     i_n = (tl.program_id(0) % tiles).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    rGate = tl.load(gGate + i_m * stride_gate + i_n, mask=i_n < N, eviction_policy="evict_first").to(tl.float32)
-    rUp = tl.load(gUp + i_m * stride_up + i_n, mask=i_n < N, eviction_policy="evict_first").to(tl.float32)
+    rGate = tl.load(gGate + i_m * stride_gate + i_n, mask=i_n < N).to(tl.float32)
+    rUp = tl.load(gUp + i_m * stride_up + i_n, mask=i_n < N).to(tl.float32)
     rOut = activate(rGate, ACT) * rUp
     tl.store(gOut + i_m * N + i_n, rOut.to(gOut.dtype.element_ty), mask=i_n < N)
 
@@ -30,9 +30,9 @@ def _backward(gDout, gGate, gUp, gDgate, gDup, N, tiles, stride_dout, stride_gat
               ACT: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     i_m = (tl.program_id(0) // tiles).to(tl.int64)
     i_n = (tl.program_id(0) % tiles).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=i_n < N, eviction_policy="evict_first").to(tl.float32)
-    rGate = tl.load(gGate + i_m * stride_gate + i_n, mask=i_n < N, eviction_policy="evict_first").to(tl.float32)
-    rUp = tl.load(gUp + i_m * stride_up + i_n, mask=i_n < N, eviction_policy="evict_first").to(tl.float32)
+    rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=i_n < N).to(tl.float32)
+    rGate = tl.load(gGate + i_m * stride_gate + i_n, mask=i_n < N).to(tl.float32)
+    rUp = tl.load(gUp + i_m * stride_up + i_n, mask=i_n < N).to(tl.float32)
     rY, rD = activate_with_slope(rGate, ACT)
     tl.store(gDgate + i_m * stride_dgate + i_n, (rDout * rUp * rD).to(gDgate.dtype.element_ty), mask=i_n < N)
     tl.store(gDup + i_m * stride_dup + i_n, (rDout * rY).to(gDup.dtype.element_ty), mask=i_n < N)

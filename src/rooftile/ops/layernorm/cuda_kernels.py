@@ -1,170 +1,99 @@
 """LayerNorm in CUDA C++: from sums halved in shared memory to rows that arrive while the one before them is written."""
 
+import functools
+
 import torch
 
-from rooftile.core.kernel import Kernel, Limits
-from rooftile.cuda.launch import CTYPE, launch
-from rooftile.cuda.source import Source
+from rooftile.core.kernel import Kernel
+from rooftile.cuda.launch import launch
 from rooftile.ops._shared.cuda_norms import (
-    CLUSTER,
     CLUSTER_BACKWARD,
-    PIPELINE,
-    REGISTERS,
-    SHORT,
+    ELSEWHERE,
     any_row,
+    at,
+    cluster,
     clusters,
-    even,
-    pick_cluster,
+    exchange,
+    forward_rungs,
+    one_column,
     pick_cluster_backward,
-    pick_pipeline,
-    pick_registers,
+    pipeline,
+    said,
     serial,
-    short,
+    shared,
+    sources,
+    types,
     upto,
 )
-from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows, alone, clustered, deal, threads
-from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, rows
+from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows, alone
+from rooftile.ops._shared.cuda_shares import ALL, SHARE, Hold, pick_share
+from rooftile.ops._shared.launch import cdiv, rows
+from rooftile.ops._shared.norms import LAYER, gradients, outputs
 
-V1, V2, V3, V4, V5, V6, V7 = (
-    Source.beside(__file__, f"{name}.cu")
-    for name in ("v1_naive", "v2_warp", "v3_vector", "v4_register_row", "v5_rows", "v6_pipeline", "v7_cluster")
-)
-
-
-def _types(x, weight, bias):
-    """T, W, B, WEIGHT, BIAS of an instance, and a tensor to point to where there is no weight or bias."""
-    w, b = (x if p is None else p if p.is_contiguous() else p.contiguous() for p in (weight, bias))
-    there = ", ".join("false" if p is None else "true" for p in (weight, bias))
-    return f"{CTYPE[x.dtype]}, {CTYPE[w.dtype]}, {CTYPE[b.dtype]}, {there}", w, b
+SOURCES = sources(__file__)
+V1, V6, V7, V8 = SOURCES[0], *SOURCES[5:]
 
 
-def _outputs(x):
-    return dense_like(x), x.new_empty(x.shape[:-1], dtype=torch.float32), x.new_empty(x.shape[:-1], dtype=torch.float32)
+def _forward(source, shape):
+    def run(x, weight, bias, eps, *, config=None):
+        out, _, mean, rstd = outputs(x, None, LAYER)
+        x, m, n, stride = rows(x)
+        w, b = at(weight, x), at(bias, x)
+        s = shape(x, m, n, config, weight, bias)
+        instance = f"layernorm<{types(x, w, b)}, {said(weight is not None, bias is not None)}{s.instance}>"
+        s = s.placed(x, m, source, instance)
+        launch(source, instance, s.grid, s.block, out, mean, rstd, x, w, b, *s.rows, n, stride, eps, shared=s.shared)
+        return out, mean, rstd
 
-
-def _grads(x, weight, bias):
-    return dense_like(x), *(x.new_empty(0) if p is None else p.new_empty(p.shape) for p in (weight, bias))
-
-
-def naive(x, weight, bias, eps):
-    out, mean, rstd = _outputs(x)
-    x, m, n, stride = rows(x)
-    types, w, b = _types(x, weight, bias)
-    launch(V1, f"layernorm<{types}>", m, 256, out, mean, rstd, x, w, b, n, stride, eps)
-    return out, mean, rstd
+    return run
 
 
 def naive_backward(dout, x, weight, bias, mean, rstd):
-    dx, dweight, dbias = _grads(x, weight, bias)
+    _, dx, dweight, dbias = gradients(dout, x, weight, bias, LAYER)
     dout, m, n, stride_dout = rows(dout)
     x, _, _, stride_x = rows(x)
     mean, rstd = mean.contiguous(), rstd.contiguous()
-    types, w, _ = _types(x, weight, bias)
-    t, wt, bt, has_w, has_b = types.split(", ")
-    instance = f"layernorm_backward<{t}, {wt}, {has_w}>"
+    w, b = at(weight, x), at(bias, x)
+    there = weight is not None, bias is not None
+    instance = f"layernorm_backward<{types(x, w)}, {said(there[0])}>"
     launch(V1, instance, m, 256, dx, dout, x, w, mean, rstd, n, stride_dout, stride_x)
-    if "true" in types:
+    if any(there):
         to_w, to_b = dx if weight is None else dweight, dx if bias is None else dbias
-        instance = f"columns<{t}, {wt}, {bt}, {has_w}, {has_b}>"
+        instance = f"columns<{types(x, w, b)}, {said(*there)}>"
         launch(V1, instance, cdiv(n, 256), 256, to_w, to_b, dout, x, mean, rstd, m, n, stride_dout, stride_x)
     return dx, dweight, dbias
 
 
-def warp(x, weight, bias, eps):
-    out, mean, rstd = _outputs(x)
-    x, m, n, stride = rows(x)
-    types, w, b = _types(x, weight, bias)
-    launch(V2, f"layernorm<{types}>", m, threads(n, 16), out, mean, rstd, x, w, b, n, stride, eps)
-    return out, mean, rstd
+def _backward(source, shape):
+    def run(dout, x, weight, bias, mean, rstd, *, config):
+        _, dx, dweight, dbias = gradients(dout, x, weight, bias, LAYER)
+        dout, m, n, stride_dout = rows(dout)
+        x, _, _, stride_x = rows(x)
+        mean, rstd, w = mean.contiguous(), rstd.contiguous(), at(weight, x)
+        there = weight is not None, bias is not None
+        s = shape(x, m, n, config, weight)
+        instance = f"layernorm_backward<{types(x, w)}, {said(*there)}{s.instance}>"
+        s = s.placed(x, m, source, instance)
+        partial = x.new_empty((2 * s.partials * any(there), n), dtype=torch.float32)
+        launch(source, instance, s.grid, s.block, dx, partial, dout, x, w, mean, rstd, m, n, stride_dout, stride_x, shared=s.shared)
+        if any(there):
+            add_rows(partial, dweight, dbias)
+        return dx, dweight, dbias
 
-
-def vector(x, weight, bias, eps):
-    out, mean, rstd = _outputs(x)
-    x, m, n, stride = rows(x)
-    types, w, b = _types(x, weight, bias)
-    launch(V3, f"layernorm<{types}>", m, threads(n * x.itemsize, 64), out, mean, rstd, x, w, b, n, stride, eps)
-    return out, mean, rstd
-
-
-def register_row(x, weight, bias, eps, *, config):
-    out, mean, rstd = _outputs(x)
-    x, m, n, stride = rows(x)
-    types, w, b = _types(x, weight, bias)
-    vectors = n * x.itemsize // 16
-    block = threads(vectors, config["vecs"])
-    launch(V4, f"layernorm<{types}, {cdiv(vectors, block)}, {block}>", m, block, out, mean, rstd, x, w, b, n, stride, eps)
-    return out, mean, rstd
-
-
-def short_rows(x, weight, bias, eps, *, config):
-    out, mean, rstd = _outputs(x)
-    x, m, n, stride = rows(x)
-    types, w, b = _types(x, weight, bias)
-    vectors = n * x.itemsize // 16
-    lanes = min(32, max(8, power_of_2(cdiv(vectors, config["vecs"]))))
-    per = config["threads"] // lanes
-    instance = f"layernorm<{types}, {cdiv(vectors, lanes)}, {lanes}, {per}>"
-    launch(V5, instance, cdiv(m, per), (lanes, per), out, mean, rstd, x, w, b, m, n, stride, eps)
-    return out, mean, rstd
-
-
-def pipeline(x, weight, bias, eps, *, config):
-    out, mean, rstd = _outputs(x)
-    x, m, n, stride = rows(x)
-    types, w, b = _types(x, weight, bias)
-    d = deal(x, config)
-    instance = f"layernorm<{types}, {d.instance}>"
-    launch(V6, instance, d.blocks(x, m), d.threads, out, mean, rstd, x, w, b, m, n, stride, eps, shared=d.shared())
-    return out, mean, rstd
-
-
-def pipeline_backward(dout, x, weight, bias, mean, rstd, *, config):
-    dx, dweight, dbias = _grads(x, weight, bias)
-    dout, m, n, stride_dout = rows(dout)
-    x, _, _, stride_x = rows(x)
-    mean, rstd = mean.contiguous(), rstd.contiguous()
-    types, w, _ = _types(x, weight, bias)
-    t, wt, _, has_w, has_b = types.split(", ")
-    d = deal(x, config, tensors=2, most=4, widest=512)  # 1024 threads of 64 registers spill
-    blocks = d.blocks(x, m)
-    partial = x.new_empty((0 if weight is None and bias is None else 2 * blocks, n), dtype=torch.float32)
-    instance = f"layernorm_backward<{t}, {wt}, {has_w}, {has_b}, {d.instance}>"
-    launch(V6, instance, blocks, d.threads, dx, partial, dout, x, w, mean, rstd, m, n, stride_dout, stride_x, shared=d.shared(2))
-    if partial.numel():
-        add_rows(partial, dweight, dbias)
-    return dx, dweight, dbias
-
-
-def cluster(x, weight, bias, eps, *, config):
-    out, mean, rstd = _outputs(x)
-    x, m, n, stride = rows(x)
-    types, w, b = _types(x, weight, bias)
-    parts, blocks, block, shared = clustered(x, m, config)
-    instance = f"layernorm<{types}, {parts}>"
-    launch(V7, instance, blocks, block, out, mean, rstd, x, w, b, m, n, stride, eps, shared=shared)
-    return out, mean, rstd
-
-
-def cluster_backward(dout, x, weight, bias, mean, rstd, *, config):
-    dx, dweight, dbias = _grads(x, weight, bias)
-    dout, m, n, stride_dout = rows(dout)
-    x, _, _, stride_x = rows(x)
-    mean, rstd = mean.contiguous(), rstd.contiguous()
-    types, w, _ = _types(x, weight, bias)
-    t, wt, _, has_w, has_b = types.split(", ")
-    parts, blocks, block, shared = clustered(x, m, config, tensors=2, widest=512)
-    clusters = blocks // int(parts.split(",")[0])
-    partial = x.new_empty((0 if weight is None and bias is None else 2 * clusters, n), dtype=torch.float32)
-    instance = f"layernorm_backward<{t}, {wt}, {has_w}, {has_b}, {parts}>"
-    launch(V7, instance, blocks, block, dx, partial, dout, x, w, mean, rstd, m, n, stride_dout, stride_x, shared=shared)
-    if partial.numel():
-        add_rows(partial, dweight, dbias)
-    return dx, dweight, dbias
+    return run
 
 
 def _wider_than_one(call):
-    one = "N=1: one column has no gradient, and a fused multiply-add would leave its rounding times rstd"
-    return any_row(call) or (one if call["x"].shape[-1] == 1 else None)
+    return any_row(call) or one_column(call)
+
+
+def _sums(x):
+    """Two sums a column: 16 registers a vector of 16-bit elements."""
+    return Hold(1, 4) if x.itemsize == 2 else Hold(2, 4)
+
+
+def _shared_sums(x, m, n, config, *parameters):
+    return exchange(x, m, n, config, *parameters, tensors=2, hold=_sums(x))
 
 
 def pick_backward(call):
@@ -182,23 +111,16 @@ BACKWARD_PIPELINE = tuple(
     for v, s, p in ((4, 2, 1), (4, 2, 2), (1, 2, 1), (1, 2, 2), (1, 3, 1), (2, 2, 1), (2, 2, 2), (2, 3, 1), (2, 3, 2), (2, 2, 4), (2, 2, 8))
 )
 
-ELSEWHERE = Limits(spill_bytes_elsewhere=256)  # the bounds on threads are set for sm_90; sm_100 wants a few registers more for two sums
+# 1024 threads of 64 registers would spill
+TWO_ROWS, CLUSTERED = functools.partial(pipeline, tensors=2, most=4, widest=512), functools.partial(cluster, tensors=2, widest=512)
 
-FORWARD = (
-    Kernel("cuda.v7_cluster", cluster, "a cluster of blocks a row", clusters(8), CLUSTER, pick_cluster, sources=(V7,), limits=ELSEWHERE, declines=alone),
-    Kernel("cuda.v6_pipeline", pipeline, "row after row a block, the next ones in flight", upto(8), PIPELINE, pick_pipeline,
-           sources=(V6,), limits=ELSEWHERE),
-    Kernel("cuda.v5_rows", short_rows, "several short rows a block, no barrier", short, SHORT, sources=(V5,)),
-    Kernel("cuda.v4_register_row", register_row, "the row in registers: one read", upto(8), REGISTERS,
-           pick_registers, sources=(V4,), limits=ELSEWHERE),
-    Kernel("cuda.v3_vector", vector, "16 bytes an access", even, sources=(V3,)),
-    Kernel("cuda.v2_warp", warp, "sums through shuffles", serial(4096), sources=(V2,)),
-    Kernel("cuda.v1_naive", naive, "a block a row, sums halved in shared memory", serial(4096), sources=(V1,)),
-)  # fmt: skip
+FORWARD = forward_rungs(_forward, SOURCES, serial(4096), serial(4096), ELSEWHERE)
 BACKWARD = (
-    Kernel("cuda.v7_cluster", cluster_backward, "a cluster of blocks a row", clusters(2), CLUSTER_BACKWARD, pick_cluster_backward,
+    Kernel("cuda.v8_exchange", _backward(V8, _shared_sums), "numbers travel while the row before is written, the weight stays",
+           shared(2, _sums, 2, "weight"), SHARE, pick_share, sources=(V8, ADD_ROWS), declines=alone, limits=ALL, architectures=(90,)),
+    Kernel("cuda.v7_cluster", _backward(V7, CLUSTERED), "a cluster of blocks a row", clusters(2), CLUSTER_BACKWARD, pick_cluster_backward,
            sources=(V7, ADD_ROWS), limits=ELSEWHERE, declines=alone),
-    Kernel("cuda.v6_pipeline", pipeline_backward, "row after row, the parameters' gradients in registers", upto(2), BACKWARD_PIPELINE,
+    Kernel("cuda.v6_pipeline", _backward(V6, TWO_ROWS), "row after row, the parameters' gradients in registers", upto(2), BACKWARD_PIPELINE,
            pick_backward, sources=(V6, ADD_ROWS)),
     Kernel("cuda.v1_naive", naive_backward, "a block a row, then a thread a column", _wider_than_one, sources=(V1,)),
 )  # fmt: skip

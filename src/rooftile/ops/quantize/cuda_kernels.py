@@ -169,14 +169,13 @@ def _even_back(call):
 
 
 def pick(call):
-    """64 bytes a thread in flight: of 1280 to 2048 threads 80 to 128 KB a multiprocessor, where 4.2 TB/s at 700 ns ask for 22. A square of
-    128 x 128 has 256 threads of 8 vectors, so that four of 32 KB take turns at the barrier."""
+    """32 bytes a thread in flight: of 1024 to 2048 threads 32 to 64 KB a multiprocessor, where 4.2 TB/s at 700 ns ask for 22, and of more a row
+    waits longer for its last element. A square of 128 x 128 has 256 threads of 4 vectors, so that several of 32 KB take turns at the barrier."""
     if call.get("block_m", 0) == 128:
-        return {"vecs": 8, "threads": 256, "per": 2, "keep": 6}
-    if "block_n" in call and call["block_n"] == 128:
         return {"vecs": 4, "threads": 256, "per": 2, "keep": 6}
-    n = call["x"].shape[-1] * call["x"].itemsize // 16
-    return {"vecs": 4 if call.get("block_m", 0) == 0 or n <= 4096 else 8, "threads": 256, "per": 2, "keep": 6}
+    if call.get("block_m", 0) == 1 and call.get("block_n", 0) == 0 and call["x"].shape[-1] * call["x"].itemsize <= 1 << 16:
+        return {"vecs": 2, "threads": 256, "per": 2, "keep": 6}
+    return {"vecs": 2, "threads": 512, "per": 4, "keep": 8}
 
 
 CONFIGS = tuple(

@@ -39,9 +39,9 @@ def _normed(gX, gR, gW, gSum, gOut, gScale, M, N, stride_x, stride_r, inverse_n,
     i_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     i_n = tl.arange(0, BLOCK_N)
     mask = (i_m < M)[:, None] & (i_n < N)[None, :]
-    rX = tl.load(gX + i_m[:, None] * stride_x + i_n[None, :], mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+    rX = tl.load(gX + i_m[:, None] * stride_x + i_n[None, :], mask=mask, other=0.0).to(tl.float32)
     if R:
-        rX += tl.load(gR + i_m[:, None] * stride_r + i_n[None, :], mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        rX += tl.load(gR + i_m[:, None] * stride_r + i_n[None, :], mask=mask, other=0.0).to(tl.float32)
         rSum = rX.to(gSum.dtype.element_ty)
         tl.store(gSum + i_m[:, None] * N + i_n[None, :], rSum, mask=mask)
         rX = rSum.to(tl.float32)
@@ -60,8 +60,8 @@ def _gated(gGate, gUp, gOut, gScale, M, N, stride_gate, stride_up, LARGEST: tl.c
     i_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     i_n = tl.arange(0, BLOCK_N)
     mask = (i_m < M)[:, None] & (i_n < N)[None, :]
-    rGate = tl.load(gGate + i_m[:, None] * stride_gate + i_n[None, :], mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
-    rUp = tl.load(gUp + i_m[:, None] * stride_up + i_n[None, :], mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+    rGate = tl.load(gGate + i_m[:, None] * stride_gate + i_n[None, :], mask=mask, other=0.0).to(tl.float32)
+    rUp = tl.load(gUp + i_m[:, None] * stride_up + i_n[None, :], mask=mask, other=0.0).to(tl.float32)
     _put(activate(rGate, "silu") * rUp, gOut, gScale, i_m, i_m < M, N, LARGEST, RECIPROCAL, POWER, ROWS, BLOCK_N, BLOCK_N)
 
 
@@ -74,8 +74,8 @@ def _gated_groups(gGate, gUp, gOut, gScale, M, N, stride_gate, stride_up, LARGES
     i_m, in_g = i_g // across, i_g < M * across
     i_n = ((i_g % across).to(tl.int32) * 128)[:, None] + tl.arange(0, 128)[None, :]
     mask = in_g[:, None] & (i_n < N)
-    rGate = tl.load(gGate + (i_m * stride_gate)[:, None] + i_n, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
-    rUp = tl.load(gUp + (i_m * stride_up)[:, None] + i_n, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+    rGate = tl.load(gGate + (i_m * stride_gate)[:, None] + i_n, mask=mask, other=0.0).to(tl.float32)
+    rUp = tl.load(gUp + (i_m * stride_up)[:, None] + i_n, mask=mask, other=0.0).to(tl.float32)
     rY = activate(rGate, "silu") * rUp
     scale = scale_of(tl.max(tl.abs(counted(rY)), 1), RECIPROCAL, POWER)
     tl.store(gScale + i_g, scale, mask=in_g)

@@ -1,160 +1,88 @@
 """RMSNorm in CUDA C++: from sums halved in shared memory to rows that arrive while the one before them is written."""
 
+import functools
+
 import torch
 
-from rooftile.core.kernel import Kernel
-from rooftile.cuda.launch import CTYPE, launch
-from rooftile.cuda.source import Source
+from rooftile.core.kernel import Kernel, Limits
+from rooftile.cuda.launch import launch
 from rooftile.ops._shared.cuda_norms import (
-    CLUSTER,
     CLUSTER_BACKWARD,
-    PIPELINE,
-    REGISTERS,
-    SHORT,
     any_row,
+    at,
+    cluster,
     clusters,
-    even,
-    pick_cluster,
+    exchange,
+    forward_rungs,
     pick_cluster_backward,
-    pick_pipeline,
-    pick_registers,
+    pipeline,
+    said,
     serial,
-    short,
+    shared,
+    sources,
+    types,
     upto,
 )
-from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows, alone, clustered, deal, threads
-from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, rows
+from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows, alone
+from rooftile.ops._shared.cuda_shares import ALL, SHARE, Hold, pick_share
+from rooftile.ops._shared.launch import cdiv, rows
+from rooftile.ops._shared.norms import RMS, gradients, outputs
 
-V1, V2, V3, V4, V5, V6, V7 = (
-    Source.beside(__file__, f"{name}.cu")
-    for name in ("v1_naive", "v2_warp", "v3_vector", "v4_register_row", "v5_rows", "v6_pipeline", "v7_cluster")
-)
-
-
-def _types(x, weight):
-    """T, W, WEIGHT of an instance, and a tensor to point to where there is no weight."""
-    there = weight is not None
-    dense = x if not there else weight if weight.is_contiguous() else weight.contiguous()
-    return f"{CTYPE[x.dtype]}, {CTYPE[dense.dtype]}, {'true' if there else 'false'}", dense
+SOURCES = sources(__file__)
+V1, V6, V7, V8 = SOURCES[0], *SOURCES[5:]
 
 
-def _outputs(x):
-    return dense_like(x), x.new_empty(x.shape[:-1], dtype=torch.float32)
+def _forward(source, shape):
+    def run(x, weight, eps, offset, *, config=None):
+        out, _, _, rstd = outputs(x, None, RMS)
+        x, m, n, stride = rows(x)
+        w = at(weight, x)
+        s = shape(x, m, n, config, weight)
+        instance = f"rmsnorm<{types(x, w)}, {said(weight is not None)}{s.instance}>"
+        s = s.placed(x, m, source, instance)
+        launch(source, instance, s.grid, s.block, out, rstd, x, w, *s.rows, n, stride, eps, offset, shared=s.shared)
+        return out, rstd
 
-
-def _grads(x, weight):
-    return dense_like(x), x.new_empty(0) if weight is None else weight.new_empty(weight.shape)
-
-
-def naive(x, weight, eps, offset):
-    out, rstd = _outputs(x)
-    x, m, n, stride = rows(x)
-    types, weight = _types(x, weight)
-    launch(V1, f"rmsnorm<{types}>", m, 256, out, rstd, x, weight, n, stride, eps, offset)
-    return out, rstd
+    return run
 
 
 def naive_backward(dout, x, weight, rstd, offset):
-    dx, dweight = _grads(x, weight)
+    _, dx, dweight, _ = gradients(dout, x, weight, None, RMS)
     dout, m, n, stride_dout = rows(dout)
     x, _, _, stride_x = rows(x)
-    rstd = rstd.contiguous()
-    types, dense = _types(x, weight)
-    launch(V1, f"rmsnorm_backward<{types}>", m, 256, dx, dout, x, dense, rstd, n, stride_dout, stride_x, offset)
+    rstd, w = rstd.contiguous(), at(weight, x)
+    instance = f"rmsnorm_backward<{types(x, w)}, {said(weight is not None)}>"
+    launch(V1, instance, m, 256, dx, dout, x, w, rstd, n, stride_dout, stride_x, offset)
     if weight is not None:
-        instance = f"columns<{CTYPE[x.dtype]}, {CTYPE[weight.dtype]}>"
-        launch(V1, instance, cdiv(n, 256), 256, dweight, dout, x, rstd, m, n, stride_dout, stride_x)
+        launch(V1, f"columns<{types(x, weight)}>", cdiv(n, 256), 256, dweight, dout, x, rstd, m, n, stride_dout, stride_x)
     return dx, dweight
 
 
-def warp(x, weight, eps, offset):
-    out, rstd = _outputs(x)
-    x, m, n, stride = rows(x)
-    types, weight = _types(x, weight)
-    launch(V2, f"rmsnorm<{types}>", m, threads(n, 16), out, rstd, x, weight, n, stride, eps, offset)
-    return out, rstd
+def _backward(source, shape):
+    def run(dout, x, weight, rstd, offset, *, config):
+        _, dx, dweight, _ = gradients(dout, x, weight, None, RMS)
+        dout, m, n, stride_dout = rows(dout)
+        x, _, _, stride_x = rows(x)
+        rstd, w, there = rstd.contiguous(), at(weight, x), weight is not None
+        s = shape(x, m, n, config, weight)
+        instance = f"rmsnorm_backward<{types(x, w)}, {said(there)}{s.instance}>"
+        s = s.placed(x, m, source, instance)
+        partial = x.new_empty((s.partials * there, n), dtype=torch.float32)
+        launch(source, instance, s.grid, s.block, dx, partial, dout, x, w, rstd, m, n, stride_dout, stride_x, offset, shared=s.shared)
+        if there:
+            add_rows(partial, dweight)
+        return dx, dweight
+
+    return run
 
 
-def vector(x, weight, eps, offset):
-    out, rstd = _outputs(x)
-    x, m, n, stride = rows(x)
-    types, weight = _types(x, weight)
-    launch(V3, f"rmsnorm<{types}>", m, threads(n * x.itemsize, 64), out, rstd, x, weight, n, stride, eps, offset)
-    return out, rstd
+def _sums(x):
+    """A sum a column: 8 registers a vector of 16-bit elements."""
+    return Hold(2, 4) if x.itemsize == 2 else Hold(4, 8)
 
 
-def register_row(x, weight, eps, offset, *, config):
-    out, rstd = _outputs(x)
-    x, m, n, stride = rows(x)
-    types, weight = _types(x, weight)
-    vectors = n * x.itemsize // 16
-    block = threads(vectors, config["vecs"])
-    launch(V4, f"rmsnorm<{types}, {cdiv(vectors, block)}, {block}>", m, block, out, rstd, x, weight, n, stride, eps, offset)
-    return out, rstd
-
-
-def short_rows(x, weight, eps, offset, *, config):
-    out, rstd = _outputs(x)
-    x, m, n, stride = rows(x)
-    types, weight = _types(x, weight)
-    vectors = n * x.itemsize // 16
-    lanes = min(32, max(8, power_of_2(cdiv(vectors, config["vecs"]))))
-    per = config["threads"] // lanes
-    instance = f"rmsnorm<{types}, {cdiv(vectors, lanes)}, {lanes}, {per}>"
-    launch(V5, instance, cdiv(m, per), (lanes, per), out, rstd, x, weight, m, n, stride, eps, offset)
-    return out, rstd
-
-
-def pipeline(x, weight, eps, offset, *, config):
-    out, rstd = _outputs(x)
-    x, m, n, stride = rows(x)
-    types, weight = _types(x, weight)
-    d = deal(x, config)
-    instance = f"rmsnorm<{types}, {d.instance}>"
-    launch(V6, instance, d.blocks(x, m), d.threads, out, rstd, x, weight, m, n, stride, eps, offset, shared=d.shared())
-    return out, rstd
-
-
-def pipeline_backward(dout, x, weight, rstd, offset, *, config):
-    dx, dweight = _grads(x, weight)
-    dout, m, n, stride_dout = rows(dout)
-    x, _, _, stride_x = rows(x)
-    rstd = rstd.contiguous()
-    types, dense = _types(x, weight)
-    d = deal(x, config, tensors=2, most=4)
-    blocks = d.blocks(x, m)
-    partial = x.new_empty((blocks if weight is not None else 0, n), dtype=torch.float32)
-    instance = f"rmsnorm_backward<{types}, {d.instance}>"
-    launch(V6, instance, blocks, d.threads, dx, partial, dout, x, dense, rstd, m, n, stride_dout, stride_x, offset, shared=d.shared(2))
-    if weight is not None:
-        add_rows(partial, dweight)
-    return dx, dweight
-
-
-def cluster(x, weight, eps, offset, *, config):
-    out, rstd = _outputs(x)
-    x, m, n, stride = rows(x)
-    types, weight = _types(x, weight)
-    parts, blocks, block, shared = clustered(x, m, config)
-    instance = f"rmsnorm<{types}, {parts}>"
-    launch(V7, instance, blocks, block, out, rstd, x, weight, m, n, stride, eps, offset, shared=shared)
-    return out, rstd
-
-
-def cluster_backward(dout, x, weight, rstd, offset, *, config):
-    dx, dweight = _grads(x, weight)
-    dout, m, n, stride_dout = rows(dout)
-    x, _, _, stride_x = rows(x)
-    rstd = rstd.contiguous()
-    types, dense = _types(x, weight)
-    parts, blocks, block, shared = clustered(x, m, config, tensors=2)
-    clusters = blocks // int(parts.split(",")[0])
-    partial = x.new_empty((clusters if weight is not None else 0, n), dtype=torch.float32)
-    instance = f"rmsnorm_backward<{types}, {parts}>"
-    launch(V7, instance, blocks, block, dx, partial, dout, x, dense, rstd, m, n, stride_dout, stride_x, offset, shared=shared)
-    if weight is not None:
-        add_rows(partial, dweight)
-    return dx, dweight
+def _shared_sums(x, m, n, config, *parameters):
+    return exchange(x, m, n, config, *parameters, tensors=2, hold=_sums(x))
 
 
 def pick_backward(call):
@@ -172,20 +100,14 @@ BACKWARD_PIPELINE = tuple(
     for v, s, p in ((4, 2, 2), (4, 2, 3), (4, 1, 4), (4, 1, 1), (1, 2, 2), (1, 3, 1), (2, 2, 1), (2, 2, 2), (2, 2, 3), (2, 2, 4), (2, 3, 2))
 )
 
-FORWARD = (
-    Kernel("cuda.v7_cluster", cluster, "a cluster of blocks a row", clusters(8), CLUSTER, pick_cluster, sources=(V7,), declines=alone),
-    Kernel("cuda.v6_pipeline", pipeline, "row after row a block, the next ones in flight", upto(8), PIPELINE, pick_pipeline, sources=(V6,)),
-    Kernel("cuda.v5_rows", short_rows, "several short rows a block, no barrier", short, SHORT, sources=(V5,)),
-    Kernel("cuda.v4_register_row", register_row, "the row in registers: one read", upto(8), REGISTERS,
-           pick_registers, sources=(V4,)),
-    Kernel("cuda.v3_vector", vector, "16 bytes an access", even, sources=(V3,)),
-    Kernel("cuda.v2_warp", warp, "sums through shuffles", any_row, sources=(V2,)),
-    Kernel("cuda.v1_naive", naive, "a block a row, sums halved in shared memory", serial(65537), sources=(V1,)),
-)  # fmt: skip
+FORWARD = forward_rungs(_forward, SOURCES, any_row, serial(65537), Limits())
+TWO_ROWS, CLUSTERED = functools.partial(pipeline, tensors=2, most=4), functools.partial(cluster, tensors=2)
 BACKWARD = (
-    Kernel("cuda.v7_cluster", cluster_backward, "a cluster of blocks a row", clusters(2), CLUSTER_BACKWARD, pick_cluster_backward,
+    Kernel("cuda.v8_exchange", _backward(V8, _shared_sums), "numbers travel while the row before is written, the weight stays",
+           shared(2, _sums, 2, "weight"), SHARE, pick_share, sources=(V8, ADD_ROWS), declines=alone, limits=ALL, architectures=(90,)),
+    Kernel("cuda.v7_cluster", _backward(V7, CLUSTERED), "a cluster of blocks a row", clusters(2), CLUSTER_BACKWARD, pick_cluster_backward,
            sources=(V7, ADD_ROWS), declines=alone),
-    Kernel("cuda.v6_pipeline", pipeline_backward, "row after row, the weight's gradient in registers", upto(2), BACKWARD_PIPELINE,
+    Kernel("cuda.v6_pipeline", _backward(V6, TWO_ROWS), "row after row, the weight's gradient in registers", upto(2), BACKWARD_PIPELINE,
            pick_backward, sources=(V6, ADD_ROWS)),
     Kernel("cuda.v1_naive", naive_backward, "a block a row, then a thread a column", any_row, sources=(V1,)),
 )  # fmt: skip

@@ -13,6 +13,7 @@ from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, resident, 
 LONGEST = 2**20  # columns that one block walks: a 128th of a row of 2^27 would already keep the other 131 multiprocessors waiting
 SEGMENT = 8192  # of v3_three_phase.cu
 GROUP = 32  # tiles, and groups of a super-group, of v4_look_back.cu
+SHARED = 220 * 1024  # bytes of shared memory of a multiprocessor that tiles may have
 SHORTEST = 4096  # bytes of a row that v5_pipeline.cu takes: 8 warps with a vector a lane
 
 
@@ -76,13 +77,16 @@ def _pipeline(source, x, exclusive, reverse, *, config):
     x, m, n, stride = rows(x)
     if not out.numel():
         return out
-    warps, stages, lead = config["warps"], config["stages"], config["lead"]
-    vectors = min(config["vectors"], power_of_2(cdiv(n * x.itemsize, 16 * 32 * warps)))
+    warps = config["warps"]
+    vectors = config["vectors"] // (4 // x.itemsize) or 1  # of 16-bit numbers half as many: in registers each is a float
+    vectors = min(vectors, power_of_2(cdiv(n * x.itemsize, 16 * 32 * warps)))
+    stages = max(2, min(config["stages"], SHARED // config["per"] // (16 * 32 * vectors * warps)))
+    lead = min(config["lead"], stages - 1)
     tiles = cdiv(n * x.itemsize, 16 * 32 * vectors * warps)
     state = x.new_empty(1 + m * tiles if tiles > 1 else 0, dtype=torch.int64)
     if tiles > 1:
         launch(source, "clear", min(1024, cdiv(state.numel(), BLOCK)), BLOCK, state, state.numel())
-    instance = f"tiles<{CTYPE[x.dtype]}, {_sum(x)}, {vectors}, {warps}, {stages}, {lead}, {str(exclusive).lower()}, {str(reverse).lower()}>"
+    instance = f"tiles<{CTYPE[x.dtype]}, {_sum(x)}, {vectors}, {warps}, {stages}, {lead}, {config['ahead']}, {config['per']}, {str(exclusive).lower()}, {str(reverse).lower()}>"
     shared = 16 * 32 * vectors * warps * stages
     launch(source, instance, min(m * tiles, resident(x, config["per"])), 32 * warps + 32, out, x, state, m, n, stride, tiles, shared=shared)
     return out
@@ -120,28 +124,26 @@ def pick(call):
 
 
 def pick_pipeline(call):
-    """Three blocks of 8 warps a multiprocessor with four slots of 16 KB each: one or two of them arriving, 48 KB and more, where 22 would cover the
-    latency. Simulated: tiles of 64 vectors, so that small rows have many."""
+    """Two blocks of 8 warps a multiprocessor with three slots of 32 KB each, one of them arriving: larger tiles are fewer sums to look back at, and
+    6 us from one of a block's tiles to its next. 16-bit numbers are twice as many in a tile: slots of 16 KB, six of them. Simulated: tiles of
+    64 vectors, so that small rows have many."""
     x = _tensor(call)
     if not x.is_cuda:
-        return {"vectors": 1 if x.shape[-1] * x.itemsize > SHORTEST else 4, "warps": 2, "stages": 3, "lead": 1, "per": 3}
-    return PIPELINES[0]
+        return {"vectors": 1 if x.shape[-1] * x.itemsize > SHORTEST else 4, "warps": 2, "stages": 3, "lead": 1, "ahead": 0, "per": 3}
+    return PIPELINES[0] if x.itemsize >= 4 else PIPELINES[1]
 
 
 PIPELINES = tuple(
-    dict(zip(("vectors", "warps", "stages", "lead", "per"), c))
+    dict(zip(("vectors", "warps", "stages", "lead", "ahead", "per"), c))
     for c in (
-        (4, 8, 4, 2, 3),
-        (4, 8, 6, 3, 2),
-        (4, 16, 6, 3, 1),
-        (4, 16, 6, 2, 1),
-        (8, 16, 3, 1, 1),
-        (2, 16, 12, 6, 1),
-        (2, 16, 6, 3, 2),
-        (4, 16, 3, 1, 2),
-        (8, 8, 3, 1, 2),
-        (2, 8, 6, 3, 4),
-        (4, 8, 12, 6, 1),
+        (8, 8, 3, 2, 0, 2),
+        (8, 8, 6, 4, 1, 2),
+        (8, 8, 6, 3, 0, 2),
+        (4, 8, 6, 3, 0, 2),
+        (8, 16, 3, 2, 0, 1),
+        (8, 8, 6, 4, 1, 1),
+        (16, 8, 3, 2, 0, 1),
+        (8, 16, 6, 4, 1, 1),
     )
 )
 CONFIGS = tuple({"vectors": v, "warps": w} for v, w in ((8, 8), (4, 8), (4, 16), (8, 4), (8, 16), (16, 4), (2, 8), (1, 8)))

@@ -21,8 +21,7 @@ from rooftile.ops.segment_sum.reference import check_offsets
 @triton.jit
 def _tile(gX, i_m, in_m, i_n, in_n, stride_x):
     """Rows i_m, zero where there is none."""
-    return tl.load(gX + i_m.to(tl.int64)[:, None] * stride_x + i_n[None, :], mask=in_m[:, None] & in_n[None, :], other=0.0,
-                   eviction_policy="evict_first").to(tl.float32)  # fmt: skip
+    return tl.load(gX + i_m.to(tl.int64)[:, None] * stride_x + i_n[None, :], mask=in_m[:, None] & in_n[None, :], other=0.0).to(tl.float32)
 
 
 @triton.jit

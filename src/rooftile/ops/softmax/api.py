@@ -7,8 +7,8 @@ from rooftile.ops.softmax.spec import LOG, MASK, SPEC
 
 _softmax = Op(
     SPEC,
-    *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v5_online", "cuda.v8_exchange", "cuda.v7_cluster"),
-    backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), "triton", "cuda.v6_pipeline", "triton.online"),
+    *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v8_exchange", "cuda.v5_online"),
+    backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), "cuda.v8_exchange", "triton", "cuda.v6_pipeline", "triton.online"),
 )
 
 

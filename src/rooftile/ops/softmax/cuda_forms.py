@@ -5,7 +5,8 @@ import torch
 
 from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE
-from rooftile.ops._shared.cuda_rows import any_row, even, row, upto
+from rooftile.ops._shared.cuda_rows import any_row, even, upto
+from rooftile.ops._shared.launch import row
 from rooftile.ops.softmax.cuda_kernels import (
     ONLINE,
     PIPELINE,

@@ -3,8 +3,9 @@
 from rooftile.core.kernel import Kernel, Limits
 from rooftile.cuda.launch import CTYPE, launch
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.cuda_rows import ALONE, PARK, alone, any_row, clustered, clusters, deal, even, long_sums, row, threads, upto
-from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, rows
+from rooftile.ops._shared.cuda_rows import ALONE, PARK, alone, any_row, clustered, clusters, deal, even, long_sums, threads, upto
+from rooftile.ops._shared.cuda_shares import VISIT, VISIT_BACKWARD, pick_visit, visit, visits
+from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, row, rows
 
 V1, V2, V3, V4, V5, V6, V7, V8 = (
     Source.beside(__file__, f"{name}.cu")
@@ -12,7 +13,6 @@ V1, V2, V3, V4, V5, V6, V7, V8 = (
 )
 
 WARP = 32
-THREADS = 512  # of a block of v8_exchange.cu at most: 64 elements a thread in registers
 
 
 def thread_row(x):
@@ -128,37 +128,24 @@ def cluster_backward(dout, out, *, config):
 def exchange(x, *, config):
     out = dense_like(x)
     x, m, n, stride = rows(x)
-    vectors, cluster = cdiv(n * x.itemsize, 16), config["cluster"]
-    while cluster < 8 and cdiv(vectors, cluster) > THREADS * config["vecs"]:
-        cluster *= 2
-    block = min(THREADS, max(64, power_of_2(cdiv(vectors, cluster * config["vecs"]))))
-    vecs = max(1, cdiv(vectors, cluster * block))
-    per = min(config["per"], max(1, 768 // block))  # of 80 registers a thread
-    instance = f"softmax<{CTYPE[x.dtype]}, {cluster}, {vecs}, {block}, {per}>"
-    launch(V8, instance, m * cluster, block, out, x, n, stride, shared=16 * vecs * block)
+    instance, blocks, block = visit(x, m, config, lambda vecs: 16 + 8 * vecs, 512)
+    launch(V8, f"softmax<{CTYPE[x.dtype]}, {instance}>", blocks, block, out, x, n, stride)
     return out
 
 
-def _held(call):
-    x = row(call)
-    longest = 8 * THREADS * 8 * 16 // x.itemsize
-    return clusters(8)(call) or (
-        f"N={x.shape[-1]} is longer than the {longest} columns that 8 blocks hold" if x.shape[-1] > longest else None
-    )
+def exchange_backward(dout, out, *, config):
+    dx = dense_like(out)
+    dout, m, n, stride_dout = rows(dout)
+    out, _, _, stride_out = rows(out)
+    instance, blocks, block = visit(out, m, config, lambda vecs: 16 + 8 * vecs, 1024)
+    launch(V8, f"softmax_backward<{CTYPE[out.dtype]}, {instance}>", blocks, block, dx, dout, out, n, stride_dout, stride_out)
+    return dx
 
 
 def _parked(call):
     """Why v5_online.cu does sooner, or None."""
     size = row(call).shape[-1] * row(call).itemsize
     return f"a row of {size} bytes is parked in one block" if size <= 1 << 17 else None
-
-
-def pick_exchange(call):
-    """Parts of 32 KB, three blocks of 256 threads a multiprocessor: 96 KB asked for at once, four times what the latency of memory wants, and
-    while the numbers of one row travel the others load and write. Simulated: four blocks a row."""
-    if not row(call).is_cuda:
-        return {"cluster": 4, "vecs": 2, "per": 1}
-    return EXCHANGE[0]
 
 
 def pick_cluster(call):
@@ -201,10 +188,6 @@ ONLINE = tuple(
         (110, 8, 0, 64),
     )
 )
-EXCHANGE = tuple(
-    {"cluster": c, "vecs": v, "per": p}
-    for c, v, p in ((8, 8, 3), (8, 8, 2), (4, 8, 1), (8, 4, 2), (8, 4, 4), (4, 4, 2), (2, 8, 3), (2, 4, 4))
-)
 CLUSTER = tuple(
     {"cluster": c, "vecs": v, "stages": s, "per": p}
     for c, v, s, p in (
@@ -236,9 +219,9 @@ FORWARD = (
         "cuda.v8_exchange",
         exchange,
         "blocks of a cluster wait for numbers alone, each exponential once",
-        _held,
-        EXCHANGE,
-        pick_exchange,
+        visits(8 * 512),
+        VISIT,
+        pick_visit,
         sources=(V8,),
         declines=_parked,
     ),
@@ -268,6 +251,8 @@ FORWARD = (
     Kernel("cuda.v1_thread_row", thread_row, "a thread a row", lambda call: any_row(call) or long_sums(call["x"], 65536), sources=(V1,)),
 )
 BACKWARD = (
+    Kernel("cuda.v8_exchange", exchange_backward, "blocks of a cluster wait for numbers alone", visits(4 * 1024), VISIT_BACKWARD, pick_visit,
+           sources=(V8,), declines=alone),
     Kernel("cuda.v7_cluster", cluster_backward, "a cluster of blocks a row", clusters(4), CLUSTER_BACKWARD, pick_cluster, sources=(V7,), declines=alone),
     Kernel("cuda.v6_pipeline", pipeline_backward, "row after row a block, the next ones in flight", upto(4), PIPELINE, pick_pipeline,
            sources=(V6,)),

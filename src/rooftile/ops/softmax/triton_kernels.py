@@ -1,7 +1,7 @@
 """Softmax over rows. Floor: 2 tensors through memory forward, 3 backward; about 5 operations an element, so bytes decide.
 
 `triton` keeps the row in registers: one read. `triton.online` takes any length: it reads the row twice, the first time with
-a running maximum and sum, and the second read of a row that fits the L2 comes from there.
+a running maximum and sum, and the second read of a row that fits the L2 comes from there. LOG makes them the logarithm's.
 """
 
 import triton
@@ -15,18 +15,20 @@ TILE = 4096  # elements a program works on at once: several short rows, or a par
 
 
 @triton.jit
-def _forward(gX, gOut, M, N, stride_x, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):
+def _forward(gX, gOut, M, N, stride_x, LOG: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):
     i_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     i_n = tl.arange(0, BLOCK_N)[None, :]
     mask = (i_m < M) & (i_n < N)
     rX = tl.load(gX + i_m * stride_x + i_n, mask=mask, other=float("-inf")).to(tl.float32)
-    rX = tl.exp(rX - tl.max(rX, 1)[:, None])
-    rOut = rX / tl.sum(rX, 1)[:, None]
+    rX -= tl.max(rX, 1)[:, None]
+    rExp = tl.exp(rX)
+    rSum = tl.sum(rExp, 1)
+    rOut = rX - tl.log(rSum)[:, None] if LOG else rExp / rSum[:, None]
     tl.store(gOut + i_m * N + i_n, rOut.to(gOut.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def _forward_online(gX, gOut, N, stride_x, BLOCK_N: tl.constexpr):
+def _forward_online(gX, gOut, N, stride_x, LOG: tl.constexpr, BLOCK_N: tl.constexpr):
     i_m = tl.program_id(0).to(tl.int64)
     lane_max = tl.full([BLOCK_N], float("-inf"), tl.float32)  # statistics a lane; they meet once, after the row
     lane_sum = tl.zeros([BLOCK_N], tl.float32)
@@ -40,41 +42,51 @@ def _forward_online(gX, gOut, N, stride_x, BLOCK_N: tl.constexpr):
     row_max = tl.max(lane_max, 0)
     base = tl.where(row_max == float("-inf"), 0.0, row_max)
     row_sum = tl.sum(lane_sum * tl.exp(lane_max - base), 0)
+    row_log = tl.log(row_sum)
     for start in range(0, N, BLOCK_N):
         i_n = start + tl.arange(0, BLOCK_N)
         rX = tl.load(gX + i_m * stride_x + i_n, mask=i_n < N, other=float("-inf")).to(tl.float32)
-        rOut = tl.exp(rX - base) / row_sum  # 0/0 = NaN for a row of -inf, as PyTorch has it
+        # NaN for a row of -inf, as PyTorch has it: -inf - -inf, or 0/0
+        rOut = (rX - row_max) - row_log if LOG else tl.exp(rX - base) / row_sum
         tl.store(gOut + i_m * N + i_n, rOut.to(gOut.dtype.element_ty), mask=i_n < N)
 
 
 @triton.jit
-def _backward(gDout, gOut, gDx, M, N, stride_dout, stride_out, T, scale, CAUSAL: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):
+def _backward(gDout, gOut, gDx, M, N, stride_dout, stride_out, T, scale, LOG: tl.constexpr, CAUSAL: tl.constexpr, ROWS: tl.constexpr,
+              BLOCK_N: tl.constexpr):  # fmt: skip
     i_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     i_n = tl.arange(0, BLOCK_N)[None, :]
     mask = (i_m < M) & (i_n < N)
     seen = mask & (i_n <= i_m % T + (N - T)) if CAUSAL else mask
     rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=seen, other=0.0).to(tl.float32)
     rOut = tl.load(gOut + i_m * stride_out + i_n, mask=seen, other=0.0).to(tl.float32)
-    rDx = rOut * (rDout - tl.sum(rDout * rOut, 1)[:, None]) * scale
+    if LOG:
+        rDx = rDout - tl.exp(rOut) * tl.sum(rDout, 1)[:, None]
+    else:
+        rDx = rOut * (rDout - tl.sum(rDout * rOut, 1)[:, None]) * scale
     tl.store(gDx + i_m * N + i_n, rDx.to(gDx.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def _backward_online(gDout, gOut, gDx, N, stride_dout, stride_out, T, scale, CAUSAL: tl.constexpr, BLOCK_N: tl.constexpr):
+def _backward_online(
+    gDout, gOut, gDx, N, stride_dout, stride_out, T, scale, LOG: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_N: tl.constexpr
+):
     i_m = tl.program_id(0).to(tl.int64)
     end = tl.minimum(N, i_m % T + 1 + N - T) if CAUSAL else N
     lane_dot = tl.zeros([BLOCK_N], tl.float32)
     for start in range(0, end, BLOCK_N):
         i_n = start + tl.arange(0, BLOCK_N)
         rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=i_n < end, other=0.0).to(tl.float32)
-        rOut = tl.load(gOut + i_m * stride_out + i_n, mask=i_n < end, other=0.0).to(tl.float32)
-        lane_dot += rDout * rOut
+        if not LOG:
+            rDout *= tl.load(gOut + i_m * stride_out + i_n, mask=i_n < end, other=0.0).to(tl.float32)
+        lane_dot += rDout
     dot = tl.sum(lane_dot, 0)
     for start in range(0, N, BLOCK_N):
         i_n = start + tl.arange(0, BLOCK_N)
         rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=i_n < end, other=0.0).to(tl.float32)
         rOut = tl.load(gOut + i_m * stride_out + i_n, mask=i_n < end, other=0.0).to(tl.float32)
-        tl.store(gDx + i_m * N + i_n, (rOut * (rDout - dot) * scale).to(gDx.dtype.element_ty), mask=i_n < N)
+        rDx = rDout - tl.exp(rOut) * dot if LOG else rOut * (rDout - dot) * scale
+        tl.store(gDx + i_m * N + i_n, rDx.to(gDx.dtype.element_ty), mask=i_n < N)
 
 
 def _tile(n):
@@ -84,37 +96,37 @@ def _tile(n):
     return per, block, min(32, max(4, per * block // 1024))
 
 
-def softmax(x):
+def softmax(x, log=False):
     out = dense_like(x)
     x, m, n, stride = rows(x)
     per, block, warps = _tile(n)
-    launch(_forward, (cdiv(m, per),), x, out, m, n, stride, ROWS=per, BLOCK_N=block, num_warps=warps)
+    launch(_forward, (cdiv(m, per),), x, out, m, n, stride, LOG=log, ROWS=per, BLOCK_N=block, num_warps=warps)
     return out
 
 
-def softmax_online(x):
+def softmax_online(x, log=False):
     out = dense_like(x)
     x, m, n, stride = rows(x)
-    launch(_forward_online, (m,), x, out, n, stride, BLOCK_N=TILE, num_warps=8)
+    launch(_forward_online, (m,), x, out, n, stride, LOG=log, BLOCK_N=TILE, num_warps=8)
     return out
 
 
-def softmax_backward(dout, out, scale=1.0, causal=False):
+def softmax_backward(dout, out, scale=1.0, causal=False, log=False):
     """Also of scores: times `scale`, and with rows that looked no further than their own column, [..., T, N]."""
     dx, t = dense_like(out), out.shape[-2] if causal else 1
     dout, m, n, stride_dout = rows(dout)
     out, _, _, stride_out = rows(out)
     per, block, warps = _tile(n)
-    launch(_backward, (cdiv(m, per),), dout, out, dx, m, n, stride_dout, stride_out, t, scale, CAUSAL=causal, ROWS=per, BLOCK_N=block,
+    launch(_backward, (cdiv(m, per),), dout, out, dx, m, n, stride_dout, stride_out, t, scale, LOG=log, CAUSAL=causal, ROWS=per, BLOCK_N=block,
            num_warps=warps)  # fmt: skip
     return dx
 
 
-def softmax_backward_online(dout, out, scale=1.0, causal=False):
+def softmax_backward_online(dout, out, scale=1.0, causal=False, log=False):
     dx, t = dense_like(out), out.shape[-2] if causal else 1
     dout, m, n, stride_dout = rows(dout)
     out, _, _, stride_out = rows(out)
-    launch(_backward_online, (m,), dout, out, dx, n, stride_dout, stride_out, t, scale, CAUSAL=causal, BLOCK_N=TILE, num_warps=8)
+    launch(_backward_online, (m,), dout, out, dx, n, stride_dout, stride_out, t, scale, LOG=log, CAUSAL=causal, BLOCK_N=TILE, num_warps=8)
     return dx
 
 

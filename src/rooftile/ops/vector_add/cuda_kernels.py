@@ -2,7 +2,7 @@
 
 import torch
 
-from rooftile.core.kernel import Kernel
+from rooftile.core.kernel import Kernel, Limits
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda import BLOCK, misaligned, once, resident
@@ -32,6 +32,7 @@ def _vectors(x):
     return once(x, 16 // x.itemsize)  # one vector a thread: a striding grid keeps fewer loads in flight, 4 % of the time here
 
 
+ELSEWHERE = Limits(spill_bytes_elsewhere=96)  # sm_100 wants more registers for as many loads in flight
 RUNGS = (  # name, blocks, bytes an access (where it is more than an element's), idea; the highest first
     ("v3_vector", _vectors, 16, "16 bytes an access"),
     ("v2_grid_stride", resident, 1, "no more blocks than the device holds, striding"),
@@ -45,7 +46,7 @@ def _rung(run, argument, name, blocks, width, idea):
     def refuse(call):
         return off_gpu(call[argument]) or misaligned(width, call)
 
-    return Kernel(f"cuda.{name}", run(source, blocks), idea, refuse, sources=(source,))
+    return Kernel(f"cuda.{name}", run(source, blocks), idea, refuse, sources=(source,), limits=ELSEWHERE)
 
 
 FORWARD = tuple(_rung(_forward, "x", *rung) for rung in RUNGS)

@@ -8,26 +8,6 @@ struct Point {  // of a curve: its value and its slope
   float y, d;
 };
 
-// 2^x and 1 / x in an instruction each, to a unit or two in the last place; results below the smallest normal number are 0.
-ROOFTILE_DEVICE float exp2_fast(float x) {
-#ifdef ROOFTILE_SIMULATOR
-  return exp2f(x);
-#else
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#endif
-}
-ROOFTILE_DEVICE float reciprocal(float x) {
-#ifdef ROOFTILE_SIMULATOR
-  return 1.0f / x;
-#else
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#endif
-}
-
 // 1 / (1 + exp(-x)). A denominator that overflowed gives 0.
 ROOFTILE_DEVICE float sigmoid(float x) { return reciprocal(1.0f + exp2_fast(-1.4426950408889634f * x)); }
 

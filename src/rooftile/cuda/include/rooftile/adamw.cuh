@@ -1,21 +1,11 @@
 // What rungs of AdamW share: one element's step, stochastic rounding, and WIDTH neighbours of any of its tensors as floats.
 #pragma once
+#include "rooftile/approximate.cuh"
 #include "rooftile/philox.cuh"
 #include "rooftile/rows.cuh"
 #include "rooftile/vec.cuh"
 
 namespace rooftile {
-
-// To 1 unit in the last place, in 2 instructions: the exact root and quotient are some 20, with a branch each.
-ROOFTILE_DEVICE float sqrt_fast(float x) {
-#ifdef ROOFTILE_SIMULATOR
-  return sqrtf(x);
-#else
-  float y;
-  asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#endif
-}
 
 struct Rates {
   float keep, rate, inverse2, beta1, beta2, rest1, rest2, eps, scale;

@@ -1,20 +1,10 @@
 // What becomes of a product's D on its way into the next: weights, halves of the size, a tile in shared memory. Hopper and later.
 #pragma once
+#include "rooftile/approximate.cuh"
 #include "rooftile/tma.cuh"
 #include "rooftile/wgmma.cuh"
 
 namespace rooftile {
-
-// 2 to the x, to 2 units in the last place; 0 below x = -126, where exp2f takes three instructions more for what is left of the number.
-ROOFTILE_DEVICE float exp2_flushed(float x) {
-#ifdef ROOFTILE_SIMULATOR
-  return x < -126.0f ? 0.0f : exp2f(x);
-#else
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#endif
-}
 
 // pack_pair undone.
 ROOFTILE_DEVICE float2 unpack_pair(__half, unsigned pair) { return __half22float2(*reinterpret_cast<const __half2*>(&pair)); }

@@ -1,23 +1,12 @@
-// What kernels over rows share: a reduction over the threads that hold one row, an exponential of two instructions, and 16
-// bytes of elements packed and unpacked.
+// What kernels over rows share: a reduction over the threads that hold one row, and 16 bytes of elements packed and unpacked.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "rooftile/approximate.cuh"
 #include "rooftile/reduce.cuh"
 
 namespace rooftile {
-
-// exp(x) to 2 units in the last place; below exp(-87) it is 0. __expf also scales subnormal results, which is three instructions more.
-ROOFTILE_DEVICE float exp_fast(float x) {
-#ifdef ROOFTILE_SIMULATOR
-  return exp2f(x * 1.4426950408889634f);
-#else
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
-  return y;
-#endif
-}
 
 // What is taken off before the exponential: the row's maximum, or 0 for a row of -inf, whose -inf - -inf would be NaN.
 ROOFTILE_DEVICE float base_of(float max) { return max == -__int_as_float(0x7f800000) ? 0.0f : max; }
@@ -145,6 +134,12 @@ template <typename W, int WIDTH> ROOFTILE_DEVICE void kept(float (&rF)[WIDTH], c
     rF[0] = __uint_as_float(a.x), rF[1] = __uint_as_float(a.y), rF[2] = __uint_as_float(a.z), rF[3] = __uint_as_float(a.w);
     rF[4] = __uint_as_float(b.x), rF[5] = __uint_as_float(b.y), rF[6] = __uint_as_float(b.z), rF[7] = __uint_as_float(b.w);
   }
+}
+
+template <typename W, int WIDTH> ROOFTILE_DEVICE void kept(float (&rF)[WIDTH], const W* sW, float offset) {
+  kept(rF, sW);
+#pragma unroll
+  for (int k = 0; k < WIDTH; ++k) rF[k] += offset;
 }
 
 }  // namespace rooftile

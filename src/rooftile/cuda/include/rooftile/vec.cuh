@@ -48,14 +48,6 @@ template <typename T, int N> ROOFTILE_DEVICE void store_global(T* gX, const Vec<
 #endif
 }
 
-// Of data that is touched once: it is the first to leave the caches. Global memory only.
-template <typename T, int N> ROOFTILE_DEVICE void load_once(Vec<T, N>& rX, const T* gX) {
-  rX.whole = __ldcs(reinterpret_cast<const typename Vec<T, N>::Whole*>(gX));
-}
-template <typename T, int N> ROOFTILE_DEVICE void store_once(T* gX, const Vec<T, N>& rX) {
-  __stcs(reinterpret_cast<typename Vec<T, N>::Whole*>(gX), rX.whole);
-}
-
 // Arithmetic is done in float, whatever is stored. T is float, __half, __nv_bfloat16 or an integer type.
 template <typename T, int N> ROOFTILE_DEVICE void to_float(float (&rF)[N], const Vec<T, N>& rX) {
 #pragma unroll

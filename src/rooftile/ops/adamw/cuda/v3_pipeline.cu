@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(THREADS, 512 / THREADS)
           int chunk, bool scaled, float beta1, float beta2, float rest1, float rest2, float eps, int chunks) {
   constexpr int BYTES = sizeof(G) > sizeof(S) ? sizeof(G) : sizeof(S), WIDTH = 16 / (sizeof(F) > BYTES ? sizeof(F) : BYTES);
   constexpr int STEP = THREADS * WIDTH;
-  extern __shared__ uint4 sX[];  // a slot is read by the thread that has it filled: no barrier stands between
+  extern __shared__ __align__(128) uint4 sX[];  // a slot is read by the thread that has it filled: no barrier stands between
   const int i_l = threadIdx.x * WIDTH;
   int next = blockIdx.x, at_next = 0;  // the chunk whose copies are asked for, and how far they are
   Chunk ahead = chunk_of(gLayout, count, next, chunk);

@@ -88,7 +88,7 @@ template <typename X, int G>
 __global__ void __launch_bounds__(256) attention(X* gOut, float* gLse, const X* gQ, const X* gK, const X* gV, long long q_b, long long q_t, long long q_h,
                                                  long long k_b, long long k_s, long long k_h, long long v_b, long long v_s, long long v_h, int H, int T,
                                                  int S, int D, float scale, bool causal) {
-  extern __shared__ float4 sMemory[];
+  extern __shared__ __align__(128) float4 sMemory[];
   const int tiles = ceil_div(T, BLOCK), i_bh = blockIdx.x / tiles, width = (D + 3) / 4 * 4, tile = BLOCK * (width + 4);
   const int first = (tiles - 1 - int(blockIdx.x) % tiles) * BLOCK, i_y = threadIdx.x / 16, i_x = threadIdx.x % 16;  // the longest blocks first
   float *sQ = reinterpret_cast<float*>(sMemory), *sX = sQ + tile, *sP = sX + tile;
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(256) queries(X* gDq, float* gDelta, const floa
                                                const X* gOut, long long g_b, long long g_t, long long g_h, long long q_b, long long q_t, long long q_h,
                                                long long k_b, long long k_s, long long k_h, long long v_b, long long v_s, long long v_h, long long o_b,
                                                long long o_t, long long o_h, int H, int T, int S, int D, float scale, bool causal) {
-  extern __shared__ float4 sMemory[];
+  extern __shared__ __align__(128) float4 sMemory[];
   const int tiles = ceil_div(T, BLOCK), i_bh = blockIdx.x / tiles, width = (D + 3) / 4 * 4, tile = BLOCK * (width + 4);
   const int first = (tiles - 1 - int(blockIdx.x) % tiles) * BLOCK;
   float *sQ = reinterpret_cast<float*>(sMemory), *sDout = sQ + tile, *sK = sDout + tile, *sV = sK + tile, *sP = sV + tile;
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(256) keys(X* gDk, X* gDv, const float* gDelta,
                                             long long g_b, long long g_t, long long g_h, long long q_b, long long q_t, long long q_h, long long k_b,
                                             long long k_s, long long k_h, long long v_b, long long v_s, long long v_h, int H, int T, int S, int D,
                                             float scale, bool causal) {
-  extern __shared__ float4 sMemory[];
+  extern __shared__ __align__(128) float4 sMemory[];
   const int tiles = ceil_div(S, BLOCK), i_bh = blockIdx.x / tiles, width = (D + 3) / 4 * 4, tile = BLOCK * (width + 4);
   const int first = int(blockIdx.x) % tiles * BLOCK;  // the first keys are seen by the most queries
   float *sK = reinterpret_cast<float*>(sMemory), *sV = sK + tile, *sQ = sV + tile, *sDout = sQ + tile, *sP = sDout + tile;

@@ -88,7 +88,7 @@ template <typename X, int W, int N>
 __global__ void __launch_bounds__(128) attention(X* gOut, float* gLse, const X* gQ, const X* gK, const X* gV, long long q_b, long long q_t, long long q_h,
                                                  long long k_b, long long k_s, long long k_h, long long v_b, long long v_s, long long v_h, int H, int T,
                                                  int S, int D, float scale, bool causal) {
-  extern __shared__ float4 sMemory[];
+  extern __shared__ __align__(128) float4 sMemory[];
   constexpr int OWN = BLOCK * LINE<W>, TILE = N * LINE<W>;
   X *sQ = reinterpret_cast<X*>(sMemory), *sK = sQ + OWN, *sV = sK + 2 * TILE;
   const int tiles = ceil_div(T, BLOCK), i_bh = blockIdx.x / tiles, first = (tiles - 1 - int(blockIdx.x) % tiles) * BLOCK;  // the longest first
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(128, 2) queries(X* gDq, float* gDelta, const f
                                                const X* gOut, long long g_b, long long g_t, long long g_h, long long q_b, long long q_t, long long q_h,
                                                long long k_b, long long k_s, long long k_h, long long v_b, long long v_s, long long v_h, long long o_b,
                                                long long o_t, long long o_h, int H, int T, int S, int D, float scale, bool causal) {
-  extern __shared__ float4 sMemory[];
+  extern __shared__ __align__(128) float4 sMemory[];
   constexpr int OWN = BLOCK * LINE<W>, TILE = N * LINE<W>;
   X *sQ = reinterpret_cast<X*>(sMemory), *sDout = sQ + OWN, *sK = sDout + OWN, *sV = sK + 2 * TILE;
   const int tiles = ceil_div(T, BLOCK), i_bh = blockIdx.x / tiles, first = (tiles - 1 - int(blockIdx.x) % tiles) * BLOCK;
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(128) keys(X* gDk, X* gDv, const float* gDelta,
                                             long long g_b, long long g_t, long long g_h, long long q_b, long long q_t, long long q_h, long long k_b,
                                             long long k_s, long long k_h, long long v_b, long long v_s, long long v_h, int H, int T, int S, int D,
                                             float scale, bool causal) {
-  extern __shared__ float4 sMemory[];
+  extern __shared__ __align__(128) float4 sMemory[];
   constexpr int OWN = BLOCK * LINE<W>, TILE = N * LINE<W>;
   X *sK = reinterpret_cast<X*>(sMemory), *sV = sK + OWN, *sQ = sV + OWN, *sDout = sQ + 2 * TILE;
   float* sRows = reinterpret_cast<float*>(sDout + 2 * TILE);  // lse and delta of N queries, twice

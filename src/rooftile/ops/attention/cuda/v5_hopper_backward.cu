@@ -168,8 +168,8 @@ template <int R> ROOFTILE_DEVICE void weights(float (&s)[R], const float* sLse2,
 #pragma unroll
   for (int i = 0; i < R; i += 4) {
     const float2 lse = *reinterpret_cast<const float2*>(sLse2 + wgmma_column(i));
-    s[i] = exp2_flushed(fmaf(s[i], scale_log2, -lse.x)), s[i + 1] = exp2_flushed(fmaf(s[i + 1], scale_log2, -lse.y));
-    s[i + 2] = exp2_flushed(fmaf(s[i + 2], scale_log2, -lse.x)), s[i + 3] = exp2_flushed(fmaf(s[i + 3], scale_log2, -lse.y));
+    s[i] = exp2_fast(fmaf(s[i], scale_log2, -lse.x)), s[i + 1] = exp2_fast(fmaf(s[i + 1], scale_log2, -lse.y));
+    s[i + 2] = exp2_fast(fmaf(s[i + 2], scale_log2, -lse.x)), s[i + 3] = exp2_fast(fmaf(s[i + 3], scale_log2, -lse.y));
   }
 }
 
@@ -339,8 +339,8 @@ __global__ void __launch_bounds__(256)
   float sum = 0.0f;
   if (i_t < T_) {
     Wide<T> rDout, rOut;
-    load_once(rDout, gDout + i_b * stride_gb + i_t * stride_gt + i_h * stride_gh + i_d);
-    load_once(rOut, gOut + i_b * stride_ob + i_t * stride_ot + i_h * stride_oh + i_d);
+    load(rDout, gDout + i_b * stride_gb + i_t * stride_gt + i_h * stride_gh + i_d);
+    load(rOut, gOut + i_b * stride_ob + i_t * stride_ot + i_h * stride_oh + i_d);
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum += float(rDout[i]) * float(rOut[i]);
   }
@@ -364,7 +364,7 @@ __global__ void __launch_bounds__(128) finish(T* gOut, const float* gDq, int H, 
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     Vec<float, 4> r;
-    load_once(r, gDq + (long long)blockIdx.x * HALF + k * 512 + threadIdx.x * 4);
+    load(r, gDq + (long long)blockIdx.x * HALF + k * 512 + threadIdx.x * 4);
     out[k / 2][k % 2 * 2] = pack_pair(T(), r[0] * scale, r[1] * scale), out[k / 2][k % 2 * 2 + 1] = pack_pair(T(), r[2] * scale, r[3] * scale);
   }
   store_operand(sX, 64 * LINE, i_warp * 16, out);

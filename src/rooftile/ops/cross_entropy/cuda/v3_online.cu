@@ -11,7 +11,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     cross_entropy(float* gLoss, float* gCount, float* gPeak, float* gLogsum, float* gMiss, const T* gX, const long long* gTarget, long long M,
                   int V, long long stride_x, long long ignore, float smoothing, float z, float softcap, bool none) {
   constexpr int WIDTH = 16 / sizeof(T), NEXT = THREADS * WIDTH, STEP = VECS * NEXT;  // elements to a thread's next vector, to its next stage
-  extern __shared__ uint4 sX[];  // a slot is read by the thread that has it filled: no barrier stands between
+  extern __shared__ __align__(128) uint4 sX[];  // a slot is read by the thread that has it filled: no barrier stands between
   __shared__ Online sPartial[2][WARP];
   __shared__ float sSpread[2][WARP];
   const SoftCap cap(softcap);

@@ -18,10 +18,10 @@ __device__ __forceinline__ int take(int* own, bool in, int row) {
 // Order is the tokens sorted by row, stably; of padding and of what is outside the weight there is none. A warp has `steps` times 32 neighbouring
 // indices and counters of its own, so that the places of a row's tokens are those of warp 0, then of warp 1, and no atomics are needed.
 template <int WARPS>
-__global__ void __launch_bounds__(WARPS * 32) sort(int* __restrict__ gKeys, int* __restrict__ gOrder, int* __restrict__ gBorders,
+__global__ void __launch_bounds__(WARPS * 32, 1) sort(int* __restrict__ gKeys, int* __restrict__ gOrder, int* __restrict__ gBorders,
                                                    const long long* __restrict__ gIndices, int M, int V, int padding, int rows, int steps) {
   constexpr int AHEAD = 8, THREADS = WARPS * WARP;
-  extern __shared__ int sAll[];  // counters [WARPS][rows]; of every step the lanes whose row is in the range [WARPS][steps]
+  extern __shared__ __align__(128) int sAll[];  // counters [WARPS][rows]; of every step the lanes whose row is in the range [WARPS][steps]
   __shared__ int sTotal[WARPS];
   int* own = sAll + warp() * rows;
   int* sHits = sAll + WARPS * rows + warp() * steps;

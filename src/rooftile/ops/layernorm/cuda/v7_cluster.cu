@@ -18,7 +18,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS<VECS
     layernorm(T* __restrict__ gOut, float* __restrict__ gMean, float* __restrict__ gRstd, const T* __restrict__ gX, const W* __restrict__ gW,
               const B* __restrict__ gB, long long M, int N, long long stride_x, float eps) {
   constexpr int WIDTH = 16 / sizeof(T), NEXT = THREADS * WIDTH;  // elements from a vector of a thread to its next
-  extern __shared__ uint4 sX[];  // a slot is read by the thread that has it filled: no barrier stands between
+  extern __shared__ __align__(128) uint4 sX[];  // a slot is read by the thread that has it filled: no barrier stands between
   __shared__ float sPartial[2][CLUSTER * THREADS / WARP];
   const int i_l = (cluster_rank() * VECS * THREADS + int(threadIdx.x)) * WIDTH;
   const unsigned zero = hidden_zero(N);
@@ -69,7 +69,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS<VECS
 #pragma unroll
       for (int k = 0; k < WIDTH; ++k) rF[k] = (rF[k] - mean) * (WEIGHT ? rstd * rW[k] : rstd) + (BIAS ? rB[k] : 0.0f);
       pack<T>(rX[v], rF);
-      __stcs(reinterpret_cast<uint4*>(gTo + v * NEXT), rX[v]);
+      *reinterpret_cast<uint4*>(gTo + v * NEXT) = rX[v];
     }
     if (i_l == 0) gMean[i_m] = mean, gRstd[i_m] = rstd;
     stage = stage + 1 == STAGES ? 0 : stage + 1;
@@ -86,7 +86,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS_BACK
                      const W* __restrict__ gW, const float* __restrict__ gMean, const float* __restrict__ gRstd, long long M, int N,
                        long long stride_dout, long long stride_x) {
   constexpr int WIDTH = 16 / sizeof(T), NEXT = THREADS * WIDTH;
-  extern __shared__ uint4 sX[];
+  extern __shared__ __align__(128) uint4 sX[];
   __shared__ Pair sPartial[2][CLUSTER * THREADS / WARP];
   const int i_l = (cluster_rank() * VECS * THREADS + int(threadIdx.x)) * WIDTH;
   const long long step = gridDim.x / CLUSTER, first = blockIdx.x / CLUSTER;

@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(1024) sum(To* __restrict__ gOut, const From* _
   using Real = typename Accumulator<From>::type;
   const int i = threadIdx.x;
   const long long i_x = blockIdx.x * (long long)blockDim.x + i;
-  extern __shared__ double sDynamic[];
+  extern __shared__ __align__(128) double sDynamic[];
   Real* const sSum = reinterpret_cast<Real*>(sDynamic);
   sSum[i] = i_x < N ? static_cast<Real>(gX[i_x]) : Real(0);
   for (int distance = blockDim.x / 2; distance > 0; distance /= 2) {

@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<VECS, THREADS>)
             long long stride_x, float eps, float offset) {
   static_assert(LANES <= WARP ? THREADS % WARP == 0 : LANES == THREADS, "a row belongs to a part of a warp or to the block");
   constexpr int WIDTH = 16 / sizeof(T), ROWS = THREADS / LANES, NEXT = LANES * WIDTH;  // elements from a vector of a thread to its next
-  extern __shared__ uint4 sX[];  // a slot is read by the thread that has it filled: no barrier stands between
+  extern __shared__ __align__(128) uint4 sX[];  // a slot is read by the thread that has it filled: no barrier stands between
   __shared__ float sPartial[2][WARP];
   const int i_l = threadIdx.x % LANES * WIDTH;
   const unsigned zero = hidden_zero(N);
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<VECS, THREADS>)
 #pragma unroll
       for (int k = 0; k < WIDTH; ++k) rF[k] *= WEIGHT ? rstd * rW[k] : rstd;
       pack<T>(rX[v], rF);
-      __stcs(reinterpret_cast<uint4*>(gTo + v * NEXT), rX[v]);
+      *reinterpret_cast<uint4*>(gTo + v * NEXT) = rX[v];
     }
     if (i_l == 0 && i_m < M) gRstd[i_m] = rstd;
     stage = stage + 1 == STAGES ? 0 : stage + 1;
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_BACKWARD<VECS, THREADS>)
                      float offset) {
   static_assert(LANES <= WARP ? THREADS % WARP == 0 : LANES == THREADS, "a row belongs to a part of a warp or to the block");
   constexpr int WIDTH = 16 / sizeof(T), ROWS = THREADS / LANES, NEXT = LANES * WIDTH;
-  extern __shared__ uint4 sX[];
+  extern __shared__ __align__(128) uint4 sX[];
   __shared__ float sPartial[2][WARP];
   const int i_l = threadIdx.x % LANES * WIDTH;
   const long long step = (long long)gridDim.x * ROWS, first = blockIdx.x * (long long)ROWS;

@@ -17,13 +17,32 @@ template <> struct Exact<unsigned> { using type = unsigned; };
 
 // What lies before a tile of a row. One warp; it looks at DEEP groups at once and again at all that were not there, so that a wait is one.
 template <typename S> struct Before {
-  static constexpr int DEEP = 8;
+  static constexpr int DEEP = 8;  // 16 registers; two rounds for a tile each of 396 blocks
   typename Exact<S>::type groups = 0;  // of the first i_g groups of row i_m
   long long i_m = -1;
   int i_g = 0;
 
-  ROOFTILE_DEVICE S operator()(const Word* gRow, long long i_row, int i_t) {
+  ROOFTILE_DEVICE void open(long long i_row) {
     if (i_row != i_m) groups = 0, i_m = i_row, i_g = 0;
+  }
+  // Without waiting, whole groups that are there by now: of a tile that is wanted later.
+  ROOFTILE_DEVICE void advance(const Word* gRow, long long i_row, int i_t) {
+    open(i_row);
+    for (const int own = i_t / 32; i_g < own;) {
+      Word word[DEEP];
+#pragma unroll
+      for (int d = 0; d < DEEP; ++d) word[d] = peek(gRow + (i_g + d) * 32 + lane(), i_g + d < own);
+      const int last = min(own, i_g + DEEP);
+#pragma unroll
+      for (int d = 0; d < DEEP; ++d) {
+        if (i_g == last) break;
+        if (!__all_sync(ALL_LANES, (word[d] & THERE) != 0)) return;
+        groups += all_lanes<S>(word[d]), ++i_g;
+      }
+    }
+  }
+  ROOFTILE_DEVICE S operator()(const Word* gRow, long long i_row, int i_t) {
+    open(i_row);
     S rest = 0;
     for (const int own = i_t / 32;;) {
       Word word[DEEP];
@@ -46,9 +65,10 @@ template <typename S> struct Before {
       }
 #pragma unroll
       for (int d = 0; d < DEEP; ++d) {
+        if (i_g + d > own) break;
         const S sum = all_lanes<S>(word[d]);
         if (i_g + d < own) groups += sum;
-        else rest += sum;  // the tile's own group; of those after it nothing was asked, and they are 0
+        else rest += sum;
       }
       if (i_g + DEEP > own) {
         i_g = own;
@@ -64,13 +84,13 @@ __global__ void clear(Word* gState, long long words) {
 }
 
 // gState: a counter, then a word a tile; unused where a row is one tile. T's vectors of 16 bytes: x and out are multiples of them in every way.
-template <typename T, typename S, int VECTORS, int WARPS, int STAGES, int LEAD, bool EXCLUSIVE, bool REVERSE>
-__global__ void __launch_bounds__(32 * WARPS + 32) tiles(T* __restrict__ gOut, const T* __restrict__ gX, Word* gState, long long M, long long N, long long stride,
+template <typename T, typename S, int VECTORS, int WARPS, int STAGES, int LEAD, int AHEAD, int BLOCKS, bool EXCLUSIVE, bool REVERSE>
+__global__ void __launch_bounds__(32 * WARPS + 32, BLOCKS) tiles(T* __restrict__ gOut, const T* __restrict__ gX, Word* gState, long long M, long long N, long long stride,
                                                     int tiles) {
   constexpr int WIDTH = 16 / sizeof(T), TILE = VECTORS * WARPS * 32;  // vectors of a tile
   static_assert(LEAD >= 1 && STAGES > LEAD, "a tile is summed LEAD tiles before it is written");
-  extern __shared__ uint4 sX[];  // STAGES tiles; a slot is read by the thread that has it filled: no barrier stands between
-  __shared__ S sSum[LEAD + 2][WARPS], sBefore[2];
+  extern __shared__ __align__(128) uint4 sX[];  // STAGES tiles; a slot is read by the thread that has it filled: no barrier stands between
+  __shared__ S sSum[LEAD + 2][WARPS], sBefore[3];
   __shared__ unsigned sTicket[STAGES + 2];
   const int i_lane = warp() * VECTORS * 32 + lane();  // this thread's first vector of a tile
   const unsigned total = unsigned(M * tiles);
@@ -120,6 +140,17 @@ __global__ void __launch_bounds__(32 * WARPS + 32) tiles(T* __restrict__ gOut, c
   if (looks && tiles > 1 && lane() == 0)
     for (int k = 0; k < LEAD; ++k) tell(k);
   Before<S> before;
+  // AHEAD of those who write: a round through the L2 is a microsecond, a third of a tile's time. Then others have less time to be late.
+  const auto look = [&](int k, bool waits) {
+    const unsigned ticket = sTicket[k % (STAGES + 2)];
+    if (ticket >= total) return;
+    const unsigned i_m = ticket / tiles, i_t = ticket % tiles;
+    const Word* gRow = gState + 1 + i_m * (long long)tiles;
+    if (!waits) return before.advance(gRow, i_m, int(i_t));
+    const S sum = tiles > 1 ? before(gRow, i_m, int(i_t)) : S(0);
+    if (lane() == 0) sBefore[k % 3] = sum;
+  };
+  if (AHEAD && looks) look(0, true);
   for (int k = 0;; ++k) {
     const unsigned ticket = sTicket[k % (STAGES + 2)];
     if (ticket >= total) break;  // the whole block: the tickets after it are larger
@@ -128,8 +159,8 @@ __global__ void __launch_bounds__(32 * WARPS + 32) tiles(T* __restrict__ gOut, c
     if (looks) {
       unsigned next;
       if (lane() == 0) next = take(k + STAGES);  // 700 ns on its way
-      const S sum = tiles > 1 ? before(gState + 1 + i_m * tiles, i_m, i_t) : S(0);
-      if (lane() == 0) sBefore[k % 2] = sum, sTicket[(k + STAGES) % (STAGES + 2)] = next;
+      look(k + AHEAD, true);
+      if (lane() == 0) sTicket[(k + STAGES) % (STAGES + 2)] = next;
     } else {
       copy_wait<STAGES - LEAD - 1>();
       add_up(k + LEAD);
@@ -137,12 +168,13 @@ __global__ void __launch_bounds__(32 * WARPS + 32) tiles(T* __restrict__ gOut, c
     __syncthreads();
     if (looks) {
       if (tiles > 1 && lane() == 0) tell(k + LEAD);
+      if (!AHEAD && tiles > 1) look(k + 1, false);
       continue;
     }
     Part strip;
     read(strip, k);
     strip.sum();
-    S start = sBefore[k % 2];
+    S start = sBefore[k % 3];
 #pragma unroll
     for (int w = 0; w < WARPS - 1; ++w)
       if (w < warp()) start += sSum[k % (LEAD + 2)][w];

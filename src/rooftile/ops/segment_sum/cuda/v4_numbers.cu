@@ -61,7 +61,7 @@ template <typename T, typename I, int EACH>
 __global__ void __launch_bounds__(256, 5) chunks(T* __restrict__ gOut, float* __restrict__ gPartial, const T* __restrict__ gX,
                                                  const I* __restrict__ gOffsets, long long M, long long E, int tiles) {
   using tile = Tile<T, EACH>;
-  extern __shared__ uint4 sAll[];
+  extern __shared__ __align__(128) uint4 sAll[];
   __shared__ unsigned sBits[tile::SIZE / WARP];
   __shared__ float sSum[THREADS / WARP];
   __shared__ bool sAny[THREADS / WARP];
@@ -165,7 +165,7 @@ template <typename T, typename I, int EACH>
 __global__ void __launch_bounds__(256, 5) spread(T* __restrict__ gDx, const T* __restrict__ gDout, const I* __restrict__ gOffsets, long long M,
                                                  long long E, int tiles) {
   using tile = Tile<T, EACH>;
-  extern __shared__ uint4 sAll[];
+  extern __shared__ __align__(128) uint4 sAll[];
   __shared__ unsigned sBits[tile::SIZE / WARP];
   __shared__ T sLast[THREADS / WARP];
   __shared__ bool sAny[THREADS / WARP];
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(256, 5) spread(T* __restrict__ gDx, const T* _
       const long long i = here + v * tile::WIDTH;
       Wide<T> rDx;
       load(rDx, reinterpret_cast<const T*>(sAll + tile::place(v)));
-      if (i + tile::WIDTH <= last) store_once(gDx + i, rDx);
+      if (i + tile::WIDTH <= last) store(gDx + i, rDx);
       else
         for (int k = 0; k < tile::WIDTH && i + k < last; ++k) gDx[i + k] = rDx[k];
     }

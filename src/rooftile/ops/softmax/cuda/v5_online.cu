@@ -21,7 +21,7 @@ template <typename Form, int WIDTH> __device__ __forceinline__ void add(Online& 
 template <int LANES, int HELD, typename T, typename Form>
 __device__ __forceinline__ void online(T* __restrict__ gOut, const T* __restrict__ gX, long long M, int N, long long stride_x, int parked, Form form) {
   constexpr int WIDTH = 16 / sizeof(T);
-  extern __shared__ uint4 sX[];
+  extern __shared__ __align__(128) uint4 sX[];
   __shared__ Online sPartial[2][WARP];
   const int lanes = LANES ? LANES : blockDim.x, i_l = LANES ? threadIdx.x % lanes : threadIdx.x, row = LANES ? threadIdx.x / lanes : 0;
   const long long i_m = LANES ? blockIdx.x * (long long)(blockDim.x / lanes) + row : blockIdx.x;
@@ -36,7 +36,7 @@ __device__ __forceinline__ void online(T* __restrict__ gOut, const T* __restrict
   uint4 rHeld[HELD ? HELD : 1];
 #pragma unroll
   for (int h = 0; h < HELD; ++h)
-    if (parked + h * lanes + i_l < seen) rHeld[h] = __ldcs(gRow + parked + h * lanes + i_l);
+    if (parked + h * lanes + i_l < seen) rHeld[h] = gRow[parked + h * lanes + i_l];
   Online rS = online_start();
   const auto take = [&](uint4 r, int i_v) {
     float rF[WIDTH];

@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<VECS, THREADS>)
     softmax(T* __restrict__ gOut, const T* __restrict__ gX, long long M, int N, long long stride_x) {
   static_assert(LANES <= WARP ? THREADS % WARP == 0 : LANES == THREADS, "a row belongs to a part of a warp or to the block");
   constexpr int WIDTH = 16 / sizeof(T), ROWS = THREADS / LANES, NEXT = LANES * WIDTH;  // elements from a vector of a thread to its next
-  extern __shared__ uint4 sX[];  // a slot is read by the thread that has it filled: no barrier stands between
+  extern __shared__ __align__(128) uint4 sX[];  // a slot is read by the thread that has it filled: no barrier stands between
   __shared__ Online sPartial[2][WARP];
   const int i_l = threadIdx.x % LANES * WIDTH;
   const unsigned zero = hidden_zero(N);
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<VECS, THREADS>)
 #pragma unroll
       for (int k = 0; k < WIDTH; ++k) rF[k] = exp_fast(rF[k] - base) * scale;
       pack<T>(rX[v], rF);
-      if (v * NEXT < left) __stcs(reinterpret_cast<uint4*>(gTo + v * NEXT), rX[v]);
+      if (v * NEXT < left) *reinterpret_cast<uint4*>(gTo + v * NEXT) = rX[v];
     }
     stage = stage + 1 == STAGES ? 0 : stage + 1;
   }
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
                      long long stride_out, int T, float scale) {
   static_assert(LANES <= WARP ? THREADS % WARP == 0 : LANES == THREADS, "a row belongs to a part of a warp or to the block");
   constexpr int WIDTH = 16 / sizeof(E), ROWS = THREADS / LANES, NEXT = LANES * WIDTH;
-  extern __shared__ uint4 sX[];
+  extern __shared__ __align__(128) uint4 sX[];
   __shared__ float sPartial[2][WARP];
   const int i_l = threadIdx.x % LANES * WIDTH;
   const unsigned zero = hidden_zero(N);
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
 #pragma unroll
       for (int k = 0; k < WIDTH; ++k) rFY[k] = Gradient::dx(rFG[k], rFY[k], sum) * scale;
       pack<E>(rY[v], rFY);
-      if (v * NEXT < left) __stcs(reinterpret_cast<uint4*>(gTo + v * NEXT), rY[v]);
+      if (v * NEXT < left) *reinterpret_cast<uint4*>(gTo + v * NEXT) = rY[v];
     }
     stage = stage + 1 == STAGES ? 0 : stage + 1;
   }

@@ -14,7 +14,7 @@ template <typename T, int CLUSTER, int VECS, int THREADS, int STAGES>
 __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS<VECS, THREADS>)
     softmax(T* __restrict__ gOut, const T* __restrict__ gX, long long M, int N, long long stride_x) {
   constexpr int WIDTH = 16 / sizeof(T), NEXT = THREADS * WIDTH;  // elements from a vector of a thread to its next
-  extern __shared__ uint4 sX[];  // a slot is read by the thread that has it filled: no barrier stands between
+  extern __shared__ __align__(128) uint4 sX[];  // a slot is read by the thread that has it filled: no barrier stands between
   __shared__ Online sPartial[2][CLUSTER * THREADS / WARP];
   const int i_l = (cluster_rank() * VECS * THREADS + int(threadIdx.x)) * WIDTH;
   const unsigned zero = hidden_zero(N);
@@ -66,7 +66,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS<VECS
 #pragma unroll
       for (int k = 0; k < WIDTH; ++k) rF[k] = exp_fast(rF[k] - base) * scale;
       pack<T>(rX[v], rF);
-      if (v * NEXT < left) __stcs(reinterpret_cast<uint4*>(gTo + v * NEXT), rX[v]);
+      if (v * NEXT < left) *reinterpret_cast<uint4*>(gTo + v * NEXT) = rX[v];
     }
     stage = stage + 1 == STAGES ? 0 : stage + 1;
   }
@@ -79,7 +79,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, 1024 / THRE
     softmax_backward(T* __restrict__ gDx, const T* __restrict__ gDout, const T* __restrict__ gOut, long long M, int N, long long stride_dout,
                      long long stride_out) {
   constexpr int WIDTH = 16 / sizeof(T), NEXT = THREADS * WIDTH;
-  extern __shared__ uint4 sX[];
+  extern __shared__ __align__(128) uint4 sX[];
   __shared__ float sPartial[2][CLUSTER * THREADS / WARP];
   const int i_l = (cluster_rank() * VECS * THREADS + int(threadIdx.x)) * WIDTH;
   const unsigned zero = hidden_zero(N);
@@ -121,7 +121,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, 1024 / THRE
 #pragma unroll
       for (int k = 0; k < WIDTH; ++k) rFY[k] *= rFG[k] - dot;
       pack<T>(rY[v], rFY);
-      if (v * NEXT < left) __stcs(reinterpret_cast<uint4*>(gTo + v * NEXT), rY[v]);
+      if (v * NEXT < left) *reinterpret_cast<uint4*>(gTo + v * NEXT) = rY[v];
     }
     stage = stage + 1 == STAGES ? 0 : stage + 1;
   }

@@ -1,8 +1,7 @@
 // adds: a warp waits for the numbers of the other blocks alone, counted in by an mbarrier; each exponential once; clusters come as others leave
-// costs: a register an element of the row in work, twice v7's; nothing arrives behind the row in work but another block's; Hopper and later
+// costs: forward a register an element of the row in work, twice v7's; nothing arrives behind the row in work but another block's; Hopper and later
 // loses when: a row fits one block with another beside it (below 64 KB): its blocks need not wait for each other
 #include "rooftile/activation.cuh"
-#include "rooftile/async.cuh"
 #include "rooftile/cluster.cuh"
 
 using namespace rooftile;
@@ -14,22 +13,19 @@ template <typename T, int CLUSTER, int VECS, int THREADS, int BLOCKS>
 __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
     softmax(T* __restrict__ gOut, const T* __restrict__ gX, int N, long long stride_x) {
   constexpr int WIDTH = 16 / sizeof(T), NEXT = THREADS * WIDTH;  // elements from a vector of a thread to its next
-  using Parts = Exchange<Online, CLUSTER, THREADS>;
-  extern __shared__ uint4 sX[];  // a slot is read by the thread that has it filled: no barrier stands between
+  using Parts = Exchange<Online, CLUSTER, THREADS, 1>;
   __shared__ Parts sExchange;
+  exchange_open(sExchange);  // before the loads: the others wait for it
   const long long i_m = blockIdx.x / CLUSTER;
   const int i_l = (cluster_rank() * VECS * THREADS + int(threadIdx.x)) * WIDTH, left = N - i_l;
-  exchange_open(sExchange);
+  const T* gFrom = gX + i_m * stride_x + i_l;
+  uint4 rX[VECS];
 #pragma unroll
-  for (int v = 0; v < VECS; ++v)
-    copy_async<16>(sX + v * THREADS + threadIdx.x, gX + i_m * stride_x + i_l + v * NEXT, v * NEXT < left);
-  copy_commit();
-  cluster_wait();  // nobody's shared memory is written before its block is there
-  copy_wait<0>();
+  for (int v = 0; v < VECS; ++v) rX[v] = v * NEXT < left ? *reinterpret_cast<const uint4*>(gFrom + v * NEXT) : nothing<T>();
   float rE[VECS][WIDTH], max = online_start().max, sum = 0.0f;
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
-    unpack<T>(rE[v], v * NEXT < left ? sX[v * THREADS + threadIdx.x] : nothing<T>());
+    unpack<T>(rE[v], rX[v]);
 #pragma unroll
     for (int k = 0; k < WIDTH; ++k) max = fmaxf(max, rE[v][k]);
   }
@@ -39,7 +35,9 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
   for (int v = 0; v < VECS; ++v)
 #pragma unroll
     for (int k = 0; k < WIDTH; ++k) sum += rE[v][k] = exp2_fast(fmaf(rE[v][k], LOG2E, -own));
-  exchange_send(sExchange, 0, Online{max, warp_reduce(sum, Sum())});
+  sum = warp_reduce(sum, Sum());
+  cluster_wait();  // nobody's shared memory is written before its block is there
+  exchange_send(sExchange, 0, Online{max, sum});
   exchange_wait(sExchange, 0);
   float top = online_start().max, total = 0.0f;
   for (int i = lane(); i < Parts::PARTS; i += WARP) top = fmaxf(top, sExchange.part[0][i].max);
@@ -55,6 +53,45 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
     for (int k = 0; k < WIDTH; ++k) rE[v][k] *= scale;
     uint4 rOut;
     pack<T>(rOut, rE[v]);
-    __stcs(reinterpret_cast<uint4*>(gTo + v * NEXT), rOut);
+    *reinterpret_cast<uint4*>(gTo + v * NEXT) = rOut;
+  }
+}
+
+// dx = out (dout - sum(dout out)), both as they came in registers
+template <typename T, int CLUSTER, int VECS, int THREADS, int BLOCKS>
+__global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
+    softmax_backward(T* __restrict__ gDx, const T* __restrict__ gDout, const T* __restrict__ gOut, int N, long long stride_dout, long long stride_out) {
+  constexpr int WIDTH = 16 / sizeof(T), NEXT = THREADS * WIDTH;
+  __shared__ Exchange<float, CLUSTER, THREADS, 1> sExchange;
+  exchange_open(sExchange);  // before the loads: the others wait for it
+  const long long i_m = blockIdx.x / CLUSTER;
+  const int i_l = (cluster_rank() * VECS * THREADS + int(threadIdx.x)) * WIDTH, left = N - i_l;
+  const unsigned zero = hidden_zero(N);
+  const T *gG = gDout + i_m * stride_dout + i_l, *gY = gOut + i_m * stride_out + i_l;
+  uint4 rG[VECS] = {}, rY[VECS] = {};
+#pragma unroll
+  for (int v = 0; v < VECS; ++v)
+    if (v * NEXT < left) rG[v] = *reinterpret_cast<const uint4*>(gG + v * NEXT), rY[v] = *reinterpret_cast<const uint4*>(gY + v * NEXT);
+  float rFG[WIDTH], rFY[WIDTH], dot = 0.0f;
+#pragma unroll
+  for (int v = 0; v < VECS; ++v) {
+    unpack<T>(rFG, rG[v]), unpack<T>(rFY, rY[v]);
+#pragma unroll
+    for (int k = 0; k < WIDTH; ++k) dot += rFG[k] * rFY[k];
+    stay_packed(rG[v], zero), stay_packed(rY[v], zero);
+  }
+  dot = warp_reduce(dot, Sum());
+  cluster_wait();
+  exchange_send(sExchange, 0, dot);
+  dot = exchange_reduce(sExchange, 0, Sum());
+  T* gTo = gDx + i_m * N + i_l;
+#pragma unroll
+  for (int v = 0; v < VECS; ++v) {
+    if (v * NEXT >= left) break;
+    unpack<T>(rFG, rG[v]), unpack<T>(rFY, rY[v]);
+#pragma unroll
+    for (int k = 0; k < WIDTH; ++k) rFY[k] *= rFG[k] - dot;
+    pack<T>(rY[v], rFY);
+    *reinterpret_cast<uint4*>(gTo + v * NEXT) = rY[v];
   }
 }

@@ -1,0 +1,187 @@
+"""Llama (Touvron et al., 2023; grouped heads as in Llama 2 and 3) from a table of operators.
+
+x = embed[tokens]
+x = x + o(attention(rope(q), rope(k), v)),   q k v = qkv(norm(x))       num_hidden_layers times: attention,
+x = x + down(silu(gate) up),                 gate up = gate_up(norm(x)) then the gated perceptron
+logits = norm(x) head^T                      the head is a matrix of its own, or the embedding again
+
+As in GPT-2 the stream travels as a pair between an addition and the norm of it, which are one operator. Queries, keys and values are one
+product, and so are gate and up: x is read once, and their gradients are one tensor.
+"""
+
+import math
+from os import PathLike
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from rooftile.models import llama_pretrained, pretrained
+from rooftile.models.gpt2 import GPT2, INIT_STD
+from rooftile.models.llama_config import LlamaConfig
+from rooftile.models.llama_operators import LlamaOperators, llama_operators
+from rooftile.models.precision import Precision
+from rooftile.ops._shared.again import linear_of
+
+__all__ = ["Llama"]
+
+
+class Attention(nn.Module):
+    """x [B, T, hidden] -> [B, T, hidden], each position looking at itself and the past; H query heads share Hk heads of keys and values."""
+
+    def __init__(self, config: LlamaConfig, precision: Precision):
+        super().__init__()
+        self.precision, self.dim = precision, config.dim
+        self.heads = [config.num_attention_heads, config.kv_heads, config.kv_heads]
+        self.qkv_proj = nn.Linear(config.hidden_size, sum(self.heads) * config.dim, bias=False)
+        self.o_proj = nn.Linear(config.num_attention_heads * config.dim, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        B, T, _ = x.shape
+        operators = self.precision.operators
+        qkv = self.precision.linear(x, self.qkv_proj.weight)
+        q, k, v = qkv.view(B, T, -1, self.dim).split(self.heads, 2)  # strided views of one tensor: no copy is made
+        q, k = operators.rope(q, k, cos, sin)
+        y = operators.attention(q, k, v, causal=True).reshape(B, T, -1)
+        return self.precision.linear(y, self.o_proj.weight)
+
+
+class MLP(nn.Module):
+    """x [B, T, hidden] -> [B, T, hidden] through `intermediate_size` gated features."""
+
+    def __init__(self, config: LlamaConfig, precision: Precision):
+        super().__init__()
+        self.precision = precision
+        self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        operators, down = self.precision.operators, self.down_proj.weight
+        x = self.precision.linear(x, self.gate_up_proj.weight)
+        if operators.autocast:  # PyTorch as most people run it
+            return operators.linear(operators.swiglu(x), down)
+        return linear_of(operators.swiglu, (x,), down.to(x.dtype), operators.linear)
+
+
+class Block(nn.Module):
+    """Pre-norm, as GPT-2's: takes and gives the stream as a pair, (what the last branch made, the stream it is to be added to)."""
+
+    def __init__(self, config: LlamaConfig, precision: Precision):
+        super().__init__()
+        self.precision = precision
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = Attention(config, precision)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = MLP(config, precision)
+
+    def forward(self, branch: Tensor | None, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        normed, x = _add_norm(self.precision, branch, x, self.input_layernorm)
+        normed, x = _add_norm(self.precision, self.self_attn(normed, cos, sin), x, self.post_attention_layernorm)
+        return self.mlp(normed), x
+
+
+class Llama(nn.Module):
+    """The model. The nn.* layers only hold parameters; every computation goes through the table.
+
+    operators       the table of `llama_operators`, PyTorch's by default
+    compute_dtype   float32, or bfloat16 for mixed precision
+    checkpointing   keep only each block's inputs (the pair) for the backward pass and compute the rest again
+    weights         dtype the parameters are kept in; bfloat16 only with that compute dtype
+    """
+
+    def __init__(
+        self,
+        config: LlamaConfig,
+        operators: LlamaOperators | None = None,
+        compute_dtype: torch.dtype = torch.float32,
+        checkpointing: bool = False,
+        weights: torch.dtype = torch.float32,
+    ):
+        super().__init__()
+        if weights not in (torch.float32, compute_dtype):
+            raise ValueError(f"weights is {weights}, must be torch.float32 or the compute dtype, {compute_dtype}")
+        self.config, self.checkpointing = config, checkpointing
+        self.precision = Precision(operators or llama_operators("torch"), compute_dtype)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Block(config, self.precision) for _ in range(config.num_hidden_layers))
+        self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.lm_head = None if config.tie_word_embeddings else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        for name, table in zip(("cos", "sin"), config.rotary()):
+            self.register_buffer(name, table, persistent=False)
+        self.initialise()
+        self.to(weights)
+
+    def _apply(self, fn, recurse=True):
+        """Parameters may change their dtype; the table of angles stays float32."""
+        super()._apply(fn, recurse)
+        if self.cos.dtype != torch.float32:
+            self.cos, self.sin = self.config.rotary(self.cos.device)
+        return self
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Everything anew; after `to_empty` of a model made on the meta device too.
+
+        Normal matrices of standard deviation 0.02; the two projections into the residual stream are scaled by 1/sqrt(2 layers), so that the
+        stream's variance does not grow with the number of branches added to it.
+        """
+        self.cos, self.sin = self.config.rotary(self.cos.device)
+        for name, p in self.named_parameters():
+            if p.dim() > 1:
+                scaled = name.endswith(("o_proj.weight", "down_proj.weight"))
+                p.normal_(std=INIT_STD / math.sqrt(2 * self.config.num_hidden_layers) if scaled else INIT_STD)
+            else:
+                p.fill_(1.0)
+
+    @property
+    def head(self) -> Tensor:
+        """[V, hidden]."""
+        return self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+
+    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
+        """tokens [B, T] int64 -> logits [B, T, V] in the compute dtype; with targets [B, T] the mean loss, a float32 scalar.
+
+        Targets of -100 count for nothing. Raises ValueError when T is more than max_position_embeddings.
+        """
+        with self.precision.region(tokens.device.type):
+            x = self._hidden(tokens)
+            if targets is None:
+                return self.precision.linear(x, self.head)
+            return self.precision.operators.linear_cross_entropy(x.flatten(0, 1), self.head, targets.flatten())
+
+    def _hidden(self, tokens: Tensor) -> Tensor:
+        """tokens [B, T] -> the normalised residual stream [B, T, hidden]."""
+        T, most = tokens.shape[1], self.config.max_position_embeddings
+        if most < T:
+            raise ValueError(f"the context is {T} tokens, this model's max_position_embeddings is {most}")
+        cos, sin = self.cos[:T], self.sin[:T]
+        x = self.precision.stream(self.precision.operators.embedding(tokens, self.embed_tokens.weight))
+        again = self.checkpointing and torch.is_grad_enabled()
+        branch = None
+        for block in self.layers:
+            if again:
+                branch, x = checkpoint(block, branch, x, cos, sin, use_reentrant=False, preserve_rng_state=False)
+            else:
+                branch, x = block(branch, x, cos, sin)
+        return _add_norm(self.precision, branch, x, self.norm)[0]
+
+    generate = GPT2.generate  # it asks for nothing but logits and config.n_positions
+
+    @classmethod
+    def from_pretrained(cls, folder: str | PathLike, **options) -> "Llama":
+        """Read a Hugging Face Llama folder (config.json, model.safetensors whole or in parts). `options` go to the constructor."""
+        config, tensors = llama_pretrained.load(folder)
+        model = cls(config, **options)
+        pretrained.fill(model, tensors, folder)
+        return model
+
+    def save_pretrained(self, folder: str | PathLike) -> None:
+        """Write the folder Hugging Face transformers reads, whole or not at all."""
+        llama_pretrained.save(self.state_dict(), self.config, folder)
+
+
+def _add_norm(precision: Precision, branch: Tensor | None, residual: Tensor, norm: nn.RMSNorm) -> tuple[Tensor, Tensor]:
+    """branch, residual [..., D] -> (the norm of their sum, their sum); without a branch the sum is the residual itself."""
+    if branch is None:
+        return precision.operators.rmsnorm(residual, norm.weight, norm.eps), residual
+    return precision.operators.add_rmsnorm(branch, residual, norm.weight, norm.eps)

@@ -1,0 +1,216 @@
+"""`patch(model)`: a Hugging Face model's norms, gates, rotations, attention, embedding and loss through our operators, in place."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from rooftile.ops import geglu, reglu, swiglu
+from rooftile.patching import forwards
+from rooftile.patching.report import SLOTS, Entry, Report, Swap
+
+__all__ = ["FAMILIES", "patch"]
+
+FAMILIES = {
+    "gemma": "Gemma",
+    "gemma2": "Gemma2",
+    "gemma3": "Gemma3",
+    "gpt2": "GPT2",
+    "llama": "Llama",
+    "mistral": "Mistral",
+    "qwen2": "Qwen2",
+    "qwen3": "Qwen3",
+}
+GATES = {
+    "SiLUActivation": ("swiglu", swiglu),
+    "SiLU": ("swiglu", swiglu),
+    "GELUTanh": ("geglu", partial(geglu, approximate="tanh")),
+    "PytorchGELUTanh": ("geglu", partial(geglu, approximate="tanh")),
+    "NewGELUActivation": ("geglu", partial(geglu, approximate="tanh")),
+    "GELUActivation": ("geglu", geglu),
+    "ReLU": ("reglu", reglu),
+}
+GELUS = {"NewGELUActivation": "tanh", "GELUTanh": "tanh", "PytorchGELUTanh": "tanh", "GELUActivation": "none"}
+OWN_WAY = (
+    "a call with a mask (padding, a window shorter than the sequence, what older versions make under torch.compile), dropout or a cache of "
+    "earlier tokens goes the model's own way"
+)
+CAPPED = "a call with dropout or for the weights themselves goes the model's own way"
+LOSS = "in training `logits` is None; a head that is wrapped, sharded or moved by hooks goes by logits and cross_entropy"
+
+
+def patch(model: nn.Module, *, keep_logits: bool = False) -> Report:
+    """Put the operators into a Hugging Face model in place, and say what was done.
+
+    Replaced are the forwards of single modules of this instance. Its class, parameters, buffers, hooks and state dict stay as they are, so it
+    may be moved, compiled, wrapped by PEFT, sharded, checkpointed and saved as before, and these may have come first.
+
+    Args:
+        model: of a family we know (Gemma, Gemma2, Gemma3, GPT2, Llama, Mistral, Qwen2, Qwen3), or what wraps one: PEFT, torch.compile, DDP.
+        keep_logits: labels in training mode make the logits too, as transformers does; else the loss comes straight from the hidden states
+            (`linear_cross_entropy`) and `logits` of the result is None. What reads them while it trains, as TRL's SFTTrainer does, needs
+            True. Without labels, or in eval mode, there are logits in any case.
+
+    Returns:
+        A Report: `replaced` and `left` (with the reason) by module, printed by `print(report)`; `report.undo()` gives the model back.
+
+    Raises:
+        ValueError: nothing in the model is of a known family; or it is patched already.
+
+    Example:
+        >>> patch(torch.nn.Linear(2, 2))
+        Traceback (most recent call last):
+        ValueError: patch: Linear holds no model of a family that is known: Gemma, Gemma2, Gemma3, GPT2, Llama, Mistral, Qwen2, Qwen3
+    """
+    report = Report(type(model).__name__)
+    modules = list(model.named_modules())
+    roots = [(name, m) for name, m in modules if _family(m) and hasattr(m, "config") and hasattr(m, "base_model_prefix")]
+    if not roots:
+        raise ValueError(f"patch: {report.model} holds no model of a family that is known: {', '.join(FAMILIES.values())}")
+    done = [name for name, m in modules if any(_is_ours(vars(m).get(slot)) for slot in SLOTS)]
+    if done:
+        raise ValueError(f"patch: {report.model} is patched already, in {len(done)} modules: undo that report first")
+    within = {id(m) for _, root in roots for m in root.modules()}
+    for name, module in modules:
+        if id(module) in within:
+            for part in _parts(module, keep_logits):
+                _put(report, name, module, part)
+    return report
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a module, or two that one forward computes: {what it is: our operator}; what makes the forward; a note. Without `make` it is
+    left, and the note is the reason."""
+
+    operators: dict[str, str]
+    make: Callable[[], Callable[..., Any] | None] | None = None
+    note: str = ""
+
+
+def _put(report: Report, name: str, module: nn.Module, part: Part) -> None:
+    function, why = None, "" if part.make else part.note
+    if not why and not Swap.free(module):
+        why = "its forward has been replaced by someone else"
+    if not why:
+        try:
+            function = part.make()
+        except ValueError as error:
+            why = str(error)
+    if why:
+        report.left += [Entry(what, name, "", why) for what in part.operators]
+        return
+    if function is not None:
+        function.__rooftile__ = True
+        report.swaps.append(Swap(name, module, function))
+    notes = dict.fromkeys(part.operators, part.note) | {"rotary embedding": ""}
+    report.replaced += [Entry(what, name, f"rooftile.{operator}", notes[what]) for what, operator in part.operators.items()]
+    if "loss" in part.operators:
+        module.loss_function = forwards.causal_lm_loss
+        report.attributes.append((module, "_loss_function", forwards.causal_lm_loss))
+
+
+def _is_ours(forward: Any) -> bool:
+    return getattr(forward, "__rooftile__", False)
+
+
+def _class(module: nn.Module) -> type:
+    """Its class; fully_shard puts one of its own before it."""
+    return next(c for c in type(module).__mro__ if not c.__name__.startswith("FSDP"))
+
+
+def _family(module: nn.Module) -> str:
+    """Hugging Face's word for the family whose modelling file defines this module's class, or ""."""
+    parts = _class(module).__module__.split(".")
+    known = parts[:2] == ["transformers", "models"] and len(parts) == 4 and parts[3] == f"modeling_{parts[2]}"
+    return parts[2] if known and parts[2] in FAMILIES else ""
+
+
+def _parts(module: nn.Module, keep_logits: bool) -> Iterator[Part]:
+    """What of this module itself can be replaced, or must be left."""
+    kind, family = _class(module).__name__, _family(module)
+    name = kind.removeprefix(FAMILIES[family]) if family else kind
+    if family and name == "RMSNorm":
+        gemma = family.startswith("gemma")
+        yield Part({"norm": "rmsnorm"}, partial(forwards.rms_norm, "eps" if gemma else "variance_epsilon", float(gemma)))
+    elif kind == "LayerNorm":
+        yield _layer_norm(module)
+    elif kind == "Embedding" or name == "TextScaledWordEmbedding":
+        yield _embedding(module, scaled=kind != "Embedding")
+    elif family and name == "MLP":
+        yield _mlp(module)
+    elif family and name == "Attention":
+        yield from _attention(module)
+    elif family and name in ("ForCausalLM", "LMHeadModel"):
+        yield _loss(module, keep_logits)
+    elif family and ("For" in name or name == "DoubleHeadsModel"):
+        yield Part({"loss": ""}, note=f"{kind} has another one than the next token's")
+
+
+def _layer_norm(module: nn.Module) -> Part:
+    axes = len(module.normalized_shape)
+    if axes != 1:
+        return Part({"norm": ""}, note=f"it normalises {axes} axes, rooftile.layernorm 1")
+    return Part({"norm": "layernorm"}, forwards.layer_norm)
+
+
+def _embedding(module: nn.Module, scaled: bool) -> Part:
+    for name in ("max_norm", "scale_grad_by_freq", "sparse"):
+        if value := getattr(module, name):
+            return Part({"embedding": ""}, note=f"{name} is {value}, which rooftile.embedding does not take")
+    return Part({"embedding": "embedding"}, partial(forwards.embed, scaled))
+
+
+def _mlp(module: nn.Module) -> Part:
+    plain = hasattr(module, "c_fc")  # GPT-2's
+    what, table, activation = ("activation", GELUS, module.act) if plain else ("gated mlp", GATES, module.act_fn)
+    known = table.get(type(activation).__name__)
+    if known is None:
+        return Part({what: ""}, note=f"its activation is {type(activation).__name__}, those known are {', '.join(table)}")
+    if plain:
+        return Part({what: "gelu"}, partial(forwards.plain_mlp, known))
+    return Part({what: known[0]}, partial(forwards.gated, known[1]))
+
+
+def _attention(module: nn.Module) -> Iterator[Part]:
+    forward = type(module).forward
+    scope, why = inspect.unwrap(forward).__globals__, _why_not(module)
+    operators, names, note = {}, {}, ""
+    if "apply_rotary_pos_emb" in scope:
+        operators["rotary embedding"], names["apply_rotary_pos_emb"] = "rope", forwards.rotate
+    if why:
+        yield Part({"attention": ""}, note=why)
+    else:
+        operators["attention"] = "attention"
+        table, eager = "ALL_ATTENTION_FUNCTIONS", "eager_attention_forward"
+        if capped := module.config._attn_implementation == "eager":
+            names[eager] = forwards.attend(scope[eager])
+        else:
+            names[table] = forwards.Interfaces(scope[table])
+        note = CAPPED if capped else OWN_WAY
+    if operators:
+        yield Part(operators, partial(forwards.rebound, forward, **names), note)
+
+
+def _why_not(module: nn.Module) -> str:
+    """Why attention is left to the model, or ""."""
+    asked, cap = module.config._attn_implementation, getattr(module, "attn_logit_softcapping", None)
+    if asked != "sdpa" and not (asked == "eager" and cap):  # who asks for eager wants the weights; with a cap there is no other choice
+        return f"attn_implementation is {asked!r}, and rooftile.attention takes the calls of 'sdpa'"
+    if module.head_dim > forwards.LARGEST_HEAD:
+        return f"a head has {module.head_dim} dimensions, rooftile.attention takes up to {forwards.LARGEST_HEAD}"
+    return "it looks at another sequence" if getattr(module, "is_cross_attention", False) else ""
+
+
+def _loss(module: nn.Module, keep_logits: bool) -> Part:
+    there = getattr(getattr(module, "loss_function", None), "__name__", "none")
+    if there != "ForCausalLMLoss" or "_loss_function" in vars(module):
+        return Part({"loss": ""}, note=f"its loss function is {there}, not transformers' ForCausalLMLoss")
+    if keep_logits:
+        return Part({"loss": "cross_entropy"}, lambda: None, "keep_logits")
+    softcap = getattr(module.config, "final_logit_softcapping", None) or 0.0
+    base = module.base_model_prefix if hasattr(module, module.base_model_prefix) else "model"  # transformers 4 misnames Gemma3's
+    return Part({"loss": "linear_cross_entropy"}, partial(forwards.causal_lm, type(module).forward, base, softcap), LOSS)

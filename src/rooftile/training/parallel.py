@@ -1,0 +1,124 @@
+"""Several processes that train one model, as torchrun starts them:
+
+    torchrun --nproc-per-node 2 -m rooftile train --parallel fsdp ...
+
+Each takes its share of a step's rows. `ddp` keeps the model whole in every process, `fsdp` (`fully_shard`) a part of every tensor. All of them go
+through the same steps; the one of rank 0 writes. A checkpoint is the same file as that of one process, with whole tensors in it.
+"""
+
+import dataclasses
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from rooftile.training.config import TrainConfig
+from rooftile.training.errors import TrainError
+
+__all__ = ["Team"]
+
+WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
+
+
+class Team:
+    """The processes of a run; of one alone, where `parallel` is none."""
+
+    def __init__(self, config: TrainConfig):
+        self.kind, self.rank, self.world, self.began = config.parallel, 0, 1, False
+        if self.kind == "none":
+            return
+        if not dist.is_initialized():
+            if "RANK" not in os.environ:
+                raise TrainError(f"parallel {self.kind!r} is for several processes: torchrun --nproc-per-node 2 -m rooftile train ...")
+            dist.init_process_group("nccl" if config.device.startswith("cuda") else "gloo")
+            self.began = True
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+
+    def close(self) -> None:
+        if self.began:
+            dist.destroy_process_group()
+
+    def agree(self, config: TrainConfig) -> TrainConfig:
+        """The folder of rank 0, whose clock named it; and on GPUs each process its own."""
+        if self.world == 1:
+            return config
+        named = [config.out]
+        dist.broadcast_object_list(named)
+        device = config.device
+        if device == "cuda":
+            device = f"cuda:{os.environ.get('LOCAL_RANK', self.rank)}"
+            torch.cuda.set_device(device)
+        return dataclasses.replace(config, out=named[0], device=device)
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """What the forward pass is called on. `fsdp` changes the model itself: its parameters are shards from here on."""
+        if self.kind == "ddp":
+            return DistributedDataParallel(model)
+        if self.kind == "fsdp":
+            for block in getattr(model, "layers", None) or model.h:
+                fully_shard(block)
+            fully_shard(model)
+        return model
+
+    def share(self, rows: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """This process's rows of a step."""
+        x, y = (t.chunk(self.world)[self.rank] for t in rows)
+        return x, y
+
+    def mean(self, loss: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
+        """Over all processes; no host waits."""
+        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        if self.world > 1:
+            loss = loss / self.world
+            dist.all_reduce(loss)
+        return loss, norm
+
+    def anyone(self, asked: bool) -> bool:
+        """Whether it is so in any process: they answer SIGTERM after the same step. Waits for all."""
+        if self.world == 1:
+            return asked
+        seen: list[Any] = [None] * self.world
+        dist.all_gather_object(seen, asked)
+        return any(seen)
+
+    def wait(self) -> None:
+        if self.world > 1:
+            dist.barrier()
+
+    def whole(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict, dict]:
+        """Weights and optimizer state as one process has them; of shards on rank 0 alone, but all must ask."""
+        if self.kind != "fsdp":
+            return model.state_dict(), optimizer.state_dict()
+        weights, named = get_state_dict(model, optimizer, options=WHOLE)
+        if self.rank:
+            return {}, {}
+        return weights, _numbered(named, _names(model, optimizer), optimizer)
+
+    def load(self, model: nn.Module, optimizer: torch.optim.Optimizer, weights: dict, states: dict) -> None:
+        """The way back; every process has read the whole."""
+        if self.kind != "fsdp":
+            model.load_state_dict(weights)
+            optimizer.load_state_dict(states)
+            return
+        names = _names(model, optimizer)
+        groups = [{**group, "params": [names[i] for i in group["params"]]} for group in states["param_groups"]]
+        named = {"state": {names[i]: state for i, state in states["state"].items()}, "param_groups": groups}
+        set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=named, options=WHOLE)
+
+
+def _names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
+    """The parameters' names in the order in which an optimizer numbers them."""
+    known = {p: name for name, p in model.named_parameters()}
+    return [known[p] for group in optimizer.param_groups for p in group["params"]]
+
+
+def _numbered(named: dict, names: list[str], optimizer: torch.optim.Optimizer) -> dict:
+    """torch.distributed.checkpoint names parameters, an optimizer's own state dict numbers them."""
+    numbers = {name: i for i, name in enumerate(names)}
+    plain = optimizer.state_dict()["param_groups"]
+    return {"state": {numbers[name]: state for name, state in named["state"].items()}, "param_groups": plain}

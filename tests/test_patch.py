@@ -1,0 +1,349 @@
+"""`rooftile.patch` on small random models of every family: what it computes, what it says, and the way back."""
+
+import copy
+import inspect
+import os
+import warnings
+
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.backends.debugging import aot_eager
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import rooftile
+from rooftile.patching import forwards
+from test_llama import kept
+from test_models import gap, one_thread  # noqa: F401 - a fixture for every test here
+
+transformers = pytest.importorskip("transformers")
+SHAPE = {"vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 64, "pad_token_id": 0}  # fmt: skip
+FAMILIES = {
+    "llama": ("LlamaConfig", "LlamaForCausalLM", {}),
+    "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", {"tie_word_embeddings": True}),
+    "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", {}),
+    "mistral": ("MistralConfig", "MistralForCausalLM", {"sliding_window": 32}),
+    "gemma2": ("Gemma2Config", "Gemma2ForCausalLM", {"final_logit_softcapping": 2.0, "attn_logit_softcapping": 3.0, "sliding_window": 16}),
+    "gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM", {"sliding_window": 16}),
+    "gpt2": ("GPT2Config", "GPT2LMHeadModel", {}),
+}
+GPT2 = {"vocab_size": 97, "n_positions": 64, "n_embd": 64, "n_layer": 2, "n_head": 4, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
+        "bos_token_id": 0, "eos_token_id": 0}  # fmt: skip
+IDS = torch.randint(3, 97, (2, 24), generator=torch.Generator().manual_seed(1))
+GATED = {"embedding", "rmsnorm", "rope", "swiglu", "attention"}
+CALLED = {
+    "llama": GATED,
+    "qwen2": GATED,
+    "qwen3": GATED,
+    "mistral": GATED,  # 24 tokens are fewer than its window of 32: no mask arrives
+    "gemma2": GATED - {"attention", "swiglu"} | {"geglu", "attention_options"},  # a soft cap
+    "gemma3": GATED - {"attention", "swiglu"} | {"geglu"},  # more than its window of 16
+    "gpt2": {"embedding", "layernorm", "gelu", "attention"},
+}
+
+
+def build(family, **changes):
+    config, model, more = FAMILIES[family]
+    torch.manual_seed(0)
+    shape = GPT2 if family == "gpt2" else SHAPE
+    made = getattr(transformers, model)(getattr(transformers, config)(**{**shape, **more, **changes}))
+    with torch.no_grad():  # initial biases and norms are zero and one: a swapped or forgotten one would not show
+        for p in made.parameters():
+            p += 0.05 * torch.randn_like(p)
+    return made.train()
+
+
+def step(model, **call):
+    """The outcome of one forward and backward pass: loss, and the gradient of every parameter that has one."""
+    model.zero_grad()
+    out = model(**{"input_ids": IDS, "labels": IDS, **call})
+    out.loss.backward()
+    return {"": out.loss.detach(), **{name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}}
+
+
+def close(ours, theirs, tolerance=1e-5):
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        if value.norm() > 1e-6:  # the bias of a key has no gradient in exact arithmetic
+            assert gap(ours[name], value) < tolerance, name
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+class Called(TorchDispatchMode):
+    """Which of our operators ran."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "rooftile":
+            self.names.add(func._opname)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_same_results_and_exact_undo(family):
+    model = build(family)
+    before, logits = step(model), model.eval()(IDS).logits
+    state = [sorted(vars(m)) for m in model.modules()]
+    evaluated = step(model)
+    for keep in (True, False):
+        report = rooftile.patch(model.eval(), keep_logits=keep)
+        with Called() as seen:
+            assert gap(model(IDS).logits, logits) < 1e-5
+        assert seen.names == CALLED[family], report
+        close(step(model), evaluated)
+        assert (model.train()(IDS, labels=IDS).logits is None) is not keep
+        close(step(model), before)
+        with Called() as seen:
+            model(IDS, labels=IDS)
+        assert seen.names == CALLED[family] | {"cross_entropy" if keep else "linear_cross_entropy_ahead"}
+        report.undo(), report.undo()
+        assert same(step(model), before) and torch.equal(model.eval()(IDS).logits, logits)
+        assert state == [sorted(vars(m)) for m in model.modules()]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bfloat16_is_as_near_to_float32_as_theirs(family):
+    """Before and after `.to`: the same bits; logits and every gradient within 1.5 times the error of the model as it was, over three
+    batches: a norm of 16 weights is too few numbers for one to tell."""
+    exact, theirs, early, late = build(family), build(family).bfloat16(), build(family), build(family).bfloat16()
+    rooftile.patch(early), rooftile.patch(late)
+    early.bfloat16()
+    seen = {}
+    for seed in range(3):
+        ids = torch.randint(3, 97, (2, 24), generator=torch.Generator().manual_seed(seed))
+        outcomes = [step(m, input_ids=ids, labels=ids) for m in (exact, theirs, late)]
+        assert same(step(early, input_ids=ids, labels=ids), outcomes[2])
+        for outcome, m in zip(outcomes, (exact, theirs, late)):
+            outcome[""] = m.eval()(ids).logits.detach()
+            m.train()
+        for name in outcomes[0]:
+            seen.setdefault(name, []).append([o[name].float() for o in outcomes])
+    for name, batches in seen.items():
+        truth, own, ours = (torch.stack(tensors) for tensors in zip(*batches))
+        if truth.norm() > 1e-6:
+            assert gap(ours, truth) < 1.5 * gap(own, truth), name
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma2", "gpt2"])
+def test_compiles_into_one_graph(family):
+    """Compiled before patching, and run before it too; what is in the graph is ours."""
+    model, names = build(family), set()
+    before = step(model)
+
+    def backend(graph, inputs):
+        names.update(str(node.target) for node in graph.graph.nodes)
+        return aot_eager(graph, inputs)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend=backend)
+    if family == "qwen3":
+        step(compiled)
+    report = rooftile.patch(compiled)
+    close({name.removeprefix("_orig_mod."): value for name, value in step(compiled).items()}, before)
+    ours = {name.split(".")[1] for name in names if name.startswith("rooftile.")}
+    assert ours - {"attention"} == (CALLED[family] | {"linear_cross_entropy_ahead"}) - {
+        "attention"
+    }  # an older transformers or torch makes a mask
+    report.undo()
+    assert same(step(model), before)
+
+
+def test_calls_that_go_the_models_own_way():
+    """Padding, positions of each row, packed labels and counts of Trainer, a cache: the same numbers as before."""
+    model, patched = build("llama").eval(), build("llama").eval()
+    rooftile.patch(patched)
+    mask = torch.ones_like(IDS)
+    mask[0, :5] = 0
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    padded = {"attention_mask": mask, "position_ids": positions}
+    assert gap(patched(IDS, **padded).logits[mask.bool()], model(IDS, **padded).logits[mask.bool()]) < 1e-5
+    with Called() as seen:
+        patched(IDS, **padded)
+    assert "rope" in seen.names and "attention" not in seen.names
+    generate = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": 96}
+    assert torch.equal(patched.generate(IDS, **generate), model.generate(IDS, **generate))
+    model.train(), patched.train()
+    labels = IDS.clone()
+    labels[0, :9] = -100
+    for call in (
+        {"labels": labels},
+        {"num_items_in_batch": 31},
+        {"num_items_in_batch": torch.tensor(31)},
+        {"shift_labels": labels.roll(2, 1)},
+    ):
+        close(step(patched, **call), step(model, **call))
+    assert isinstance(patched(IDS, labels=IDS, return_dict=False), tuple)
+    assert patched(IDS, labels=IDS, output_hidden_states=True).hidden_states[-1].shape == (2, 24, 64)
+    assert inspect.signature(patched.forward) == inspect.signature(model.forward)  # Trainer keeps the columns that it names
+
+
+def test_what_cannot_be_taken_is_left_with_its_reason():
+    def left(family, **changes):
+        return {f"{e.part}: {e.note}" for e in rooftile.patch(build(family, **changes)).left}
+
+    assert left("llama", attn_implementation="eager") == {
+        "attention: attn_implementation is 'eager', and rooftile.attention takes the calls of 'sdpa'"
+    }
+    assert left("llama", head_dim=264) == {"attention: a head has 264 dimensions, rooftile.attention takes up to 256"}
+    assert not left("gemma2") and "attention: now rooftile.attention in" in str(rooftile.patch(build("gemma2")))
+    (why,) = left("llama", hidden_act="gelu_fast")
+    assert why.startswith("gated mlp: its activation is FastGELUActivation, those known are SiLUActivation, ")
+    model = build("llama")
+    model.model.embed_tokens.max_norm = 1.0
+    model.loss_function = lambda *args, **kwargs: None
+    model.model.layers[1].mlp.forward = lambda x: x
+    report = rooftile.patch(model)
+    assert {(e.part, e.module): e.note for e in report.left} == {
+        ("loss", ""): "its loss function is <lambda>, not transformers' ForCausalLMLoss",
+        ("embedding", "model.embed_tokens"): "max_norm is 1.0, which rooftile.embedding does not take",
+        ("gated mlp", "model.layers.1.mlp"): "its forward has been replaced by someone else",
+    }
+    assert "3 left" in str(report) and "norm: now rooftile.rmsnorm in model.layers.0.input_layernorm and 4 more" in str(report)
+
+
+def test_less_is_kept():
+    """Of a gated perceptron gate and up alone, and not the product that the last projection reads."""
+    model = build("llama")
+    report, plain = rooftile.patch(model), forwards._plain
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forwards, "_plain", lambda layer: layer.in_features != 96 and plain(layer))
+        usual = kept(lambda: step(model))
+    assert usual - kept(lambda: step(model)) == 2 * IDS.numel() * 96 * 4  # blocks, tokens, features, bytes
+    report.undo()
+
+
+def test_refusals():
+    with pytest.raises(
+        ValueError, match=r"Linear holds no model of a family that is known: Gemma, .*, GPT2, Llama, Mistral, Qwen2, Qwen3$"
+    ):
+        rooftile.patch(nn.Linear(2, 2))
+    opt = transformers.OPTForCausalLM(
+        transformers.OPTConfig(vocab_size=32, hidden_size=16, ffn_dim=16, num_hidden_layers=1, num_attention_heads=2)
+    )
+    with pytest.raises(ValueError, match="OPTForCausalLM holds no model"):
+        rooftile.patch(opt)
+    model = build("llama")
+    report = rooftile.patch(model)
+    with pytest.raises(ValueError, match="LlamaForCausalLM is patched already, in 11 modules"):
+        rooftile.patch(model)
+    model.model.norm.forward = lambda x: x
+    with pytest.raises(ValueError, match=r"1 of 11 modules have another forward by now, model\.norm among them"):
+        report.undo()
+    assert forwards.rebound(build, SHAPE=None).__globals__["SHAPE"] is None
+    with pytest.raises(ValueError, match="does not call apply_rotary_pos_emb by that name"):
+        forwards.rebound(build, apply_rotary_pos_emb=None)
+
+
+def test_activation_checkpointing_copies_and_half_a_model():
+    before = step(build("llama"))
+    for early in (True, False):
+        model = build("llama")
+        if early:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        rooftile.patch(model)
+        if not early:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        close(step(model), before)
+    twin = copy.deepcopy(model)
+    assert twin.model.norm.forward.__self__ is twin.model.norm
+    close(step(twin), before)
+    trunk = build("llama").model  # no head, no loss
+    hidden = trunk(IDS).last_hidden_state
+    report = rooftile.patch(trunk)
+    assert gap(trunk(IDS).last_hidden_state, hidden) < 1e-5 and not report.left
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_lora(early):
+    peft = pytest.importorskip("peft")
+
+    def lora(model):
+        torch.manual_seed(5)
+        targets = ["q_proj", "v_proj", "gate_proj", "down_proj", "lm_head"]  # a wrapped head: its weight alone would be the wrong loss
+        return peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=targets, task_type="CAUSAL_LM", init_lora_weights=False))
+
+    before = step(lora(build("llama")))
+    model = build("llama")
+    if early:
+        report, model = rooftile.patch(model), lora(model)
+    else:
+        model = lora(model)
+        report = rooftile.patch(model)
+    assert len(before) == 19
+    close(step(model), before)
+    report.undo()
+    assert same(step(model), before)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_device_map(early):
+    """accelerate's hooks around every module, in either order; and weights that a hook brings only for the time of a call."""
+    accelerate = pytest.importorskip("accelerate")
+    before = step(build("llama"))
+    places = dict.fromkeys(("model.embed_tokens", "model.layers", "model.norm", "model.rotary_emb", "lm_head"), "cpu")
+    for place in (
+        lambda m: accelerate.dispatch_model(m, places, force_hooks=True),
+        lambda m: accelerate.cpu_offload(m, torch.device("cpu")),
+    ):
+        model = build("llama")
+        if early:
+            report = rooftile.patch(model)
+        place(model)
+        if not early:
+            report = rooftile.patch(model)
+        with Called() as seen:
+            loss = model(IDS, labels=IDS).loss
+        assert gap(loss, before[""]) < 1e-6 and {"rmsnorm", "swiglu", "cross_entropy"} <= seen.names
+        accelerate.hooks.remove_hook_from_submodules(model)
+        report.undo()
+    model = build("llama")
+    if early:
+        report = rooftile.patch(model)
+    accelerate.dispatch_model(model, places, force_hooks=True)
+    if not early:
+        report = rooftile.patch(model)
+    close(step(model), before)
+    report.undo()
+    with Called() as seen:
+        assert same(step(model), before) and not seen.names
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", FAMILIES)
+def test_on_a_gpu(family):
+    """bfloat16 there against float32 on the host: within 1.5 times the error of the model as it was; and no operator runs its reference."""
+    exact, theirs, ours = build(family), build(family).bfloat16().cuda(), build(family).bfloat16().cuda()
+    report = rooftile.patch(ours)
+    seen = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)  # "runs its slow reference"
+        for seed in range(3):
+            ids = torch.randint(3, 97, (2, 24), generator=torch.Generator().manual_seed(seed))
+            outcomes = [step(exact, input_ids=ids, labels=ids)]
+            outcomes += [step(m, input_ids=ids.cuda(), labels=ids.cuda()) for m in (theirs, ours)]
+            for name in outcomes[0]:
+                seen.setdefault(name, []).append([o[name].float().cpu() for o in outcomes])
+    for name, batches in seen.items():
+        truth, own, made = (torch.stack(tensors) for tensors in zip(*batches))
+        if name and truth.norm() > 1e-6:
+            assert gap(made, truth) < 1.5 * gap(own, truth), name
+    report.undo()
+    close(step(ours, input_ids=ids.cuda(), labels=ids.cuda()), outcomes[1], 1e-3)  # atomics of PyTorch's own
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_on_the_second_gpu_while_the_first_is_current():
+    model = build("llama").bfloat16().to("cuda:1")
+    rooftile.patch(model)
+    ids = IDS.to("cuda:1")
+    assert torch.cuda.current_device() == 0 and step(model, input_ids=ids, labels=ids)[""].device.index == 1

@@ -1,0 +1,74 @@
+"""Where a step's time goes: every operator is seen, and its floor is what its arguments say."""
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from rooftile.cli import app
+from rooftile.core.device import Ceilings
+from rooftile.training import TrainError
+from rooftile.workbench import profile
+from test_models import one_thread  # noqa: F401 - a fixture for every test here
+from test_training import TINY, maker
+
+LIMITS = Ceilings(1.0, {"float32": 1e-3}, 1.0)  # a GB/s is 1000 bytes a us, and a GFLOP/s 1000 operations
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    monkeypatch.setattr(profile, "ceilings", lambda where: LIMITS)
+    return maker(tmp_path)
+
+
+def test_floors_of_a_step(tiny):
+    found = profile.profile_training(tiny("run", model="llama", kernels="rooftile-lce", n_layer=2, n_head=4))
+    rows = {row.name: row for row in found["rows"]}
+    assert found["step_ms"] > 0 and all(row.us > 0 and row.calls for row in rows.values())
+    assert [row.lost_us for row in found["rows"]] == sorted((row.lost_us for row in found["rows"]), reverse=True)
+    tokens, width, inner = 4 * 16, 16, 64
+    assert rows["rooftile.swiglu"].calls == 4 and rows["rooftile.swiglu_backward"].calls == 2  # made again in the backward pass
+    assert rows["rooftile.swiglu"].floor_us == pytest.approx(4 * 3 * tokens * inner * 4 / 1e3)
+    assert rows["rooftile.add_rmsnorm"].calls == 4 and rows["rooftile.adamw"].calls == 1
+    products = width * (2 * width + 2 * inner + width + inner)  # q k v, gate and up, o, down of a block
+    assert rows["rooftile.linear"].floor_us == pytest.approx(2 * 2 * tokens * products / 1e3)
+    assert not any(name.startswith(("profiler", "aten.view", "aten.detach")) for name in rows)
+
+
+def test_floors_of_pytorchs_own():
+    a, b = torch.ones(8, 16), torch.ones(16, 32)
+    with profile.Costs(LIMITS) as costs:
+        a @ b
+        a.add_(1)
+        a.t()
+        torch._foreach_mul_([a, b], 2.0)  # gives nothing back: it writes
+    assert {name: loss.floor_us for name, loss in costs.losses.items()} == {
+        "aten.mm": pytest.approx(2 * 8 * 16 * 32 / 1e3),
+        "aten.add_": pytest.approx(2 * 8 * 16 * 4 / 1e3),
+        "aten._foreach_mul_": pytest.approx(2 * (8 * 16 + 16 * 32) * 4 / 1e3),
+    }
+
+
+def test_on_the_command_line(tiny, tmp_path):
+    tiny("unused")
+    knobs = {**TINY, "text": tmp_path / "text", "out": tmp_path / "run", "kernels": "rooftile"}
+    words = [word for name, value in knobs.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    done = CliRunner().invoke(app, ["profile", "train", *words])
+    assert done.exit_code == 0 and "rooftile.layernorm" in done.output.replace("\n", "") and "a step takes" in done.output
+    assert (tmp_path / "run" / "profile.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    found = json.loads(CliRunner().invoke(app, ["profile", "train", *words, "--json"]).output.splitlines()[-1])
+    assert {"name", "calls", "us", "floor_us"} == found["rows"][0].keys()
+    with pytest.raises(TrainError, match="kernels 'compile' has none to look at"):
+        profile.profile_training(tiny("run", kernels="compile"))
+
+
+@pytest.mark.gpu
+def test_kernels_are_found_on_a_gpu(tmp_path):
+    """Those launched through Triton, the driver and cuBLAS alike; together they are no longer than the step."""
+    config = maker(tmp_path)("run", model="llama", kernels="rooftile", device="cuda", dtype="bfloat16", n_embd=512, n_head=8, context=512)
+    found = profile.profile_training(config)
+    rows = {row.name: row for row in found["rows"]}
+    for name in ("rmsnorm", "add_rmsnorm", "add_rmsnorm_backward", "rope", "attention", "attention_backward", "swiglu", "linear", "adamw"):
+        assert rows[f"rooftile.{name}"].us > 0, name
+    assert sum(row.us for row in found["rows"]) / 1e3 < 3 * found["step_ms"]
