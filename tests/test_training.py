@@ -17,8 +17,8 @@ from rooftile.training import TrainConfig, TrainError, train
 from rooftile.training.benchmark import Setup, benchmark_training, compare_losses
 from rooftile.training.checkpoint import checkpoints, load_checkpoint
 from rooftile.training.data import to_device
-from rooftile.training.loop import build_optimizer, train_step
 from rooftile.training.metrics import read_metrics
+from rooftile.training.stepper import build_optimizer, train_step
 from test_llama import SMALL as SMALL_LLAMA
 from test_models import one_thread, rooftile  # noqa: F401 - a fixture for every test here
 

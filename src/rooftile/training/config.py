@@ -33,6 +33,7 @@ class TrainConfig:
     accumulate: int = _knob(1, "forward passes whose gradients are averaged into one step")
     kernels: str = _knob("rooftile", f"which operators compute: {', '.join(KERNELS)}")
     device: str = _knob("auto", "cpu, cuda, or auto: cuda when there is one")
+    graph: str = _knob("auto", "the step as a CUDA graph, on rooftile's kernels: on, off, or auto: on for cuda without dropout")
     dtype: str = _knob("auto", "float32, bfloat16, or auto: bfloat16 on cuda")
     weights: str = _knob("float32", "what parameters are kept in; bfloat16 is for a llama whose dtype is bfloat16")
     seed: int = _knob(0, "draws the initial weights, the batches, dropout and the sample")
@@ -82,6 +83,7 @@ class TrainConfig:
             ("kernels", KERNELS),
             ("model", MODELS),
             ("tokenizer", TOKENIZERS),
+            ("graph", ("auto", "on", "off")),
             ("dtype", ("auto", *DTYPES)),
             ("weights", (*DTYPES,)),
         ):
@@ -127,7 +129,28 @@ class TrainConfig:
         out = self.out
         if not out:
             out = str(self._last_run()) if self.resume or self.resume_from else time.strftime("runs/%Y%m%d-%H%M%S")
-        return dataclasses.replace(self, device=device, dtype=dtype, out=out, decay_steps=self.decay_steps or self.steps)
+        graph = self.graph
+        if graph == "auto":
+            graph = "on" if kind == "cuda" and self._graphed and not self.dropout else "off"
+        elif graph == "on":
+            self._check_graph(kind)
+        return dataclasses.replace(self, device=device, dtype=dtype, out=out, graph=graph, decay_steps=self.decay_steps or self.steps)
+
+    @property
+    def _graphed(self) -> bool:
+        return self.kernels.startswith("rooftile")
+
+    def _check_graph(self, kind: str) -> None:
+        if kind != "cuda":
+            raise TrainError(f"graph is 'on', but the device is {kind}: CUDA graphs are of a CUDA device")
+        if not self._graphed:
+            raise TrainError(
+                f"graph is 'on' beside kernels {self.kernels!r}: only rooftile's AdamW takes its rates where a graph can read them"
+            )
+        if self.dropout and self.checkpointing:  # it puts the random state back by asking for it, which a capture forbids
+            raise TrainError(
+                f"graph is 'on' beside dropout {self.dropout} and checkpointing: the random state cannot be put back inside a graph"
+            )
 
     def _last_run(self) -> Path:
         """The run to go on with when none is named: the checkpoint's own, or the newest under runs/ that has one."""

@@ -1,7 +1,7 @@
 """The training loop: `train(TrainConfig(...))`.
 
 On CUDA the host never waits for the device inside a step: batches come from pinned memory, the gradient is clipped by a norm
-that stays on the device, and losses are looked at every `log_every` steps.
+that stays on the device, and losses are looked at every `log_every` steps. On our kernels a step is the replay of a CUDA graph (stepper.py).
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from torch import Tensor, nn
+from torch import Tensor
 
 from rooftile.models.atomic import atomic_file
 from rooftile.training.checkpoint import checkpoints, load_checkpoint, newest, restore, save_checkpoint
@@ -24,8 +24,9 @@ from rooftile.training.data import evaluation_batches, load_data, to_device, tra
 from rooftile.training.errors import TrainError
 from rooftile.training.metrics import Metrics, draw_curve, memory_bytes, read_metrics
 from rooftile.training.model import build_model
+from rooftile.training.stepper import Stepper, build_optimizer
 
-__all__ = ["TrainResult", "build_optimizer", "train", "train_step"]
+__all__ = ["TrainResult", "train"]
 
 # What decides the series of batches and losses besides the text: a resumed run must agree on these with its checkpoint.
 SERIES = ("seed", "batch_size", "accumulate", "context", "tokenizer")
@@ -65,7 +66,7 @@ def train(config: TrainConfig, *, progress: bool = True) -> TrainResult:
     with run.metrics() as metrics, _bar(run, progress) as advance:
         for step in range(run.step + 1, run.config.steps + 1):
             metrics.begin()
-            loss, norm = train_step(run.forward, run.optimizer, run.batch(step), run.config, step)
+            loss, norm = run.stepper(run.batch(step), step)
             metrics.add(step, run.config.learning_rate(step), loss, norm)
             log, evaluate, save = (step == run.config.steps or step % every == 0 for every in run.periods)
             if log or evaluate or save:  # raises on a loss that is not finite: such weights are never evaluated or saved
@@ -77,36 +78,6 @@ def train(config: TrainConfig, *, progress: bool = True) -> TrainResult:
                 run.save(step)
         trained = metrics.last
     return run.finish(trained, began)
-
-
-def train_step(
-    forward: nn.Module, optimizer: torch.optim.Optimizer, batch: tuple[Tensor, Tensor], config: TrainConfig, step: int
-) -> tuple[Tensor, Tensor]:
-    """One update from a batch of `accumulate` x `batch_size` rows -> mean loss and gradient norm, both still on the device."""
-    total = None
-    for x, y in zip(*(t.split(config.batch_size) for t in batch)):
-        loss = forward(x, y) / config.accumulate
-        loss.backward()
-        total = loss.detach() if total is None else total + loss.detach()
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    if config.clip > 0:
-        norm = nn.utils.clip_grad_norm_(parameters, config.clip, foreach=True)
-    else:
-        norm = nn.utils.get_total_norm([p.grad for p in parameters], foreach=True)
-    for group in optimizer.param_groups:
-        group["lr"] = config.learning_rate(step)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return total, norm
-
-
-def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """The table's AdamW; matrices decay, vectors (biases and norms) do not."""
-    matrices = [p for p in model.parameters() if p.dim() > 1]
-    vectors = [p for p in model.parameters() if p.dim() <= 1]
-    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    adamw = model.precision.operators.adamw
-    return adamw(groups, lr=config.lr, betas=(config.beta1, config.beta2), eps=1e-8, weight_decay=config.weight_decay)
 
 
 class _Run:
@@ -127,7 +98,8 @@ class _Run:
             self._resume(Path(config.resume_from) if config.resume_from else newest(self.out))
         elif found := checkpoints(self.out):
             raise TrainError(f"{self.out} already holds {found[0].name}: go on with resume, or choose another out")
-        self.forward = torch.compile(self.model) if config.kernels == "compile" else self.model
+        forward = torch.compile(self.model) if config.kernels == "compile" else self.model
+        self.stepper = Stepper(forward, self.optimizer, config)
         _make_folder(self.out)
 
     def _resume(self, path: Path) -> None:
@@ -160,8 +132,7 @@ class _Run:
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         config = self.config
-        rows = training_batch(self.data.train, config.context, config.step_rows, seed=config.seed, step=step)
-        return to_device(rows, self.device)
+        return training_batch(self.data.train, config.context, config.step_rows, seed=config.seed, step=step)
 
     @torch.no_grad()
     def evaluate(self) -> float:

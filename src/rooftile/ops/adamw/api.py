@@ -64,7 +64,7 @@ class AdamW(torch.optim.Optimizer):
     Args:
         params, lr, betas, eps, weight_decay: as torch.optim.AdamW has them; groups may differ in lr and weight_decay.
         max_norm: gradients are scaled down to this norm over all parameters, on the fly: they are not written. `grad_norm` of the last
-            step is kept as a tensor. Two launches more a step.
+            step is kept as a tensor. Two launches more a step. math.inf measures and scales nothing.
         master: float32 copies of bfloat16 parameters are kept in the state ("master") and updated, with float32 moments.
         state_dtype: of the moments; the parameters' unless given, float32 beside masters.
         stochastic: bfloat16 parameters without masters are rounded at random, by PyTorch's generator on their device.
