@@ -118,7 +118,10 @@ class _Static:
             with torch.cuda.graph(graph, stream=self.side):
                 self.results = self._step(self.optimizer.step)  # of which a capture takes the device's part
         except RuntimeError as error:
-            raise TrainError(f"the step cannot be captured in a CUDA graph, run it with graph off: {str(error).splitlines()[0]}") from error
+            first: BaseException = error  # the end of a capture that has failed raises again, and says less
+            while isinstance(first.__context__, RuntimeError):
+                first = first.__context__
+            raise TrainError(f"the step cannot be captured in a CUDA graph, run it with graph off: {str(first).splitlines()[0]}") from error
         self.pool_bytes = torch.cuda.memory_reserved(self.device) - before
         return graph.replay
 
