@@ -10,8 +10,7 @@ from rooftile.ops.adamw.api import AdamW
 from rooftile.training import TrainConfig, TrainError
 from rooftile.training.benchmark import Setup, benchmark_training
 from rooftile.training.stepper import WARMUP, Stepper, _Static, build_optimizer
-from test_models import one_thread  # noqa: F401 - a fixture for every test here
-from test_training import maker, run, series
+from training_runs import maker, run, series
 
 SHAPE = GPT2Config(vocab_size=61, n_positions=12, n_embd=16, n_layer=2, n_head=2)
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -170,6 +169,17 @@ def test_a_replay_never_waits(tiny):
 
 @pytest.mark.gpu
 @CUDA
+def test_the_benchmark_counts_the_memory_a_graph_holds():
+    setup = Setup(GPT2Config(vocab_size=512, n_positions=256, n_embd=256, n_layer=4, n_head=4), batch_size=16, context=256)
+    eager, graphed = (
+        benchmark_training(("rooftile",), dataclasses.replace(setup, graph=graph), steps=2, rounds=1)[0] for graph in ("off", "on")
+    )
+    assert not eager["graph"] and graphed["graph"] and graphed["loss"] == eager["loss"]
+    assert 0.8 < graphed["peak_bytes"] / eager["peak_bytes"] < 2
+
+
+@pytest.mark.gpu
+@CUDA
 def test_what_cannot_be_captured_says_so(tiny):
     """Last here: a failed capture is the end of a run."""
 
@@ -187,14 +197,3 @@ def test_what_cannot_be_captured_says_so(tiny):
     with pytest.raises(TrainError, match="cannot be captured in a CUDA graph, run it with graph off"):
         for step in range(1, WARMUP + 2):
             stepper((torch.zeros(4, 12, dtype=torch.int64),) * 2, step)
-
-
-@pytest.mark.gpu
-@CUDA
-def test_the_benchmark_counts_the_memory_a_graph_holds():
-    setup = Setup(GPT2Config(vocab_size=512, n_positions=256, n_embd=256, n_layer=4, n_head=4), batch_size=16, context=256)
-    eager, graphed = (
-        benchmark_training(("rooftile",), dataclasses.replace(setup, graph=graph), steps=2, rounds=1)[0] for graph in ("off", "on")
-    )
-    assert not eager["graph"] and graphed["graph"] and graphed["loss"] == eager["loss"]
-    assert 0.8 < graphed["peak_bytes"] / eager["peak_bytes"] < 2

@@ -150,6 +150,7 @@ def _contestant(kernels: str, model: GPT2Config | LlamaConfig, config: TrainConf
     try:
         yield one
     finally:
+        _synchronise(config.device)  # a graph is not taken from under its replays
         one.__dict__.clear()  # the caller's name still points to `one`: empty it
         _free(config.device)
 

@@ -115,7 +115,8 @@ class _Static:
         torch.cuda.empty_cache()  # the warm-up's activations: the graph's memory would stand beside them
         before = torch.cuda.memory_reserved(self.device)
         try:
-            with torch.cuda.graph(graph, stream=self.side):
+            # the outer stream: a capture that fails leaves its own current
+            with torch.cuda.stream(torch.cuda.current_stream(self.device)), torch.cuda.graph(graph, stream=self.side):
                 self.results = self._step(self.optimizer.step)  # of which a capture takes the device's part
         except RuntimeError as error:
             first: BaseException = error  # the end of a capture that has failed raises again, and says less
