@@ -1,5 +1,6 @@
 """What the grid cannot say of AdamW: many steps beside PyTorch's, state dicts both ways, what it refuses."""
 
+import math
 import sys
 
 import pytest
@@ -109,6 +110,15 @@ def test_clipping_beside_pytorch():
         ours.zero_grad()
         theirs.zero_grad()
     close(one, two)
+
+
+def test_an_infinite_norm_measures_and_scales_nothing():
+    one, two = models()
+    optimizer, twin = rooftile.AdamW(one.parameters(), max_norm=math.inf), rooftile.AdamW(two.parameters())
+    drive(optimizer, twin, lambda o: o.step())
+    norm = torch.nn.utils.get_total_norm([p.grad for p in two.parameters()])
+    assert same(optimizer, twin)
+    torch.testing.assert_close(optimizer.grad_norm, norm)
 
 
 def test_masters_follow_a_float32_model():
