@@ -18,8 +18,8 @@ SMOOTH = 20  # steps the loss is averaged over before two series are compared
 
 
 def training_digest(name: str) -> str:
-    """Of everything our steps are made of: the model and every operator it reaches."""
-    return digest(MODULES[name], ("rooftile.models.", "rooftile.ops."))
+    """Of everything our steps are made of: the model with every operator it reaches, and what runs them."""
+    return digest(MODULES[name], ("rooftile.models.", "rooftile.ops."))[:8] + digest("rooftile.training.stepper", ())[:8]
 
 
 def bench(
