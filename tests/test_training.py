@@ -13,43 +13,21 @@ import pytest
 import torch
 
 from rooftile.models import GPT2, GPT2Config, Llama, operators
-from rooftile.training import TrainConfig, TrainError, train
+from rooftile.training import TrainConfig, TrainError
 from rooftile.training.benchmark import Setup, benchmark_training, compare_losses
 from rooftile.training.checkpoint import checkpoints, load_checkpoint
 from rooftile.training.data import to_device
-from rooftile.training.loop import build_optimizer, train_step
-from rooftile.training.metrics import read_metrics
 from rooftile.training.model import new_model
 from rooftile.training.peers import HuggingFaceLlama, peer_model
+from rooftile.training.stepper import build_optimizer, train_step
 from test_llama import SMALL as SMALL_LLAMA
 from test_models import one_thread, rooftile  # noqa: F401 - a fixture for every test here
-
-VERSE = b"the quick brown fox jumps over the lazy dog; 0123456789 (again and again).\n"
-TINY = {
-    "kernels": "torch", "device": "cpu", "n_layer": 1, "n_head": 2, "n_embd": 16, "context": 16, "batch_size": 4, "steps": 6,
-    "decay_steps": 6, "warmup": 2, "eval_every": 3, "save_every": 3, "log_every": 2, "eval_batches": 2, "sample_tokens": 8,
-}  # fmt: skip
-
-
-def maker(folder):
-    """Small runs over one text: tiny(out, **changes) -> TrainConfig."""
-    (folder / "text").write_bytes(VERSE * 40)
-    return lambda out, **changes: TrainConfig(**{**TINY, "text": str(folder / "text"), "out": str(folder / out), **changes})
+from training_runs import maker, run, series
 
 
 @pytest.fixture
 def tiny(tmp_path):
     return maker(tmp_path)
-
-
-def series(folder):
-    """metrics.jsonl without what a clock or the allocator decides."""
-    rows = read_metrics(Path(folder) / "metrics.jsonl")
-    return [{k: v for k, v in row.items() if k not in ("tokens_per_s", "memory_bytes")} for row in rows]
-
-
-def run(config):
-    return train(config, progress=False)
 
 
 def test_loss_falls_and_everything_is_left(tiny, tmp_path):

@@ -15,7 +15,7 @@ from rooftile.training import TrainConfig, TrainError, train
 from rooftile.training import text as texts
 from rooftile.training.data import evaluation_batches, load_data, training_batch
 from test_models import one_thread  # noqa: F401 - a fixture for every test here
-from test_training import VERSE, maker, run, series
+from training_runs import VERSE, maker, run, series
 
 
 @pytest.fixture

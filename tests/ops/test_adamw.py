@@ -1,5 +1,6 @@
 """What the grid cannot say of AdamW: many steps beside PyTorch's, state dicts both ways, what it refuses."""
 
+import math
 import sys
 
 import pytest
@@ -109,6 +110,15 @@ def test_clipping_beside_pytorch():
         ours.zero_grad()
         theirs.zero_grad()
     close(one, two)
+
+
+def test_an_infinite_norm_measures_and_scales_nothing():
+    one, two = models()
+    optimizer, twin = rooftile.AdamW(one.parameters(), max_norm=math.inf), rooftile.AdamW(two.parameters())
+    drive(optimizer, twin, lambda o: o.step())
+    norm = torch.nn.utils.get_total_norm([p.grad for p in two.parameters()])
+    assert same(optimizer, twin)
+    torch.testing.assert_close(optimizer.grad_norm, norm)
 
 
 def test_masters_follow_a_float32_model():
@@ -257,3 +267,110 @@ def test_a_tensor_past_16_bytes_is_refused_with_its_number():
         assert OPS["grad_norm"].kernel("cuda.v5_norm_vector").refuse(call) == (
             "grads[1] begins 4 bytes past a multiple of 16, and it reads 16 bytes at a time"
         )
+
+
+def drive(optimizer, twin, parts):
+    """Six steps of both under a rate that falls; the first optimizer's last four in its two parts, as a graph's replay has them."""
+    for i in range(6):
+        for p, q in zip(optimizer.param_groups[0]["params"], twin.param_groups[0]["params"]):
+            p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(i)).to(p.dtype)
+            q.grad = p.grad.clone()
+        for one in (optimizer, twin):
+            one.param_groups[0]["lr"] = 1e-2 / (i + 1)
+        twin.step()
+        if i < 2:
+            optimizer.step()
+        else:
+            parts(optimizer)
+
+
+def same(optimizer, twin):
+    one, two = (o.state_dict()["state"] for o in (optimizer, twin))
+    states = all(torch.equal(one[i][n], two[i][n]) for i in two for n in two[i])
+    return states and all(torch.equal(p, q) for p, q in zip(*(o.param_groups[0]["params"] for o in (optimizer, twin))))
+
+
+def test_a_step_in_two_parts_is_the_step():
+    def both(optimizer):
+        optimizer.advance()
+        optimizer.update()
+
+    for options in ({}, {"max_norm": 0.5}):
+        one, two = models()
+        optimizer, twin = (rooftile.AdamW(m.parameters(), **options) for m in (one, two))
+        drive(optimizer, twin, both)
+        assert same(optimizer, twin) and float(optimizer.state[one[0].weight]["step"]) == 6
+    one, two = models()
+    optimizer, twin = rooftile.AdamW(one.parameters()), rooftile.AdamW(two.parameters())
+    drive(optimizer, twin, lambda o: o.update())
+    assert not same(optimizer, twin), "rates that stand still would show"
+
+
+def test_counts_are_one_tensor_and_every_state_has_its_own():
+    one, _ = models()
+    optimizer = rooftile.AdamW(one.parameters())
+    steps(one, optimizer, 2)
+    one[2].bias.grad = torch.ones_like(one[2].bias)
+    optimizer.step()  # of one parameter alone
+    assert [float(optimizer.state[p]["step"]) for p in one.parameters()] == [2, 2, 2, 2, 2, 3]
+    other = torch.optim.AdamW(one.parameters())
+    other.load_state_dict(optimizer.state_dict())
+    steps(one, other, 1, 2)
+    assert [float(other.state[p]["step"]) for p in one.parameters()] == [3, 3, 3, 3, 3, 4]
+
+
+def test_captured_steps_say_what_they_need(monkeypatch):
+    one, _ = models()
+    api = sys.modules["rooftile.ops.adamw.api"]
+    optimizer = rooftile.AdamW(one.parameters())
+    with pytest.raises(RuntimeError, match="advance found 0 parameters"):
+        optimizer.advance()
+    for p in one.parameters():
+        p.grad = torch.ones_like(p)
+    monkeypatch.setattr(api, "_capturing", lambda: True)
+    with pytest.raises(RuntimeError, match="captured on 6 parameters that it was never run on"):
+        optimizer.step()
+    monkeypatch.setattr(api, "_capturing", lambda: False)
+    optimizer.step()
+    monkeypatch.setattr(api, "_capturing", lambda: True)
+    optimizer.step()
+    assert float(optimizer.state[one[0].weight]["step"]) == 1, "a captured step counts nothing"
+    monkeypatch.setattr(api, "_capturing", lambda: False)
+    with pytest.raises(RuntimeError, match="load it before"):
+        optimizer.load_state_dict(optimizer.state_dict())
+    one[0].weight.grad = None
+    with pytest.raises(RuntimeError, match=r"1 have no gradient: \[5, 7\]"):
+        optimizer.update()
+    with pytest.raises(RuntimeError, match="have changed: now 5 parameters"):
+        optimizer.step()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype, options", [(torch.float32, {"max_norm": 0.5}), (torch.bfloat16, {"master": True}), (torch.float32, {})])
+def test_a_captured_step_moves_with_its_rates(dtype, options):
+    """Replays are bitwise the eager steps, counts, corrections and learning rates included."""
+    one, two = (m.to("cuda", dtype) for m in models())
+    optimizer, twin = (rooftile.AdamW(m.parameters(), **options) for m in (one, two))
+    ours, theirs = list(one.parameters()), list(two.parameters())
+    held = [torch.zeros_like(p) for p in ours]
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    for i in range(8):
+        for g, q in zip(held, theirs):
+            g.copy_(torch.randn(g.shape, generator=torch.Generator().manual_seed(i)))
+            q.grad = g.clone()
+        for o in (optimizer, twin):
+            o.param_groups[0]["lr"] = 1e-2 / (i + 1)
+        twin.step()
+        for p, g in zip(ours, held):
+            p.grad = g
+        if i < 3:
+            optimizer.step()
+            continue
+        if i == 3:
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph, stream=side):
+                optimizer.step()
+        optimizer.advance()
+        graph.replay()
+    assert same(optimizer, twin) and float(optimizer.state[ours[0]]["step"]) == 8

@@ -37,6 +37,7 @@ class Operators:
     adamw(groups, lr=, betas=, eps=, weight_decay=) -> torch.optim.Optimizer
 
     `autocast`: this table expects `torch.autocast` to choose dtypes; otherwise `Precision` casts the weights at their use.
+    `clips`: its adamw takes max_norm=, scales gradients as it reads them and leaves their norm in `grad_norm`.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Operators:
     linear_cross_entropy: Callable[..., Tensor]
     adamw: Callable[..., torch.optim.Optimizer]
     autocast: bool
+    clips: bool
 
 
 def operators(kernels: str) -> Operators:
@@ -75,6 +77,7 @@ def torch_operators() -> Operators:
         linear_cross_entropy=_torch_linear_cross_entropy,
         adamw=_torch_adamw,
         autocast=True,
+        clips=False,
     )
 
 
@@ -105,6 +108,7 @@ def rooftile_operators() -> Operators:
         linear_cross_entropy=linear_cross_entropy,
         adamw=AdamW,
         autocast=False,
+        clips=True,
     )
 
 

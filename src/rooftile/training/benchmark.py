@@ -1,7 +1,8 @@
 """Whole training steps, the same model on each table, or a peer's of the same weights: milliseconds, tokens a second, peak memory, and whether the losses agree.
 
 Each contestant starts from the same weights and sees the same batches. Peak memory is taken with nobody else alive; then all live
-side by side and take turns, so that a clock that drifts or a neighbour that wakes up hurts them alike.
+side by side and take turns, so that a clock that drifts or a neighbour that wakes up hurts them alike. Our steps are replays of a CUDA graph,
+as `rooftile train` makes them, unless `Setup.graph` is "off"; PyTorch's are launched one by one, compiled or not.
 """
 
 import dataclasses
@@ -18,16 +19,16 @@ from torch import Tensor
 
 from rooftile.models import KERNELS, LLAMA_1_2B, GPT2Config, LlamaConfig
 from rooftile.training.config import TrainConfig
-from rooftile.training.data import to_device, training_batch
-from rooftile.training.loop import build_optimizer, train_step
+from rooftile.training.data import training_batch
 from rooftile.training.model import new_model
 from rooftile.training.peers import PEERS, peer_model
+from rooftile.training.stepper import Stepper, build_optimizer
 from rooftile.training.text import standard_library
 
 __all__ = ["GPT2_124M", "LLAMA", "Setup", "benchmark_training", "compare_losses"]
 
 GPT2_124M = GPT2Config(vocab_size=50304)  # 50257 rounded up to whole matrix tiles, as everyone trains it
-WARMUP = 4  # steps: compiling, tuning, the optimizer's state and the allocator's growth are over by then
+WARMUP = 4  # steps: compiling, tuning, the optimizer's state, the allocator's growth and the capture are over by then
 TEXT_BYTES = 8_000_000
 
 
@@ -41,9 +42,10 @@ class Setup:
     dtype: str = "bfloat16"
     weights: str = "float32"
     device: str = "cuda"
+    graph: str = "auto"
     seed: int = 0
 
-    def config(self, **changes: float) -> TrainConfig:
+    def config(self, **changes: float | str) -> TrainConfig:
         if self.context > self.model.n_positions:
             raise ValueError(f"context is {self.context}, the model's n_positions is {self.model.n_positions}")
         kind = "llama" if isinstance(self.model, LlamaConfig) else "gpt2"
@@ -62,14 +64,15 @@ def benchmark_training(kernels: Iterable[str] = KERNELS, setup: Setup = Setup(),
     """
     kernels = tuple(kernels)
     config, model, device = setup.config(steps=WARMUP + rounds * steps, lr=3e-4, min_lr=3e-4, warmup=0, clip=0.0), setup.model, setup.device
-    peaks, resident = {}, {}
+    peaks, resident, graphs = {}, {}, {}
     for name in kernels:
         with _contestant(name, model, config) as one:
             one.run(WARMUP)
-            resident[name] = _allocated(device)
+            held = one.stepper.pool_bytes  # a replay allocates nothing, and its memory is nobody else's between steps
+            resident[name] = _allocated(device) + held
             _reset_peak(device)
             one.run(2)
-            peaks[name] = _peak(device)
+            peaks[name], graphs[name] = _peak(device) + held, one.config.graph == "on"
     together = sum(resident.values()) + max(p - resident[n] for n, p in peaks.items())
     interleaved = together < 0.9 * _memory(device)
     times, losses = (_interleaved if interleaved else _in_turn)(kernels, model, config, rounds, steps)
@@ -87,6 +90,7 @@ def benchmark_training(kernels: Iterable[str] = KERNELS, setup: Setup = Setup(),
             "steps": steps,
             "rounds": rounds,
             **vars(setup),
+            "graph": graphs[name],
             "model": dataclasses.asdict(model),
         }
         for name in kernels
@@ -113,12 +117,14 @@ class _Contestant:
     """One table's model and optimizer, and how many steps it has done."""
 
     def __init__(self, kernels: str, model: GPT2Config | LlamaConfig, config: TrainConfig, tokens: Tensor):
-        self.config, self.tokens, self.device, self.step = config, tokens, torch.device(config.device), 0
+        graph = config.graph if kernels.startswith("rooftile") else "off"
+        self.config = config = dataclasses.replace(config, kernels=kernels, graph=graph)
+        self.tokens, self.step = tokens, 0
         torch.manual_seed(config.seed)
-        made = peer_model(kernels, model, config) if kernels in PEERS else new_model(model, dataclasses.replace(config, kernels=kernels))
-        self.model = made.to(self.device)
-        self.optimizer = build_optimizer(self.model, config)
-        self.forward = torch.compile(self.model) if kernels == "compile" else self.model
+        made = peer_model(kernels, model, config) if kernels in PEERS else new_model(model, config)
+        network = made.to(config.device)
+        forward = torch.compile(network) if kernels == "compile" else network
+        self.stepper = Stepper(forward, build_optimizer(network, config), config)
 
     def run(self, steps: int) -> list[Tensor]:
         """Do `steps` steps -> their losses, still on the device."""
@@ -126,7 +132,7 @@ class _Contestant:
         for _ in range(steps):
             self.step += 1
             batch = training_batch(self.tokens, config.context, config.batch_size, seed=config.seed, step=self.step)
-            losses.append(train_step(self.forward, self.optimizer, to_device(batch, self.device), config, self.step)[0])
+            losses.append(self.stepper(batch, self.step)[0])
         return losses
 
     def timed(self, steps: int) -> tuple[float, float]:
@@ -146,6 +152,7 @@ def _contestant(kernels: str, model: GPT2Config | LlamaConfig, config: TrainConf
     try:
         yield one
     finally:
+        _synchronise(config.device)  # a graph is not taken from under its replays
         one.__dict__.clear()  # the caller's name still points to `one`: empty it
         _free(config.device)
 

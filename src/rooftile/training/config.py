@@ -34,6 +34,7 @@ class TrainConfig:
     accumulate: int = _knob(1, "forward passes whose gradients are averaged into one step")
     kernels: str = _knob("rooftile", f"which operators compute: {', '.join(KERNELS)}")
     device: str = _knob("auto", "cpu, cuda, or auto: cuda when there is one")
+    graph: str = _knob("auto", "the step as a CUDA graph, on rooftile's kernels: on, off, or auto: on for one cuda device without dropout")
     dtype: str = _knob("auto", "float32, bfloat16, or auto: bfloat16 on cuda")
     weights: str = _knob("float32", "what parameters are kept in; bfloat16 is for a llama whose dtype is bfloat16")
     parallel: str = _knob("none", f"how the processes of torchrun share the model: {', '.join(PARALLEL)}; batch_size is each one's")
@@ -88,6 +89,7 @@ class TrainConfig:
             ("model", MODELS),
             ("parallel", PARALLEL),
             ("tokenizer", TOKENIZERS),
+            ("graph", ("auto", "on", "off")),
             ("dtype", ("auto", *DTYPES)),
             ("weights", (*DTYPES,)),
         ):
@@ -139,7 +141,32 @@ class TrainConfig:
         out = self.out
         if not out:
             out = str(self._last_run()) if self.resume or self.resume_from else time.strftime("runs/%Y%m%d-%H%M%S")
-        return dataclasses.replace(self, device=device, dtype=dtype, out=out, decay_steps=self.decay_steps or self.steps)
+        graph = self.graph
+        if graph == "auto":
+            eager = self.dropout or self.detect_anomaly or self.parallel != "none"
+            graph = "on" if kind == "cuda" and self._graphed and not eager else "off"
+        elif graph == "on":
+            self._check_graph(kind)
+        return dataclasses.replace(self, device=device, dtype=dtype, out=out, graph=graph, decay_steps=self.decay_steps or self.steps)
+
+    @property
+    def _graphed(self) -> bool:
+        return self.kernels.startswith("rooftile")
+
+    def _check_graph(self, kind: str) -> None:
+        for name, value in (("detect_anomaly", self.detect_anomaly), ("parallel", self.parallel != "none" and self.parallel)):
+            if value:
+                raise TrainError(f"graph is 'on' beside {name} {value!r}: the host takes part in each such step, leave graph at 'auto'")
+        if kind != "cuda":
+            raise TrainError(f"graph is 'on', but the device is {kind}: CUDA graphs are of a CUDA device")
+        if not self._graphed:
+            raise TrainError(
+                f"graph is 'on' beside kernels {self.kernels!r}: only rooftile's AdamW takes its rates where a graph can read them"
+            )
+        if self.dropout and self.checkpointing:  # it puts the random state back by asking for it, which a capture forbids
+            raise TrainError(
+                f"graph is 'on' beside dropout {self.dropout} and checkpointing: the random state cannot be put back inside a graph"
+            )
 
     def _last_run(self) -> Path:
         """The run to go on with when none is named: the checkpoint's own, or the newest under runs/ that has one."""

@@ -1,14 +1,14 @@
 """The training loop: `train(TrainConfig(...))`.
 
 On CUDA the host never waits for the device inside a step: batches come from pinned memory, the gradient is clipped by a norm
-that stays on the device, and losses are looked at every `log_every` steps.
+that stays on the device, and losses are looked at every `log_every` steps. On our kernels a step is the replay of a CUDA graph (stepper.py).
 """
 
 import dataclasses
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from torch import Tensor, nn
+from torch import Tensor
 
 from rooftile.models.atomic import atomic_file
 from rooftile.training.anomaly import Watch, check_divergence
@@ -30,8 +30,9 @@ from rooftile.training.metrics import Metrics, draw_curve, memory_bytes, read_me
 from rooftile.training.model import build_model, export
 from rooftile.training.parallel import Team
 from rooftile.training.signals import Terminated, Termination
+from rooftile.training.stepper import Stepper, build_optimizer, train_step
 
-__all__ = ["TrainResult", "build_optimizer", "train", "train_step"]
+__all__ = ["TrainResult", "train"]
 
 # What decides the series of batches and losses besides the text: a resumed run must agree on these with its checkpoint.
 SERIES = ("seed", "batch_size", "accumulate", "context", "tokenizer", "weights")
@@ -106,36 +107,6 @@ def _go(run: "_Run", progress: bool, began: float) -> TrainResult:
         raise TrainError(f"the run in {run.out} stopped: {error.strerror or error}; {stands}") from error
 
 
-def train_step(
-    forward: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    batch: tuple[Tensor, Tensor],
-    config: TrainConfig,
-    step: int,
-    look: Callable[[Tensor], None] | None = None,
-) -> tuple[Tensor, Tensor]:
-    """One update from a batch of `accumulate` x `batch_size` rows -> mean loss and gradient norm, both still on the device.
-
-    `look` sees the loss when all gradients are there and no weight has changed."""
-    total = None
-    for x, y in zip(*(t.split(config.batch_size) for t in batch)):
-        loss = forward(x, y) / config.accumulate
-        loss.backward()
-        total = loss.detach() if total is None else total + loss.detach()
-    if look is not None:
-        look(total)
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    if config.clip > 0:
-        norm = nn.utils.clip_grad_norm_(parameters, config.clip, foreach=True)
-    else:
-        norm = nn.utils.get_total_norm([p.grad for p in parameters], foreach=True)
-    for group in optimizer.param_groups:
-        group["lr"] = config.learning_rate(step)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return total, norm
-
-
 @contextmanager
 def deterministic(wanted: bool) -> Iterator[None]:
     """Inside, only kernels that repeat to the last bit are chosen, ours and PyTorch's."""
@@ -147,15 +118,6 @@ def deterministic(wanted: bool) -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(before)
-
-
-def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """The table's AdamW; matrices decay, vectors (biases and norms) do not."""
-    matrices = [p for p in model.parameters() if p.dim() > 1]
-    vectors = [p for p in model.parameters() if p.dim() <= 1]
-    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    adamw = model.precision.operators.adamw
-    return adamw(groups, lr=config.lr, betas=(config.beta1, config.beta2), eps=1e-8, weight_decay=config.weight_decay)
 
 
 class _Run:
@@ -180,8 +142,8 @@ class _Run:
             raise TrainError(f"{self.out} already holds {found[0].name}: go on with resume, or choose another out")
         # not the first two: optimizer states and choices of kernels are made there
         self.memory, self.drawn = None, min(self.step + 3, config.steps) if config.memory else None
-        if config.kernels == "compile":
-            self.forward = torch.compile(self.forward)
+        self.forward = torch.compile(self.forward) if config.kernels == "compile" else self.forward
+        self.stepper = Stepper(self.forward, self.optimizer, config)
         _make_folder(self.out)
 
     def _resume(self, path: Path) -> None:
@@ -220,20 +182,20 @@ class _Run:
         config, batch = self.config, self.batch(step)
         if step == self.drawn:
             with MemoryTimeline(self.model, self.optimizer, self.device) as timeline:
-                made = train_step(self.forward, self.optimizer, batch, config, step)
+                made = self.stepper(batch, step)
             self.memory = str(timeline.draw(self.out, step)) if self.team.rank == 0 else None
         elif config.detect_anomaly:
             with Watch(step):
                 look = partial(check_divergence, step, vocab_size=self.model.config.vocab_size, model=self.model)
-                made = train_step(self.forward, self.optimizer, batch, config, step, look)
+                made = train_step(self.forward, self.optimizer, to_device(batch, self.device), config, step, look)
         else:
-            made = train_step(self.forward, self.optimizer, batch, config, step)
+            made = self.stepper(batch, step)
         return self.team.mean(*made)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         config = self.config
         rows = training_batch(self.data.train, config.context, self.team.world * config.step_rows, seed=config.seed, step=step)
-        return to_device(self.team.share(rows), self.device)
+        return self.team.share(rows)
 
     @torch.no_grad()
     def evaluate(self) -> float:

@@ -19,8 +19,8 @@ SMOOTH = 20  # steps the loss is averaged over before two series are compared
 
 
 def training_digest(name: str) -> str:
-    """Of everything our steps are made of: the model and every operator it reaches."""
-    return digest(MODULES[name], ("rooftile.models.", "rooftile.ops."))
+    """Of everything our steps are made of: the model with every operator it reaches, and what runs them."""
+    return digest(MODULES[name], ("rooftile.models.", "rooftile.ops."))[:8] + digest("rooftile.training.stepper", ())[:8]
 
 
 def bench(
@@ -39,7 +39,7 @@ def bench(
     records = []
     for r in rows:
         ours = r["kernels"] in OURS[name]
-        facts: dict[str, Any] = {n: r[n] for n in ("tokens_per_s", "peak_bytes", "loss", "interleaved", "steps", "rounds")}
+        facts: dict[str, Any] = {n: r[n] for n in ("tokens_per_s", "peak_bytes", "loss", "interleaved", "steps", "rounds", "graph")}
         facts |= {"losses": series[r["kernels"]], "loss_steps": loss_steps, "largest_smoothed_loss_difference_to": apart[r["kernels"]]}
         records.append(Record(
             name, r["kernels"] if ours else f"peer.{r['kernels']}", f"B{r['batch_size']}_T{r['context']}_V{setup.model.vocab_size}-{r['dtype']}", Status.PASSED,

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from rooftile.core.kernel import Op, ranked
 from rooftile.ops.adamw import cuda_kernels, norm_kernels, triton_kernels
+from rooftile.ops.adamw.members import Member, Members
 from rooftile.ops.adamw.spec import NORM, SPEC
 
 _adamw = Op(SPEC, *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v2_vector", "cuda.v3_pipeline"))
@@ -63,13 +64,23 @@ class AdamW(torch.optim.Optimizer):
     Args:
         params, lr, betas, eps, weight_decay: as torch.optim.AdamW has them; groups may differ in lr and weight_decay.
         max_norm: gradients are scaled down to this norm over all parameters, on the fly: they are not written. `grad_norm` of the last
-            step is kept as a tensor. Two launches more a step.
+            step is kept as a tensor. Two launches more a step. math.inf measures and scales nothing.
         master: float32 copies of bfloat16 parameters are kept in the state ("master") and updated, with float32 moments.
         state_dtype: of the moments; the parameters' unless given, float32 beside masters.
         stochastic: bfloat16 parameters without masters are rounded at random, by PyTorch's generator on their device.
 
     Parameters may be DTensors, as `fully_shard` makes them: their states are DTensors of the same placements, each rank updates the part it
     holds, and max_norm is the norm over all ranks.
+
+    A step can be captured in a CUDA graph once it has run; the graph then needs `advance()` before each replay:
+
+        >>> with torch.cuda.graph(graph):          # after a step or two of the same, on a side stream
+        ...     model(x).sum().backward()
+        ...     optimizer.step()
+        >>> for group in optimizer.param_groups:
+        ...     group["lr"] = 1e-3
+        >>> optimizer.advance()
+        >>> graph.replay()
     """
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
@@ -89,19 +100,43 @@ class AdamW(torch.optim.Optimizer):
         self.max_norm, self.master, self.stochastic = max_norm, master, stochastic
         self.state_dtype = torch.float32 if master and state_dtype is None else state_dtype
         self.grad_norm: Tensor | None = None
+        self._launches: dict[tuple[Any, ...], Members] = {}  # of the last step
+        self._captured = False
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """`advance` and `update`, on the parameters that have a gradient. While a CUDA graph is captured, `update` alone."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        together = self._together()
-        scale = self._clip([p for members in together.values() for p, _ in members]) if self.max_norm is not None else None
-        for (device, dtype, _, beta1, beta2, eps), members in together.items():
-            self._launch(members, scale, self._seed(device, dtype), (beta1, beta2, eps))
+        capturing = _capturing()
+        self._launches = self._gather(capturing)
+        if not capturing:
+            self.advance()
+        self.update()
         return loss
+
+    @torch.no_grad()
+    def advance(self) -> None:
+        """The host's part of a step: count it, and send learning rates, decays and bias corrections to where `update` reads them.
+
+        Call it before every replay of a CUDA graph that holds a step; the graph counts nothing and holds no rate.
+        """
+        if not self._launches:
+            raise RuntimeError("AdamW: advance found 0 parameters: it counts on those of the last step, and there was none")
+        for members in self._launches.values():
+            members.advance()
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """The device's part of a step, on the parameters of the last one: the norm, the clipping and the launch. It can be captured."""
+        if missing := [list(p.shape) for m in self._launches.values() for p in m.params if p.grad is None]:
+            raise RuntimeError(f"AdamW: update is for the parameters of the last step, and {len(missing)} have no gradient: {missing[0]}")
+        scale = self._clip([p for m in self._launches.values() for p in m.params]) if self.max_norm is not None else None
+        for members in self._launches.values():
+            self._launch(members, scale)
 
     def _clip(self, params: list[Tensor]) -> Tensor | None:
         """What gradients are multiplied by, on their device; PyTorch's clip_grad_norm_ adds the same 1e-6."""
@@ -125,19 +160,37 @@ class AdamW(torch.optim.Optimizer):
             return None
         return torch.randint(-(2**63), 2**63 - 1, (), dtype=torch.int64, device=device)
 
-    def _together(self) -> dict[tuple[Any, ...], list[tuple[Tensor, dict[str, Any]]]]:
+    def _gather(self, capturing: bool) -> dict[tuple[Any, ...], Members]:
         """Parameters that one launch can take: same device, dtypes, betas and eps, whatever their group."""
-        lists: dict[tuple[Any, ...], list[tuple[Tensor, dict[str, Any]]]] = {}
+        lists: dict[tuple[Any, ...], list[Member]] = {}
         for group in self.param_groups:
+            tail = (*group["betas"], group["eps"])
             for p in group["params"]:
-                if p.grad is None:
+                grad = p.grad
+                if grad is None:
                     continue
-                if p.grad.is_sparse:
+                if grad.is_sparse:
                     raise ValueError(f"AdamW: the gradient of a parameter {list(p.shape)} is sparse, takes dense ones")
-                if not self.state[p]:
+                lists.setdefault((p.device, p.dtype, grad.dtype, *tail), []).append((p, group))
+        return {key: self._members(key, members, capturing) for key, members in lists.items()}
+
+    def _members(self, key: tuple[Any, ...], members: list[Member], capturing: bool) -> Members:
+        """Those of the last step where nothing has changed."""
+        states = [self.state[p] for p, _ in members]
+        known = self._launches.get(key)
+        if known is None or not known.are(members, states):
+            if capturing:  # states and rates made now would lie in the graph's memory, and the first replay would find nothing in them
+                raise RuntimeError(f"AdamW: a step is captured on {len(members)} parameters that it was never run on: run one before")
+            if self._captured:
+                raise RuntimeError(
+                    f"AdamW: the parameters, groups or states of a captured step have changed: now {len(members)} parameters"
+                )
+            for (p, _), state in zip(members, states):
+                if not state:
                     self._begin(p)
-                lists.setdefault((p.device, p.dtype, p.grad.dtype, *group["betas"], group["eps"]), []).append((p, group))
-        return lists
+            known = Members(members, states, key[-3:-1], key[-1])
+        self._captured |= capturing
+        return known
 
     def _begin(self, p: Tensor) -> None:
         state = self.state[p]
@@ -149,6 +202,10 @@ class AdamW(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """PyTorch casts a state to its parameter's dtype; moments and masters keep their own."""
+        if self._captured:
+            raise RuntimeError(
+                "AdamW: a state dict is loaded after a step was captured, whose graph holds the old states' addresses: load it before"
+            )
         super().load_state_dict(state_dict)
         saved = dict(zip((i for g in state_dict["param_groups"] for i in g["params"]), (p for g in self.param_groups for p in g["params"])))
         for i, p in saved.items():
@@ -160,21 +217,17 @@ class AdamW(torch.optim.Optimizer):
             if self.master and p.dtype != torch.float32 and i in state_dict["state"] and "master" not in self.state[p]:
                 self.state[p]["master"] = p.detach().float()
 
-    def _launch(self, members: list[tuple[Tensor, dict[str, Any]]], scale: Tensor | None, seed: Tensor | None,
-                betas_and_eps: tuple[float, float, float]) -> None:  # fmt: skip
-        beta1, beta2, eps = betas_and_eps
-        states = [self.state[p] for p, _ in members]
-        rows = []
-        for (_, group), state in zip(members, states):
-            state["step"] += 1
-            step = float(state["step"])
-            rows.append((float(group["lr"]), group["weight_decay"], 1 - beta1**step, 1 - beta2**step))
-        device = members[0][0].device
-        hyper = torch.tensor(rows, dtype=torch.float32, pin_memory=device.type == "cuda").to(device, non_blocking=True)
-        masters = [s["master"] for s in states] if "master" in states[0] else None
-        params, grads = [p for p, _ in members], [p.grad for p, _ in members]
-        lists = [_local(ts) for ts in (params, grads, [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states])]
-        adamw(*lists, hyper, masters=masters and _local(masters), scale=scale, seed=seed, beta1=beta1, beta2=beta2, eps=eps)
+    def _launch(self, members: Members, scale: Tensor | None) -> None:
+        params, (beta1, beta2) = members.params, members.betas
+        grads = [p.grad for p in params]
+        lists = [_local(ts) for ts in (params, grads, members.column("exp_avg"), members.column("exp_avg_sq"))]
+        masters = _local(members.column("master")) if "master" in members.states[0] else None
+        seed = self._seed(members.hyper.device, params[0].dtype)
+        adamw(*lists, members.hyper, masters=masters, scale=scale, seed=seed, beta1=beta1, beta2=beta2, eps=members.eps)
+
+
+def _capturing() -> bool:
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # the second alone fails where there is no driver
 
 
 def _local(tensors: Sequence[Any]) -> list[Tensor]:

@@ -1,0 +1,28 @@
+"""Small runs of training, and the series they leave behind."""
+
+from pathlib import Path
+
+from rooftile.training import TrainConfig, train
+from rooftile.training.metrics import read_metrics
+
+VERSE = b"the quick brown fox jumps over the lazy dog; 0123456789 (again and again).\n"
+TINY = {
+    "kernels": "torch", "device": "cpu", "n_layer": 1, "n_head": 2, "n_embd": 16, "context": 16, "batch_size": 4, "steps": 6,
+    "decay_steps": 6, "warmup": 2, "eval_every": 3, "save_every": 3, "log_every": 2, "eval_batches": 2, "sample_tokens": 8,
+}  # fmt: skip
+
+
+def maker(folder):
+    """Small runs over one text: tiny(out, **changes) -> TrainConfig."""
+    (folder / "text").write_bytes(VERSE * 40)
+    return lambda out, **changes: TrainConfig(**{**TINY, "text": str(folder / "text"), "out": str(folder / out), **changes})
+
+
+def series(folder):
+    """metrics.jsonl without what a clock or the allocator decides."""
+    rows = read_metrics(Path(folder) / "metrics.jsonl")
+    return [{k: v for k, v in row.items() if k not in ("tokens_per_s", "memory_bytes")} for row in rows]
+
+
+def run(config):
+    return train(config, progress=False)
