@@ -11,7 +11,7 @@ from rooftile.core.device import Ceilings
 from rooftile.training import TrainError
 from rooftile.workbench import profile
 from test_models import one_thread  # noqa: F401 - a fixture for every test here
-from test_training import TINY, maker
+from training_runs import TINY, maker
 
 LIMITS = Ceilings(1.0, {"float32": 1e-3}, 1.0)  # a GB/s is 1000 bytes a us, and a GFLOP/s 1000 operations
 
