@@ -18,7 +18,7 @@ __global__ void twice(T* gOut, const T* gX, int count) {
   if (i + N > count) return;
   Vec<T, N> rX;
   float rF[N];
-  load(rX, gX + i);
+  load_global(rX, gX + i);
   to_float(rF, rX);
   for (int k = 0; k < N; ++k) rF[k] *= 2.0f;
   from_float(rX, rF);

@@ -32,7 +32,7 @@ template <typename T, typename S, int WIDTH, int VECTORS, bool EXCLUSIVE, bool R
   ROOFTILE_DEVICE void load(const Row<T, WIDTH, REVERSE>& row, long long i) {
     if (row.whole(i, 32 * VECTORS)) {
 #pragma unroll
-      for (int v = 0; v < VECTORS; ++v) rooftile::load(rX[v], row.gX + row.first(i + 32 * v + lane()));
+      for (int v = 0; v < VECTORS; ++v) load_global(rX[v], row.gX + row.first(i + 32 * v + lane()));
     } else {
 #pragma unroll
       for (int v = 0; v < VECTORS; ++v) {
@@ -95,7 +95,7 @@ template <typename T, typename S, int WIDTH, int VECTORS, bool EXCLUSIVE, bool R
       }
       const long long at = row.first(i + 32 * v + lane());
       if (whole) {
-        rooftile::store(row.gOut + at, rOut);
+        store_global(row.gOut + at, rOut);
       } else {
 #pragma unroll
         for (int k = 0; k < WIDTH; ++k)

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(1024) add_rows(W* __restrict__ gFirst, V* __re
 #pragma unroll 8
     for (int i_p = warp(); i_p < P; i_p += warps()) {
       Vec<float, COLUMNS> r;
-      load(r, gFrom + i_p * (long long)N);
+      load_global(r, gFrom + i_p * (long long)N);
 #pragma unroll
       for (int k = 0; k < COLUMNS; ++k) rSum[k] += r[k];
     }

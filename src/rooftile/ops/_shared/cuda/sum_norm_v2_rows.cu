@@ -34,8 +34,8 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int v = first; v < first + GROUP && v < VECS; ++v)
       if (v * NEXT < left) {
-        rX[v - first] = *reinterpret_cast<const Narrow*>(gFrom + v * NEXT);
-        rS[v] = *reinterpret_cast<const uint4*>(gAdd + v * NEXT);
+        rX[v - first] = __ldca(reinterpret_cast<const Narrow*>(gFrom + v * NEXT));
+        rS[v] = __ldca(reinterpret_cast<const uint4*>(gAdd + v * NEXT));
       }
 #pragma unroll
     for (int v = first; v < first + GROUP && v < VECS; ++v) {
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
       for (int k = 0; k < WIDTH; ++k) rF[k] += rA[k];
       pack<R>(rS[v], rF);
-      *reinterpret_cast<uint4*>(gSum + row + v * NEXT) = rS[v];
+      __stwb(reinterpret_cast<uint4*>(gSum + row + v * NEXT), rS[v]);
       unpack<R>(rF, rS[v]);  // of the rounded sum
 #pragma unroll
       for (int k = 0; k < WIDTH; ++k) LAYER ? sum += rF[k] : square += rF[k] * rF[k];
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(THREADS)
     for (int k = 0; k < WIDTH; ++k) rF[k] = (rF[k] - mean) * (WEIGHT ? rstd * rA[k] : rstd) + (BIAS ? rB[k] : 0.0f);
     Narrow rOut;
     pack<T>(rOut, rF);
-    *reinterpret_cast<Narrow*>(gOut + row + v * NEXT) = rOut;
+    __stwb(reinterpret_cast<Narrow*>(gOut + row + v * NEXT), rOut);
   }
   if (i_l == 0 && i_m < M) {
     if (LAYER || Branch::DROPS) gMean[i_m] = mean;

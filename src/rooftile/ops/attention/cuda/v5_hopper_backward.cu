@@ -339,8 +339,8 @@ __global__ void __launch_bounds__(256)
   float sum = 0.0f;
   if (i_t < T_) {
     Wide<T> rDout, rOut;
-    load(rDout, gDout + i_b * stride_gb + i_t * stride_gt + i_h * stride_gh + i_d);
-    load(rOut, gOut + i_b * stride_ob + i_t * stride_ot + i_h * stride_oh + i_d);
+    load_global(rDout, gDout + i_b * stride_gb + i_t * stride_gt + i_h * stride_gh + i_d);
+    load_global(rOut, gOut + i_b * stride_ob + i_t * stride_ot + i_h * stride_oh + i_d);
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum += float(rDout[i]) * float(rOut[i]);
   }
@@ -364,7 +364,7 @@ __global__ void __launch_bounds__(128) finish(T* gOut, const float* gDq, int H, 
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     Vec<float, 4> r;
-    load(r, gDq + (long long)blockIdx.x * HALF + k * 512 + threadIdx.x * 4);
+    load_global(r, gDq + (long long)blockIdx.x * HALF + k * 512 + threadIdx.x * 4);
     out[k / 2][k % 2 * 2] = pack_pair(T(), r[0] * scale, r[1] * scale), out[k / 2][k % 2 * 2 + 1] = pack_pair(T(), r[2] * scale, r[3] * scale);
   }
   store_operand(sX, 64 * LINE, i_warp * 16, out);

@@ -24,9 +24,9 @@ __global__ void __launch_bounds__(512)
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {
     if (r >= left) break;
-    rX[r] = *reinterpret_cast<const uint4*>(gX + (first + r) * stride_x + i_n);
-    rR[r] = *reinterpret_cast<const uint4*>(gResidual + (first + r) * stride_residual + i_n);
-    load(rMask[r], gMask + (first + r) * stride_mask + i_n);
+    rX[r] = __ldca(reinterpret_cast<const uint4*>(gX + (first + r) * stride_x + i_n));
+    rR[r] = __ldca(reinterpret_cast<const uint4*>(gResidual + (first + r) * stride_residual + i_n));
+    load_global(rMask[r], gMask + (first + r) * stride_mask + i_n);
   }
   float rB[WIDTH];
   parameters(rB, gBias + i_n);
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(512)
 #pragma unroll
     for (int k = 0; k < WIDTH; ++k) rF[k] = (rMask[r][k] ? (rF[k] + rB[k]) * scale : 0.0f) + rA[k];
     pack<T>(rX[r], rF);
-    *reinterpret_cast<uint4*>(gOut + (first + r) * N + i_n) = rX[r];
+    __stwb(reinterpret_cast<uint4*>(gOut + (first + r) * N + i_n), rX[r]);
   }
 }
 
@@ -58,8 +58,8 @@ __global__ void __launch_bounds__(512)
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
       if (r >= left) break;
-      rDout[r] = *reinterpret_cast<const uint4*>(gDout + (first + r) * stride_dout + i_n);
-      load(rMask[r], gMask + (first + r) * stride_mask + i_n);
+      rDout[r] = __ldca(reinterpret_cast<const uint4*>(gDout + (first + r) * stride_dout + i_n));
+      load_global(rMask[r], gMask + (first + r) * stride_mask + i_n);
     }
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(512)
 #pragma unroll
       for (int k = 0; k < WIDTH; ++k) rF[k] = rMask[r][k] ? rF[k] * scale : 0.0f, rSum[k] += rF[k];
       pack<T>(rDout[r], rF);
-      *reinterpret_cast<uint4*>(gDx + (first + r) * N + i_n) = rDout[r];
+      __stwb(reinterpret_cast<uint4*>(gDx + (first + r) * N + i_n), rDout[r]);
     }
   }
   float* gTo = gPartial + i_p * (long long)N + i_n;

@@ -21,13 +21,13 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
   if (t == ignore) {
 #pragma unroll
     for (int v = 0; v < VECS; ++v)
-      if (i_l + v * NEXT < V) *reinterpret_cast<uint4*>(gTo + i_l + v * NEXT) = uint4{0, 0, 0, 0};
+      if (i_l + v * NEXT < V) __stwb(reinterpret_cast<uint4*>(gTo + i_l + v * NEXT), uint4{0, 0, 0, 0});
     return;
   }
   uint4 rX[VECS];
 #pragma unroll
   for (int v = 0; v < VECS; ++v)
-    if (i_l + v * NEXT < V) rX[v] = *reinterpret_cast<const uint4*>(gRow + i_l + v * NEXT);
+    if (i_l + v * NEXT < V) rX[v] = __ldca(reinterpret_cast<const uint4*>(gRow + i_l + v * NEXT));
   const float peak = gPeak[i_m], logsum = gLogsum[i_m], miss = gMiss[i_m], scale = gDloss[i_m * stride_dloss] / *gCount;
   const float lse2 = z != 0.0f ? 2.0f * z * (peak + logsum) : 0.0f, share = smoothing / V;
   const float factor = (1.0f + lse2) * scale, less = share * scale;
@@ -50,6 +50,6 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
 #pragma unroll
       for (int k = 0; k < WIDTH; ++k) rF[k] *= rSlope[k];
     pack<T>(rX[v], rF);
-    *reinterpret_cast<uint4*>(gTo + i_v) = rX[v];
+    __stwb(reinterpret_cast<uint4*>(gTo + i_v), rX[v]);
   }
 }

@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(THREADS)
   float known = 0.0f;
 #pragma unroll
   for (int v = 0; v < VECS; ++v)
-    if (read && i_l + v * NEXT < V) rX[v] = *reinterpret_cast<const uint4*>(gRow + i_l + v * NEXT);
+    if (read && i_l + v * NEXT < V) rX[v] = __ldca(reinterpret_cast<const uint4*>(gRow + i_l + v * NEXT));
   if (read) known = float(gRow[t]);
   if (CAP) known = capped(known, softcap);
   const SoftCap cap(softcap);

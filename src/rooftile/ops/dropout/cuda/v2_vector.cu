@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(THREADS)
   uint4 rX[VECS];
 #pragma unroll
   for (int v = 0; v < VECS; ++v)
-    if (i + v * (THREADS * WIDTH) + WIDTH <= N) rX[v] = *reinterpret_cast<const uint4*>(gX + i + v * (THREADS * WIDTH));
+    if (i + v * (THREADS * WIDTH) + WIDTH <= N) rX[v] = __ldca(reinterpret_cast<const uint4*>(gX + i + v * (THREADS * WIDTH)));
   const Dropout drop{(unsigned long long)*gSeed, threshold, scale};
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(THREADS)
       unpack<T>(rF, rX[v]);
       drop(rF, at);
       pack<T>(rX[v], rF);
-      *reinterpret_cast<uint4*>(gOut + at) = rX[v];
+      __stwb(reinterpret_cast<uint4*>(gOut + at), rX[v]);
     } else {
       for (long long k = at; k < N; ++k) gOut[k] = T(drop(float(gX[k]), k));
     }

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(256) gather(T* __restrict__ gOut, const long l
 #pragma unroll
     for (int k = 0; k < VECTORS; ++k) {
       const long long at = i_n + k * WARP * WIDTH;
-      if (i_m + r < M && at < N) store(gOut + (i_m + r) * N + at, rW[r][k]);
+      if (i_m + r < M && at < N) store_global(gOut + (i_m + r) * N + at, rW[r][k]);
     }
 }
 
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(256) sums(T* __restrict__ gDw, const T* __rest
     for (int t = 0; t < TOKENS; ++t)
 #pragma unroll
       for (int k = 0; k < VECTORS; ++k)
-        if (i + t < end && i_n + k * WARP * WIDTH < N) load(rX[t][k], gDout + i_m[t] * stride + i_n + k * WARP * WIDTH);
+        if (i + t < end && i_n + k * WARP * WIDTH < N) load_global(rX[t][k], gDout + i_m[t] * stride + i_n + k * WARP * WIDTH);
 #pragma unroll
     for (int t = 0; t < TOKENS; ++t) {
       if (i + t >= end) break;
@@ -89,6 +89,6 @@ __global__ void __launch_bounds__(256) sums(T* __restrict__ gDw, const T* __rest
   for (int k = 0; k < VECTORS; ++k) {
     Vec<T, WIDTH> rOut;
     from_float(rOut, rSum[k]);
-    if (i_n + k * WARP * WIDTH < N) store(gDw + i_v * N + i_n + k * WARP * WIDTH, rOut);
+    if (i_n + k * WARP * WIDTH < N) store_global(gDw + i_v * N + i_n + k * WARP * WIDTH, rOut);
   }
 }

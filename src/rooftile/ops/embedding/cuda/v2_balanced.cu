@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 : 2)
         const T* gRow = gDout + __shfl_sync(ALL_LANES, place.i_m, (l + t) % WARP) * stride + i_n;
 #pragma unroll
         for (int k = 0; k < VECTORS; ++k)
-          if (l + t < stop && i_n + k * WARP * WIDTH < N) load(rX[t][k], gRow + k * WARP * WIDTH);
+          if (l + t < stop && i_n + k * WARP * WIDTH < N) load_global(rX[t][k], gRow + k * WARP * WIDTH);
       }
 #pragma unroll
       for (int t = 0; t < TOKENS; ++t) {

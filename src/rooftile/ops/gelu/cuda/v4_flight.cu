@@ -12,7 +12,7 @@ __global__ void __launch_bounds__(THREADS) gelu(T* __restrict__ gOut, const T* _
   uint4 rX[VECS];
 #pragma unroll
   for (int v = 0; v < VECS; ++v)
-    if (i_n + v * THREADS < vectors) rX[v] = reinterpret_cast<const uint4*>(gX)[i_n + v * THREADS];
+    if (i_n + v * THREADS < vectors) rX[v] = __ldca(reinterpret_cast<const uint4*>(gX) + i_n + v * THREADS);
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
     if (i_n + v * THREADS >= vectors) break;
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(THREADS) gelu(T* __restrict__ gOut, const T* _
 #pragma unroll
     for (int k = 0; k < WIDTH; ++k) rF[k] = Act::value(rF[k]);
     pack<T>(rX[v], rF);
-    reinterpret_cast<uint4*>(gOut)[i_n + v * THREADS] = rX[v];
+    __stwb(reinterpret_cast<uint4*>(gOut) + i_n + v * THREADS, rX[v]);
   }
   const long long last = vectors * WIDTH + i_n;  // fewer than WIDTH are left, and the first block has more threads than that
   if (last < N) gOut[last] = T(Act::value(float(gX[last])));
@@ -35,8 +35,8 @@ __global__ void __launch_bounds__(THREADS) gelu_backward(T* __restrict__ gDx, co
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
     if (i_n + v * THREADS >= vectors) break;
-    rDout[v] = reinterpret_cast<const uint4*>(gDout)[i_n + v * THREADS];
-    rX[v] = reinterpret_cast<const uint4*>(gX)[i_n + v * THREADS];
+    rDout[v] = __ldca(reinterpret_cast<const uint4*>(gDout) + i_n + v * THREADS);
+    rX[v] = __ldca(reinterpret_cast<const uint4*>(gX) + i_n + v * THREADS);
   }
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(THREADS) gelu_backward(T* __restrict__ gDx, co
 #pragma unroll
     for (int k = 0; k < WIDTH; ++k) rF[k] = rG[k] * Act::point(rF[k]).d;
     pack<T>(rX[v], rF);
-    reinterpret_cast<uint4*>(gDx)[i_n + v * THREADS] = rX[v];
+    __stwb(reinterpret_cast<uint4*>(gDx) + i_n + v * THREADS, rX[v]);
   }
   const long long last = vectors * WIDTH + i_n;
   if (last < N) gDx[last] = T(float(gDout[last]) * Act::point(float(gX[last])).d);

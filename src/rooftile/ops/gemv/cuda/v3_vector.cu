@@ -18,7 +18,7 @@ __device__ __forceinline__ void multiply(float (&rSum)[ROWS], const T* const (&g
   for (int j = 0; j < EACH; ++j) {
     load(rX[j], gX + (i + j * step) * WIDTH);
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) load(rA[r][j], gA[r] + (i + j * step) * WIDTH);
+    for (int r = 0; r < ROWS; ++r) load_global(rA[r][j], gA[r] + (i + j * step) * WIDTH);
   }
 #pragma unroll
   for (int j = 0; j < EACH; ++j) {

@@ -18,7 +18,7 @@ __device__ __forceinline__ void multiply(float (&rSum)[ROWS], const T* const (&g
   for (int j = 0; j < EACH; ++j) {
     load(rX[j], gX + (i + j * step) * WIDTH);
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) load(rA[r][j], gA[r] + (i + j * step) * WIDTH);
+    for (int r = 0; r < ROWS; ++r) load_global(rA[r][j], gA[r] + (i + j * step) * WIDTH);
   }
 #pragma unroll
   for (int j = 0; j < EACH; ++j) {
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(256, 3) gradients(T* __restrict__ gDa, float* 
 #pragma unroll
     for (int j = 0; j < EACH; ++j) {
       const long long row = i_m + j * (long long)gridDim.y;
-      if (row < M) load(rA[j], gA + row * stride_m + i_k), rDout[j] = static_cast<float>(gDout[row]);
+      if (row < M) load_global(rA[j], gA + row * stride_m + i_k), rDout[j] = static_cast<float>(gDout[row]);
     }
 #pragma unroll
     for (int j = 0; j < EACH; ++j) {
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(256, 3) gradients(T* __restrict__ gDa, float* 
           rSum[k] += static_cast<float>(rA[j][k]) * rDout[j];
           rDa[k] = static_cast<T>(rDout[j] * rXf[k]);
         }
-        store(gDa + row * K + i_k, rDa);
+        store_global(gDa + row * K + i_k, rDa);
       }
     }
   }

@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(THREADS) gated(T* __restrict__ gOut, const T* 
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
     const int i = int(threadIdx.x) + v * THREADS;
-    if (i < at.left / WIDTH) rGate[v] = reinterpret_cast<const uint4*>(gGate)[i], rUp[v] = reinterpret_cast<const uint4*>(gUp)[i];
+    if (i < at.left / WIDTH) rGate[v] = __ldca(reinterpret_cast<const uint4*>(gGate) + i), rUp[v] = __ldca(reinterpret_cast<const uint4*>(gUp) + i);
   }
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(THREADS) gated(T* __restrict__ gOut, const T* 
 #pragma unroll
     for (int k = 0; k < WIDTH; ++k) rG[k] = Act::value(rG[k]) * rU[k];
     pack<T>(rGate[v], rG);
-    reinterpret_cast<uint4*>(gOut)[i] = rGate[v];
+    __stwb(reinterpret_cast<uint4*>(gOut) + i, rGate[v]);
   }
   const int last = at.left / WIDTH * WIDTH + int(threadIdx.x);  // fewer than WIDTH, of the last tile alone
   if (last < at.left) gOut[last] = T(Act::value(float(gGate[last])) * float(gUp[last]));
@@ -56,8 +56,8 @@ __global__ void __launch_bounds__(THREADS)
   for (int v = 0; v < VECS; ++v) {
     const int i = int(threadIdx.x) + v * THREADS;
     if (i >= at.left / WIDTH) break;
-    rDout[v] = reinterpret_cast<const uint4*>(gDout)[i];
-    rGate[v] = reinterpret_cast<const uint4*>(gGate)[i], rUp[v] = reinterpret_cast<const uint4*>(gUp)[i];
+    rDout[v] = __ldca(reinterpret_cast<const uint4*>(gDout) + i);
+    rGate[v] = __ldca(reinterpret_cast<const uint4*>(gGate) + i), rUp[v] = __ldca(reinterpret_cast<const uint4*>(gUp) + i);
   }
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(THREADS)
       rG[k] = rD[k] * rU[k] * p.d, rU[k] = rD[k] * p.y;
     }
     pack<T>(rGate[v], rG), pack<T>(rUp[v], rU);
-    reinterpret_cast<uint4*>(gDgate)[i] = rGate[v], reinterpret_cast<uint4*>(gDup)[i] = rUp[v];
+    __stwb(reinterpret_cast<uint4*>(gDgate) + i, rGate[v]), __stwb(reinterpret_cast<uint4*>(gDup) + i, rUp[v]);
   }
   const int last = at.left / WIDTH * WIDTH + int(threadIdx.x);
   if (last < at.left) {

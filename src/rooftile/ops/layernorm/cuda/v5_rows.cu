@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(LANES * ROWS)
 #pragma unroll
     for (int k = 0; k < WIDTH; ++k) rF[k] = (rF[k] - mean) * (WEIGHT ? rstd * rW[k] : rstd) + (BIAS ? rB[k] : 0.0f);
     pack<T>(rX[v], rF);
-    gTo[i_v] = rX[v];
+    __stwb(gTo + i_v, rX[v]);
   }
   if (threadIdx.x == 0 && i_m < M) gMean[i_m] = mean, gRstd[i_m] = rstd;
 }

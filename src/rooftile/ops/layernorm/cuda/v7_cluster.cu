@@ -69,7 +69,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS<VECS
 #pragma unroll
       for (int k = 0; k < WIDTH; ++k) rF[k] = (rF[k] - mean) * (WEIGHT ? rstd * rW[k] : rstd) + (BIAS ? rB[k] : 0.0f);
       pack<T>(rX[v], rF);
-      *reinterpret_cast<uint4*>(gTo + v * NEXT) = rX[v];
+      __stwb(reinterpret_cast<uint4*>(gTo + v * NEXT), rX[v]);
     }
     if (i_l == 0) gMean[i_m] = mean, gRstd[i_m] = rstd;
     stage = stage + 1 == STAGES ? 0 : stage + 1;

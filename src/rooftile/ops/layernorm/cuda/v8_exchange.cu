@@ -89,7 +89,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
         for (int k = 0; k < WIDTH; ++k) rF[k] = (rF[k] - mean) * (WEIGHT ? rstd * rW[k] : rstd) + (BIAS ? rB[k] : 0.0f);
         pack<T>(r, rF);
-        *reinterpret_cast<uint4*>(gTo + v * NEXT) = r;
+        __stwb(reinterpret_cast<uint4*>(gTo + v * NEXT), r);
       }
       if (part == 0 && lane() == 0) gMean[i_m - step] = mean, gRstd[i_m - step] = rstd;
       __syncwarp();  // all have read: the slot goes to the row STAGES turns on

@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<VECS, THREADS>)
   const T* gFrom = gX + i_m * stride + i_n;
 #pragma unroll
   for (int v = 0; v < VECS; ++v)
-    if (there(v)) rX[v] = *reinterpret_cast<const uint4*>(gFrom + row(v) * stride + column(v));
+    if (there(v)) rX[v] = __ldca(reinterpret_cast<const uint4*>(gFrom + row(v) * stride + column(v)));
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
     unpack<T>(rF, rX[v]);
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<VECS, THREADS>)
   for (int v = 0; v < VECS; ++v) {
     if (!there(v)) continue;
     unpack<T>(rF, rX[v]);
-    *reinterpret_cast<Bytes<WIDTH>*>(gTo + row(v) * (long long)N + column(v)) = quantized(rF, how);
+    __stwb(reinterpret_cast<Bytes<WIDTH>*>(gTo + row(v) * (long long)N + column(v)), quantized(rF, how));
   }
   if (i_l == 0 && i_m < M) gScale[i_b] = scale;
 }
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(THREADS, 2048 / THREADS)
     uint4 rX[VECS];
     if (i * WIDTH < keep) {
 #pragma unroll
-      for (int v = 0; v < VECS; ++v) rX[v] = gFrom[i + v * step];
+      for (int v = 0; v < VECS; ++v) rX[v] = __ldca(gFrom + i + v * step);
     } else {
 #pragma unroll
       for (int v = 0; v < VECS; ++v) rX[v] = __ldcg(gFrom + i + v * step);
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<VECS, THREADS, AFFINE ? 512 : 
   uint4 rX[VECS] = {};
 #pragma unroll
   for (int v = 0; v < VECS; ++v)
-    if (i_t + (v * THREADS + 1) * WIDTH <= left) rX[v] = *reinterpret_cast<const uint4*>(gX + first + i_t + v * THREADS * WIDTH);
+    if (i_t + (v * THREADS + 1) * WIDTH <= left) rX[v] = __ldca(reinterpret_cast<const uint4*>(gX + first + i_t + v * THREADS * WIDTH));
   float low = 0.0f, high = 0.0f;
   for (int i = threadIdx.x; i < parts; i += THREADS) {
     high = fmaxf(high, __ldg(gEnds + parts + i));
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<VECS, THREADS, AFFINE ? 512 : 
     for (int v = 0; v < VECS; ++v) {
       if (i_t + (v * THREADS + 1) * WIDTH > left) break;
       unpack<T>(rF, rX[v]);
-      *reinterpret_cast<Bytes<WIDTH>*>(gOut + first + i_t + v * THREADS * WIDTH) = quantized(rF, how);
+      __stwb(reinterpret_cast<Bytes<WIDTH>*>(gOut + first + i_t + v * THREADS * WIDTH), quantized(rF, how));
     }
     const long long last = total / WIDTH * WIDTH + threadIdx.x;  // fewer than WIDTH
     if (blockIdx.x == 0 && last < total) put_one(gOut + last, float(gX[last]), how);
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<VECS, THREADS>)
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
     const long long i = i_n + v * THREADS * WIDTH;
-    if (i + WIDTH <= N) rX[v] = *reinterpret_cast<const Bytes<WIDTH>*>(gFrom + v * THREADS * WIDTH), rScale[v] = gRow[columns == 128 ? i / 128 : 0];
+    if (i + WIDTH <= N) rX[v] = __ldca(reinterpret_cast<const Bytes<WIDTH>*>(gFrom + v * THREADS * WIDTH)), rScale[v] = gRow[columns == 128 ? i / 128 : 0];
   }
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<VECS, THREADS>)
     for (int k = 0; k < WIDTH; ++k) rF[k] = __fmul_rn(SHIFTED ? __fsub_rn(rF[k], zero) : rF[k], rScale[v]);
     uint4 rOut;
     pack<T>(rOut, rF);
-    *reinterpret_cast<uint4*>(gTo + v * THREADS * WIDTH) = rOut;
+    __stwb(reinterpret_cast<uint4*>(gTo + v * THREADS * WIDTH), rOut);
   }
   const long long last = N / WIDTH * WIDTH + threadIdx.x;  // of an only row: fewer than WIDTH
   if (blockIdx.x % tiles == 0 && last < N) {

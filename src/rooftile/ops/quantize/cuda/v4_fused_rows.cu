@@ -15,7 +15,7 @@ ROOFTILE_DEVICE void put(Q* gTo, const float (&rY)[VECS][WIDTH], int left, float
   const Symmetric<Q> how = {inverse_of(scale)};
 #pragma unroll
   for (int v = 0; v < VECS; ++v)
-    if (v * LANES * WIDTH < left) *reinterpret_cast<Bytes<WIDTH>*>(gTo + v * LANES * WIDTH) = quantized(rY[v], how);
+    if (v * LANES * WIDTH < left) __stwb(reinterpret_cast<Bytes<WIDTH>*>(gTo + v * LANES * WIDTH), quantized(rY[v], how));
 }
 template <int VECS, int WIDTH> ROOFTILE_DEVICE float largest_of(const float (&rY)[VECS][WIDTH]) {
   float amax = 0.0f;
@@ -44,8 +44,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<THREADS>)
 #pragma unroll
   for (int v = 0; v < VECS; ++v)
     if (v * NEXT < left) {
-      rX[v] = *reinterpret_cast<const uint4*>(gFrom + v * NEXT);
-      if (ADD) rR[v] = *reinterpret_cast<const uint4*>(gMore + v * NEXT);
+      rX[v] = __ldca(reinterpret_cast<const uint4*>(gFrom + v * NEXT));
+      if (ADD) rR[v] = __ldca(reinterpret_cast<const uint4*>(gMore + v * NEXT));
     }
   float rY[VECS][WIDTH];
   double sum = 0.0;
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<THREADS>)
 #pragma unroll
       for (int k = 0; k < WIDTH; ++k) rY[v][k] += rF[k];
       pack<T>(rX[v], rY[v]);
-      if (v * NEXT < left) *reinterpret_cast<uint4*>(gSum + i_m * N + i_l + v * NEXT) = rX[v];
+      if (v * NEXT < left) __stwb(reinterpret_cast<uint4*>(gSum + i_m * N + i_l + v * NEXT), rX[v]);
       unpack<T>(rY[v], rX[v]);  // of the rounded sum
     }
 #pragma unroll
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<THREADS>)
     for (int v = 0; v < VECS; ++v) {
       const float scale = scale_of<Q>(warp_reduce<SIDE>(largest_of(0.0f, rY[v]), Larger()), power);
       if (v * NEXT < left) {
-        *reinterpret_cast<Bytes<WIDTH>*>(gTo + v * NEXT) = quantized(rY[v], Symmetric<Q>{inverse_of(scale)});
+        __stwb(reinterpret_cast<Bytes<WIDTH>*>(gTo + v * NEXT), quantized(rY[v], Symmetric<Q>{inverse_of(scale)}));
         if (i_l % 128 == 0) gMine[(i_l + v * NEXT) / 128] = scale;
       }
     }
@@ -107,8 +107,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<THREADS>)
 #pragma unroll
   for (int v = 0; v < VECS; ++v)
     if (v * NEXT < left) {
-      rGate[v] = *reinterpret_cast<const uint4*>(gGate + i_m * stride_gate + i_n + v * NEXT);
-      rUp[v] = *reinterpret_cast<const uint4*>(gUp + i_m * stride_up + i_n + v * NEXT);
+      rGate[v] = __ldca(reinterpret_cast<const uint4*>(gGate + i_m * stride_gate + i_n + v * NEXT));
+      rUp[v] = __ldca(reinterpret_cast<const uint4*>(gUp + i_m * stride_up + i_n + v * NEXT));
     }
   float rY[VECS][WIDTH];
 #pragma unroll

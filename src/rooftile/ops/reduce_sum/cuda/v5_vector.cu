@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(THREADS, EACH > 4 ? 512 / THREADS : 1024 / THR
   for (; i + (EACH - 1) * step < vectors; i += EACH * step) {
     Wide<From> rX[EACH];
 #pragma unroll
-    for (int j = 0; j < EACH; ++j) load(rX[j], gX + (i + j * step) * WIDTH);
+    for (int j = 0; j < EACH; ++j) load_global(rX[j], gX + (i + j * step) * WIDTH);
 #pragma unroll
     for (int j = 0; j < EACH; ++j)
 #pragma unroll
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(THREADS, EACH > 4 ? 512 / THREADS : 1024 / THR
   }
   for (; i < vectors; i += step) {
     Wide<From> rX;
-    load(rX, gX + i * WIDTH);
+    load_global(rX, gX + i * WIDTH);
 #pragma unroll
     for (int k = 0; k < WIDTH; ++k) rSum[k] += static_cast<Real>(rX[k]);
   }

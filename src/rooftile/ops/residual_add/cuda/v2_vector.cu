@@ -20,9 +20,9 @@ __global__ void __launch_bounds__(THREADS) add(R* gOut, const T* __restrict__ gX
   for (int v = 0; v < VECS; ++v) {
     const int i = int(threadIdx.x) + v * THREADS;
     if (i >= left / WIDTH) break;
-    rX[v] = reinterpret_cast<const uint4*>(gX)[i];
+    rX[v] = __ldca(reinterpret_cast<const uint4*>(gX) + i);
 #pragma unroll
-    for (int e = 0; e < EACH; ++e) rR[v][e] = reinterpret_cast<const uint4*>(gResidual)[i * EACH + e];
+    for (int e = 0; e < EACH; ++e) rR[v][e] = __ldca(reinterpret_cast<const uint4*>(gResidual) + i * EACH + e);
   }
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(THREADS) add(R* gOut, const T* __restrict__ gX
 #pragma unroll
       for (int k = 0; k < PART; ++k) rB[k] += rA[e * PART + k];
       pack<R>(rR[v][e], rB);
-      reinterpret_cast<uint4*>(gOut)[i * EACH + e] = rR[v][e];
+      __stwb(reinterpret_cast<uint4*>(gOut) + i * EACH + e, rR[v][e]);
     }
   }
   const int last = left / WIDTH * WIDTH + int(threadIdx.x);  // fewer than WIDTH, of the last tile alone

@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(THREADS, 1) rmsnorm(T* __restrict__ gOut, floa
 #pragma unroll
     for (int k = 0; k < WIDTH; ++k) rF[k] *= WEIGHT ? rstd * rW[k] : rstd;
     pack<T>(rX[v], rF);
-    gTo[i_v] = rX[v];
+    __stwb(gTo + i_v, rX[v]);
   }
   if (threadIdx.x == 0) gRstd[blockIdx.x] = rstd;
 }

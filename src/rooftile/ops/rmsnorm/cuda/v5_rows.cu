@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(LANES * ROWS) rmsnorm(T* __restrict__ gOut, fl
 #pragma unroll
     for (int k = 0; k < WIDTH; ++k) rF[k] *= WEIGHT ? rstd * rW[k] : rstd;
     pack<T>(rX[v], rF);
-    gTo[i_v] = rX[v];
+    __stwb(gTo + i_v, rX[v]);
   }
   if (threadIdx.x == 0 && i_m < M) gRstd[i_m] = rstd;
 }

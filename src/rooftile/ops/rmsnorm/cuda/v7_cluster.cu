@@ -59,7 +59,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS<VECS
 #pragma unroll
       for (int k = 0; k < WIDTH; ++k) rF[k] *= WEIGHT ? rstd * rW[k] : rstd;
       pack<T>(rX[v], rF);
-      *reinterpret_cast<uint4*>(gTo + v * NEXT) = rX[v];
+      __stwb(reinterpret_cast<uint4*>(gTo + v * NEXT), rX[v]);
     }
     if (i_l == 0) gRstd[i_m] = rstd;
     stage = stage + 1 == STAGES ? 0 : stage + 1;

@@ -70,7 +70,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
         for (int k = 0; k < WIDTH; ++k) rF[k] *= WEIGHT ? rstd * rW[k] : rstd;
         pack<T>(r, rF);
-        *reinterpret_cast<uint4*>(gTo + v * NEXT) = r;
+        __stwb(reinterpret_cast<uint4*>(gTo + v * NEXT), r);
       }
       if (part == 0 && lane() == 0) gRstd[i_m - step] = rstd;
       __syncwarp();  // all have read: the slot goes to the row STAGES turns on

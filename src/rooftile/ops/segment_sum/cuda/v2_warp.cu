@@ -38,5 +38,5 @@ __global__ void __launch_bounds__(256) spread(T* __restrict__ gDx, const T* __re
   else rooftile::fill(rDx, T(0.0f));
   const long long until = end < M ? end : M;
   for (long long i_m = (begin > 0 ? begin : 0) + rooftile::lane() / LANES; i_m < until; i_m += 32 / LANES)
-    rooftile::store(gDx + i_m * N + i_n, rDx);
+    rooftile::store_global(gDx + i_m * N + i_n, rDx);
 }

@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(256, 2) chunks(T* __restrict__ gOut, float* __
   auto ask = [&](long long i_m) {
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
-      if (i_m + r < last && i_n < N) rooftile::load(rX[r], gX + (i_m + r) * stride + i_n);
+      if (i_m + r < last && i_n < N) rooftile::load_global(rX[r], gX + (i_m + r) * stride + i_n);
   };
   ask(first);  // on its way while the first segment is looked for
   const long long found = find<LANES>(gOffsets, E, first);
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(256, 4) spread(T* __restrict__ gDx, const T* _
   for (long long i_m = first; i_m < last;) {
     const long long until = segment.end < last ? segment.end : last, before = segment.i_e;
 #pragma unroll 4
-    for (; i_m < until; ++i_m) rooftile::store(gDx + i_m * N + i_n, rDx);
+    for (; i_m < until; ++i_m) rooftile::store_global(gDx + i_m * N + i_n, rDx);
     if (i_m >= last) break;
     segment.advance(i_m);
     if (segment.i_e == before + 1) rDx = rNext;

@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(256, 5) spread(T* __restrict__ gDx, const T* _
       const long long i = here + v * tile::WIDTH;
       Wide<T> rDx;
       load(rDx, reinterpret_cast<const T*>(sAll + tile::place(v)));
-      if (i + tile::WIDTH <= last) store(gDx + i, rDx);
+      if (i + tile::WIDTH <= last) store_global(gDx + i, rDx);
       else
         for (int k = 0; k < tile::WIDTH && i + k < last; ++k) gDx[i + k] = rDx[k];
     }

@@ -36,7 +36,7 @@ __device__ __forceinline__ void online(T* __restrict__ gOut, const T* __restrict
   uint4 rHeld[HELD ? HELD : 1];
 #pragma unroll
   for (int h = 0; h < HELD; ++h)
-    if (parked + h * lanes + i_l < seen) rHeld[h] = gRow[parked + h * lanes + i_l];
+    if (parked + h * lanes + i_l < seen) rHeld[h] = __ldca(gRow + parked + h * lanes + i_l);
   Online rS = online_start();
   const auto take = [&](uint4 r, int i_v) {
     float rF[WIDTH];

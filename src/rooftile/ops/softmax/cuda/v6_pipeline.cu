@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<VECS, THREADS>)
 #pragma unroll
       for (int k = 0; k < WIDTH; ++k) rF[k] = exp_fast(rF[k] - base) * scale;
       pack<T>(rX[v], rF);
-      if (v * NEXT < left) *reinterpret_cast<uint4*>(gTo + v * NEXT) = rX[v];
+      if (v * NEXT < left) __stwb(reinterpret_cast<uint4*>(gTo + v * NEXT), rX[v]);
     }
     stage = stage + 1 == STAGES ? 0 : stage + 1;
   }
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
 #pragma unroll
       for (int k = 0; k < WIDTH; ++k) rFY[k] = Gradient::dx(rFG[k], rFY[k], sum) * scale;
       pack<E>(rY[v], rFY);
-      if (v * NEXT < left) *reinterpret_cast<uint4*>(gTo + v * NEXT) = rY[v];
+      if (v * NEXT < left) __stwb(reinterpret_cast<uint4*>(gTo + v * NEXT), rY[v]);
     }
     stage = stage + 1 == STAGES ? 0 : stage + 1;
   }

@@ -21,7 +21,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
   const T* gFrom = gX + i_m * stride_x + i_l;
   uint4 rX[VECS];
 #pragma unroll
-  for (int v = 0; v < VECS; ++v) rX[v] = v * NEXT < left ? *reinterpret_cast<const uint4*>(gFrom + v * NEXT) : nothing<T>();
+  for (int v = 0; v < VECS; ++v) rX[v] = v * NEXT < left ? __ldca(reinterpret_cast<const uint4*>(gFrom + v * NEXT)) : nothing<T>();
   float rE[VECS][WIDTH], max = online_start().max, sum = 0.0f;
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
@@ -53,7 +53,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
     for (int k = 0; k < WIDTH; ++k) rE[v][k] *= scale;
     uint4 rOut;
     pack<T>(rOut, rE[v]);
-    *reinterpret_cast<uint4*>(gTo + v * NEXT) = rOut;
+    __stwb(reinterpret_cast<uint4*>(gTo + v * NEXT), rOut);
   }
 }
 
@@ -71,7 +71,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
   uint4 rG[VECS] = {}, rY[VECS] = {};
 #pragma unroll
   for (int v = 0; v < VECS; ++v)
-    if (v * NEXT < left) rG[v] = *reinterpret_cast<const uint4*>(gG + v * NEXT), rY[v] = *reinterpret_cast<const uint4*>(gY + v * NEXT);
+    if (v * NEXT < left) rG[v] = __ldca(reinterpret_cast<const uint4*>(gG + v * NEXT)), rY[v] = __ldca(reinterpret_cast<const uint4*>(gY + v * NEXT));
   float rFG[WIDTH], rFY[WIDTH], dot = 0.0f;
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
@@ -92,6 +92,6 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
     for (int k = 0; k < WIDTH; ++k) rFY[k] *= rFG[k] - dot;
     pack<T>(rY[v], rFY);
-    *reinterpret_cast<uint4*>(gTo + v * NEXT) = rY[v];
+    __stwb(reinterpret_cast<uint4*>(gTo + v * NEXT), rY[v]);
   }
 }
