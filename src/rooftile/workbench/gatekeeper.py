@@ -48,7 +48,7 @@ def check(names: list[str], kernel: str | None, device: str, progress: Console |
         results += _interpreted(names, kernel, progress)
     points = [p for p in gate.grid(ops, kernel, use="smoke" if device in ("interpret", "sim") else "check") if _here(p, device)]
     if device == "interpret":
-        points = [p for p in points if p.variant == "normal" or not gate.slow(p.case)]
+        points = [p for p in points if p.variant == "normal" or not gate.slow(p.op.spec, p.case)]
     if device == "sim":
         results += _simulated(names, points, progress)
     else:
