@@ -242,7 +242,7 @@ def test_recording_sees_what_a_launcher_asks_for():
 
 HABITS = {
     r"extern __shared__ (?!__align__)": "slots that straddle sectors are fetched twice: __align__(128)",
-    r"__ldcs\(": "evict-first loads take up to a tenth longer",
+    r"__ldcs\(": "evict-first loads are slower: __ldca",
 }
 
 

@@ -215,7 +215,7 @@ given = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(given)
 for name in ("forward", "queries", "keys", "bias_gradient", "sinks_gradient"):
     setattr(kernels, name, getattr(given, name))
-F, B = {"BLOCK_M": 16, "BLOCK_N": 16, "num_warps": 4, "num_stages": 1}, kernels._tiles((16, 16, 4, 1), (16, 16, 4, 1))
+F, B = {"BLOCK_M": 16, "BLOCK_N": 16, "num_warps": 4, "num_stages": 1}, kernels.backward_tiles((16, 16, 4, 1), (16, 16, 4, 1))
 torch.manual_seed(0)
 def compared(name, ours, theirs, inputs, rest):
     out, lse = ours[0](*inputs, *rest, config=F)

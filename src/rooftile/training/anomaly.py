@@ -60,9 +60,8 @@ def check_divergence(step: int, loss: Tensor, vocab_size: int, model: nn.Module)
     value, guess = loss.item(), math.log(vocab_size)
     if value <= DIVERGED * guess:
         return
-    here = {
-        name: p.grad for name, p in model.named_parameters() if p.grad is not None
-    }  # of shards this process's: others may see no divergence
+    # of shards this process's: others may see no divergence
+    here = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     norms = {name: (g.to_local() if hasattr(g, "to_local") else g).double().norm().item() for name, g in here.items()}
     name = max(norms, key=norms.__getitem__)
     total = math.sqrt(sum(n * n for n in norms.values()))

@@ -202,10 +202,8 @@ class _Run:
         """Mean loss over the validation windows; by the plain model: compiling it for this would cost more than it saves."""
         self.model.eval()
         total, rows = torch.zeros((), device=self.device), 0
-        config, batches = (
-            self.config,
-            self.config.eval_batches * self.team.world,
-        )  # the same windows in every process: no sum to be agreed on
+        config = self.config
+        batches = config.eval_batches * self.team.world  # the same windows in every process: no sum to be agreed on
         for batch in evaluation_batches(self.data.validation, config.context, config.batch_size, batches):
             x, y = to_device(batch, self.device)
             total += self.model(x, y) * len(x)

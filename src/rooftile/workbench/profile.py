@@ -29,8 +29,8 @@ from rooftile.models.atomic import atomic_file
 from rooftile.training import TrainConfig, TrainError
 from rooftile.training.anomaly import written
 from rooftile.training.data import load_data, to_device, training_batch
-from rooftile.training.loop import build_optimizer, train_step
 from rooftile.training.model import build_model
+from rooftile.training.stepper import build_optimizer, train_step
 
 __all__ = ["Loss", "draw", "profile_training", "table"]
 

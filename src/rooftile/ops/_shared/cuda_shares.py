@@ -113,7 +113,8 @@ def stays(x: Tensor, parameter: Tensor | None) -> int:
 
 
 def pick_share(call: Call) -> dict[str, int]:
-    """One block a multiprocessor, in which a row is worked on while others are on their way. Simulated: four blocks a row."""
+    """Forward, and backward from rows of 128 KB on, 8 blocks a row, two a multiprocessor; shorter rows backward 4, one a multiprocessor. Simulated:
+    four blocks a row."""
     if row(call).device.type == "cpu":
         return {"cluster": 4, "vecs": 1, "stages": 2, "per": 1}
     if "dout" not in call:

@@ -8,7 +8,7 @@ from rooftile.ops._shared.philox import scale as kept_scale
 from rooftile.ops._shared.philox import threshold
 from rooftile.ops.attention.options_kernels import bias_gradient, forward, keys, queries, sinks_gradient
 from rooftile.ops.attention.options_reference import counted
-from rooftile.ops.attention.triton_tiles import LOG2E, dense, widths
+from rooftile.ops.attention.triton_tiles import LOG2E, backward_tiles, dense, forward_tile, widths
 
 
 def _near(x):
@@ -123,30 +123,22 @@ def attention_varlen_backward(dout, dlse, q, k, v, cu_seqlens_q, cu_seqlens_k, s
 # ---- who takes what ----------------------------------------------------------------------------------------------------------
 
 
-def _tile(m, n, warps, stages):
-    return {"BLOCK_M": m, "BLOCK_N": n, "num_warps": warps, "num_stages": stages}
-
-
-def _tiles(dq, dkv):
-    return {f"{name}_{x}": value for name, tile in (("dq", dq), ("dkv", dkv)) for x, value in zip(("m", "n", "warps", "stages"), tile)}
-
-
 FORWARD = (
-    _tile(64, 64, 4, 3),
-    _tile(128, 64, 8, 3),
-    _tile(128, 64, 8, 2),
-    _tile(128, 32, 8, 2),
-    _tile(64, 32, 4, 2),
-    _tile(32, 32, 8, 1),
-    _tile(16, 32, 8, 1),
+    forward_tile(64, 64, 4, 3),
+    forward_tile(128, 64, 8, 3),
+    forward_tile(128, 64, 8, 2),
+    forward_tile(128, 32, 8, 2),
+    forward_tile(64, 32, 4, 2),
+    forward_tile(32, 32, 8, 1),
+    forward_tile(16, 32, 8, 1),
 )
 BACKWARD = (
-    _tiles((64, 64, 4, 3), (32, 64, 8, 2)),
-    _tiles((64, 64, 8, 2), (32, 64, 8, 2)),
-    _tiles((64, 32, 8, 2), (16, 64, 8, 2)),
-    _tiles((32, 32, 8, 1), (16, 32, 8, 1)),
-    _tiles((32, 32, 8, 1), (32, 32, 8, 1)),
-    _tiles((16, 16, 8, 1), (16, 16, 8, 1)),
+    backward_tiles((64, 64, 4, 3), (32, 64, 8, 2)),
+    backward_tiles((64, 64, 8, 2), (32, 64, 8, 2)),
+    backward_tiles((64, 32, 8, 2), (16, 64, 8, 2)),
+    backward_tiles((32, 32, 8, 1), (16, 32, 8, 1)),
+    backward_tiles((32, 32, 8, 1), (32, 32, 8, 1)),
+    backward_tiles((16, 16, 8, 1), (16, 16, 8, 1)),
 )
 # On sm_90 what bench cases launch spills nothing. A mask or bias whose rows lie on no multiple of 16 bytes is loaded by the element, with an address each.
 SPILLS = Limits(spill_bytes=64, spill_bytes_elsewhere=256)

@@ -17,7 +17,7 @@ import triton.language as tl
 
 from rooftile.core.kernel import Kernel, Limits
 from rooftile.ops._shared.launch import cdiv, launch, off_gpu
-from rooftile.ops.attention.triton_tiles import LOG2E, dense, head_row, load_tile, store_tile, widths
+from rooftile.ops.attention.triton_tiles import LOG2E, backward_tiles, dense, forward_tile, head_row, load_tile, store_tile, widths
 
 
 @triton.jit
@@ -230,51 +230,43 @@ def attention_backward(dout, q, k, v, out, lse, causal, scale, *, config):
     return dq, dk, dv_
 
 
-def _tile(m, n, warps, stages):
-    return {"BLOCK_M": m, "BLOCK_N": n, "num_warps": warps, "num_stages": stages}
-
-
-def _tiles(dq, dkv):
-    return {f"{name}_{x}": value for name, tile in (("dq", dq), ("dkv", dkv)) for x, value in zip(("m", "n", "warps", "stages"), tile)}
-
-
 FORWARD = (  # D <= 64
-    _tile(64, 64, 4, 3),
-    _tile(128, 64, 4, 3),
-    _tile(128, 128, 8, 2),
-    _tile(128, 64, 8, 3),
-    _tile(128, 32, 4, 4),
+    forward_tile(64, 64, 4, 3),
+    forward_tile(128, 64, 4, 3),
+    forward_tile(128, 128, 8, 2),
+    forward_tile(128, 64, 8, 3),
+    forward_tile(128, 32, 4, 4),
 )
 FORWARD_WIDE = (  # D <= 128
-    _tile(64, 64, 4, 3),
-    _tile(128, 128, 8, 2),
-    _tile(128, 64, 8, 3),
-    _tile(128, 64, 8, 2),
+    forward_tile(64, 64, 4, 3),
+    forward_tile(128, 128, 8, 2),
+    forward_tile(128, 64, 8, 3),
+    forward_tile(128, 64, 8, 2),
 )
 BACKWARD = (
-    _tiles((64, 64, 4, 3), (32, 64, 4, 3)),
-    _tiles((64, 64, 4, 3), (64, 64, 4, 2)),
-    _tiles((128, 64, 8, 2), (64, 128, 8, 2)),
-    _tiles((128, 128, 8, 2), (64, 128, 8, 3)),
-    _tiles((64, 128, 4, 2), (32, 128, 8, 3)),
+    backward_tiles((64, 64, 4, 3), (32, 64, 4, 3)),
+    backward_tiles((64, 64, 4, 3), (64, 64, 4, 2)),
+    backward_tiles((128, 64, 8, 2), (64, 128, 8, 2)),
+    backward_tiles((128, 128, 8, 2), (64, 128, 8, 3)),
+    backward_tiles((64, 128, 4, 2), (32, 128, 8, 3)),
 )
 BACKWARD_WIDE = (
-    _tiles((128, 64, 8, 2), (32, 128, 8, 2)),
-    _tiles((64, 64, 4, 2), (16, 64, 4, 2)),
-    _tiles((128, 32, 8, 2), (32, 64, 8, 2)),
-    _tiles((128, 32, 8, 2), (32, 128, 8, 3)),
+    backward_tiles((128, 64, 8, 2), (32, 128, 8, 2)),
+    backward_tiles((64, 64, 4, 2), (16, 64, 4, 2)),
+    backward_tiles((128, 32, 8, 2), (32, 64, 8, 2)),
+    backward_tiles((128, 32, 8, 2), (32, 128, 8, 3)),
 )
 FORWARD_WIDEST = (  # D <= 256
-    _tile(128, 32, 8, 2),
-    _tile(64, 64, 4, 2),
-    _tile(64, 32, 4, 2),
+    forward_tile(128, 32, 8, 2),
+    forward_tile(64, 64, 4, 2),
+    forward_tile(64, 32, 4, 2),
 )
 BACKWARD_WIDEST = (
-    _tiles((64, 32, 8, 2), (16, 64, 8, 2)),
-    _tiles((128, 32, 8, 1), (32, 64, 8, 2)),
+    backward_tiles((64, 32, 8, 2), (16, 64, 8, 2)),
+    backward_tiles((128, 32, 8, 1), (32, 64, 8, 2)),
 )
-FORWARD_32 = (_tile(32, 32, 8, 1), _tile(16, 32, 8, 1))
-BACKWARD_32 = (_tiles((32, 32, 8, 1), (32, 32, 8, 1)), _tiles((16, 16, 8, 1), (16, 16, 8, 1)))
+FORWARD_32 = (forward_tile(32, 32, 8, 1), forward_tile(16, 32, 8, 1))
+BACKWARD_32 = (backward_tiles((32, 32, 8, 1), (32, 32, 8, 1)), backward_tiles((16, 16, 8, 1), (16, 16, 8, 1)))
 # sm_90 spills nothing under Triton 3.6 and 3.8. sm_80, whose products take their factors from registers, up to 112; sm_100 up to 32.
 SPILLS = Limits(spill_bytes_elsewhere=128)
 # A fused multiply-add product keeps whole rows of both factors in registers: at D = 128, q and dout alone fill them.

@@ -1,4 +1,4 @@
-"""What attention's Triton kernels share: a tile of rows of one head, in and out of memory."""
+"""What attention's Triton kernels share: a tile of rows of one head, in and out of memory, and the sizes of tiles that configs name."""
 
 import math
 
@@ -55,3 +55,13 @@ def dense(x):
 def widths(d, dv):
     """A tile's columns: the next power of two, 16 of them being the least that a product takes."""
     return {"D": d, "BLOCK_D": max(16, power_of_2(d)), "DV": dv, "BLOCK_DV": max(16, power_of_2(dv))}
+
+
+def forward_tile(m, n, warps, stages):
+    """A config of a forward: m queries, n keys a step."""
+    return {"BLOCK_M": m, "BLOCK_N": n, "num_warps": warps, "num_stages": stages}
+
+
+def backward_tiles(dq, dkv):
+    """A config of a backward: (queries, keys, warps, stages) of the kernel for dq and of the one for dk and dv."""
+    return {f"{name}_{x}": value for name, tile in (("dq", dq), ("dkv", dkv)) for x, value in zip(("m", "n", "warps", "stages"), tile)}
