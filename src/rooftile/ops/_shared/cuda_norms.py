@@ -12,8 +12,24 @@ from rooftile.core.spec import Call
 from rooftile.cuda.launch import CTYPE
 from rooftile.cuda.source import Source
 from rooftile.ops._shared import cuda_rows
-from rooftile.ops._shared.cuda_rows import ALONE, Refuse, alone, clustered, deal, long_sums, threads, wider_than
-from rooftile.ops._shared.cuda_shares import ALL, HELD, SHARE, Hold, Shares, no_room, pick_share, share, stays, too_wide
+from rooftile.ops._shared.cuda_rows import ALONE, Refuse, clustered, deal, long_sums, threads, wider_than
+from rooftile.ops._shared.cuda_shares import (
+    ALL,
+    HELD,
+    MEMORY,
+    ROOM,
+    SHARE,
+    Hold,
+    Shares,
+    beside_rows,
+    no_room,
+    pick_share,
+    share,
+    stays,
+    too_wide,
+    visit,
+    visits,
+)
 from rooftile.ops._shared.launch import cdiv, power_of_2, row
 from rooftile.ops._shared.norms import dense, no_columns
 
@@ -82,6 +98,17 @@ def cluster(x: Tensor, m: int, n: int, config: Config, *parameters: Tensor | Non
 def exchange(x: Tensor, m: int, n: int, config: Config, *parameters: Tensor | None, tensors: int = 1, hold: Hold | None = None) -> Shape:
     s = share(x, config, hold or HELD, tensors, sum(stays(x, p) for p in parameters))
     return Shape(f", {s.instance}", 0, s.threads, (m,), s.shared, shares=s)
+
+
+def ahead(x: Tensor, m: int, n: int, config: Config, *parameters: Tensor | None) -> Shape:
+    """Two rows a cluster where three times as much has room in a multiprocessor."""
+    each = sum(-(-stays(x, p) // 16) for p in parameters)  # registers, by fours, that a vector's parameters take
+    v = visit(x, config, lambda vecs: 48 + 4 * config["ahead"] * each, 512)
+    part = 16 * v.vecs * v.threads
+    count = config["rows"] if 3 * config["rows"] * part <= ROOM else 1
+    per = max(1, min(v.per, MEMORY // (count * part + beside_rows(v.cluster, v.threads))))
+    instance = f", {v.cluster}, {count}, {v.vecs}, {v.threads}, {min(config['ahead'], v.vecs)}, {per}"
+    return Shape(instance, cdiv(m, count) * v.cluster, v.threads, (m,), count * part)
 
 
 def types(*tensors: Tensor) -> str:
@@ -159,6 +186,12 @@ def _all_of_it(call: Call) -> str | None:
     return f"a row of {size} bytes takes all registers of a multiprocessor, and nothing arrives behind it" if size > 1 << 16 else None
 
 
+def _one_block(call: Call) -> str | None:
+    """Why a block does sooner than a cluster, or None."""
+    size = row(call).shape[-1] * row(call).itemsize
+    return f"a row of {size} bytes fits the registers of a block, which waits for no other" if size < 1 << 17 else None
+
+
 def pick_registers(call: Call) -> dict[str, int]:
     return REGISTERS[0] if wider_than(row(call), 4) is None else REGISTERS[2]
 
@@ -180,6 +213,27 @@ def pick_cluster_backward(call: Call) -> dict[str, int]:
     return {"cluster": 2 if size <= 1 << 17 else 4 if size <= 1 << 18 else 8, "vecs": 4, "stages": 2, "per": 1}
 
 
+def pick_ahead(call: Call) -> dict[str, int]:
+    """Parts of 16 KB, as many of them as registers allow: six blocks of 128 threads a multiprocessor with two parameters, four of 256 with one. Simulated:
+    four blocks for two rows."""
+    if not row(call).is_cuda:
+        return {"cluster": 4, "rows": 2, "vecs": 2, "ahead": 1, "per": 1}
+    return AHEAD[0] if call.get("bias") is not None else AHEAD[1]
+
+
+AHEAD = tuple(
+    {"cluster": c, "rows": r, "vecs": v, "ahead": a, "per": p}
+    for c, r, v, a, p in (
+        (8, 2, 8, 4, 6),
+        (8, 2, 4, 4, 4),
+        (4, 1, 8, 4, 4),
+        (4, 1, 8, 2, 4),
+        (2, 1, 8, 2, 2),
+        (4, 2, 8, 4, 3),
+        (2, 1, 4, 4, 2),
+        (1, 2, 4, 4, 3),
+    )
+)
 REGISTERS = ({"vecs": 4}, {"vecs": 2}, {"vecs": 8})
 SHORT = ({"vecs": 4, "threads": 128}, {"vecs": 2, "threads": 128}, {"vecs": 8, "threads": 128}, {"vecs": 4, "threads": 256})
 PIPELINE = tuple(
@@ -200,7 +254,7 @@ CLUSTER_BACKWARD = tuple(
 
 def sources(file: str) -> tuple[Source, ...]:
     """The rungs beside `file`, v1 first."""
-    names = ("v1_naive", "v2_warp", "v3_vector", "v4_register_row", "v5_rows", "v6_pipeline", "v7_cluster", "v8_exchange")
+    names = ("v1_naive", "v2_warp", "v3_vector", "v4_register_row", "v5_rows", "v6_pipeline", "v7_cluster", "v8_exchange", "v9_ahead")
     return tuple(Source.beside(file, f"{name}.cu") for name in names)
 
 
@@ -212,12 +266,14 @@ def forward_rungs(
     limits: Limits,
 ) -> tuple[Kernel, ...]:
     """`run(source, shape)` is a rung's launcher; `few` and `fewest` are what the rungs refuse whose threads add a row's terms one by one."""
-    v1, v2, v3, v4, v5, v6, v7, v8 = files
+    v1, v2, v3, v4, v5, v6, v7, v8, v9 = files
     return (
+        Kernel("cuda.v9_ahead", run(v9, ahead), "rows in shared memory, parameters asked for ahead, and blocks leave", visits(16 * 512), AHEAD, pick_ahead,
+               sources=(v9,), limits=ALL, declines=_one_block, architectures=(90,)),
         Kernel("cuda.v8_exchange", run(v8, exchange), "numbers travel while the row before is written, the parameters stay",
-               shared(8, lambda x: HELD, 1, "weight", "bias"), SHARE, pick_share, sources=(v8,), limits=ALL, declines=alone, architectures=(90,)),
+               shared(8, lambda x: HELD, 1, "weight", "bias"), SHARE, pick_share, sources=(v8,), limits=ALL, declines=_one_block, architectures=(90,)),
         Kernel("cuda.v7_cluster", run(v7, cluster), "a cluster of blocks a row", clusters(8), CLUSTER, pick_cluster, sources=(v7,),
-               limits=limits, declines=alone),
+               limits=limits, declines=_one_block),
         Kernel("cuda.v6_pipeline", run(v6, pipeline), "row after row a block, the next ones in flight", upto(8), PIPELINE, pick_pipeline,
                sources=(v6,), limits=limits),
         Kernel("cuda.v5_rows", run(v5, short_rows), "several short rows a block, no barrier", short, SHORT, sources=(v5,)),

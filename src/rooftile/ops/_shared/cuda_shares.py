@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -135,17 +135,25 @@ SHARE = tuple(
 )  # fmt: skip
 
 
-def visit(x: Tensor, m: int, config: Mapping[str, Any], registers: Callable[[int], int], widest: int) -> tuple[str, int, int]:
-    """What an instance has after its types, and the grid and block of its launch, where clusters leave after a row that was in their registers:
-    so many a thread for so many vectors. `config` says how many blocks a row gets at least, of up to `widest` threads, vectors a thread, blocks a
-    multiprocessor at most."""
+class Visit(NamedTuple):
+    """Clusters that leave: `cluster` blocks of `threads` threads with `vecs` vectors of 16 bytes each, `per` blocks a multiprocessor."""
+
+    cluster: int
+    vecs: int
+    threads: int
+    per: int
+
+
+def visit(x: Tensor, config: Mapping[str, Any], registers: Callable[[int], int], widest: int) -> Visit:
+    """Rows dealt to clusters that leave. `registers`: of a thread, for so many vectors. `config` says how many blocks a row gets at least, of up to
+    `widest` threads, vectors a thread, blocks a multiprocessor at most."""
     vectors, cluster, vecs = cdiv(x.shape[-1] * x.itemsize, 16), config["cluster"], config["vecs"]
     while cluster < 8 and cdiv(vectors, cluster) > widest * vecs:
         cluster *= 2
     block = min(widest, max(64, power_of_2(cdiv(vectors, cluster * vecs))))
     vecs = max(1, cdiv(vectors, cluster * block))
     per = max(1, min(config["per"], (1 << 16) // (registers(vecs) * block)))
-    return f"{cluster}, {vecs}, {block}, {per}", m * cluster, block
+    return Visit(cluster, vecs, block, per)
 
 
 def visits(most: int) -> Refuse:

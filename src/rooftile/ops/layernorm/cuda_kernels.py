@@ -31,7 +31,7 @@ from rooftile.ops._shared.launch import cdiv, rows
 from rooftile.ops._shared.norms import LAYER, gradients, outputs
 
 SOURCES = sources(__file__)
-V1, V6, V7, V8 = SOURCES[0], *SOURCES[5:]
+V1, V6, V7, V8 = SOURCES[0], *SOURCES[5:8]
 
 
 def _forward(source, shape):

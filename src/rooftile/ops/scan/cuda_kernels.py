@@ -86,7 +86,7 @@ def _pipeline(source, x, exclusive, reverse, *, config):
     state = x.new_empty(1 + m * tiles if tiles > 1 else 0, dtype=torch.int64)
     if tiles > 1:
         launch(source, "clear", min(1024, cdiv(state.numel(), BLOCK)), BLOCK, state, state.numel())
-    instance = f"tiles<{CTYPE[x.dtype]}, {_sum(x)}, {vectors}, {warps}, {stages}, {lead}, {config['ahead']}, {config['per']}, {str(exclusive).lower()}, {str(reverse).lower()}>"
+    instance = f"tiles<{CTYPE[x.dtype]}, {_sum(x)}, {vectors}, {warps}, {stages}, {lead}, {config['per']}, {str(exclusive).lower()}, {str(reverse).lower()}>"
     shared = 16 * 32 * vectors * warps * stages
     launch(source, instance, min(m * tiles, resident(x, config["per"])), 32 * warps + 32, out, x, state, m, n, stride, tiles, shared=shared)
     return out
@@ -129,21 +129,22 @@ def pick_pipeline(call):
     64 vectors, so that small rows have many."""
     x = _tensor(call)
     if not x.is_cuda:
-        return {"vectors": 1 if x.shape[-1] * x.itemsize > SHORTEST else 4, "warps": 2, "stages": 3, "lead": 1, "ahead": 0, "per": 3}
+        return {"vectors": 1 if x.shape[-1] * x.itemsize > SHORTEST else 4, "warps": 2, "stages": 3, "lead": 1, "per": 3}
     return PIPELINES[0] if x.itemsize >= 4 else PIPELINES[1]
 
 
 PIPELINES = tuple(
-    dict(zip(("vectors", "warps", "stages", "lead", "ahead", "per"), c))
+    dict(zip(("vectors", "warps", "stages", "lead", "per"), c))
     for c in (
-        (8, 8, 3, 2, 0, 2),
-        (8, 8, 6, 4, 1, 2),
-        (8, 8, 6, 3, 0, 2),
-        (4, 8, 6, 3, 0, 2),
-        (8, 16, 3, 2, 0, 1),
-        (8, 8, 6, 4, 1, 1),
-        (16, 8, 3, 2, 0, 1),
-        (8, 16, 6, 4, 1, 1),
+        (8, 8, 3, 2, 2),
+        (8, 8, 6, 3, 2),
+        (8, 8, 6, 4, 2),
+        (4, 8, 6, 3, 2),
+        (8, 8, 6, 4, 1),
+        (8, 16, 3, 2, 1),
+        (8, 8, 2, 1, 3),
+        (16, 8, 3, 2, 1),
+        (8, 16, 6, 4, 1),
     )
 )
 CONFIGS = tuple({"vectors": v, "warps": w} for v, w in ((8, 8), (4, 8), (4, 16), (8, 4), (8, 16), (16, 4), (2, 8), (1, 8)))

@@ -128,8 +128,9 @@ def cluster_backward(dout, out, *, config):
 def exchange(x, *, config):
     out = dense_like(x)
     x, m, n, stride = rows(x)
-    instance, blocks, block = visit(x, m, config, lambda vecs: 16 + 8 * vecs, 512)
-    launch(V8, f"softmax<{CTYPE[x.dtype]}, {instance}>", blocks, block, out, x, n, stride)
+    v = visit(x, config, lambda vecs: 16 + 8 * vecs, 512)
+    instance = f"softmax<{CTYPE[x.dtype]}, {v.cluster}, {v.vecs}, {v.threads}, {v.per}>"
+    launch(V8, instance, m * v.cluster, v.threads, out, x, n, stride)
     return out
 
 
@@ -137,8 +138,9 @@ def exchange_backward(dout, out, *, config):
     dx = dense_like(out)
     dout, m, n, stride_dout = rows(dout)
     out, _, _, stride_out = rows(out)
-    instance, blocks, block = visit(out, m, config, lambda vecs: 16 + 8 * vecs, 1024)
-    launch(V8, f"softmax_backward<{CTYPE[out.dtype]}, {instance}>", blocks, block, dx, dout, out, n, stride_dout, stride_out)
+    v = visit(out, config, lambda vecs: 16 + 8 * vecs, 1024)
+    instance = f"softmax_backward<{CTYPE[out.dtype]}, {v.cluster}, {v.vecs}, {v.threads}, {v.per}>"
+    launch(V8, instance, m * v.cluster, v.threads, dx, dout, out, n, stride_dout, stride_out)
     return dx
 
 

@@ -5,6 +5,7 @@
 
 #include "rooftile/approximate.cuh"
 #include "rooftile/reduce.cuh"
+#include "rooftile/vec.cuh"
 
 namespace rooftile {
 
@@ -106,40 +107,63 @@ ROOFTILE_DEVICE unsigned hidden_zero(int n) {
 // half of one. To it this is another vector: half an instruction an element, and 8 vectors fit where 2 did.
 ROOFTILE_DEVICE void stay_packed(uint4& r, unsigned zero) { r.x ^= zero, r.y ^= zero, r.z ^= zero, r.w ^= zero; }
 
-// WIDTH neighbouring parameters of a row: of T's size in one access, float32 beside a narrower T in two, narrower ones beside float32 in 8 bytes.
-template <typename W, int WIDTH> ROOFTILE_DEVICE void parameters(float (&rF)[WIDTH], const W* gW) {
-  if constexpr (sizeof(W) * WIDTH == 16) {
-    unpack<W>(rF, __ldg(reinterpret_cast<const uint4*>(gW)));
-  } else if constexpr (sizeof(W) * WIDTH == 8) {
-    unpack<W>(rF, __ldg(reinterpret_cast<const uint2*>(gW)));
-  } else {
-    const float4 a = __ldg(reinterpret_cast<const float4*>(gW)), b = __ldg(reinterpret_cast<const float4*>(gW) + 1);
-    rF[0] = a.x, rF[1] = a.y, rF[2] = a.z, rF[3] = a.w, rF[4] = b.x, rF[5] = b.y, rF[6] = b.z, rF[7] = b.w;
-  }
+// A load that stands where it is written, and not, as the compiler would have it, where its value is wanted.
+ROOFTILE_DEVICE void load_now(uint4& r, const uint4* g) {
+#ifdef ROOFTILE_SIMULATOR
+  r = *g;
+#else
+  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(g));
+#endif
 }
-// The same, each of them beside what is added to all: RMSNorm's weight offset.
-template <typename W, int WIDTH> ROOFTILE_DEVICE void parameters(float (&rF)[WIDTH], const W* gW, float offset) {
-  parameters(rF, gW);
-#pragma unroll
-  for (int k = 0; k < WIDTH; ++k) rF[k] += offset;
+ROOFTILE_DEVICE void load_now(uint2& r, const uint2* g) {
+#ifdef ROOFTILE_SIMULATOR
+  r = *g;
+#else
+  asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(r.x), "=r"(r.y) : "l"(g));
+#endif
 }
 
+// WIDTH neighbouring parameters of a row as they come: of T's size in one access, float32 beside a narrower T in two, narrower ones beside float32 in
+// 8 bytes.
+template <typename W, int WIDTH> struct Parameters {
+  static constexpr int BYTES = int(sizeof(W)) * WIDTH, PARTS = BYTES > 16 ? BYTES / 16 : 1;
+  using Part = typename Raw<BYTES / PARTS>::type;
+  Part part[PARTS];
+  ROOFTILE_DEVICE void load(const W* gW) {
+#pragma unroll
+    for (int i = 0; i < PARTS; ++i) part[i] = __ldg(reinterpret_cast<const Part*>(gW) + i);
+  }
+  ROOFTILE_DEVICE void ask(const W* gW) {
+#pragma unroll
+    for (int i = 0; i < PARTS; ++i) load_now(part[i], reinterpret_cast<const Part*>(gW) + i);
+  }
+  ROOFTILE_DEVICE void open(float (&rF)[WIDTH]) const {
+    if constexpr (PARTS == 1) {
+      unpack<W>(rF, part[0]);
+    } else {
+      static_assert(sizeof(W) == 4 && PARTS == 2, "of 8 elements only float32 takes two parts");
+      rF[0] = __uint_as_float(part[0].x), rF[1] = __uint_as_float(part[0].y), rF[2] = __uint_as_float(part[0].z), rF[3] = __uint_as_float(part[0].w);
+      rF[4] = __uint_as_float(part[1].x), rF[5] = __uint_as_float(part[1].y), rF[6] = __uint_as_float(part[1].z), rF[7] = __uint_as_float(part[1].w);
+    }
+  }
+  // Each beside what is added to all: RMSNorm's weight offset.
+  ROOFTILE_DEVICE void open(float (&rF)[WIDTH], float offset) const {
+    open(rF);
+#pragma unroll
+    for (int k = 0; k < WIDTH; ++k) rF[k] += offset;
+  }
+};
+template <typename W, int WIDTH, typename... Offset> ROOFTILE_DEVICE void parameters(float (&rF)[WIDTH], const W* gW, Offset... offset) {
+  Parameters<W, WIDTH> p;
+  p.load(gW);
+  p.open(rF, offset...);
+}
 // The same out of shared memory.
-template <typename W, int WIDTH> ROOFTILE_DEVICE void kept(float (&rF)[WIDTH], const W* sW) {
-  const uint4* s = reinterpret_cast<const uint4*>(sW);
-  if constexpr (sizeof(W) * WIDTH == 16) {
-    unpack<W>(rF, *s);
-  } else {
-    const uint4 a = s[0], b = s[1];
-    rF[0] = __uint_as_float(a.x), rF[1] = __uint_as_float(a.y), rF[2] = __uint_as_float(a.z), rF[3] = __uint_as_float(a.w);
-    rF[4] = __uint_as_float(b.x), rF[5] = __uint_as_float(b.y), rF[6] = __uint_as_float(b.z), rF[7] = __uint_as_float(b.w);
-  }
-}
-
-template <typename W, int WIDTH> ROOFTILE_DEVICE void kept(float (&rF)[WIDTH], const W* sW, float offset) {
-  kept(rF, sW);
+template <typename W, int WIDTH, typename... Offset> ROOFTILE_DEVICE void kept(float (&rF)[WIDTH], const W* sW, Offset... offset) {
+  Parameters<W, WIDTH> p;
 #pragma unroll
-  for (int k = 0; k < WIDTH; ++k) rF[k] += offset;
+  for (int i = 0; i < p.PARTS; ++i) p.part[i] = reinterpret_cast<const typename Parameters<W, WIDTH>::Part*>(sW)[i];
+  p.open(rF, offset...);
 }
 
 }  // namespace rooftile

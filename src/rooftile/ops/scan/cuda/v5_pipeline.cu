@@ -25,22 +25,6 @@ template <typename S> struct Before {
   ROOFTILE_DEVICE void open(long long i_row) {
     if (i_row != i_m) groups = 0, i_m = i_row, i_g = 0;
   }
-  // Without waiting, whole groups that are there by now: of a tile that is wanted later.
-  ROOFTILE_DEVICE void advance(const Word* gRow, long long i_row, int i_t) {
-    open(i_row);
-    for (const int own = i_t / 32; i_g < own;) {
-      Word word[DEEP];
-#pragma unroll
-      for (int d = 0; d < DEEP; ++d) word[d] = peek(gRow + (i_g + d) * 32 + lane(), i_g + d < own);
-      const int last = min(own, i_g + DEEP);
-#pragma unroll
-      for (int d = 0; d < DEEP; ++d) {
-        if (i_g == last) break;
-        if (!__all_sync(ALL_LANES, (word[d] & THERE) != 0)) return;
-        groups += all_lanes<S>(word[d]), ++i_g;
-      }
-    }
-  }
   ROOFTILE_DEVICE S operator()(const Word* gRow, long long i_row, int i_t) {
     open(i_row);
     S rest = 0;
@@ -84,13 +68,13 @@ __global__ void clear(Word* gState, long long words) {
 }
 
 // gState: a counter, then a word a tile; unused where a row is one tile. T's vectors of 16 bytes: x and out are multiples of them in every way.
-template <typename T, typename S, int VECTORS, int WARPS, int STAGES, int LEAD, int AHEAD, int BLOCKS, bool EXCLUSIVE, bool REVERSE>
+template <typename T, typename S, int VECTORS, int WARPS, int STAGES, int LEAD, int BLOCKS, bool EXCLUSIVE, bool REVERSE>
 __global__ void __launch_bounds__(32 * WARPS + 32, BLOCKS) tiles(T* __restrict__ gOut, const T* __restrict__ gX, Word* gState, long long M, long long N, long long stride,
                                                     int tiles) {
   constexpr int WIDTH = 16 / sizeof(T), TILE = VECTORS * WARPS * 32;  // vectors of a tile
   static_assert(LEAD >= 1 && STAGES > LEAD, "a tile is summed LEAD tiles before it is written");
   extern __shared__ __align__(128) uint4 sX[];  // STAGES tiles; a slot is read by the thread that has it filled: no barrier stands between
-  __shared__ S sSum[LEAD + 2][WARPS], sBefore[3];
+  __shared__ S sSum[LEAD + 2][WARPS], sBefore[2];
   __shared__ unsigned sTicket[STAGES + 2];
   const int i_lane = warp() * VECTORS * 32 + lane();  // this thread's first vector of a tile
   const unsigned total = unsigned(M * tiles);
@@ -128,10 +112,10 @@ __global__ void __launch_bounds__(32 * WARPS + 32, BLOCKS) tiles(T* __restrict__
   };
 
   const bool looks = warp() == WARPS;  // the last warp has no part of a tile: it looks back while the others write
-  for (int s = 0; s < STAGES; ++s) {  // each ticket when the last is there: blocks take turns from the start
+  for (int s = 0; s <= STAGES; ++s) {  // each ticket when the last is there: blocks take turns from the start
     if (threadIdx.x == 0) sTicket[s] = take(s);
     __syncthreads();
-    if (!looks) fill(sTicket[s], s);
+    if (!looks && s < STAGES) fill(sTicket[s], s);
   }
   copy_wait<STAGES - LEAD>();
   if (!looks)
@@ -140,41 +124,36 @@ __global__ void __launch_bounds__(32 * WARPS + 32, BLOCKS) tiles(T* __restrict__
   if (looks && tiles > 1 && lane() == 0)
     for (int k = 0; k < LEAD; ++k) tell(k);
   Before<S> before;
-  // AHEAD of those who write: a round through the L2 is a microsecond, a third of a tile's time. Then others have less time to be late.
-  const auto look = [&](int k, bool waits) {
+  const auto look = [&](int k) {
     const unsigned ticket = sTicket[k % (STAGES + 2)];
     if (ticket >= total) return;
     const unsigned i_m = ticket / tiles, i_t = ticket % tiles;
-    const Word* gRow = gState + 1 + i_m * (long long)tiles;
-    if (!waits) return before.advance(gRow, i_m, int(i_t));
-    const S sum = tiles > 1 ? before(gRow, i_m, int(i_t)) : S(0);
-    if (lane() == 0) sBefore[k % 3] = sum;
+    const S sum = tiles > 1 ? before(gState + 1 + i_m * (long long)tiles, i_m, int(i_t)) : S(0);
+    if (lane() == 0) sBefore[k % 2] = sum;
   };
-  if (AHEAD && looks) look(0, true);
+  if (looks) look(0);
   for (int k = 0;; ++k) {
     const unsigned ticket = sTicket[k % (STAGES + 2)];
     if (ticket >= total) break;  // the whole block: the tickets after it are larger
     const long long i_m = ticket / tiles;
     const int i_t = int(ticket % tiles);
-    if (looks) {
-      unsigned next;
-      if (lane() == 0) next = take(k + STAGES);  // 700 ns on its way
-      look(k + AHEAD, true);
-      if (lane() == 0) sTicket[(k + STAGES) % (STAGES + 2)] = next;
-    } else {
+    if (!looks) {
       copy_wait<STAGES - LEAD - 1>();
       add_up(k + LEAD);
     }
     __syncthreads();
-    if (looks) {
+    if (looks) {  // two ways through the L2, a microsecond each, have as long as a tile takes to be written and the next one to be summed
       if (tiles > 1 && lane() == 0) tell(k + LEAD);
-      if (!AHEAD && tiles > 1) look(k + 1, false);
+      unsigned next;
+      if (lane() == 0) next = take(k + 1 + STAGES);
+      look(k + 1);
+      if (lane() == 0) sTicket[(k + 1 + STAGES) % (STAGES + 2)] = next;
       continue;
     }
     Part strip;
     read(strip, k);
     strip.sum();
-    S start = sBefore[k % 3];
+    S start = sBefore[k % 2];
 #pragma unroll
     for (int w = 0; w < WARPS - 1; ++w)
       if (w < warp()) start += sSum[k % (LEAD + 2)][w];

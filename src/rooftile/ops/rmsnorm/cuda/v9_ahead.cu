@@ -1,0 +1,83 @@
+// adds: rows in shared memory by the copy engine, ROWS a cluster at once; the parameters of the first AHEAD vectors are asked for while rows arrive
+// costs: a launch of as many clusters as there are rows; registers for AHEAD vectors of parameters; Hopper and later
+// loses when: a row fits one block with another beside it (below 64 KB): its blocks need not wait for each other
+#include "rooftile/cluster.cuh"
+#include "rooftile/tma.cuh"
+
+using namespace rooftile;
+
+// CLUSTER blocks of THREADS threads for ROWS rows, each thread VECS vectors of each; BLOCKS blocks a multiprocessor, so that while some wait others
+// read and write. A warp tells the sum of its columns' squares.
+template <typename T, typename W, bool WEIGHT, int CLUSTER, int ROWS, int VECS, int THREADS, int AHEAD, int BLOCKS>
+__global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
+    rmsnorm(T* __restrict__ gOut, float* __restrict__ gRstd, const T* __restrict__ gX, const W* __restrict__ gW, long long M, int N, long long stride_x,
+            float eps, float offset) {
+  constexpr int WIDTH = 16 / sizeof(T), NEXT = WARP * WIDTH, SPAN = VECS * NEXT;  // elements from a vector of a thread to its next; of a warp
+  extern __shared__ __align__(128) uint4 sX[];
+  __shared__ MBarrier sFull[ROWS][THREADS / WARP];
+  __shared__ Exchange<float, CLUSTER, THREADS, ROWS> sExchange;
+  const int part = cluster_rank() * (THREADS / WARP) + warp(), i_l = part * SPAN + lane() * WIDTH, left = N - i_l;
+  const int own_columns = min(SPAN, N - part * SPAN);  // of this warp; none where the row ends before them
+  const long long i_m = blockIdx.x / CLUSTER * (long long)ROWS;
+  const auto slot = [&](int r) { return sX + (r * THREADS + warp() * WARP) * VECS + lane(); };
+  const auto there = [&](int r, int v) { return v * NEXT < left && i_m + r < M; };
+  if (lane() == 0 && own_columns > 0) {
+    const int bytes = own_columns * int(sizeof(T));
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) mbarrier_init(&sFull[r][warp()], 1);
+    mbarrier_fence();
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+      if (i_m + r < M) {
+        mbarrier_arrive_expect(&sFull[r][warp()], bytes);
+        bulk_load(slot(r), gX + (i_m + r) * stride_x + i_l, bytes, &sFull[r][warp()]);
+      }
+  }
+  if (own_columns < SPAN || i_m + ROWS > M)  // zeros beyond the row and the last row: nothing but a store need ask
+    for (int r = 0; r < ROWS; ++r)
+      for (int v = 0; v < VECS; ++v)
+        if (!there(r, v)) slot(r)[v * WARP] = {};
+  exchange_open(sExchange);
+  Parameters<W, WIDTH> rWeight[AHEAD];
+  const auto ask = [&](int v) {
+    if (WEIGHT) rWeight[v % AHEAD].ask(gW + min(i_l + v * NEXT, N - WIDTH));
+  };
+#pragma unroll
+  for (int v = 0; v < AHEAD && v < VECS; ++v) ask(v);
+  __syncwarp();
+  float rF[WIDTH], rW[WIDTH], rOwn[ROWS], rRstd[ROWS];
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+    float sum = 0.0f;
+    if (own_columns > 0 && i_m + r < M) mbarrier_wait(&sFull[r][warp()], 0);
+#pragma unroll 4
+    for (int v = 0; v < VECS; ++v) {
+      unpack<T>(rF, slot(r)[v * WARP]);
+#pragma unroll
+      for (int k = 0; k < WIDTH; ++k) sum += rF[k] * rF[k];
+    }
+    rOwn[r] = warp_reduce(sum, Sum());
+  }
+  cluster_wait();  // nobody's shared memory is written before its block is there
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) exchange_send(sExchange, r, rOwn[r]);
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+    rRstd[r] = rsqrtf(exchange_reduce(sExchange, r, Sum()) / N + eps);
+    if (part == 0 && lane() == 0 && i_m + r < M) gRstd[i_m + r] = rRstd[r];
+  }
+#pragma unroll
+  for (int v = 0; v < VECS; ++v) {
+    if (WEIGHT) rWeight[v % AHEAD].open(rW, offset);
+    if (v + AHEAD < VECS) ask(v + AHEAD);
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      uint4 rX = slot(r)[v * WARP];
+      unpack<T>(rF, rX);
+#pragma unroll
+      for (int k = 0; k < WIDTH; ++k) rF[k] *= WEIGHT ? rRstd[r] * rW[k] : rRstd[r];
+      pack<T>(rX, rF);
+      if (there(r, v)) __stwb(reinterpret_cast<uint4*>(gOut + (i_m + r) * N + i_l + v * NEXT), rX);
+    }
+  }
+}
