@@ -13,7 +13,7 @@ from rooftile.core.spec import Call
 from rooftile.cuda.launch import resident_clusters
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda_rows import Refuse, clusters
-from rooftile.ops._shared.launch import cdiv, power_of_2, row
+from rooftile.ops._shared.launch import cdiv, power_of_2, processors, row
 
 MEMORY = 228 * 1024  # bytes of shared memory of a multiprocessor of sm_90
 RESERVED = 12 * 1024  # of which a block has as many at most beside what it asks for: the system's, four turns of partial sums, barriers
@@ -40,7 +40,7 @@ class Shares:
     def blocks(self, x: Tensor, m: int, source: Source, instance: str) -> int:
         """The grid. A cluster beyond those that fit at a time would run after all others, so their number is asked of the driver; then no
         more than share the rows evenly. Simulated: 2, so that every cluster loops."""
-        fit = 2 if x.device.type == "cpu" else 132 * self.per // self.cluster
+        fit = 2 if x.device.type == "cpu" else processors(x) * self.per // self.cluster
         if x.is_cuda:
             fit = resident_clusters(source, instance, x.get_device(), self.threads, self.shared)
         return cdiv(m, max(1, cdiv(m, fit))) * self.cluster
