@@ -150,7 +150,7 @@ SPILLS = Limits(spill_bytes=64, spill_bytes_elsewhere=256)
 # Which config, by the wider of D and Dv and, between 65 and 128, by what wants registers beside a tile of scores. In float32 a product holds whole
 # rows of both factors.
 FORWARD_OF = {"narrow": 0, "wide": 0, "cap": 0, "dropout": 1, "scores": 1, "widest": 4, "float32": 5, "widest float32": 6}
-BACKWARD_OF = {"narrow": 0, "wide": 1, "cap": 3, "dropout": 4, "scores": 2, "widest": 6, "float32": 7, "widest float32": 8}
+BACKWARD_OF = {"narrow": 0, "wide": 1, "cap": 1, "dropout": 4, "scores": 2, "widest": 6, "float32": 7, "widest float32": 8}
 
 
 def _by_width(configs, index):
