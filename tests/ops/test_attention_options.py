@@ -266,6 +266,37 @@ def test_the_kernels_over_many_tiles():
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+OVERLAPPED = """
+import subprocess, sys, triton
+from pathlib import Path
+from triton.runtime import driver
+from rooftile.core.kernel import OPS
+from rooftile.ops.attention import options_launchers
+from rooftile.workbench import check
+from rooftile.workbench.dry import StandIn
+from rooftile.workbench.explain import blank
+driver.set_active(StandIn(90))
+ptxas, folder = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas", sys.argv[1]
+def launch(kernel, grid, *args, **meta):
+    Path(folder, "made.ptx").write_text(kernel[grid](*args, **meta).asm["ptx"])
+    said = subprocess.run([ptxas, "-v", "-arch=sm_90a", "made.ptx", "-o", "made.cubin"], cwd=folder, capture_output=True, text=True, check=True).stderr
+    print(kernel.__name__, "serialised" if "wgmma" in said else "overlapped")
+options_launchers.launch = launch
+for name in ("attention_options", "attention_varlen"):
+    for op in check.with_gradients([OPS[name]]):
+        call = blank(op.spec, next(c for c in op.spec.cases if "bench" in c.use), "meta")
+        op.kernels[0].bound(op.kernels[0].heuristic(call))(*call.values())
+"""
+
+
+def test_the_products_of_window_and_varlen_overlap(tmp_path):
+    """Else ptxas waits after every wgmma of the kernel, which cost the backward three quarters of its speed; whether it does hangs by a hair."""
+    command = [sys.executable, "-W", "ignore", "-c", OVERLAPPED, str(tmp_path)]
+    done = subprocess.run(command, env={**os.environ, "ROOFTILE_DRY_GPU": "1"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split("\n")[:-1] == [f"{kernel} overlapped" for kernel in ("forward", "queries", "keys") * 2]
+
+
 WRONG = {  # what stands in the kernels' source, and what comes in its place
     "(n >= m + (S - T) - left)": "(n > m + (S - T) - left)",
     "(n <= m + (S - T) + right)": "(n < m + (S - T) + right)",

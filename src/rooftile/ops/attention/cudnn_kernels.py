@@ -54,8 +54,8 @@ def _refuse(call):
         return "there is nothing to compute"
     if q.shape[-1] % 8 or q.shape[-1] > 128:
         return f"D={q.shape[-1]} is not a multiple of 8 up to 128"
-    if plain_heads(call):
-        return plain_heads(call)
+    if wider_values(call):
+        return wider_values(call)
     if t == 1 or (causal_shifted := call["causal"] and t != s):
         return f"T={t}, S={s}: its causal mask is aligned to the first key" if t != 1 and causal_shifted else "one query is decoding"
     if any(x.stride(-1) != 1 or x.data_ptr() % 16 or any(n % 8 or n == 0 for n in x.stride()[:3]) for x in tensors):

@@ -7,11 +7,13 @@ with masks, those that everyone sees without, those at the right edge with masks
 Dropout's mask is a function of (seed, row, key), drawn where it is wanted, forward and backward, four neighbouring keys a Philox call. The gradient
 of a bias is made by a program a tile of the bias, which walks the batches and heads that share it: no atomics, the same bits every time.
 Sequences of ragged lengths lie one behind another: a program looks up where its own begins, and one past its end leaves.
+
+Two things in the loops are for ptxas, which else takes the ranges' accumulators for overwritten (C7515) and waits after every single wgmma of the
+kernel: pointers are carried on from range to range, not made of `start`, and a range's end is not the same value as the next one's start.
 """
 
 import triton
 import triton.language as tl
-from triton.language.extra import libdevice
 
 from rooftile.ops._shared.triton_philox import kept
 from rooftile.ops.attention.triton_tiles import head_row, load_tile, store_tile, tile_at
@@ -43,19 +45,41 @@ def _corner(gX, low_m, low_n, stride_t, stride_s):
 
 
 @triton.jit
+def _fall(rS, scale_in):
+    """exp(-2 |x|) of the scaled product x, and 1 / (1 + it): both tanh and its slope are made of these."""
+    fall = tl.exp2(-2.8853900817779268 * tl.abs(rS * scale_in))
+    return fall, 1.0 / (1.0 + fall)
+
+
+@triton.jit
+def _tanh(rS, scale_in):
+    """Of the scaled product, to some 2^-22 absolutely: softcap 50's scores to 1.2e-5, where float32's spacing at them is 3.8e-6."""
+    fall, part = _fall(rS, scale_in)
+    rT = (1.0 - fall) * part
+    return tl.where(rS * scale_in < 0.0, -rT, rT)
+
+
+@triton.jit
+def _slope(rS, scale_in):
+    """1 - tanh^2 of the scaled product, without its cancellation."""
+    fall, part = _fall(rS, scale_in)
+    return 4.0 * fall * part * part
+
+
+@triton.jit
 def _score(rS, gAdded, gMask, m, n, low_m, low_n, T, S, left, right, scale_in, scale_out, a_t, a_s, m_t, m_s, EDGE: tl.constexpr, LEFT: tl.constexpr,
-           RIGHT: tl.constexpr, CAPPED: tl.constexpr, ADDED: tl.constexpr, MASK: tl.constexpr):  # fmt: skip
-    """Products to scores to base 2, -inf where a key is not seen. m and n are the queries and keys of the tile, along either axis, from low_m and
-    low_n on: the tile's corner is one pointer in 64 bits, offsets from it have 32."""
-    rS = rS * scale_in
+           RIGHT: tl.constexpr, CAPPED: tl.constexpr, ADDED: tl.constexpr, MASK: tl.constexpr, LATE: tl.constexpr):  # fmt: skip
+    """Products to scores to base 2, -inf where a key is not seen; LATE: all but the factor scale_out. m and n are the queries and keys of the tile,
+    along either axis, from low_m and low_n on, gAdded and gMask the tile's corner in 64 bits: offsets from it have 32."""
     if CAPPED:
-        rS = libdevice.tanh(rS) * scale_out
+        rS = _tanh(rS, scale_in)
+    if not LATE:
+        rS = rS * scale_out
     there = (m < T) & (n < S)
     if ADDED:
-        rS += tl.load(_corner(gAdded, low_m, low_n, a_t, a_s) + (m - low_m) * a_t + (n - low_n) * a_s, mask=there,
-                      other=0.0).to(tl.float32) * 1.4426950408889634  # fmt: skip
+        rS += tl.load(gAdded + (m - low_m) * a_t + (n - low_n) * a_s, mask=there, other=0.0).to(tl.float32) * 1.4426950408889634
     if MASK:
-        rMask = tl.load(_corner(gMask, low_m, low_n, m_t, m_s) + (m - low_m) * m_t + (n - low_n) * m_s, mask=there, other=0)
+        rMask = tl.load(gMask + (m - low_m) * m_t + (n - low_n) * m_s, mask=there, other=0)
         rS = tl.where(rMask != 0, rS, float("-inf"))
     if EDGE:
         seen = n < S
@@ -65,13 +89,6 @@ def _score(rS, gAdded, gMask, m, n, low_m, low_n, T, S, left, right, scale_in, s
             seen = seen & (n <= m + (S - T) + right)
         rS = tl.where(seen, rS, float("-inf"))
     return rS
-
-
-@triton.jit
-def _slope(rS, scale_in):
-    """1 - tanh^2 of the scaled product, without its cancellation."""
-    fall = tl.exp2(-2.8853900817779268 * tl.abs(rS * scale_in))
-    return 4.0 * fall / ((1.0 + fall) * (1.0 + fall))
 
 
 @triton.jit
@@ -95,35 +112,42 @@ def _ranges(low, last, N, below, above, length, BELOW: tl.constexpr, ABOVE: tl.c
 @triton.jit
 def _attend(rAcc, rSum, rMax, rQ, gK, gV, gAdded, gMask, gSeed, rows, i_m, low, T, S, left, right, scale_in, scale_out, threshold, stride_ks,
             stride_vs, a_t, a_s, m_t, m_s, first, last, EDGE: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, CAPPED: tl.constexpr,
-            ADDED: tl.constexpr, MASK: tl.constexpr, DROP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, DV: tl.constexpr,
-            BLOCK_DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
-    for start in range(first, last, BLOCK_N):
+            ADDED: tl.constexpr, MASK: tl.constexpr, DROP: tl.constexpr, LATE: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
+            DV: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+    factor = scale_out if LATE else 1.0  # after the maximum it costs nothing: exp2(s factor - base) is one multiply-add
+    for start in range(first, min(last, S), BLOCK_N):
         i_n = start + tl.arange(0, BLOCK_N)
-        rK = load_tile(gK + tl.cast(start, tl.int64) * stride_ks, stride_ks, i_n, S, EDGE, D, BLOCK_N, BLOCK_D)
+        rK = load_tile(gK, stride_ks, i_n, S, EDGE, D, BLOCK_N, BLOCK_D)
         rS = tl.dot(rQ, tl.trans(rK), input_precision="ieee")
         rS = _score(rS, gAdded, gMask, i_m[:, None], i_n[None, :], low, start, T, S, left, right, scale_in, scale_out, a_t, a_s, m_t, m_s,
-                    EDGE, LEFT, RIGHT, CAPPED, ADDED, MASK)  # fmt: skip
-        new = tl.maximum(rMax, tl.max(rS, 1))
+                    EDGE, LEFT, RIGHT, CAPPED, ADDED, MASK, LATE)  # fmt: skip
+        new = tl.maximum(rMax, tl.max(rS, 1) * factor)
         base = new
         if EDGE or ADDED or MASK:
             base = tl.where(new == float("-inf"), 0.0, new)  # -inf - -inf: a row that has seen nothing yet
-        rP = tl.exp2(rS - base[:, None])
+        rP = tl.exp2(rS * factor - base[:, None])
         shrink = tl.exp2(rMax - base)
         rSum = rSum * shrink + tl.sum(rP, 1)
         if DROP:
             rP = tl.where(kept(rows + start, gSeed, threshold, BLOCK_M, BLOCK_N, 4), rP, 0.0)
-        rV = load_tile(gV + tl.cast(start, tl.int64) * stride_vs, stride_vs, i_n, S, EDGE, DV, BLOCK_N, BLOCK_DV)
+        rV = load_tile(gV, stride_vs, i_n, S, EDGE, DV, BLOCK_N, BLOCK_DV)
         rAcc = tl.dot(rP.to(rV.dtype), rV, rAcc * shrink[:, None], input_precision="ieee")
         rMax = new
-    return rAcc, rSum, rMax
+        gK += tl.full([], BLOCK_N, tl.int64) * stride_ks
+        gV += tl.full([], BLOCK_N, tl.int64) * stride_vs
+        if ADDED:
+            gAdded += tl.full([], BLOCK_N, tl.int64) * a_s
+        if MASK:
+            gMask += tl.full([], BLOCK_N, tl.int64) * m_s
+    return rAcc, rSum, rMax, gK, gV, gAdded, gMask
 
 
 @triton.jit
 def forward(gQ, gK, gV, gOut, gLse, gSinks, stride_qb, stride_qt, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh,
              stride_sink, gAdded, gMask, gSeed, gCuQ, gCuK, B, H, T_, S_, total_q, total_k, left, right, scale_in, scale_out, threshold, keep,
-             counts, a_b, a_h, a_t, a_s, m_b, m_h, m_t, m_s, SINKS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-             CAPPED: tl.constexpr, ADDED: tl.constexpr, MASK: tl.constexpr, DROP: tl.constexpr, RAGGED: tl.constexpr, GROUP: tl.constexpr,
-             D: tl.constexpr, BLOCK_D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_M: tl.constexpr,
+             counts, a_b, a_h, a_t, a_s, m_b, m_h, m_t, m_s, SINKS: tl.constexpr, LATE: tl.constexpr, LEFT: tl.constexpr,
+             RIGHT: tl.constexpr, CAPPED: tl.constexpr, ADDED: tl.constexpr, MASK: tl.constexpr, DROP: tl.constexpr, RAGGED: tl.constexpr,
+             GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_M: tl.constexpr,
              BLOCK_N: tl.constexpr):  # fmt: skip
     tiles = tl.cdiv(T_, BLOCK_M)
     i_tile = tl.program_id(0) % tiles
@@ -141,8 +165,6 @@ def forward(gQ, gK, gV, gOut, gLse, gSinks, stride_qb, stride_qt, stride_qh, str
     gQ = head_row(gQ, i_b, i_h, at_q + low, stride_qb, stride_qt, stride_qh)
     gK = head_row(gK, i_b, i_h // GROUP, at_k, stride_kb, stride_ks, stride_kh)
     gV = head_row(gV, i_b, i_h // GROUP, at_k, stride_vb, stride_vs, stride_vh)
-    gAdded += i_b.to(tl.int64) * a_b + i_h.to(tl.int64) * a_h
-    gMask += i_b.to(tl.int64) * m_b + i_h.to(tl.int64) * m_h
     rQ = load_tile(gQ, stride_qt, i_m, T, True, D, BLOCK_M, BLOCK_D)
     rMax = tl.full([BLOCK_M], float("-inf"), tl.float32)
     rSum = tl.zeros([BLOCK_M], tl.float32)
@@ -150,16 +172,20 @@ def forward(gQ, gK, gV, gOut, gLse, gSinks, stride_qb, stride_qt, stride_qh, str
     rows = (row + i_m) * counts
     shift = S - T
     start, a, b, end = _ranges(low + shift, min(low + BLOCK_M, T) - 1 + shift, S, left, right, S, LEFT, RIGHT, BLOCK_N)
+    gK += tl.cast(start, tl.int64) * stride_ks
+    gV += tl.cast(start, tl.int64) * stride_vs
+    gAdded = _corner(gAdded + i_b.to(tl.int64) * a_b + i_h.to(tl.int64) * a_h, low, start, a_t, a_s)
+    gMask = _corner(gMask + i_b.to(tl.int64) * m_b + i_h.to(tl.int64) * m_h, low, start, m_t, m_s)
     if LEFT:
-        rAcc, rSum, rMax = _attend(rAcc, rSum, rMax, rQ, gK, gV, gAdded, gMask, gSeed, rows, i_m, low, T, S, left, right, scale_in, scale_out,
+        rAcc, rSum, rMax, gK, gV, gAdded, gMask = _attend(rAcc, rSum, rMax, rQ, gK, gV, gAdded, gMask, gSeed, rows, i_m, low, T, S, left, right, scale_in, scale_out,
                                    threshold, stride_ks, stride_vs, a_t, a_s, m_t, m_s, start, a, True, LEFT, RIGHT, CAPPED, ADDED, MASK,
-                                   DROP, D, BLOCK_D, DV, BLOCK_DV, BLOCK_M, BLOCK_N)  # fmt: skip
-    rAcc, rSum, rMax = _attend(rAcc, rSum, rMax, rQ, gK, gV, gAdded, gMask, gSeed, rows, i_m, low, T, S, left, right, scale_in, scale_out,
+                                   DROP, LATE, D, BLOCK_D, DV, BLOCK_DV, BLOCK_M, BLOCK_N)  # fmt: skip
+    rAcc, rSum, rMax, gK, gV, gAdded, gMask = _attend(rAcc, rSum, rMax, rQ, gK, gV, gAdded, gMask, gSeed, rows, i_m, low, T, S, left, right, scale_in, scale_out,
                                threshold, stride_ks, stride_vs, a_t, a_s, m_t, m_s, a, b, False, LEFT, RIGHT, CAPPED, ADDED, MASK,
-                               DROP, D, BLOCK_D, DV, BLOCK_DV, BLOCK_M, BLOCK_N)  # fmt: skip
-    rAcc, rSum, rMax = _attend(rAcc, rSum, rMax, rQ, gK, gV, gAdded, gMask, gSeed, rows, i_m, low, T, S, left, right, scale_in, scale_out,
+                               DROP, LATE, D, BLOCK_D, DV, BLOCK_DV, BLOCK_M, BLOCK_N)  # fmt: skip
+    rAcc, rSum, rMax, gK, gV, gAdded, gMask = _attend(rAcc, rSum, rMax, rQ, gK, gV, gAdded, gMask, gSeed, rows, i_m, low, T, S, left, right, scale_in, scale_out,
                                threshold, stride_ks, stride_vs, a_t, a_s, m_t, m_s, b, end, True, LEFT, RIGHT, CAPPED, ADDED, MASK,
-                               DROP, D, BLOCK_D, DV, BLOCK_DV, BLOCK_M, BLOCK_N)  # fmt: skip
+                               DROP, LATE, D, BLOCK_D, DV, BLOCK_DV, BLOCK_M, BLOCK_N)  # fmt: skip
     if SINKS:
         rSink = tl.load(gSinks + i_h * stride_sink).to(tl.float32) * 1.4426950408889634
         new = tl.maximum(rMax, rSink)
@@ -181,17 +207,11 @@ def forward(gQ, gK, gV, gOut, gLse, gSinks, stride_qb, stride_qt, stride_qh, str
 
 
 @triton.jit
-def _gradient(rS, rDp, gAdded, gMask, rLse, rDelta, rKept, m, n, low_m, low_n, T, S, left, right, scale_in, scale_out, keep, a_t, a_s, m_t, m_s,
-              EDGE: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, CAPPED: tl.constexpr, ADDED: tl.constexpr, MASK: tl.constexpr,
-              DROP: tl.constexpr):  # fmt: skip
-    """(the weights that v meets, less their common factor; the gradient of the score). rLse to base 2, inf where a query has no weights."""
-    rP = tl.exp2(_score(rS, gAdded, gMask, m, n, low_m, low_n, T, S, left, right, scale_in, scale_out, a_t, a_s, m_t, m_s, EDGE, LEFT, RIGHT,
-                        CAPPED, ADDED, MASK) - rLse)  # fmt: skip
-    rWeights = rP
+def _gradient(rP, rDp, rDelta, rKept, keep, DROP: tl.constexpr):
+    """The gradient of the score."""
     if DROP:
-        rWeights = tl.where(rKept, rP, 0.0)
         rDp = tl.where(rKept, rDp * keep, 0.0)
-    return rWeights, rP * (rDp - rDelta)
+    return rP * (rDp - rDelta)
 
 
 @triton.jit
@@ -199,19 +219,26 @@ def _queries_of(rDq, rQ, rDout, rLse, rDelta, gK, gV, gAdded, gMask, gSeed, rows
                 stride_ks, stride_vs, a_t, a_s, m_t, m_s, first, last, EDGE: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
                 CAPPED: tl.constexpr, ADDED: tl.constexpr, MASK: tl.constexpr, DROP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
                 DV: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
-    for start in range(first, last, BLOCK_N):
+    for start in range(first, min(last, S), BLOCK_N):
         i_n = start + tl.arange(0, BLOCK_N)
-        rK = load_tile(gK + tl.cast(start, tl.int64) * stride_ks, stride_ks, i_n, S, EDGE, D, BLOCK_N, BLOCK_D)
-        rV = load_tile(gV + tl.cast(start, tl.int64) * stride_vs, stride_vs, i_n, S, EDGE, DV, BLOCK_N, BLOCK_DV)
+        rK = load_tile(gK, stride_ks, i_n, S, EDGE, D, BLOCK_N, BLOCK_D)
+        rV = load_tile(gV, stride_vs, i_n, S, EDGE, DV, BLOCK_N, BLOCK_DV)
         rS = tl.dot(rQ, tl.trans(rK), input_precision="ieee")
         rDp = tl.dot(rDout, tl.trans(rV), input_precision="ieee")
         rKept = kept(rows + start, gSeed, threshold, BLOCK_M, BLOCK_N, 4) if DROP else rDp
-        _rP, rDs = _gradient(rS, rDp, gAdded, gMask, rLse[:, None], rDelta[:, None], rKept, i_m[:, None], i_n[None, :], low, start, T, S, left,
-                             right, scale_in, scale_out, keep, a_t, a_s, m_t, m_s, EDGE, LEFT, RIGHT, CAPPED, ADDED, MASK, DROP)  # fmt: skip
+        rP = tl.exp2(_score(rS, gAdded, gMask, i_m[:, None], i_n[None, :], low, start, T, S, left, right, scale_in, scale_out, a_t, a_s, m_t, m_s,
+                            EDGE, LEFT, RIGHT, CAPPED, ADDED, MASK, False) - rLse[:, None])  # fmt: skip
+        rDs = _gradient(rP, rDp, rDelta[:, None], rKept, keep, DROP)
         if CAPPED:
             rDs *= _slope(rS, scale_in)
         rDq = tl.dot(rDs.to(rK.dtype), rK, rDq, input_precision="ieee")
-    return rDq
+        gK += tl.full([], BLOCK_N, tl.int64) * stride_ks
+        gV += tl.full([], BLOCK_N, tl.int64) * stride_vs
+        if ADDED:
+            gAdded += tl.full([], BLOCK_N, tl.int64) * a_s
+        if MASK:
+            gMask += tl.full([], BLOCK_N, tl.int64) * m_s
+    return rDq, gK, gV, gAdded, gMask
 
 
 @triton.jit
@@ -246,20 +273,22 @@ def queries(gDout, gDlse, gOut, gLse, gLse2, gDelta, gDq, scale, stride_gb, stri
     rQ = load_tile(head_row(gQ, i_b, i_h, at_q + low, stride_qb, stride_qt, stride_qh), stride_qt, i_m, T, True, D, BLOCK_M, BLOCK_D)
     gK = head_row(gK, i_b, i_h // GROUP, at_k, stride_kb, stride_ks, stride_kh)
     gV = head_row(gV, i_b, i_h // GROUP, at_k, stride_vb, stride_vs, stride_vh)
-    gAdded += i_b.to(tl.int64) * a_b + i_h.to(tl.int64) * a_h
-    gMask += i_b.to(tl.int64) * m_b + i_h.to(tl.int64) * m_h
     rDq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     rows = (row + i_m) * counts
     shift = S - T
     start, a, b, end = _ranges(low + shift, min(low + BLOCK_M, T) - 1 + shift, S, left, right, S, LEFT, RIGHT, BLOCK_N)
+    gK += tl.cast(start, tl.int64) * stride_ks
+    gV += tl.cast(start, tl.int64) * stride_vs
+    gAdded = _corner(gAdded + i_b.to(tl.int64) * a_b + i_h.to(tl.int64) * a_h, low, start, a_t, a_s)
+    gMask = _corner(gMask + i_b.to(tl.int64) * m_b + i_h.to(tl.int64) * m_h, low, start, m_t, m_s)
     if LEFT:
-        rDq = _queries_of(rDq, rQ, rDout, rLse, rDelta, gK, gV, gAdded, gMask, gSeed, rows, i_m, low, T, S, left, right, scale_in, scale_out,
+        rDq, gK, gV, gAdded, gMask = _queries_of(rDq, rQ, rDout, rLse, rDelta, gK, gV, gAdded, gMask, gSeed, rows, i_m, low, T, S, left, right, scale_in, scale_out,
                           threshold, keep, stride_ks, stride_vs, a_t, a_s, m_t, m_s, start, a, True, LEFT, RIGHT, CAPPED, ADDED, MASK,
                           DROP, D, BLOCK_D, DV, BLOCK_DV, BLOCK_M, BLOCK_N)  # fmt: skip
-    rDq = _queries_of(rDq, rQ, rDout, rLse, rDelta, gK, gV, gAdded, gMask, gSeed, rows, i_m, low, T, S, left, right, scale_in, scale_out,
+    rDq, gK, gV, gAdded, gMask = _queries_of(rDq, rQ, rDout, rLse, rDelta, gK, gV, gAdded, gMask, gSeed, rows, i_m, low, T, S, left, right, scale_in, scale_out,
                       threshold, keep, stride_ks, stride_vs, a_t, a_s, m_t, m_s, a, b, False, LEFT, RIGHT, CAPPED, ADDED, MASK,
                       DROP, D, BLOCK_D, DV, BLOCK_DV, BLOCK_M, BLOCK_N)  # fmt: skip
-    rDq = _queries_of(rDq, rQ, rDout, rLse, rDelta, gK, gV, gAdded, gMask, gSeed, rows, i_m, low, T, S, left, right, scale_in, scale_out,
+    rDq, gK, gV, gAdded, gMask = _queries_of(rDq, rQ, rDout, rLse, rDelta, gK, gV, gAdded, gMask, gSeed, rows, i_m, low, T, S, left, right, scale_in, scale_out,
                       threshold, keep, stride_ks, stride_vs, a_t, a_s, m_t, m_s, b, end, True, LEFT, RIGHT, CAPPED, ADDED, MASK,
                       DROP, D, BLOCK_D, DV, BLOCK_DV, BLOCK_M, BLOCK_N)  # fmt: skip
     store_tile(gDq, rDq * scale, i_b * 0 if RAGGED else i_b, i_h, at_q + low, i_m, T, H, D, BLOCK_M, BLOCK_D)
@@ -271,31 +300,43 @@ def queries(gDout, gDlse, gOut, gLse, gLse2, gDelta, gDq, scale, stride_gb, stri
 @triton.jit
 def _keys_of(rDk, rDv, rK, rV, gQ, gDout, gLse2, gDelta, gAdded, gMask, gSeed, row, i_n, low, T, S, left, right, scale_in, scale_out, threshold,
              keep, counts, stride_qt, stride_gt, a_t, a_s, m_t, m_s, first, last, EDGE: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-             CAPPED: tl.constexpr, ADDED: tl.constexpr, MASK: tl.constexpr, DROP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
+             CAPPED: tl.constexpr, ADDED: tl.constexpr, MASK: tl.constexpr, DROP: tl.constexpr, EVEN: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
              DV: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
-    for start in range(first, last, BLOCK_M):
+    for start in range(first, min(last, T), BLOCK_M):
         i_m = start + tl.arange(0, BLOCK_M)
-        rQ = load_tile(gQ + tl.cast(start, tl.int64) * stride_qt, stride_qt, i_m, T, True, D, BLOCK_M, BLOCK_D)
-        rDout = load_tile(gDout + tl.cast(start, tl.int64) * stride_gt, stride_gt, i_m, T, True, DV, BLOCK_M, BLOCK_DV)
-        rLse = tl.load(gLse2 + row + i_m, mask=i_m < T, other=float("inf"))
-        rDelta = tl.load(gDelta + row + i_m, mask=i_m < T, other=0.0)
+        rQ = load_tile(gQ, stride_qt, i_m, T, not EVEN, D, BLOCK_M, BLOCK_D)
+        rDout = load_tile(gDout, stride_gt, i_m, T, not EVEN, DV, BLOCK_M, BLOCK_DV)
+        if EVEN:
+            rLse = tl.load(gLse2 + i_m)
+            rDelta = tl.load(gDelta + i_m)
+        else:
+            rLse = tl.load(gLse2 + i_m, mask=i_m < T, other=float("inf"))
+            rDelta = tl.load(gDelta + i_m, mask=i_m < T, other=0.0)
         rS = tl.dot(rK, tl.trans(rQ), input_precision="ieee")
         rDp = tl.dot(rV, tl.trans(rDout), input_precision="ieee")
         rKept = tl.trans(kept((row + i_m) * counts + low, gSeed, threshold, BLOCK_M, BLOCK_N, 4)) if DROP else rDp
-        rP, rDs = _gradient(rS, rDp, gAdded, gMask, rLse[None, :], rDelta[None, :], rKept, i_m[None, :], i_n[:, None], start, low, T, S, left,
-                            right, scale_in, scale_out, keep, a_t, a_s, m_t, m_s, EDGE, LEFT, RIGHT, CAPPED, ADDED, MASK, DROP)  # fmt: skip
+        rP = tl.exp2(_score(rS, gAdded, gMask, i_m[None, :], i_n[:, None], start, low, T, S, left, right, scale_in, scale_out, a_t, a_s, m_t, m_s,
+                            EDGE, LEFT, RIGHT, CAPPED, ADDED, MASK, False) - rLse[None, :])  # fmt: skip
+        rWeights = tl.where(rKept, rP, 0.0) if DROP else rP
+        rDv = tl.dot(rWeights.to(rDout.dtype), rDout, rDv, input_precision="ieee")
+        rDs = _gradient(rP, rDp, rDelta[None, :], rKept, keep, DROP)
         if CAPPED:
             rDs *= _slope(rS, scale_in)
-        rDv = tl.dot(rP.to(rDout.dtype), rDout, rDv, input_precision="ieee")
         rDk = tl.dot(rDs.to(rQ.dtype), rQ, rDk, input_precision="ieee")
-    return rDk, rDv
+        gQ += tl.full([], BLOCK_M, tl.int64) * stride_qt
+        gDout += tl.full([], BLOCK_M, tl.int64) * stride_gt
+        if ADDED:
+            gAdded += tl.full([], BLOCK_M, tl.int64) * a_t
+        if MASK:
+            gMask += tl.full([], BLOCK_M, tl.int64) * m_t
+    return rDk, rDv, gQ, gDout, gAdded, gMask
 
 
 @triton.jit
 def keys(gDout, gLse2, gDelta, gDk, gDv, scale, stride_gb, stride_gt, stride_gh, gQ, gK, gV, stride_qb, stride_qt, stride_qh, stride_kb,
           stride_ks, stride_kh, stride_vb, stride_vs, stride_vh, gAdded, gMask, gSeed, gCuQ, gCuK, B, H, T_, S_, total_q, total_k, left,
-          right, scale_in, scale_out, threshold, keep, counts, a_b, a_h, a_t, a_s, m_b, m_h, m_t, m_s, LEFT: tl.constexpr,
-          RIGHT: tl.constexpr, CAPPED: tl.constexpr, ADDED: tl.constexpr, MASK: tl.constexpr, DROP: tl.constexpr, RAGGED: tl.constexpr,
+          right, scale_in, scale_out, threshold, keep, counts, a_b, a_h, a_t, a_s, m_b, m_h, m_t, m_s, EVEN: tl.constexpr,
+          LEFT: tl.constexpr, RIGHT: tl.constexpr, CAPPED: tl.constexpr, ADDED: tl.constexpr, MASK: tl.constexpr, DROP: tl.constexpr, RAGGED: tl.constexpr,
           GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_M: tl.constexpr,
           BLOCK_N: tl.constexpr):  # fmt: skip
     tiles, G = tl.cdiv(S_, BLOCK_N), H // GROUP
@@ -319,21 +360,22 @@ def keys(gDout, gLse2, gDelta, gDk, gDv, scale, stride_gb, stride_gt, stride_gh,
     for r in range(GROUP):
         i_h = i_g * GROUP + r
         row = i_h.to(tl.int64) * total_q + at_q if RAGGED else (i_b.to(tl.int64) * H + i_h) * T
-        gQr = head_row(gQ, i_b, i_h, at_q, stride_qb, stride_qt, stride_qh)
-        gDoutr = head_row(gDout, i_b, i_h, at_q, stride_gb, stride_gt, stride_gh)
-        gAddedr = gAdded + i_b.to(tl.int64) * a_b + i_h.to(tl.int64) * a_h
-        gMaskr = gMask + i_b.to(tl.int64) * m_b + i_h.to(tl.int64) * m_h
+        gQr = head_row(gQ, i_b, i_h, at_q + start, stride_qb, stride_qt, stride_qh)
+        gDoutr = head_row(gDout, i_b, i_h, at_q + start, stride_gb, stride_gt, stride_gh)
+        gLse2r, gDeltar = gLse2 + row, gDelta + row
+        gAddedr = _corner(gAdded + i_b.to(tl.int64) * a_b + i_h.to(tl.int64) * a_h, start, low, a_t, a_s)
+        gMaskr = _corner(gMask + i_b.to(tl.int64) * m_b + i_h.to(tl.int64) * m_h, start, low, m_t, m_s)
         if RIGHT:
-            rDk, rDv = _keys_of(rDk, rDv, rK, rV, gQr, gDoutr, gLse2, gDelta, gAddedr, gMaskr, gSeed, row, i_n, low, T, S, left, right,
+            rDk, rDv, gQr, gDoutr, gAddedr, gMaskr = _keys_of(rDk, rDv, rK, rV, gQr, gDoutr, gLse2r, gDeltar, gAddedr, gMaskr, gSeed, row, i_n, low, T, S, left, right,
                                 scale_in, scale_out, threshold, keep, counts, stride_qt, stride_gt, a_t, a_s, m_t, m_s, start, a, True,
-                                LEFT, RIGHT, CAPPED, ADDED, MASK, DROP, D, BLOCK_D, DV, BLOCK_DV, BLOCK_M, BLOCK_N)  # fmt: skip
-        rDk, rDv = _keys_of(rDk, rDv, rK, rV, gQr, gDoutr, gLse2, gDelta, gAddedr, gMaskr, gSeed, row, i_n, low, T, S, left, right,
+                                LEFT, RIGHT, CAPPED, ADDED, MASK, DROP, EVEN, D, BLOCK_D, DV, BLOCK_DV, BLOCK_M, BLOCK_N)  # fmt: skip
+        rDk, rDv, gQr, gDoutr, gAddedr, gMaskr = _keys_of(rDk, rDv, rK, rV, gQr, gDoutr, gLse2r, gDeltar, gAddedr, gMaskr, gSeed, row, i_n, low, T, S, left, right,
                             scale_in, scale_out, threshold, keep, counts, stride_qt, stride_gt, a_t, a_s, m_t, m_s, a, b, False,
-                            LEFT, RIGHT, CAPPED, ADDED, MASK, DROP, D, BLOCK_D, DV, BLOCK_DV, BLOCK_M, BLOCK_N)  # fmt: skip
+                            LEFT, RIGHT, CAPPED, ADDED, MASK, DROP, EVEN, D, BLOCK_D, DV, BLOCK_DV, BLOCK_M, BLOCK_N)  # fmt: skip
         if LEFT:
-            rDk, rDv = _keys_of(rDk, rDv, rK, rV, gQr, gDoutr, gLse2, gDelta, gAddedr, gMaskr, gSeed, row, i_n, low, T, S, left, right,
+            rDk, rDv, gQr, gDoutr, gAddedr, gMaskr = _keys_of(rDk, rDv, rK, rV, gQr, gDoutr, gLse2r, gDeltar, gAddedr, gMaskr, gSeed, row, i_n, low, T, S, left, right,
                                 scale_in, scale_out, threshold, keep, counts, stride_qt, stride_gt, a_t, a_s, m_t, m_s, b, end, True,
-                                LEFT, RIGHT, CAPPED, ADDED, MASK, DROP, D, BLOCK_D, DV, BLOCK_DV, BLOCK_M, BLOCK_N)  # fmt: skip
+                                LEFT, RIGHT, CAPPED, ADDED, MASK, DROP, EVEN, D, BLOCK_D, DV, BLOCK_DV, BLOCK_M, BLOCK_N)  # fmt: skip
     i_o = i_b * 0 if RAGGED else i_b
     store_tile(gDk, rDk * scale, i_o, i_g, at_k + low, i_n, S, G, D, BLOCK_N, BLOCK_D)
     store_tile(gDv, rDv * keep, i_o, i_g, at_k + low, i_n, S, G, DV, BLOCK_N, BLOCK_DV)
@@ -373,10 +415,10 @@ def bias_gradient(gDout, gLse2, gDelta, gDbias, B1, H1, stride_gb, stride_gt, st
         rS = tl.dot(rQ, tl.trans(rK), input_precision="ieee")
         rDp = tl.dot(rDout, tl.trans(rV), input_precision="ieee")
         rKept = kept((row + i_m) * counts + low_n, gSeed, threshold, BLOCK_M, BLOCK_N, 4) if DROP else rDp
-        _rP, rDs = _gradient(rS, rDp, gAdded + i_b.to(tl.int64) * a_b + i_h.to(tl.int64) * a_h, gMask + i_b.to(tl.int64) * m_b
-                             + i_h.to(tl.int64) * m_h, rLse[:, None], rDelta[:, None], rKept, i_m[:, None], i_n[None, :], low_m, low_n, T, S,
-                             left, right, scale_in, scale_out, keep, a_t, a_s, m_t, m_s, True, LEFT, RIGHT, CAPPED, ADDED, MASK, DROP)  # fmt: skip
-        rSum += rDs
+        rP = tl.exp2(_score(rS, _corner(gAdded + i_b.to(tl.int64) * a_b + i_h.to(tl.int64) * a_h, low_m, low_n, a_t, a_s),
+                            _corner(gMask + i_b.to(tl.int64) * m_b + i_h.to(tl.int64) * m_h, low_m, low_n, m_t, m_s), i_m[:, None], i_n[None, :], low_m, low_n, T, S, left, right, scale_in, scale_out,
+                            a_t, a_s, m_t, m_s, True, LEFT, RIGHT, CAPPED, ADDED, MASK, False) - rLse[:, None])  # fmt: skip
+        rSum += _gradient(rP, rDp, rDelta[:, None], rKept, keep, DROP)
     at = (i_bh.to(tl.int64) * T + i_m[:, None]) * S + i_n[None, :]
     tl.store(gDbias + at, rSum.to(gDbias.dtype.element_ty), mask=(i_m[:, None] < T) & (i_n[None, :] < S))
 

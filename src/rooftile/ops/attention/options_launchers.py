@@ -30,12 +30,13 @@ class Problem:
             *cu, self.t, self.s = ragged
             self.b = cu[0].shape[0] - 1
         self.rows = q.shape[0] if self.ragged else self.b * self.t
-        numbers = (left, right, *((scale / softcap, softcap * LOG2E) if softcap else (scale * LOG2E, 1.0)), threshold(p), kept_scale(p))
+        numbers = (left, right, *((scale / softcap, softcap * LOG2E) if softcap else (1.0, scale * LOG2E)), threshold(p), kept_scale(p))
         added, mask = _near(added), None if mask is None else _near(mask.view(torch.uint8))
         pointers = (q if added is None else added, q if mask is None else mask, q if seed is None else seed, *cu)
         totals = (q.shape[0], k.shape[0]) if self.ragged else (0, 0)
         self.common = (*pointers, self.b, self.h, self.t, self.s, *totals, *numbers, counted(self.s),
                        *((0,) * 4 if added is None else added.stride()), *((0,) * 4 if mask is None else mask.stride()))  # fmt: skip
+        self.late = added is None and (softcap > 0 or scale > 0)  # the largest product makes the largest score
         self.flags = {
             "LEFT": left >= 0, "RIGHT": right >= 0, "CAPPED": softcap > 0, "ADDED": added is not None, "MASK": mask is not None,
             "DROP": seed is not None, "RAGGED": self.ragged, "GROUP": self.h // max(1, self.g), **widths(self.d, self.dv),
@@ -55,7 +56,7 @@ def _forward_of(problem, config):
     lse = x.q.new_empty((x.h, x.rows) if x.ragged else (x.b, x.h, x.t), dtype=torch.float32)
     sinks = x.q if x.sinks is None else x.sinks
     launch(forward, (cdiv(x.t, config["BLOCK_M"]) * x.b * x.h,), x.q, x.k, x.v, out, lse, sinks, *x.strides(x.q, x.k, x.v),
-           sinks.stride(0), *x.common, SINKS=x.sinks is not None, **x.flags, **config)  # fmt: skip
+           sinks.stride(0), *x.common, SINKS=x.sinks is not None, LATE=x.late, **x.flags, **config)  # fmt: skip
     return out, lse
 
 
@@ -75,7 +76,7 @@ def _backward_of(problem, dout, dlse, out, lse, config):
            *x.inputs(), *x.common, **x.flags, **tile)  # fmt: skip
     tile = _tile_of(config, "dkv")
     launch(keys, (cdiv(x.s, tile["BLOCK_N"]) * x.b * x.g,), dout, lse2, delta, dk, dv, x.scale, *x.strides(dout), *x.inputs(), *x.common,
-           **x.flags, **tile)  # fmt: skip
+           EVEN=not x.ragged and x.t % tile["BLOCK_M"] == 0, **x.flags, **tile)  # fmt: skip
     dsinks = x.q.new_empty(0 if x.sinks is None else x.h, dtype=x.q.dtype if x.sinks is None else x.sinks.dtype)
     if x.sinks is not None:
         where = (1, 0, x.rows, x.rows) if x.ragged else (x.b, x.h * x.t, x.t, x.t)
@@ -125,37 +126,47 @@ def attention_varlen_backward(dout, dlse, q, k, v, cu_seqlens_q, cu_seqlens_k, s
 
 FORWARD = (
     forward_tile(64, 64, 4, 3),
+    forward_tile(64, 64, 4, 2),
     forward_tile(128, 64, 8, 3),
     forward_tile(128, 64, 8, 2),
     forward_tile(128, 32, 8, 2),
-    forward_tile(64, 32, 4, 2),
     forward_tile(32, 32, 8, 1),
     forward_tile(16, 32, 8, 1),
 )
+# wgmma's products have 64 rows a warpgroup, 4 warps: with 8 warps on 64 keys, or queries, half of the weights went through shared memory to the others
 BACKWARD = (
-    backward_tiles((64, 64, 4, 3), (32, 64, 8, 2)),
-    backward_tiles((64, 64, 8, 2), (32, 64, 8, 2)),
+    backward_tiles((64, 64, 4, 3), (32, 64, 4, 3)),
+    backward_tiles((128, 64, 8, 2), (32, 128, 8, 2)),
+    backward_tiles((128, 64, 8, 2), (16, 128, 8, 2)),
+    backward_tiles((128, 32, 8, 2), (32, 128, 8, 2)),
+    backward_tiles((128, 32, 8, 2), (16, 128, 8, 2)),
+    backward_tiles((64, 64, 4, 2), (16, 64, 4, 2)),
     backward_tiles((64, 32, 8, 2), (16, 64, 8, 2)),
-    backward_tiles((32, 32, 8, 1), (16, 32, 8, 1)),
     backward_tiles((32, 32, 8, 1), (32, 32, 8, 1)),
-    backward_tiles((16, 16, 8, 1), (16, 16, 8, 1)),
+    backward_tiles((16, 16, 8, 1), (32, 32, 8, 1)),
 )
 # On sm_90 what bench cases launch spills nothing. A mask or bias whose rows lie on no multiple of 16 bytes is loaded by the element, with an address each.
-SPILLS = Limits(spill_bytes=64, spill_bytes_elsewhere=256)
+SPILLS = Limits(spill_bytes=96, spill_bytes_elsewhere=256)
+# Which config, by the wider of D and Dv and, between 65 and 128, by what wants registers beside a tile of scores. In float32 a product holds whole
+# rows of both factors.
+FORWARD_OF = {"narrow": 0, "wide": 0, "cap": 0, "dropout": 1, "scores": 1, "widest": 4, "float32": 5, "widest float32": 6}
+BACKWARD_OF = {"narrow": 0, "wide": 1, "cap": 1, "dropout": 4, "scores": 2, "widest": 6, "float32": 7, "widest float32": 8}
 
 
-def _by_width(configs, narrow, wide, widest, beside, widest_beside, float32, widest_float32):
-    """Which config: by the wider of D and Dv, by whether a bias, a mask or random words want registers beside a tile of scores; in float32 a
-    product holds whole rows of both factors."""
-
+def _by_width(configs, index):
     def pick(call):
         d = max(call["q"].shape[-1], call["v"].shape[-1])
-        more = any(call.get(n) is not None for n in ("bias", "constant_bias", "mask", "seed"))
         if call["q"].dtype == torch.float32:
-            return configs[widest_float32 if d > 128 else float32]
-        if d > 128:
-            return configs[widest_beside if more else widest]
-        return configs[wide if d > 64 else beside if more else narrow]
+            kind = "widest float32" if d > 128 else "float32"
+        elif not 64 < d <= 128:
+            kind = "widest" if d > 128 else "narrow"
+        elif call["seed"] is not None:
+            kind = "dropout"
+        elif any(call.get(n) is not None for n in ("bias", "constant_bias", "mask")):
+            kind = "scores"
+        else:
+            kind = "cap" if call["softcap"] else "wide"
+        return configs[index[kind]]
 
     return pick
 
@@ -167,13 +178,11 @@ def _refuse(call):
     return off_gpu(q)
 
 
-def _one(run, idea, configs, *picked):
-    return (Kernel("triton", run, idea, _refuse, configs, _by_width(configs, *picked), SPILLS),)
+def _one(run, idea, configs, index):
+    return (Kernel("triton", run, idea, _refuse, configs, _by_width(configs, index), SPILLS),)
 
 
-KERNELS = _one(attention_options, "every option, each a constexpr", FORWARD, 0, 1, 3, 0, 4, 5, 6)
-KERNELS_BACKWARD = _one(
-    attention_options_backward, "dq, then dk and dv, then dsinks and the bias's: no atomics", BACKWARD, 0, 1, 2, 1, 3, 4, 5
-)
-VARLEN = _one(attention_varlen, "a program finds its sequence by its offsets", FORWARD, 0, 1, 3, 0, 4, 5, 6)
-VARLEN_BACKWARD = _one(attention_varlen_backward, "the same: dq, then dk and dv, then dsinks", BACKWARD, 0, 1, 2, 1, 3, 4, 5)
+KERNELS = _one(attention_options, "every option, each a constexpr", FORWARD, FORWARD_OF)
+KERNELS_BACKWARD = _one(attention_options_backward, "dq, then dk and dv, then dsinks and the bias's: no atomics", BACKWARD, BACKWARD_OF)
+VARLEN = _one(attention_varlen, "a program finds its sequence by its offsets", FORWARD, FORWARD_OF)
+VARLEN_BACKWARD = _one(attention_varlen_backward, "the same: dq, then dk and dv, then dsinks", BACKWARD, BACKWARD_OF)
