@@ -21,6 +21,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 out, err = Console(), Console(stderr=True)
 
 Ops = Annotated[list[str] | None, typer.Argument(help="Operators; all of them if none is named.")]
+Jobs = Annotated[int, typer.Option(help="Processes that compile and judge kernels; clocks run in one, when they have ended.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document (bench: one Record a line) on standard output.")]
 
 
@@ -84,12 +85,13 @@ def check(
     device: Annotated[
         str, typer.Option(help="cpu (references natively, Triton through the interpreter), cuda, or sim (CUDA C++ in the simulator).")
     ] = "",
+    jobs: Jobs = 1,
     as_json: Json = False,
 ) -> None:
     """The gate: every operator, kernel, case, input family and layout against the float64 truth."""
     from rooftile.workbench import gatekeeper
 
-    total = gatekeeper.check(ops or [], kernel, device, None if as_json else err)
+    total = gatekeeper.check(ops or [], kernel, device, None if as_json else err, jobs)
     if as_json:
         _say(total)
     else:
@@ -115,12 +117,15 @@ def bench(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "",
     folder: Annotated[Path, typer.Option(help="Where records live.")] = Path("records"),
     case: Annotated[str, typer.Option(help="Only cases whose name contains this.")] = "",
+    jobs: Jobs = 1,
     as_json: Json = False,
 ) -> None:
     """Time kernels that passed the gate, side by side with peers in one process, cold L2, interleaved."""
     from rooftile.workbench import bench as b
 
-    records = b.bench(ops or [], [p for p in against.split(",") if p], device, case, None if as_json else err, folder if record else None)
+    records = b.bench(
+        ops or [], [p for p in against.split(",") if p], device, case, None if as_json else err, folder if record else None, jobs
+    )
     if as_json:
         for r in records:
             print(r.json())
@@ -134,12 +139,13 @@ def tune(
     case: Annotated[str, typer.Option(help="Only cases whose name contains this.")] = "",
     every: Annotated[str, typer.Option(help="Try every config only of kernels whose name begins so; of others the heuristic's.")] = "",
     ship: Annotated[bool, typer.Option("--ship", help="Write the choices into the package instead of this machine's cache.")] = False,
+    jobs: Jobs = 1,
     as_json: Json = False,
 ) -> None:
     """Time every kernel and config on the bench cases and remember the fastest that passed."""
     from rooftile.workbench import tuner
 
-    records = tuner.tune_ops(ops or [], case, ship, None if as_json else err, every)
+    records = tuner.tune_ops(ops or [], case, ship, None if as_json else err, every, jobs)
     if as_json:
         for r in records:
             print(r.json())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +17,13 @@ from torch import Tensor
 
 from rooftile.core import device as dev
 from rooftile.core import timing
-from rooftile.core.kernel import Kernel, Op, nearest
+from rooftile.core.kernel import OPS, Kernel, Op, nearest
 from rooftile.core.record import Environment, Record, Status, append
 from rooftile.core.spec import Case, OpSpec
 from rooftile.workbench import check as gate
 from rooftile.workbench import gatekeeper, training_records
 from rooftile.workbench.peers import PEERS, Run, copy_run, own_run, peer_run
+from rooftile.workbench.spread import Unit, spread
 
 
 class Session:
@@ -37,17 +40,61 @@ class Session:
         """Why this kernel may not be timed: the gate's first complaint on the check cases, or nothing."""
         key = (op.spec.name, kernel.name)
         if key not in self._green:
-            points = [gate.Point(op, kernel, c) for c in op.spec.cases if "check" in c.use]
-            bad = [v for v in gate.run_points(points, self.where.type) if v.status in (Status.FAILED, Status.ERROR)]
-            self._green[key] = f"{bad[0].case}: {bad[0].message}" if bad else ""
+            self._green[key] = complaint(*key, self.where.type)
         return self._green[key]
+
+    def prepare(self, ops: list[Op], against: list[str], only: str, jobs: int, every: str | None = None) -> None:
+        """Before any clock starts, in `jobs` processes: what the gate says of every kernel, and everything compiled that will be timed. What
+        fails to compile there, be it for want of memory beside so many others, fails or not when its turn comes."""
+        names = [(op.spec.name, k.name) for op in ops for k in op.kernels[:-1] or op.kernels]
+        for unit, why in spread(complaint, [(*n, self.where.type) for n in names], jobs):
+            if "out of memory" not in why:
+                self._green[unit[0], unit[1]] = why
+        units: list[Unit] = [(*n, self.where.type, only, *([] if every is None else [every])) for n in names]
+        units += [(op.spec.name, f"peer.{p}", self.where.type, only) for op in ops for p in against if p in COMPILED]
+        for _ in spread(warm, units, jobs):
+            pass
 
     def record(self, op: Op, kernel: str, case: str, **facts: Any) -> Record:
         ours = {k.name: k for k in op.kernels}.get(kernel)
         return Record(op.spec.name, kernel, case, **facts, digest=ours.digest if ours else "", run=self.run, environment=self.environment)
 
 
-def bench(names: list[str], against: list[str], device: str, only: str, progress: Console | None, folder: Path | None) -> list[Record]:
+COMPILED = ("compile", "liger", "flex")  # peers that leave what they have compiled on disk
+
+
+def complaint(op: str, kernel: str, device: str) -> str:
+    """The gate's first complaint about a kernel on the check cases, or nothing."""
+    points = [gate.Point(OPS[op], OPS[op].kernel(kernel), c) for c in OPS[op].spec.cases if "check" in c.use]
+    bad = [v for v in gate.run_points(points, device) if v.status in (Status.FAILED, Status.ERROR)]
+    return f"{bad[0].case}: {bad[0].message}" if bad else ""
+
+
+def warm(op: str, version: str, device: str, only: str, every: str | None = None) -> None:
+    """Run a kernel or a peer once on each bench case, for what that compiles: of kernels whose name begins with `every`, every config."""
+    where = torch.device(device)
+    for case in (c for c in OPS[op].spec.cases if "bench" in c.use and only in c.id):
+        with contextlib.suppress(Exception):  # a fact, and found again where it is recorded
+            call = OPS[op].spec.draw(case, 0, where)
+            if version.startswith("peer."):
+                runs = [peer_run(version.removeprefix("peer."), OPS[op].spec, case, call, where)]
+            else:
+                kernel = OPS[op].kernel(version)
+                if kernel.objection(call) is not None:
+                    continue
+                configs = kernel.configs if every is not None and version.startswith(every) else ()
+                runs = [functools.partial(kernel.bound(c), *call.values()) for c in configs or (OPS[op].config(kernel, call),)]
+            for run in runs:
+                with contextlib.suppress(Exception), torch.no_grad():
+                    run() if run is not None else None
+        call = runs = None  # type: ignore[assignment]
+        if where.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def bench(
+    names: list[str], against: list[str], device: str, only: str, progress: Console | None, folder: Path | None, jobs: int = 1
+) -> list[Record]:
     session = Session(gatekeeper.resolve(device))
     against = [nearest(p, list(PEERS), "peer") for p in against]
     if steps := [n for n in names if n in training_records.MODULES]:
@@ -55,10 +102,12 @@ def bench(names: list[str], against: list[str], device: str, only: str, progress
         made: list[Record] = []
         for name in steps:
             made += training_records.bench(name, against, session.where, session.run, 200, progress, folder)
-        return made + (bench(rest, against, device, only, progress, folder) if rest else [])
+        return made + (bench(rest, against, device, only, progress, folder, jobs) if rest else [])
     ops = gatekeeper.named(names)
     made = []
     todo = [(op, c) for op in ops for c in op.spec.cases if "bench" in c.use and only in c.id]
+    if jobs != 1:
+        session.prepare(ops, against, only, jobs)
     with Progress(console=progress or Console(quiet=True), transient=True) as bar:
         task = bar.add_task("timing", total=len(todo))
         for op, case in todo:

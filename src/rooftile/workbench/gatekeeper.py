@@ -13,13 +13,14 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from rooftile.core.kernel import Op
+from rooftile.core.kernel import OPS, Op
 from rooftile.core.record import Status
 from rooftile.cuda import simulator
 from rooftile.cuda.simulator import build
 from rooftile.workbench import check as gate
 from rooftile.workbench import inputs
 from rooftile.workbench.explain import operator
+from rooftile.workbench.spread import Unit, spread
 
 DEVICES = ("cpu", "cuda", "interpret", "sim")
 
@@ -34,10 +35,12 @@ def resolve(device: str) -> str:
     return device
 
 
-def check(names: list[str], kernel: str | None, device: str, progress: Console | None) -> dict[str, Any]:
+def check(names: list[str], kernel: str | None, device: str, progress: Console | None, jobs: int = 1) -> dict[str, Any]:
     """Counts and verdicts. On a CPU the references run natively and Triton through the interpreter, in a child process; CUDA C++ runs in
-    the simulator, which is a device of its own."""
+    the simulator, which is a device of its own. `jobs` processes share out the kernels of a GPU."""
     device = resolve(device)
+    if jobs != 1 and device != "cuda":
+        raise ValueError(f"--jobs {jobs}: the kernels of a GPU are shared out, on {device} there is 1 process")
     ops = named(names)
     if kernel is not None and not any(k.name == kernel for op in ops for k in op.kernels):
         ops[0].kernel(kernel)  # raises, with the nearest right name
@@ -51,6 +54,8 @@ def check(names: list[str], kernel: str | None, device: str, progress: Console |
         points = [p for p in points if p.variant == "normal" or not gate.slow(p.op.spec, p.case)]
     if device == "sim":
         results += _simulated(names, points, progress)
+    elif jobs != 1:
+        results += _shared_out(points, device, progress, jobs)
     else:
         results += _run(points, "cuda" if device == "cuda" else "cpu", progress)
     counts = Counter("failed" if r["status"] == Status.ERROR else r["status"] for r in results)
@@ -72,6 +77,22 @@ def _run(points: list[gate.Point], device: str, progress: Console | None) -> lis
             bar.update(task, advance=1, description=f"{v.op} {v.kernel}")
 
         return [v.json() for v in gate.run_points(points, device, each)]
+
+
+def judge(op: str, kernel: str, device: str) -> list[dict[str, Any]]:
+    """The verdicts of one kernel."""
+    return _run([p for p in gate.grid([OPS[op]], kernel) if _here(p, device)], device, None)
+
+
+def _shared_out(points: list[gate.Point], device: str, progress: Console | None, jobs: int) -> list[dict[str, Any]]:
+    units: list[Unit] = list(dict.fromkeys((p.op.spec.name, p.kernel.name, device) for p in points))
+    made: dict[Unit, list[dict[str, Any]]] = {}
+    with Progress(console=progress or Console(quiet=True), transient=True) as bar:
+        task = bar.add_task("checking", total=len(units))
+        for unit, verdicts in spread(judge, units, jobs):
+            made[unit] = verdicts
+            bar.update(task, advance=1, description=f"{unit[0]} {unit[1]}")
+    return [v for unit in units for v in made[unit]]
 
 
 def _simulated(names: list[str], points: list[gate.Point], progress: Console | None) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from rooftile.workbench.bench import LIMIT, Session, distance
 from rooftile.workbench.peers import own_run
 
 
-def tune_ops(names: list[str], only: str, ship: bool, progress: Console | None, every: str = "") -> list[Record]:
+def tune_ops(names: list[str], only: str, ship: bool, progress: Console | None, every: str = "", jobs: int = 1) -> list[Record]:
     """`every`: try every config of kernels whose name begins so, and of the others the heuristic's alone."""
     if not torch.cuda.is_available():
         raise ValueError("tuning needs a CUDA device, this machine has 0; without tuned records the heuristics choose")
@@ -31,6 +31,8 @@ def tune_ops(names: list[str], only: str, ship: bool, progress: Console | None, 
         for c in op.spec.cases
         if "bench" in c.use and only in c.id
     ]
+    if jobs != 1:
+        session.prepare(list(dict.fromkeys(op for op, _ in todo)), [], only, jobs, every)
     winners = []
     with Progress(console=progress or Console(quiet=True), transient=True) as bar:
         task = bar.add_task("tuning", total=len(todo))

@@ -1,0 +1,51 @@
+"""What is shared out to processes is what one process finds."""
+
+import pytest
+import torch
+
+from rooftile.core.kernel import OPS
+from rooftile.workbench import bench, check, gatekeeper
+from rooftile.workbench.spread import spread
+
+UNITS = [("vector_add", "reference", "cpu"), ("array_increment", "reference", "cpu")]
+
+
+def test_verdicts_of_two_processes_and_what_one_raises():
+    made = dict(spread(gatekeeper.judge, UNITS, 2))
+    assert set(made) == set(UNITS)
+    for unit, verdicts in made.items():
+        assert verdicts == gatekeeper.judge(*unit) and {v["op"] for v in verdicts} == {unit[0]} and len(verdicts) > 1
+    with pytest.raises(ValueError, match="refrence"):
+        list(spread(bench.complaint, [("vector_add", "refrence", "cpu")], 1))
+
+
+def test_jobs_that_cannot_be():
+    with pytest.raises(ValueError, match="0 jobs are less than 1"):
+        list(spread(bench.complaint, UNITS, 0))
+    with pytest.raises(ValueError, match="--jobs 2: .* on cpu there is 1 process"):
+        gatekeeper.check(["vector_add"], None, "cpu", None, jobs=2)
+
+
+@pytest.fixture
+def session(monkeypatch):
+    """On a CPU, without its ceilings; processes are this one."""
+    monkeypatch.setattr(bench, "spread", lambda work, units, jobs: [(u, work(*u)) for u in units])
+    made = bench.Session.__new__(bench.Session)
+    made.where, made._green = torch.device("cpu"), {}
+    return made
+
+
+def test_what_is_prepared_is_not_judged_again(session, monkeypatch):
+    op = OPS["array_increment"]
+    session.prepare([op], ["torch"], "no case has this name", 2)
+    assert set(session._green) == {("array_increment", k.name) for k in op.kernels[:-1]}
+    monkeypatch.setattr(check, "run_points", lambda *a: pytest.fail("judged again"))
+    assert not any(session.green(op, k) for k in op.kernels[:-1])
+
+
+def test_a_complaint_comes_back_and_want_of_memory_is_none(session, monkeypatch):
+    said = {"cuda.v1_naive": "M3: dx: error 7 times the allowed", "triton": "M3: CUDA out of memory"}
+    monkeypatch.setattr(bench, "complaint", lambda op, kernel, device: said.get(kernel, ""))
+    op = OPS["array_increment"]
+    session.prepare([op], [], "no case has this name", 2)
+    assert {k: v for (_, k), v in session._green.items()} == {"cuda.v2_vector": "", "cuda.v1_naive": said["cuda.v1_naive"]}
