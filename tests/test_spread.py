@@ -22,7 +22,7 @@ def test_verdicts_of_two_processes_and_what_one_raises():
 def test_jobs_that_cannot_be():
     with pytest.raises(ValueError, match="0 jobs are less than 1"):
         list(spread(bench.complaint, UNITS, 0))
-    with pytest.raises(ValueError, match="--jobs 2: .* on cpu there is 1 process"):
+    with pytest.raises(ValueError, match=r"--jobs 2: .* on cpu there is 1 process"):
         gatekeeper.check(["vector_add"], None, "cpu", None, jobs=2)
 
 
