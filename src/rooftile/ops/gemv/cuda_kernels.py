@@ -57,9 +57,11 @@ def _gradients(source):
         da, dx = dense_like(a), dense_like(x)
         strips = cdiv(k, 256 * 16 // a.itemsize)
         blocks = max(1, min(cdiv(m, 16), 65535, config["per_sm"] * processors(a) // max(1, strips)))
-        partial = a.new_empty((blocks, k), dtype=torch.float32)
-        launch(source, f"gradients<{CTYPE[a.dtype]}>", (strips, blocks), 256, da, partial, dout, a, x, m, k, a.stride(0))
-        launch(source, f"add_rows<{CTYPE[a.dtype]}>", cdiv(k, 32), (32, 32), dx, partial, blocks, k)
+        partial = dx if blocks == 1 else a.new_empty((blocks, k), dtype=torch.float32)
+        instance = f"gradients<{CTYPE[a.dtype]}, {CTYPE[partial.dtype]}>"
+        launch(source, instance, (strips, blocks), 256, da, partial, dout, a, x, m, k, a.stride(0))
+        if blocks > 1:
+            launch(source, f"add_rows<{CTYPE[a.dtype]}>", cdiv(k, 32), (32, 32), dx, partial, blocks, k)
         return da, dx
 
     return gemv_backward

@@ -79,9 +79,10 @@ __global__ void __launch_bounds__(256) join(T* __restrict__ gOut, const float* _
 }
 
 // Both gradients in one read of the matrix. A thread keeps WIDTH columns and walks down the rows blockIdx.y, blockIdx.y + gridDim.y, ...:
-// it writes dA as it reads A, 4 rows in flight, and its share of dx = A^T dout never leaves its registers before the last row.
-template <typename T>
-__global__ void __launch_bounds__(256, 3) gradients(T* __restrict__ gDa, float* __restrict__ gPartial, const T* __restrict__ gDout,
+// it writes dA as it reads A, 4 rows in flight, and its share of dx = A^T dout never leaves its registers before the last row. gTo is [gridDim.y, K]:
+// dx itself where one block walks down all rows.
+template <typename T, typename To>
+__global__ void __launch_bounds__(256, 3) gradients(T* __restrict__ gDa, To* __restrict__ gTo, const T* __restrict__ gDout,
                                                     const T* __restrict__ gA, const T* __restrict__ gX, long long M, long long K,
                                                     long long stride_m) {
   constexpr int WIDTH = 16 / sizeof(T), EACH = 4;
@@ -114,7 +115,7 @@ __global__ void __launch_bounds__(256, 3) gradients(T* __restrict__ gDa, float* 
     }
   }
 #pragma unroll
-  for (int k = 0; k < WIDTH; ++k) gPartial[blockIdx.y * K + i_k + k] = rSum[k];
+  for (int k = 0; k < WIDTH; ++k) gTo[blockIdx.y * K + i_k + k] = static_cast<To>(rSum[k]);
 }
 
 // dx = the sums over gPartial's rows, of which there are P: 32 columns a block, 32 threads a column, each every 32nd row.
