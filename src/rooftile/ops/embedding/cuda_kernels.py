@@ -6,10 +6,11 @@ Bytes of the backward at GPT-2's step (32768 tokens, 50304 rows of 768 bfloat16)
 
 import torch
 
-from rooftile.core.kernel import Kernel
+from rooftile.core.kernel import Kernel, Limits
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda import BLOCK
+from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows
 from rooftile.ops._shared.launch import cdiv, processors, rows
 from rooftile.ops.embedding.reference import check_indices
 
@@ -17,6 +18,9 @@ WARPS = BLOCK // 32
 KEY = {torch.int16: "short", torch.int32: "int", torch.int64: "long long"}
 SORT_WARPS = 16  # of a block of the sort, unless the config says more
 SORT_WORDS = 24 * 1024  # rows of a range, and steps of 32 indices, that all warps of the sort keep: 96 KiB a block
+TABLE_ROWS = 512  # 64 KiB a warp
+TABLE_BYTES = 216 * 1024  # of a multiprocessor's shared memory, for tables of sums
+TABLES = (1, 2, 3, 4, 6, 8)  # warps of a block
 SORT_BYTES = 2**27  # of indices, read by all blocks of the sort together: 24 us of the L2, about what torch's sort takes
 
 
@@ -114,6 +118,28 @@ def _balanced(source, sort):
     return embedding_backward
 
 
+def _table(source):
+    def embedding_backward(dout, indices, weight, padding_idx):
+        v, n = weight.shape
+        dweight, (dout, m, _, stride) = weight.new_empty((v, n)), rows(dout)
+        if not dweight.numel():
+            return dweight
+        each = 128 * (v + 1)  # bytes of a warp's table
+        warps = max(w for w in TABLES if w == 1 or w * each <= TABLE_BYTES)
+        resident, across = max(1, min(24 // warps, TABLE_BYTES // (warps * each))), cdiv(n, 32 * warps)
+        share = 16 * cdiv(m, 16 * max(1, min(processors(dout) * resident // across, cdiv(m, 64))))
+        shares = max(1, cdiv(m, max(1, share)))
+        partial = dweight if shares == 1 else dout.new_empty((shares, v * n), dtype=torch.float32)
+        instance = f"table<{CTYPE[dout.dtype]}, {CTYPE[partial.dtype]}, {warps}>"
+        launch(source, instance, (across, shares), 32 * warps, partial, dout, indices.contiguous(), m, v, n, stride, padding_idx, share,
+               shared=warps * each)  # fmt: skip
+        if shares > 1:
+            add_rows(partial, dweight.view(-1))
+        return dweight
+
+    return embedding_backward
+
+
 def _refuses(call):
     m, v = call["indices"].numel(), call["weight"].shape[0]
     if max(m, v) >= 2**31:
@@ -125,6 +151,12 @@ def _many(call):
     """Why the sort by ranges cannot, or None: the hits of every step lie in shared memory."""
     m, most = call["indices"].numel(), 16 * SORT_WORDS  # half of the words
     return f"there are {m} indices, and a block of its sort keeps track of {most} at most" if m > most else _refuses(call)
+
+
+def _few_rows(call):
+    """Why a warp's table of sums does not hold the weight, or None."""
+    v = call["weight"].shape[0]
+    return f"the weight has {v} rows, and a warp's table {TABLE_ROWS} at most" if v > TABLE_ROWS else _refuses(call)
 
 
 def _slow(call):
@@ -146,7 +178,8 @@ _RANGES = tuple({**c, "per": p, "warps": w} for p, w in ((1, SORT_WARPS), (1, 32
 
 
 def _kernels():
-    ranges, balanced, row = (Source.beside(__file__, f"{name}.cu") for name in ("v3_ranges", "v2_balanced", "v1_warp_row"))
+    names = ("v4_table", "v3_ranges", "v2_balanced", "v1_warp_row")
+    table, ranges, balanced, row = (Source.beside(__file__, f"{name}.cu") for name in names)
 
     def by_ranges(indices, v, padding_idx, config):
         return _ranges(ranges, indices, v, padding_idx, config["per"], config["warps"])
@@ -154,6 +187,8 @@ def _kernels():
     def by_torch(indices, v, padding_idx, config):
         return _sorted(row, indices, v, padding_idx)
 
+    yield Kernel("cuda.v4_table", _table(table), "sums of few rows in shared memory, tokens as they come", _few_rows, sources=(table, ADD_ROWS),
+                 limits=Limits(shared_bytes=227 * 1024))  # fmt: skip
     yield Kernel("cuda.v3_ranges", _balanced(balanced, by_ranges), "sorted in one launch by blocks that own ranges of rows", _many, _RANGES,
                  sources=(ranges, balanced), declines=_slow)  # fmt: skip
     yield Kernel("cuda.v2_balanced", _balanced(balanced, by_torch), "sorted tokens dealt out evenly, long segments joined", _refuses, _SPANS,
