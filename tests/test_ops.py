@@ -2,12 +2,10 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 
+import processes
 from rooftile.workbench import check, gatekeeper
 
 OPS = {op.spec.name: op for op in check.all_ops()}
@@ -15,9 +13,7 @@ OPS = {op.spec.name: op for op in check.all_ops()}
 
 def child(*words: str, **environment: str) -> str:
     """The interpreter and the stand-in driver each want a process of their own."""
-    run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", *words], env={**os.environ, **environment}, capture_output=True, text=True, check=False
-    )
+    run = processes.run(*words, **environment)
     assert run.returncode in (0, 1) and run.stdout, run.stderr[-3000:]
     return run.stdout
 
