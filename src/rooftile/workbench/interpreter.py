@@ -116,8 +116,9 @@ def _checked(what: str, pointers: Any, mask: Any, size: int, program: Any) -> An
     p = np.asarray(pointers)[np.broadcast_to(np.asarray(mask), np.shape(pointers))].astype(np.uint64)
     if p.size == 0 or not _allowed:
         return p
-    inside = np.zeros(p.shape, bool)
-    for low, high in _allowed:
+    first, last = p.min(), p.max() + np.uint64(size)
+    inside = np.full(p.shape, any(low <= first and last <= high for low, high in _allowed))  # most of the time within one tensor
+    for low, high in () if inside.all() else _allowed:
         inside |= (p >= low) & (p + np.uint64(size) <= high)
     if not inside.all():
         address = int(p[~inside][0])
@@ -142,12 +143,13 @@ def _load(self: Any, pointer: Any, mask: Any, other: Any, *_: Any, **__: Any) ->
     dtype = _numpy_dtype(element)
     p = np.ascontiguousarray(pointer.data)
     m = _spread(mask.data, p.shape)
-    for address in _checked("load", p, m, _size(pointer), self.grid_idx).ravel().tolist() if _writer else ():
+    read = _checked("load", p, m, _size(pointer), self.grid_idx)
+    for address in read.ravel().tolist() if _writer else ():
         if _writer.get(address, self.grid_idx) != self.grid_idx:
             raise Race(f"program {self.grid_idx} reads what program {_writer[address]} wrote in the same launch")
     rest = _raw(np.zeros(p.shape, dtype) if other is None else _spread(other.data, p.shape).astype(dtype))
-    read = base._interpreter.load(p, m, rest, rest.dtype)
-    return Handle(np.asarray(read).view(dtype) if read.dtype != dtype else read, element)
+    made = base._interpreter.load(p, m, rest, rest.dtype)
+    return Handle(np.asarray(made).view(dtype) if made.dtype != dtype else made, element)
 
 
 def _store(self: Any, pointer: Any, value: Any, mask: Any, *_: Any, **__: Any) -> Any:
