@@ -18,7 +18,18 @@ def poison():
         yield
 
 
+LONG = (
+    "test_every_kernel_compiles",
+    "test_triton_compiles",
+    "through_the_interpreter",
+    "in_the_simulator",
+    "test_two_processes",
+    "test_reference",
+)
+
+
 def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: not any(name in item.name for name in LONG))  # what takes long first: the end is then shared out evenly
     if not torch.cuda.is_available():
         for item in items:
             if "gpu" in item.keywords:

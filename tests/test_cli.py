@@ -7,17 +7,19 @@ import sys
 
 import pytest
 
+import processes
 from rooftile.core.kernel import OPS
 
 
 def rooftile(*words: str, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "rooftile", *words], capture_output=True, text=True, env={**os.environ, "COLUMNS": "200", **environment}
-    )
+    return processes.run("rooftile", *words, **environment)
 
 
 def test_list():
-    rows = json.loads(rooftile("list", "--json").stdout)
+    """In a process from its very beginning; all others are forked where they have imported."""
+    fresh = subprocess.run([sys.executable, "-m", "rooftile", "list", "--json"], capture_output=True, text=True)
+    rows = json.loads(fresh.stdout)
+    assert rooftile("list", "--json").stdout == fresh.stdout and fresh.returncode == 0
     names = {r["operator"] for r in rows}
     assert {"vector_add", "softmax", "gelu", "adamw"} <= names
     for r in rows:

@@ -2,10 +2,7 @@
 
 import json
 import multiprocessing
-import os
 import re
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import processes
 from rooftile.core.kernel import OPS, Kernel, Limits, Op
 from rooftile.cuda import compile as compiler
 from rooftile.cuda import launch as launcher
@@ -173,12 +171,7 @@ def test_a_machine_without_the_compiler_is_told_what_to_install(source, monkeypa
 
 def command(cache, *words):
     """With no compiler in reach: nothing at all is on the PATH."""
-    run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "rooftile", "build", *words],
-        env={**os.environ, "PATH": "/nowhere", "ROOFTILE_CACHE": str(cache)},
-        capture_output=True,
-        text=True,
-    )
+    run = processes.run("rooftile", "build", *words, PATH="/nowhere", ROOFTILE_CACHE=str(cache))
     return run.returncode, json.loads(run.stdout) if "--json" in words and run.stdout else run.stdout + run.stderr
 
 

@@ -1,15 +1,14 @@
 """What the simulator takes: files as people write them, arguments that do not fit, every value of the 16-bit types; and the gate on top of it."""
 
 import importlib
-import os
 import re
-import subprocess
 import sys
 import types
 
 import pytest
 import torch
 
+import processes
 import rooftile  # noqa: F401  the operators
 from rooftile.core.kernel import OPS, Kernel
 from rooftile.cuda.source import Source
@@ -195,16 +194,35 @@ def test_an_operator_without_cuda_kernels_is_told():
         gatekeeper.check(["gemm"], None, "sim", None)
 
 
+RACERS = """
+import os, sys, traceback, torch
+from pathlib import Path
+from rooftile.cuda import simulator
+from rooftile.cuda.source import Source
+
+def race():
+    s, x = Source(Path(sys.argv[1])), torch.zeros(1, dtype=torch.int32)
+    simulator.run(s, s.function("k"), (1, 1, 1), (1, 1, 1), [x])
+    assert x.item() == 7
+
+racers = []
+for _ in range(2):
+    racers.append(os.fork())
+    if racers[-1] == 0:
+        try:
+            race()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+sys.exit(max(os.waitpid(racer, 0)[1] for racer in racers) > 0)
+"""
+
+
 def test_processes_at_once_build_one_library(tmp_path):
     source = source_of(tmp_path, "__global__ void k(int* gX) { gX[0] = 7; }\n")
-    script = (
-        "import sys, torch; from pathlib import Path; from rooftile.cuda import simulator; from rooftile.cuda.source import Source\n"
-        "s = Source(Path(sys.argv[1])); x = torch.zeros(1, dtype=torch.int32); simulator.run(s, s.function('k'), (1, 1, 1), (1, 1, 1), [x])\n"
-        "assert x.item() == 7"
-    )
-    environment = {**os.environ, "ROOFTILE_CACHE": str(tmp_path / "cache")}
-    children = [subprocess.Popen([sys.executable, "-c", script, str(source.path)], env=environment) for _ in range(2)]
-    assert [c.wait() for c in children] == [0] * 2
+    done = processes.run(str(source.path), code=RACERS, ROOFTILE_CACHE=str(tmp_path / "cache"))
+    assert done.returncode == 0, done.stderr
     assert sorted(p.name.partition("-")[0] for p in (tmp_path / "cache" / "simulator").iterdir()) == ["k", "runtime"]
 
 

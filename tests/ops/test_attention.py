@@ -1,11 +1,9 @@
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 
+import processes
 from rooftile import attention
 
 
@@ -122,5 +120,5 @@ both(q * 60, k, v, True, tol=2e-3)   # scores beyond 88
 
 def test_the_kernels_at_their_edges():
     """Through the interpreter, in a child: what the grid's cases do not reach."""
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", INTERPRETED], env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False)  # fmt: skip
+    done = processes.run(code=INTERPRETED, TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stderr[-3000:]

@@ -1,12 +1,9 @@
 """What the grid cannot say of attention_decode: whose attention it is, what is not read, what is NaN, and wrong kernels of its own kind."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
+import processes
 from rooftile.core.kernel import OPS, Kernel
 from rooftile.core.spec import Case
 from rooftile.ops import attention, attention_decode
@@ -191,7 +188,7 @@ for table, lengths in ((int32(0, 9, 1, 2).view(2, 2), int32(17, 17)), (int32(0, 
 
 def test_the_kernels_at_their_edges():
     """Through the interpreter, in a child: what the grid's cases do not reach."""
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", INTERPRETED], env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False)  # fmt: skip
+    done = processes.run(code=INTERPRETED, TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -1,14 +1,12 @@
 """What the grid cannot say of attention's options: whose attention it is by hand, what goes where, and wrong kernels of their own kind."""
 
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+import processes
 from rooftile import attention
 from rooftile.core.kernel import OPS, Kernel
 from rooftile.ops.attention import options_kernels
@@ -256,8 +254,7 @@ SOURCE = Path(options_kernels.__file__)
 
 
 def interpreted(path):
-    command = [sys.executable, "-W", "ignore", "-c", INTERPRETED, str(path)]
-    return subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False)
+    return processes.run(str(path), code=INTERPRETED, TRITON_INTERPRET="1")
 
 
 def test_the_kernels_over_many_tiles():

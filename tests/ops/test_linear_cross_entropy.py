@@ -1,14 +1,11 @@
 """What the grid cannot say of linear_cross_entropy: the grid itself on the chunked kernels, planted chunks, memory, arbitrary reductions."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import processes
 from rooftile.core.kernel import OPS
 from rooftile.ops import LinearCrossEntropyLoss, cross_entropy, linear_cross_entropy
 from rooftile.ops.linear_cross_entropy import chunked_kernels as chunked
@@ -261,8 +258,7 @@ assert OPS["cross_entropy"].choose({"logits": call["x"], **{n: call[n] for n in 
 
 
 def test_on_cross_entropys_triton_kernels_in_the_interpreter():
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    run = subprocess.run([sys.executable, "-W", "ignore", "-c", INTERPRETED], env=environment, capture_output=True, text=True, check=False)
+    run = processes.run(code=INTERPRETED, TRITON_INTERPRET="1")
     assert run.returncode == 0, run.stderr[-2000:]
 
 

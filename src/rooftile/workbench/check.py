@@ -3,6 +3,7 @@ of its output and none of its input, and it did the same twice."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -110,6 +111,7 @@ class Problem:
             return [*(t.to(r.dtype) for t, r in zip(made, results)), *results[len(made) :]]
         return peer_gradients(spec, call, self.call) or results
 
+    @functools.cached_property
     def vacuous(self) -> str:
         """A control this problem would let pass; a problem that cannot refuse it proves nothing."""
         for name, gauge in zip(self.names, self.gauges):
@@ -135,9 +137,8 @@ class Problem:
         return Verdict(op, kernel.name, case, self.variant, Status.FAILED if message else Status.PASSED, message, errors)
 
     def _faults(self, kernel: Kernel) -> tuple[str, dict[str, float]]:
-        vacuous = self.vacuous()
-        if vacuous and self.variant == "normal":  # a family may saturate an operator (softmax of huge rows has no gradient left)
-            return vacuous, {}
+        if self.vacuous and self.variant == "normal":  # a family may saturate an operator (softmax of huge rows has no gradient left)
+            return self.vacuous, {}
         run = kernel.bound(kernel.heuristic(self.call))
         before = {n: _bytes(v) for n, v in self.call.items() if not (n in self.spec.args and self.spec.args[n].mutated)}
         with poisoned():

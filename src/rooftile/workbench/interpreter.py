@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from inspect import ismodule
 from typing import Any
 
@@ -26,6 +27,7 @@ assert os.environ.get("TRITON_INTERPRET") == "1", (
 
 import triton.language as tl
 from triton.language.extra import libdevice
+from triton.language.semantic import TritonSemantic as Semantic
 from triton.runtime import interpreter as base
 
 from rooftile.workbench import check
@@ -51,14 +53,15 @@ class Race(RuntimeError):
 # ---- dtypes --------------------------------------------------------------------------------------------------------------
 
 _stock_numpy_dtype = base._get_np_dtype
+_numpy_dtypes: dict[str, Any] = {}  # by the name of the element's type
 
 
 def _numpy_dtype(t: Any) -> Any:
-    if not isinstance(t, tl.pointer_type):
-        element = t.element_ty if isinstance(t, tl.block_type) else t
-        if element in _LOW:
-            return _LOW[element]
-    return _stock_numpy_dtype(t)
+    element = t.element_ty if isinstance(t, tl.block_type) else t
+    if element.name not in _numpy_dtypes:
+        low = not isinstance(element, tl.pointer_type) and element in _LOW
+        _numpy_dtypes[element.name] = _LOW[element] if low else _stock_numpy_dtype(element)
+    return _numpy_dtypes[element.name]
 
 
 def _raw(a: Any) -> Any:
@@ -113,8 +116,9 @@ def _checked(what: str, pointers: Any, mask: Any, size: int, program: Any) -> An
     p = np.asarray(pointers)[np.broadcast_to(np.asarray(mask), np.shape(pointers))].astype(np.uint64)
     if p.size == 0 or not _allowed:
         return p
-    inside = np.zeros(p.shape, bool)
-    for low, high in _allowed:
+    first, last = p.min(), p.max() + np.uint64(size)
+    inside = np.full(p.shape, any(low <= first and last <= high for low, high in _allowed))  # most of the time within one tensor
+    for low, high in () if inside.all() else _allowed:
         inside |= (p >= low) & (p + np.uint64(size) <= high)
     if not inside.all():
         address = int(p[~inside][0])
@@ -131,7 +135,7 @@ def _size(pointer: Any) -> int:
 
 
 def _spread(a: Any, shape: Any) -> Any:
-    return np.ascontiguousarray(np.broadcast_to(a, shape))
+    return np.ascontiguousarray(a if a.shape == shape else np.broadcast_to(a, shape))
 
 
 def _load(self: Any, pointer: Any, mask: Any, other: Any, *_: Any, **__: Any) -> Any:
@@ -139,12 +143,13 @@ def _load(self: Any, pointer: Any, mask: Any, other: Any, *_: Any, **__: Any) ->
     dtype = _numpy_dtype(element)
     p = np.ascontiguousarray(pointer.data)
     m = _spread(mask.data, p.shape)
-    for address in _checked("load", p, m, _size(pointer), self.grid_idx).ravel().tolist() if _writer else ():
+    read = _checked("load", p, m, _size(pointer), self.grid_idx)
+    for address in read.ravel().tolist() if _writer else ():
         if _writer.get(address, self.grid_idx) != self.grid_idx:
             raise Race(f"program {self.grid_idx} reads what program {_writer[address]} wrote in the same launch")
     rest = _raw(np.zeros(p.shape, dtype) if other is None else _spread(other.data, p.shape).astype(dtype))
-    read = base._interpreter.load(p, m, rest, rest.dtype)
-    return Handle(np.asarray(read).view(dtype) if read.dtype != dtype else read, element)
+    made = base._interpreter.load(p, m, rest, rest.dtype)
+    return Handle(np.asarray(made).view(dtype) if made.dtype != dtype else made, element)
 
 
 def _store(self: Any, pointer: Any, value: Any, mask: Any, *_: Any, **__: Any) -> Any:
@@ -227,6 +232,11 @@ def _install() -> None:
     check.before_run.append(_admit)
     _numpy_scalars()
     _patch_language_once()
+    _shapes_once()
+    _types_once()
+    # what it finds goes to device_assert, which without `debug` looks at nothing
+    assert not base.interpreter_builder.options.debug
+    base.interpreter_builder.options = replace(base.interpreter_builder.options, sanitize_overflow=False)
 
 
 def _numpy_scalars() -> None:
@@ -244,7 +254,7 @@ def _numpy_scalars() -> None:
 
 def _patch_language_once() -> None:
     """Each nested jit call patches the whole of triton.language again; once a launch is enough, and 1.5 times faster."""
-    stock, done = base._patch_lang, dict[int, Any]()
+    stock, done, of = base._patch_lang, dict[int, Any](), dict[int, tuple[Any, set[int]]]()
 
     class Nothing:
         def restore(self) -> None:
@@ -257,14 +267,70 @@ def _patch_language_once() -> None:
             done.clear()
 
     def patch(fn: Any) -> Any:
-        modules = {id(v) for v in fn.__globals__.values() if ismodule(v) and v in (tl, tl.core)}
-        if modules and modules <= set(done):
+        if id(fn.__globals__) not in of:
+            of[id(fn.__globals__)] = fn.__globals__, {id(v) for v in fn.__globals__.values() if ismodule(v) and v in (tl, tl.core)}
+        _, modules = of[id(fn.__globals__)]
+        if modules and modules <= done.keys():
             return Nothing()
         outermost, scope = not done, stock(fn)
         done.update({m: scope for m in modules if m not in done})
         return Scope() if outermost else Nothing()
 
     base._patch_lang = patch
+
+
+def _shapes_once() -> None:
+    """Each operation makes the type of its result anew, an object for every number of its shape: what a shape is made of is kept."""
+    block, made = tl.block_type.__init__, dict[tuple[int, ...], tuple[Any, ...]]()
+    scalar = (tl.tuple([]), tl.constexpr(1))
+
+    def block_type(self: Any, element: Any, shape: Any) -> None:
+        sizes = tuple([n.value if type(n) is tl.constexpr else n for n in shape])
+        if sizes not in made:
+            block(self, element, shape)
+            made[sizes] = self.shape, self.numel, f"<{self.shape}, ", (tl.tuple([tl.constexpr(n) for n in sizes]), tl.constexpr(self.numel))
+        self.shape, self.numel, name, self.of_tensors = made[sizes]
+        self.element_ty, self.name = element, f"{name}{element}>"
+
+    def tensor(self: Any, handle: Any, of: Any) -> None:
+        self.handle, self.type, self.dtype = handle, of, of.scalar
+        self.shape, self.numel = of.of_tensors if of.is_block() else scalar
+
+    stock = Semantic.broadcast_impl_value
+
+    def broadcast(self: Any, a: Any, b: Any) -> Any:
+        if not (a.type.is_block() and b.type.is_block()):
+            return stock(self, a, b) if a.type.is_block() or b.type.is_block() else (a, b)
+        if a.type.shape is b.type.shape:
+            return a, b
+        m, n = a.type.shape.values, b.type.shape.values
+        if len(m) != len(n) or any(i != j and 1 not in (i, j) for i, j in zip(m, n)):
+            return stock(self, a, b)
+        both = [max(i, j) for i, j in zip(m, n)]
+        return tuple(
+            x
+            if x.type.shape.values == both
+            else tl.tensor(self.builder.create_broadcast(x.handle, both), tl.block_type(x.type.scalar, both))
+            for x in (a, b)
+        )
+
+    tl.block_type.__init__, tl.tensor.__init__, Semantic.broadcast_impl_value = block_type, tensor, broadcast
+
+
+def _types_once() -> None:
+    """What two types promote to is asked for each operation, and a cast to the type that a tensor has."""
+    promote, cast, known = Semantic.computation_type_impl, Semantic.cast, dict[tuple[Any, ...], Any]()
+
+    def promoted(self: Any, a: Any, a_is_scalar: bool, b: Any, *rest: bool) -> Any:
+        key = (a.name, a_is_scalar, b.name, *rest)
+        if key not in known:
+            known[key] = promote(self, a, a_is_scalar, b, *rest)
+        return known[key]
+
+    def casted(self: Any, x: Any, to: Any, *rounding: Any) -> Any:
+        return x if x.dtype is to.scalar else cast(self, x, to, *rounding)
+
+    Semantic.computation_type_impl, Semantic.cast = promoted, casted
 
 
 _install()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import mmap
 import os
 import re
 import shutil
+import struct
 import subprocess
 import tempfile
 import threading
@@ -45,12 +47,14 @@ _built: dict[tuple[object, ...], Built] = {}
 
 
 def compiler() -> str:
-    found = shutil.which(os.environ.get("CXX") or "g++")
+    name = os.environ.get("CXX") or "g++"
+    found = _which(name, os.environ.get("PATH"))
     if found is None:
-        raise ValueError(
-            f"the simulator compiles with g++, and there is no {os.environ.get('CXX') or 'g++'} on the PATH: install g++ 12 or later"
-        )
+        raise ValueError(f"the simulator compiles with g++, and there is no {name} on the PATH: install g++ 12 or later")
     return found
+
+
+_which = functools.cache(lambda name, path: shutil.which(name, path=path))  # asked at every launch
 
 
 @functools.cache
@@ -165,18 +169,23 @@ def _load(path: Path) -> Built:
     describe = library.rooftile_parameters
     describe.restype = ctypes.c_char_p
     kinds = tuple(describe().decode().split())
-    return Built(library, path, entry, _extent(path), kinds)
+    return Built(library, path, entry, _extent(entry), kinds)
 
 
-def _extent(path: Path) -> tuple[int, int]:
-    """Where the library lies in memory: its first to its last byte."""
-    resolved, begin, end = str(path.resolve()), 0, 0
-    with open("/proc/self/maps", encoding="utf-8") as maps:
-        for line in maps:
-            words = line.split(maxsplit=5)
-            low, high = (int(a, 16) for a in words[0].split("-"))
-            if len(words) == 6 and words[5].strip() == resolved:
-                begin, end = begin or low, high
-            elif end == low and len(words) < 6:  # variables that start as zero have no file behind them
-                end = high
-    return begin, end
+def _extent(entry: int) -> tuple[int, int]:
+    """Where the library lies in memory: from its header to the end of the last segment that its program headers ask for."""
+    found = _Found()
+    assert _dladdr(entry, ctypes.byref(found))
+    head = ctypes.string_at(found.base, 64)
+    table, size, count = *struct.unpack_from("<Q", head, 32), *struct.unpack_from("<HH", head, 54)
+    segments = [struct.unpack("<IIQQQQQQ", ctypes.string_at(found.base + table + i * size, 56)) for i in range(count)]
+    last = max(address + memory for kind, _, _, address, _, _, memory, _ in segments if kind == 1)
+    return found.base, -(-(found.base + last) // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+class _Found(ctypes.Structure):
+    _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_size_t), ("symbol", ctypes.c_char_p), ("address", ctypes.c_size_t)]
+
+
+_dladdr = ctypes.CDLL(None).dladdr
+_dladdr.argtypes = [ctypes.c_void_p, ctypes.c_void_p]

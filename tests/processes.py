@@ -1,0 +1,83 @@
+"""Processes of their own without the seconds that each would spend importing: forked from one that has imported, one per test worker and mode."""
+
+import atexit
+import contextlib
+import functools
+import gc
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+MODES = ("TRITON_INTERPRET", "ROOFTILE_DRY_GPU")  # what is looked at while importing
+
+
+def run(*words: str, code: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """As `python -m *words`, or `python -c code *words`, in the environment of this process with these changes."""
+    asked = {**os.environ, **environment}
+    server = _server(tuple(asked.get(name, "0") for name in MODES))
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        print(json.dumps([words, code, asked, os.getcwd(), str(out), str(err)]), file=server.stdin, flush=True)
+        status = server.stdout.readline()
+        assert status, "the process that these are forked from has died"
+        return subprocess.CompletedProcess([*words], int(status), out.read_text(), err.read_text())
+
+
+@functools.cache
+def _server(mode: tuple[str, ...]) -> subprocess.Popen[str]:
+    environment = {**os.environ, **dict(zip(MODES, mode)), "COLUMNS": "200"}
+    made = subprocess.Popen([sys.executable, "-W", "ignore", __file__], env=environment, stdin=-1, stdout=-1, text=True)
+    atexit.register(made.wait)
+    atexit.register(made.stdin.close)  # which ends it
+    return made
+
+
+def _serve() -> None:
+    import rooftile.cli
+    from rooftile.workbench import gatekeeper  # noqa: F401
+
+    if os.environ["TRITON_INTERPRET"] == "1":
+        from rooftile.workbench import interpreter  # noqa: F401
+    sys.argv = ["rooftile", "explain", "nothing"]
+    with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):
+        rooftile.cli.main()  # imports what a command line takes
+    gc.freeze()  # or each child would copy the pages of all objects that its collector looks at
+    answers = os.fdopen(os.dup(1), "w")
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            _become(*json.loads(line))
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=answers, flush=True)
+
+
+def _become(words: list[str], code: str, environment: dict[str, str], folder: str, out: str, err: str) -> None:
+    import runpy
+    import traceback
+
+    for number, (path, how) in enumerate(((os.devnull, os.O_RDONLY), (out, os.O_WRONLY | os.O_CREAT), (err, os.O_WRONLY | os.O_CREAT))):
+        os.dup2(os.open(path, how), number)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.argv = ["-c" if code else words[0], *(words if code else words[1:])]
+    status = 0
+    try:
+        exec(code, {"__name__": "__main__"}) if code else runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    _serve()

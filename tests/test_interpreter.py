@@ -1,0 +1,44 @@
+"""The interpreter as a judge: each fault that it is there for, planted, is named, and the same program without it is not suspected."""
+
+import pytest
+
+import processes
+
+KERNELS = """
+import torch, triton
+import triton.language as tl
+
+@triton.jit
+def kernel(gX, gOut, N):
+    p = tl.program_id(0)
+    i = p * 4 + tl.arange(0, 4)
+    BODY
+"""
+CALL = """
+import importlib.util, sys, torch
+from rooftile.workbench import interpreter
+spec = importlib.util.spec_from_file_location("given", sys.argv[1])
+given = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(given)
+x, out = torch.arange(6.0), torch.zeros(6)
+given.kernel[(2,)](x, out, 6)
+assert torch.equal(x, out)
+"""
+BODIES = {
+    "tl.store(gOut + i, tl.load(gX + i, mask=i < N), mask=i < N)": None,
+    "tl.store(gOut + i, tl.load(gX + i), mask=i < N)": "load: 2 of 4 active lanes out of bounds in program (1, 0, 0)",
+    "tl.store(gOut + i, tl.load(gX + i, mask=i <= N), mask=i < N)": "load: 1 of 3 active lanes out of bounds",
+    "tl.store(gOut + i, tl.load(gX + i - 1, mask=i < N), mask=i < N)": "the first is -4 bytes from the start",
+    "tl.store(gOut + i, tl.load(gX + i, mask=i < N))": "store: 2 of 4 active lanes out of bounds",
+    "tl.store(gOut + tl.arange(0, 4), tl.load(gX + i, mask=i < N))": "programs (0, 0, 0) and (1, 0, 0) both store to one address",
+    "tl.store(gOut + i, tl.load(gOut + i - p, mask=i < N), mask=i < N)": "program (1, 0, 0) reads what program (0, 0, 0) wrote",
+    "tl.store(gOut + i, tl.load(gX + i, mask=i < N) + (i == 5), mask=i < N)": "AssertionError",
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_what_it_sees(body, tmp_path):
+    (tmp_path / "given.py").write_text(KERNELS.replace("BODY", body))
+    done = processes.run(str(tmp_path / "given.py"), code=CALL, TRITON_INTERPRET="1")
+    assert (done.returncode == 0) == (BODIES[body] is None), done.stderr[-2000:]
+    assert (BODIES[body] or "") in done.stderr
