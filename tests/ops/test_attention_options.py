@@ -288,8 +288,7 @@ for name in ("attention_options", "attention_varlen"):
 
 def test_the_products_of_window_and_varlen_overlap(tmp_path):
     """Else ptxas waits after every wgmma of the kernel, which cost the backward three quarters of its speed; whether it does hangs by a hair."""
-    command = [sys.executable, "-W", "ignore", "-c", OVERLAPPED, str(tmp_path)]
-    done = subprocess.run(command, env={**os.environ, "ROOFTILE_DRY_GPU": "1"}, capture_output=True, text=True, check=False)
+    done = processes.run(str(tmp_path), code=OVERLAPPED, ROOFTILE_DRY_GPU="1")
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.split("\n")[:-1] == [f"{kernel} overlapped" for kernel in ("forward", "queries", "keys") * 2]
 
