@@ -132,6 +132,7 @@ FINE = {
     "transpose<1, false>": ((2, 2), (32, 32), lambda: ([zeros(64, 64), floats(64, 64), 64], floats(64, 64).T)),
     "strided": ((1,), (32,), lambda: ([zeros(32), floats(96), 3], floats(96)[::3])),
     "narrow": ((1,), (32,), lambda: ([zeros(32), floats(32, dtype=torch.bfloat16)], floats(32, dtype=torch.bfloat16).float())),
+    "variables": ((1,), (64,), lambda: ([zeros(64, dtype=torch.int32)], (torch.arange(64) % 3 + 5).int())),
     "vectors": ((1,), (32,), lambda: ([zeros(128), floats(128)], floats(128).view(16, 2, 4).flip(1).reshape(-1))),
 }
 

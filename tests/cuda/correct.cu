@@ -192,3 +192,11 @@ __global__ void vectors(float4* gOut, const float4* gX) {
   __syncwarp();
   gOut[threadIdx.x] = sX[threadIdx.x ^ 1];
 }
+
+// Variables of the file, of which the first are given and the others, some pages behind them, begin as zero.
+__device__ int gGiven[3] = {5, 6, 7};
+__device__ int gZero[20000];
+__global__ void variables(int* gOut) {
+  const int t = threadIdx.x;
+  gOut[t] = gGiven[t % 3] + gZero[t * 312];
+}
