@@ -45,6 +45,12 @@ def _corner(gX, low_m, low_n, stride_t, stride_s):
 
 
 @triton.jit
+def _further(gX, places: tl.constexpr, stride):
+    """A pointer so many places on, in 64 bits."""
+    return gX + tl.full([], places, tl.int64) * stride
+
+
+@triton.jit
 def _fall(rS, scale_in):
     """exp(-2 |x|) of the scaled product x, and 1 / (1 + it): both tanh and its slope are made of these."""
     fall = tl.exp2(-2.8853900817779268 * tl.abs(rS * scale_in))
@@ -133,12 +139,12 @@ def _attend(rAcc, rSum, rMax, rQ, gK, gV, gAdded, gMask, gSeed, rows, i_m, low, 
         rV = load_tile(gV, stride_vs, i_n, S, EDGE, DV, BLOCK_N, BLOCK_DV)
         rAcc = tl.dot(rP.to(rV.dtype), rV, rAcc * shrink[:, None], input_precision="ieee")
         rMax = new
-        gK += tl.full([], BLOCK_N, tl.int64) * stride_ks
-        gV += tl.full([], BLOCK_N, tl.int64) * stride_vs
+        gK = _further(gK, BLOCK_N, stride_ks)
+        gV = _further(gV, BLOCK_N, stride_vs)
         if ADDED:
-            gAdded += tl.full([], BLOCK_N, tl.int64) * a_s
+            gAdded = _further(gAdded, BLOCK_N, a_s)
         if MASK:
-            gMask += tl.full([], BLOCK_N, tl.int64) * m_s
+            gMask = _further(gMask, BLOCK_N, m_s)
     return rAcc, rSum, rMax, gK, gV, gAdded, gMask
 
 
@@ -232,12 +238,12 @@ def _queries_of(rDq, rQ, rDout, rLse, rDelta, gK, gV, gAdded, gMask, gSeed, rows
         if CAPPED:
             rDs *= _slope(rS, scale_in)
         rDq = tl.dot(rDs.to(rK.dtype), rK, rDq, input_precision="ieee")
-        gK += tl.full([], BLOCK_N, tl.int64) * stride_ks
-        gV += tl.full([], BLOCK_N, tl.int64) * stride_vs
+        gK = _further(gK, BLOCK_N, stride_ks)
+        gV = _further(gV, BLOCK_N, stride_vs)
         if ADDED:
-            gAdded += tl.full([], BLOCK_N, tl.int64) * a_s
+            gAdded = _further(gAdded, BLOCK_N, a_s)
         if MASK:
-            gMask += tl.full([], BLOCK_N, tl.int64) * m_s
+            gMask = _further(gMask, BLOCK_N, m_s)
     return rDq, gK, gV, gAdded, gMask
 
 
@@ -323,12 +329,12 @@ def _keys_of(rDk, rDv, rK, rV, gQ, gDout, gLse2, gDelta, gAdded, gMask, gSeed, r
         if CAPPED:
             rDs *= _slope(rS, scale_in)
         rDk = tl.dot(rDs.to(rQ.dtype), rQ, rDk, input_precision="ieee")
-        gQ += tl.full([], BLOCK_M, tl.int64) * stride_qt
-        gDout += tl.full([], BLOCK_M, tl.int64) * stride_gt
+        gQ = _further(gQ, BLOCK_M, stride_qt)
+        gDout = _further(gDout, BLOCK_M, stride_gt)
         if ADDED:
-            gAdded += tl.full([], BLOCK_M, tl.int64) * a_t
+            gAdded = _further(gAdded, BLOCK_M, a_t)
         if MASK:
-            gMask += tl.full([], BLOCK_M, tl.int64) * m_t
+            gMask = _further(gMask, BLOCK_M, m_t)
     return rDk, rDv, gQ, gDout, gAdded, gMask
 
 
