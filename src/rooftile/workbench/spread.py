@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import TypeVar
+
+import torch
 
 Unit = tuple[str, ...]
 Result = TypeVar("Result")
@@ -18,7 +21,13 @@ def spread(work: Callable[..., Result], units: list[Unit], jobs: int) -> Iterato
         raise ValueError(f"{jobs} jobs are less than 1")
     if not units:
         return
-    with ProcessPoolExecutor(min(jobs, len(units)), mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(min(jobs, len(units)), multiprocessing.get_context("spawn"), _one_thread) as pool:
         waiting = {pool.submit(work, *unit): unit for unit in units}
         for future in as_completed(waiting):
             yield waiting[future], future.result()
+
+
+def _one_thread() -> None:
+    """Each process has one, and torch.compile no processes of its own: they would be as many again."""
+    torch.set_num_threads(1)
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
