@@ -19,6 +19,22 @@ def test_verdicts_of_two_processes_and_what_one_raises():
         list(spread(bench.complaint, [("vector_add", "refrence", "cpu")], 1))
 
 
+def told(name):
+    """A kernel that takes the device down for its process."""
+    if name == "guilty":
+        torch.cuda.is_initialized, torch.cuda.synchronize = lambda: True, dies
+    return name, torch.get_num_threads()
+
+
+def dies():
+    raise torch.AcceleratorError("an illegal memory access was encountered")
+
+
+def test_a_dead_device_is_nobody_elses_verdict():
+    units = [("guilty",), ("innocent",), ("innocent too",)]
+    assert dict(spread(told, units, 1)) == {unit: (*unit, 1) for unit in units}
+
+
 def test_jobs_that_cannot_be():
     with pytest.raises(ValueError, match="0 jobs are less than 1"):
         list(spread(bench.complaint, UNITS, 0))
@@ -44,8 +60,23 @@ def test_what_is_prepared_is_not_judged_again(session, monkeypatch):
 
 
 def test_a_complaint_comes_back_and_want_of_memory_is_none(session, monkeypatch):
-    said = {"cuda.v1_naive": "M3: dx: error 7 times the allowed", "triton": "M3: CUDA out of memory"}
+    said = {"cuda.v1_naive": "M3: dx: error 7 times the allowed", "triton": "M3: CUDA out of memory. Tried to allocate 2.00 GiB"}
     monkeypatch.setattr(bench, "complaint", lambda op, kernel, device: said.get(kernel, ""))
     op = OPS["array_increment"]
     session.prepare([op], [], "no case has this name", 2)
     assert {k: v for (_, k), v in session._green.items()} == {"cuda.v2_vector": "", "cuda.v1_naive": said["cuda.v1_naive"]}
+
+
+def test_want_of_memory_beside_others_is_judged_alone(monkeypatch):
+    (unit, other), heard = UNITS, []
+
+    def judge(*unit):
+        heard.append(unit)
+        return [{"message": ""}]
+
+    monkeypatch.setattr(
+        gatekeeper, "spread", lambda work, units, jobs: [(unit, [{"message": "CUDA out of memory"}]), (other, [{"message": "wrong"}])]
+    )
+    monkeypatch.setattr(gatekeeper, "judge", judge)
+    points = [check.Point(OPS[op], OPS[op].kernel(k), OPS[op].spec.cases[0]) for op, k, _ in UNITS]
+    assert gatekeeper._shared_out(points, "cpu", None, 2) == [{"message": ""}, {"message": "wrong"}] and heard == [unit]

@@ -23,7 +23,7 @@ from rooftile.core.spec import Case, OpSpec
 from rooftile.workbench import check as gate
 from rooftile.workbench import gatekeeper, training_records
 from rooftile.workbench.peers import PEERS, Run, copy_run, own_run, peer_run
-from rooftile.workbench.spread import Unit, spread
+from rooftile.workbench.spread import CROWDED, Unit, spread
 
 
 class Session:
@@ -47,11 +47,11 @@ class Session:
         """Before any clock starts, in `jobs` processes: what the gate says of every kernel, and everything compiled that will be timed. What
         fails to compile there, be it for want of memory beside so many others, fails or not when its turn comes."""
         names = [(op.spec.name, k.name) for op in ops for k in op.kernels[:-1] or op.kernels]
-        for unit, why in spread(complaint, [(*n, self.where.type) for n in names], jobs):
-            if "out of memory" not in why:
-                self._green[unit[0], unit[1]] = why
-        units: list[Unit] = [(*n, self.where.type, only, *([] if every is None else [every])) for n in names]
-        units += [(op.spec.name, f"peer.{p}", self.where.type, only) for op in ops for p in against if p in COMPILED]
+        for (op_name, kernel, _), why in spread(complaint, [(*n, self.where.type) for n in names], jobs):
+            if CROWDED not in why:
+                self._green[op_name, kernel] = why
+        units: list[Unit] = [(*n, self.where.type, only, every) for n in names]
+        units += [(op.spec.name, f"peer.{p}", self.where.type, only, None) for op in ops for p in against if p in COMPILED]
         for _ in spread(warm, units, jobs):
             pass
 
@@ -70,26 +70,28 @@ def complaint(op: str, kernel: str, device: str) -> str:
     return f"{bad[0].case}: {bad[0].message}" if bad else ""
 
 
-def warm(op: str, version: str, device: str, only: str, every: str | None = None) -> None:
-    """Run a kernel or a peer once on each bench case, for what that compiles: of kernels whose name begins with `every`, every config."""
-    where = torch.device(device)
+def warm(op: str, version: str, device: str, only: str, every: str | None) -> None:
+    """Run a kernel or a peer once on each bench case, for what that compiles: of kernels whose name begins with `every`, every config. What fails is
+    a fact, and found again where it is recorded."""
     for case in (c for c in OPS[op].spec.cases if "bench" in c.use and only in c.id):
-        with contextlib.suppress(Exception):  # a fact, and found again where it is recorded
-            call = OPS[op].spec.draw(case, 0, where)
-            if version.startswith("peer."):
-                runs = [peer_run(version.removeprefix("peer."), OPS[op].spec, case, call, where)]
-            else:
-                kernel = OPS[op].kernel(version)
-                if kernel.objection(call) is not None:
-                    continue
-                configs = kernel.configs if every is not None and version.startswith(every) else ()
-                runs = [functools.partial(kernel.bound(c), *call.values()) for c in configs or (OPS[op].config(kernel, call),)]
-            for run in runs:
+        with contextlib.suppress(Exception):
+            for run in _versions(OPS[op], version, case, torch.device(device), every):
                 with contextlib.suppress(Exception), torch.no_grad():
-                    run() if run is not None else None
-        call = runs = None  # type: ignore[assignment]
-        if where.type == "cuda":
+                    run()
+        if device == "cuda":
             torch.cuda.empty_cache()
+
+
+def _versions(op: Op, version: str, case: Case, where: torch.device, every: str | None) -> list[Run]:
+    call = op.spec.draw(case, 0, where)
+    if version.startswith("peer."):
+        run = peer_run(version.removeprefix("peer."), op.spec, case, call, where)
+        return [] if run is None else [run]
+    kernel = op.kernel(version)
+    if kernel.objection(call) is not None:
+        return []
+    configs = kernel.configs if every is not None and version.startswith(every) else ()
+    return [functools.partial(kernel.bound(c), *call.values()) for c in configs or (op.config(kernel, call),)]
 
 
 def bench(

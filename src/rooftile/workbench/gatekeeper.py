@@ -20,7 +20,7 @@ from rooftile.cuda.simulator import build
 from rooftile.workbench import check as gate
 from rooftile.workbench import inputs
 from rooftile.workbench.explain import operator
-from rooftile.workbench.spread import Unit, spread
+from rooftile.workbench.spread import CROWDED, Unit, spread
 
 DEVICES = ("cpu", "cuda", "interpret", "sim")
 
@@ -92,6 +92,8 @@ def _shared_out(points: list[gate.Point], device: str, progress: Console | None,
         for unit, verdicts in spread(judge, units, jobs):
             made[unit] = verdicts
             bar.update(task, advance=1, description=f"{unit[0]} {unit[1]}")
+    crowded = [unit for unit in units if any(CROWDED in v["message"] for v in made[unit])]
+    made |= {unit: judge(*unit) for unit in crowded}  # again, alone
     return [v for unit in units for v in made[unit]]
 
 

@@ -6,28 +6,44 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
-Unit = tuple[str, ...]
+Unit = tuple[Any, ...]
 Result = TypeVar("Result")
+CROWDED = "out of memory"  # in a complaint that may be due to the others: to be heard again, alone
 
 
 def spread(work: Callable[..., Result], units: list[Unit], jobs: int) -> Iterator[tuple[Unit, Result]]:
     """(unit, work(*unit)) of each unit, whichever is done first. `work` is a function of a module, by its name; new processes begin with nothing
-    of this one's but the environment. What it raises is raised here."""
+    of this one's but the environment. What it raises is raised here. A process whose device has died under a unit takes no other: new ones do."""
     if jobs < 1:
         raise ValueError(f"{jobs} jobs are less than 1")
-    if not units:
-        return
-    with ProcessPoolExecutor(min(jobs, len(units)), multiprocessing.get_context("spawn"), _one_thread) as pool:
-        waiting = {pool.submit(work, *unit): unit for unit in units}
-        for future in as_completed(waiting):
-            yield waiting[future], future.result()
+    while units:
+        left = []
+        with ProcessPoolExecutor(min(jobs, len(units)), multiprocessing.get_context("spawn"), _one_thread) as pool:
+            waiting = {pool.submit(_do, work, unit): unit for unit in units}
+            for future in as_completed(waiting):
+                done = future.result()
+                if done is None:
+                    left.append(waiting[future])
+                else:
+                    yield waiting[future], done[0]
+        units = left
 
 
 def _one_thread() -> None:
     """Each process has one, and torch.compile no processes of its own: they would be as many again."""
     torch.set_num_threads(1)
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+
+
+def _do(work: Callable[..., Result], unit: Unit) -> tuple[Result] | None:
+    """Nothing where the device of this process is dead: whatever it said of the unit would blame the innocent."""
+    try:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+    except torch.AcceleratorError:
+        return None
+    return (work(*unit),)
