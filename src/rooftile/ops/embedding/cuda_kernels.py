@@ -20,7 +20,7 @@ SORT_WARPS = 16  # of a block of the sort, unless the config says more
 SORT_WORDS = 24 * 1024  # rows of a range, and steps of 32 indices, that all warps of the sort keep: 96 KiB a block
 TABLE_ROWS = 512  # 64 KiB a warp
 TABLE_BYTES = 216 * 1024  # of a multiprocessor's shared memory, for tables of sums
-TABLES = (1, 2, 3, 4, 6, 8)  # warps of a block
+TABLE_WARPS = 24  # of a multiprocessor, where tables are small: each has 16 tokens on their way
 SORT_BYTES = 2**27  # of indices, read by all blocks of the sort together: 24 us of the L2, about what torch's sort takes
 
 
@@ -125,10 +125,10 @@ def _table(source):
         if not dweight.numel():
             return dweight
         each = 128 * (v + 1)  # bytes of a warp's table
-        warps = max(w for w in TABLES if w == 1 or w * each <= TABLE_BYTES)
-        resident, across = max(1, min(24 // warps, TABLE_BYTES // (warps * each))), cdiv(n, 32 * warps)
-        share = 16 * cdiv(m, 16 * max(1, min(processors(dout) * resident // across, cdiv(m, 64))))
-        shares = max(1, cdiv(m, max(1, share)))
+        warps = max(1, min(8, TABLE_BYTES // each))
+        per, across = max(1, min(TABLE_WARPS // warps, TABLE_BYTES // (warps * each))), cdiv(n, 32 * warps)
+        share = 16 * max(1, cdiv(m, 16 * max(1, min(processors(dout) * per // across, cdiv(m, 64)))))  # whole batches of tokens
+        shares = max(1, cdiv(m, share))
         partial = dweight if shares == 1 else dout.new_empty((shares, v * n), dtype=torch.float32)
         instance = f"table<{CTYPE[dout.dtype]}, {CTYPE[partial.dtype]}, {warps}>"
         launch(source, instance, (across, shares), 32 * warps, partial, dout, indices.contiguous(), m, v, n, stride, padding_idx, share,
@@ -155,7 +155,9 @@ def _many(call):
 
 def _few_rows(call):
     """Why a warp's table of sums does not hold the weight, or None."""
-    v = call["weight"].shape[0]
+    v, n = call["weight"].shape
+    if v * n >= 2**31:
+        return f"the weight has {v * n} elements, and it counts them in 32 bits"
     return f"the weight has {v} rows, and a warp's table {TABLE_ROWS} at most" if v > TABLE_ROWS else _refuses(call)
 
 

@@ -7,6 +7,7 @@ from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda import BLOCK
+from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows
 from rooftile.ops._shared.launch import cdiv, dense_like, processors
 
 PER_SM = 8  # blocks a multiprocessor before a row is cut
@@ -61,7 +62,7 @@ def _gradients(source):
         instance = f"gradients<{CTYPE[a.dtype]}, {CTYPE[partial.dtype]}>"
         launch(source, instance, (strips, blocks), 256, da, partial, dout, a, x, m, k, a.stride(0))
         if blocks > 1:
-            launch(source, f"add_rows<{CTYPE[a.dtype]}>", cdiv(k, 32), (32, 32), dx, partial, blocks, k)
+            add_rows(partial, dx)
         return da, dx
 
     return gemv_backward
@@ -120,6 +121,11 @@ def _backward_refuses(call):
 
 BACKWARD = (
     Kernel(
-        "cuda.v4_split", _gradients(_LAST), "strips of columns, both gradients in one read", _backward_refuses, _GRADIENTS, sources=(_LAST,)
+        "cuda.v4_split",
+        _gradients(_LAST),
+        "strips of columns, both gradients in one read",
+        _backward_refuses,
+        _GRADIENTS,
+        sources=(_LAST, ADD_ROWS),
     ),
 )

@@ -117,20 +117,3 @@ __global__ void __launch_bounds__(256, 3) gradients(T* __restrict__ gDa, To* __r
 #pragma unroll
   for (int k = 0; k < WIDTH; ++k) gTo[blockIdx.y * K + i_k + k] = static_cast<To>(rSum[k]);
 }
-
-// dx = the sums over gPartial's rows, of which there are P: 32 columns a block, 32 threads a column, each every 32nd row.
-template <typename T>
-__global__ void __launch_bounds__(1024) add_rows(T* __restrict__ gDx, const float* __restrict__ gPartial, int P, long long K) {
-  __shared__ float sSum[32][33];
-  const long long i_k = blockIdx.x * 32LL + threadIdx.x;
-  float rSum = 0;
-  if (i_k < K) {
-#pragma unroll 4
-    for (int i_p = threadIdx.y; i_p < P; i_p += 32) rSum += gPartial[i_p * K + i_k];
-  }
-  sSum[threadIdx.y][threadIdx.x] = rSum;
-  __syncthreads();
-  rSum = warp_reduce(sSum[threadIdx.x][threadIdx.y], Sum());
-  const long long column = blockIdx.x * 32LL + threadIdx.y;
-  if (threadIdx.x == 0 && column < K) gDx[column] = static_cast<T>(rSum);
-}
