@@ -1,6 +1,6 @@
 // adds: rows in shared memory by the copy engine, ROWS a cluster at once; the parameters of the first AHEAD vectors are asked for while rows arrive
-// costs: a launch of as many clusters as there are rows; registers for AHEAD vectors of parameters; Hopper and later
-// loses when: a row fits one block with another beside it (below 64 KB): its blocks need not wait for each other
+// costs: a cluster comes and leaves for every ROWS rows; registers for AHEAD vectors of parameters; Hopper and later
+// loses when: a row fits the registers of one block (below 128 KB): it need not wait for others
 #include "rooftile/cluster.cuh"
 #include "rooftile/tma.cuh"
 
