@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from rooftile.models import GPT2, GPT2Config, operators
 from rooftile.ops.adamw.api import AdamW
@@ -165,6 +166,23 @@ def test_a_replay_never_waits(tiny):
         finally:
             torch.cuda.set_sync_debug_mode("default")
     assert stepper.pool_bytes > 0 and torch.isfinite(loss)
+
+
+@pytest.mark.gpu
+@CUDA
+def test_a_replay_copies_nothing_from_the_host(tiny):
+    """Tables of addresses and schedules are there before the capture: a copy of one would be made again by every replay."""
+    config = tiny("run", kernels="rooftile", device="cuda", dtype="bfloat16", graph="on")
+    model = GPT2(GPT2Config(vocab_size=64, n_positions=64, n_embd=128, n_layer=2, n_head=2), operators("rooftile"), torch.bfloat16).cuda()
+    stepper = Stepper(model, build_optimizer(model, config), config)
+    tokens = torch.randint(0, 64, (4, 65))
+    for step in range(1, WARMUP + 3):
+        stepper((tokens[:, :-1], tokens[:, 1:]), step)
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        stepper.static.replay()
+        torch.cuda.synchronize()
+    names = [event.name for event in seen.events()]
+    assert any("adamw" in name for name in names) and not [name for name in names if "HtoD" in name]
 
 
 @pytest.mark.gpu
