@@ -23,7 +23,7 @@ def tiny(tmp_path, monkeypatch):
 
 
 def test_floors_of_a_step(tiny):
-    found = profile.profile_training(tiny("run", model="llama", kernels="rooftile-lce", n_layer=2, n_head=4))
+    found = profile.profile_training(tiny("run", model="llama", kernels="rooftile", n_layer=2, n_head=4))
     rows = {row.name: row for row in found["rows"]}
     assert found["step_ms"] > 0 and all(row.us > 0 and row.calls for row in rows.values())
     assert [row.lost_us for row in found["rows"]] == sorted((row.lost_us for row in found["rows"]), reverse=True)

@@ -171,7 +171,7 @@ def test_memory_timeline(tiny, tmp_path):
     assert run(tiny("without")).memory is None
 
 
-@pytest.mark.parametrize("kernels", ["torch", "rooftile-lce"])
+@pytest.mark.parametrize("kernels", ["torch", "rooftile"])
 @pytest.mark.parametrize("model", ["gpt2", "llama"])
 def test_accumulation_equals_the_big_batch(tiny, model, kernels):
     """The same eight rows at once and in four parts: equal gradients, hence equal updates."""

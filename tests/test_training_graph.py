@@ -118,7 +118,6 @@ def test_who_gets_a_graph(tiny, monkeypatch):
     for changes, graph in (
         ({"device": "cpu"}, "off"),
         ({}, "on"),
-        ({"kernels": "rooftile-lce"}, "on"),
         ({"kernels": "torch"}, "off"),
         ({"dropout": 0.1}, "off"),
         ({"dropout": 0.1, "graph": "on"}, "on"),
@@ -136,7 +135,6 @@ def test_who_gets_a_graph(tiny, monkeypatch):
         {},
         {"accumulate": 2, "checkpointing": True},
         {"dropout": 0.2},
-        {"kernels": "rooftile-lce"},
         {"model": "llama", "weights": "bfloat16"},
     ],
 )

@@ -2,11 +2,10 @@
 
 from rooftile.models.config import GPT2Config
 from rooftile.models.gpt2 import GPT2
-from rooftile.models.heads import KERNELS, operators
 from rooftile.models.llama import Llama
 from rooftile.models.llama_config import LLAMA_1_2B, LlamaConfig
 from rooftile.models.llama_operators import LlamaOperators, llama_operators
-from rooftile.models.operators import Operators
+from rooftile.models.operators import KERNELS, Operators, operators
 
 __all__ = [
     "GPT2",

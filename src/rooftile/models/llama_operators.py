@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rooftile.models.heads import operators
-from rooftile.models.operators import Operators
+from rooftile.models.operators import Operators, operators
 
 __all__ = ["LlamaOperators", "llama_operators"]
 

@@ -15,11 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rooftile.models.loss import chunked_linear_cross_entropy
-
 __all__ = ["KERNELS", "Operators", "operators", "rooftile_operators", "torch_operators"]
 
 KERNELS = ("rooftile", "torch", "compile")
+HEAD_ROWS = 8192  # whose logits exist at once: 0.8 GB at V=50304. Each chunk reads and writes the weight's float32 gradient
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,6 @@ class Operators:
     linear(x [..., K], weight [N, K], bias [N] | None) -> [..., N]
     attention(q, k, v [B, T, H, D], causal=bool) -> [B, T, H, D]; any strides
     gelu(x, approximate="none" | "tanh"), dropout(x, p, training)
-    cross_entropy(logits [M, V], target [M], reduction=...) -> scalar or [M]
     linear_cross_entropy(x [M, K], weight [V, K], target [M]) -> mean loss; the model's head and its loss as one operator
     adamw(groups, lr=, betas=, eps=, weight_decay=) -> torch.optim.Optimizer
 
@@ -48,7 +46,6 @@ class Operators:
     attention: Callable[..., Tensor]
     gelu: Callable[..., Tensor]
     dropout: Callable[..., Tensor]
-    cross_entropy: Callable[..., Tensor]
     linear_cross_entropy: Callable[..., Tensor]
     adamw: Callable[..., torch.optim.Optimizer]
     autocast: bool
@@ -73,7 +70,6 @@ def torch_operators() -> Operators:
         attention=_torch_attention,
         gelu=F.gelu,
         dropout=F.dropout,
-        cross_entropy=F.cross_entropy,
         linear_cross_entropy=_torch_linear_cross_entropy,
         adamw=_torch_adamw,
         autocast=True,
@@ -85,15 +81,12 @@ def rooftile_operators() -> Operators:
     """This package's operators; on a CPU they run their plain PyTorch references. Imported only when asked for."""
     from rooftile.ops.adamw.api import AdamW
     from rooftile.ops.attention.api import attention
-    from rooftile.ops.cross_entropy.api import cross_entropy
     from rooftile.ops.dropout.api import dropout
     from rooftile.ops.embedding.api import embedding
     from rooftile.ops.gelu.api import gelu
     from rooftile.ops.gemm.api import linear
     from rooftile.ops.layernorm.api import add_layernorm, layernorm
-
-    def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
-        return chunked_linear_cross_entropy(x, weight, target, linear=linear, cross_entropy=partial(cross_entropy, inplace_backward=True))
+    from rooftile.ops.linear_cross_entropy.api import linear_cross_entropy
 
     return Operators(
         name="rooftile",
@@ -104,8 +97,7 @@ def rooftile_operators() -> Operators:
         attention=attention,
         gelu=gelu,
         dropout=dropout,
-        cross_entropy=cross_entropy,
-        linear_cross_entropy=linear_cross_entropy,
+        linear_cross_entropy=partial(linear_cross_entropy, chunk=HEAD_ROWS),
         adamw=AdamW,
         autocast=False,
         clips=True,

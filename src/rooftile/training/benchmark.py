@@ -117,7 +117,7 @@ class _Contestant:
     """One table's model and optimizer, and how many steps it has done."""
 
     def __init__(self, kernels: str, model: GPT2Config | LlamaConfig, config: TrainConfig, tokens: Tensor):
-        graph = config.graph if kernels.startswith("rooftile") else "off"
+        graph = config.graph if kernels == "rooftile" else "off"
         self.config = config = dataclasses.replace(config, kernels=kernels, graph=graph)
         self.tokens, self.step = tokens, 0
         torch.manual_seed(config.seed)

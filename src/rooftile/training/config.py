@@ -151,7 +151,7 @@ class TrainConfig:
 
     @property
     def _graphed(self) -> bool:
-        return self.kernels.startswith("rooftile")
+        return self.kernels == "rooftile"
 
     def _check_graph(self, kind: str) -> None:
         for name, value in (("detect_anomaly", self.detect_anomaly), ("parallel", self.parallel != "none" and self.parallel)):

@@ -13,7 +13,6 @@ from rooftile.core import device as dev
 from rooftile.core.record import Environment, Record, Status, append, digest
 
 MODULES = {"train.gpt2-124m": "rooftile.models.gpt2", "train.llama-1.2b": "rooftile.models.llama"}
-OURS = {"train.gpt2-124m": ("rooftile",), "train.llama-1.2b": ("rooftile", "rooftile-lce")}
 PEERS = {"train.gpt2-124m": ("torch", "compile"), "train.llama-1.2b": ("torch", "compile", "liger")}
 SMOOTH = 20  # steps the loss is averaged over before two series are compared
 
@@ -29,7 +28,7 @@ def bench(
     from rooftile.training.benchmark import LLAMA, Setup, benchmark_training, compare_losses
 
     setup = replace(LLAMA if name == "train.llama-1.2b" else Setup(), device=where.type)
-    kernels = (*OURS[name], *(p for p in against if p in PEERS[name]))
+    kernels = ("rooftile", *(p for p in against if p in PEERS[name]))
     if progress is not None:
         progress.print(f"{name}: {', '.join(kernels)} in turn", style="dim")
     rows = benchmark_training(kernels, setup)
@@ -38,7 +37,7 @@ def bench(
     environment = dict(vars(Environment.here()))
     records = []
     for r in rows:
-        ours = r["kernels"] in OURS[name]
+        ours = r["kernels"] == "rooftile"
         facts: dict[str, Any] = {n: r[n] for n in ("tokens_per_s", "peak_bytes", "loss", "interleaved", "steps", "rounds", "graph")}
         facts |= {"losses": series[r["kernels"]], "loss_steps": loss_steps, "largest_smoothed_loss_difference_to": apart[r["kernels"]]}
         records.append(Record(
