@@ -220,6 +220,18 @@ def test_bfloat16_stays_near_float32_and_weights_stay_float32(table):
         assert 1e-7 < gap(q.grad, p.grad) < 0.05, name
 
 
+@pytest.mark.parametrize("kernels", ["torch", "rooftile"])
+def test_weights_in_bfloat16(kernels):
+    x, y = text()
+    exact, mixed = small(), small(operators=operators(kernels), compute_dtype=torch.bfloat16, weights=torch.bfloat16)
+    for model in (exact, mixed):
+        model(x, y).backward()
+    for (name, p), q in zip(exact.named_parameters(), mixed.parameters()):
+        assert q.grad.dtype == torch.bfloat16 and 1e-7 < gap(q.grad.float(), p.grad) < 0.08, name
+    with pytest.raises(ValueError, match=r"weights is torch\.bfloat16, must be torch\.float32 or the compute dtype, torch\.float32"):
+        small(weights=torch.bfloat16)
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
 def test_rooftile_table_equals_torch(dtype, tolerance):
     ours = rooftile()

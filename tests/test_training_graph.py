@@ -33,7 +33,7 @@ def steps(config, graph, count=WARMUP + 4):
     config = dataclasses.replace(config, graph=graph)
     torch.manual_seed(0)
     shape = dataclasses.replace(SHAPE, resid_pdrop=config.dropout, embd_pdrop=config.dropout)
-    model = GPT2(shape, operators("rooftile"), checkpointing=config.checkpointing)
+    model = GPT2(shape, operators("rooftile"), {"bfloat16": torch.bfloat16}.get(config.dtype, torch.float32), config.checkpointing)
     stepper = Stepper(model, build_optimizer(model, config), config)
     made = []
     for step in range(1, count + 1):
@@ -46,7 +46,9 @@ def equal(a, b):
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.parametrize("changes", [{}, {"clip": 0.0}, {"accumulate": 2, "checkpointing": True}, {"dropout": 0.2}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"clip": 0.0}, {"accumulate": 2, "checkpointing": True}, {"dropout": 0.2}, {"dtype": "bfloat16", "weights": "master"}]
+)
 def test_static_steps_are_the_plain_ones(tiny, changes):
     config = tiny("run", kernels="rooftile", lr=1e-2, **changes)
     plain = steps(config, "off")
@@ -127,12 +129,31 @@ def test_who_gets_a_graph(tiny, monkeypatch):
         assert config.graph == graph and config.resolved() == config
 
 
+def test_who_gets_masters(tiny, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for changes, weights in (
+        ({}, "master"),
+        ({"model": "llama"}, "master"),
+        ({"weights": "bfloat16"}, "bfloat16"),
+        ({"weights": "float32"}, "float32"),
+        ({"dtype": "float32"}, "float32"),
+        ({"device": "cpu"}, "float32"),
+        ({"device": "cpu", "dtype": "bfloat16"}, "float32"),
+        ({"kernels": "torch"}, "float32"),
+        ({"accumulate": 2}, "float32"),
+        ({"parallel": "ddp"}, "float32"),
+    ):
+        config = tiny("run", **{"device": "cuda", "kernels": "rooftile", **changes}).resolved()
+        assert config.weights == weights and config.resolved() == config
+
+
 @pytest.mark.gpu
 @CUDA
 @pytest.mark.parametrize(
     "changes",
     [
         {},
+        {"weights": "float32"},
         {"accumulate": 2, "checkpointing": True},
         {"dropout": 0.2},
         {"model": "llama", "weights": "bfloat16"},

@@ -96,6 +96,10 @@ def test_bad_resume(tiny, tmp_path):
         ({"model": "llama-1.2b"}, "n_layer is 1, but the model llama-1.2b does not take it: leave it at 4"),
         ({"n_kv_head": 2}, "n_kv_head is 2, but the model gpt2 does not take it: leave it at 0"),
         ({"model": "llama", "weights": "bfloat16", "dtype": "float32"}, "weights is 'bfloat16' beside dtype 'float32'"),
+        ({"weights": "master", "kernels": "rooftile", "dtype": "float32"}, "weights is 'master' beside dtype 'float32'"),
+        ({"weights": "master"}, "weights is 'master' beside kernels 'torch': only rooftile's AdamW keeps"),
+        ({"weights": "master", "kernels": "rooftile", "parallel": "fsdp"}, "weights is 'master' beside parallel 'fsdp'"),
+        ({"weights": "float16"}, "weights is 'float16', must be one of auto, float32, bfloat16, master"),
     ],
 )
 def test_bad_knobs(tiny, tmp_path, changes, match):

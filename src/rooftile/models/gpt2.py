@@ -83,8 +83,9 @@ class GPT2(nn.Module):
     """The model. The nn.* layers only hold parameters (under Hugging Face's names); every computation goes through the table.
 
     operators       the table, PyTorch's by default
-    compute_dtype   float32, or bfloat16 for mixed precision; parameters are float32 in both
+    compute_dtype   float32, or bfloat16 for mixed precision
     checkpointing   keep only each block's inputs (the pair) for the backward pass and compute the rest again
+    weights         dtype the parameters are kept in; bfloat16 only with that compute dtype
     """
 
     def __init__(
@@ -93,8 +94,11 @@ class GPT2(nn.Module):
         operators: Operators | None = None,
         compute_dtype: torch.dtype = torch.float32,
         checkpointing: bool = False,
+        weights: torch.dtype = torch.float32,
     ):
         super().__init__()
+        if weights not in (torch.float32, compute_dtype):
+            raise ValueError(f"weights is {weights}, must be torch.float32 or the compute dtype, {compute_dtype}")
         self.config, self.checkpointing = config, checkpointing
         self.precision = Precision(operators or torch_operators(), compute_dtype)
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
@@ -102,6 +106,7 @@ class GPT2(nn.Module):
         self.h = nn.ModuleList(Block(config, self.precision) for _ in range(config.n_layer))
         self.ln_f = nn.LayerNorm(config.n_embd, config.layer_norm_epsilon)
         self.initialise()
+        self.to(weights)
 
     @torch.no_grad()
     def initialise(self) -> None:
@@ -129,7 +134,7 @@ class GPT2(nn.Module):
         T = tokens.shape[1]
         if self.config.n_positions < T:
             raise ValueError(f"the context is {T} tokens, this model's n_positions is {self.config.n_positions}")
-        # Summed in float32 and cast once: the embedding's gradient, hundreds of rows added into one, then sums in float32 too.
+        # Of float32 weights the sum is rounded once. The embedding's gradient, hundreds of rows added into one, is summed in float32 either way.
         x = self.precision.stream(self.precision.operators.embedding(tokens, self.wte.weight) + self.wpe.weight[:T])
         if self.training and self.config.embd_pdrop > 0:
             x = self.precision.operators.dropout(x, self.config.embd_pdrop, True)

@@ -49,7 +49,6 @@ def _torch() -> dict[str, Callable]:
 
 
 def _rooftile() -> dict[str, Callable]:
-    from rooftile.ops.adamw.api import AdamW
     from rooftile.ops.glu.api import swiglu
     from rooftile.ops.rmsnorm.api import add_rmsnorm, rmsnorm
     from rooftile.ops.rope.api import rope
@@ -59,8 +58,6 @@ def _rooftile() -> dict[str, Callable]:
         "add_rmsnorm": add_rmsnorm,
         "rope": partial(rope, layout="BTHD"),
         "swiglu": swiglu,
-        # weights kept in bfloat16 are rounded at random: an update below half a step would else be lost each time. float32 is as ever
-        "adamw": partial(AdamW, stochastic=True),
     }
 
 

@@ -10,6 +10,7 @@ This is what makes the comparison honest. There is one model class; `--kernels` 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +33,7 @@ class Operators:
     attention(q, k, v [B, T, H, D], causal=bool) -> [B, T, H, D]; any strides
     gelu(x, approximate="none" | "tanh"), dropout(x, p, training)
     linear_cross_entropy(x [M, K], weight [V, K], target [M]) -> mean loss; the model's head and its loss as one operator
-    adamw(groups, lr=, betas=, eps=, weight_decay=) -> torch.optim.Optimizer
+    adamw(groups, lr=, betas=, eps=, weight_decay=) -> torch.optim.Optimizer; rooftile's takes master=
 
     `autocast`: this table expects `torch.autocast` to choose dtypes; otherwise `Precision` casts the weights at their use.
     `clips`: its adamw takes max_norm=, scales gradients as it reads them and leaves their norm in `grad_norm`.
@@ -79,7 +80,6 @@ def torch_operators() -> Operators:
 
 def rooftile_operators() -> Operators:
     """This package's operators; on a CPU they run their plain PyTorch references. Imported only when asked for."""
-    from rooftile.ops.adamw.api import AdamW
     from rooftile.ops.attention.api import attention
     from rooftile.ops.dropout.api import dropout
     from rooftile.ops.embedding.api import embedding
@@ -98,10 +98,17 @@ def rooftile_operators() -> Operators:
         gelu=gelu,
         dropout=dropout,
         linear_cross_entropy=partial(linear_cross_entropy, chunk=HEAD_ROWS),
-        adamw=AdamW,
+        adamw=_rooftile_adamw,
         autocast=False,
         clips=True,
     )
+
+
+def _rooftile_adamw(groups: list, *, master: bool = False, **options: Any) -> torch.optim.Optimizer:
+    """bfloat16 weights without masters are rounded at random: an update below half a step would else be lost each time."""
+    from rooftile.ops.adamw.api import AdamW
+
+    return AdamW(groups, master=master, stochastic=not master, **options)
 
 
 def _torch_layernorm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:

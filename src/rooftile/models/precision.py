@@ -1,4 +1,4 @@
-"""The one place where float32 master weights meet the compute dtype."""
+"""The one place where weights meet the compute dtype."""
 
 import contextlib
 
@@ -11,12 +11,13 @@ __all__ = ["Precision"]
 
 
 class Precision:
-    """Binds a table of operators to a compute dtype (float32 or bfloat16); parameters are float32 throughout.
+    """Binds a table of operators to a compute dtype (float32 or bfloat16); parameters are float32, or of that dtype.
 
     Tables with `autocast` run as most people run PyTorch: inside `torch.autocast`, the residual stream in float32.
-    The others run without it: the residual stream is in the compute dtype and each matrix is cast where it is used, a cast
-    autograd sees, so that gradients arrive in float32. Layer norms take their float32 weights as they are. A float32 stream
-    (add_layernorm takes one) cost 4 % of the step on the H200 and brought the loss no nearer to PyTorch's.
+    The others run without it: the residual stream is in the compute dtype. A float32 matrix is cast where it is used, a cast autograd sees,
+    so that its gradient arrives in float32; one that is kept in the compute dtype is the same number without the cast, and so is its gradient.
+    Norms take float32 weights as they are. A float32 stream (add_layernorm takes one) cost 4 % of the step on the H200 and
+    brought the loss no nearer to PyTorch's.
     """
 
     def __init__(self, operators: Operators, compute_dtype: torch.dtype = torch.float32):

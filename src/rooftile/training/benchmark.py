@@ -40,7 +40,7 @@ class Setup:
     batch_size: int = 32
     context: int = 1024
     dtype: str = "bfloat16"
-    weights: str = "float32"
+    weights: str = "auto"
     device: str = "cuda"
     graph: str = "auto"
     seed: int = 0
@@ -64,7 +64,7 @@ def benchmark_training(kernels: Iterable[str] = KERNELS, setup: Setup = Setup(),
     """
     kernels = tuple(kernels)
     config, model, device = setup.config(steps=WARMUP + rounds * steps, lr=3e-4, min_lr=3e-4, warmup=0, clip=0.0), setup.model, setup.device
-    peaks, resident, graphs = {}, {}, {}
+    peaks, resident, configs = {}, {}, {}
     for name in kernels:
         with _contestant(name, model, config) as one:
             one.run(WARMUP)
@@ -72,7 +72,7 @@ def benchmark_training(kernels: Iterable[str] = KERNELS, setup: Setup = Setup(),
             resident[name] = _allocated(device) + held
             _reset_peak(device)
             one.run(2)
-            peaks[name], graphs[name] = _peak(device) + held, one.config.graph == "on"
+            peaks[name], configs[name] = _peak(device) + held, one.config
     together = sum(resident.values()) + max(p - resident[n] for n, p in peaks.items())
     interleaved = together < 0.9 * _memory(device)
     times, losses = (_interleaved if interleaved else _in_turn)(kernels, model, config, rounds, steps)
@@ -90,7 +90,8 @@ def benchmark_training(kernels: Iterable[str] = KERNELS, setup: Setup = Setup(),
             "steps": steps,
             "rounds": rounds,
             **vars(setup),
-            "graph": graphs[name],
+            "graph": configs[name].graph == "on",
+            "weights": configs[name].weights,
             "model": dataclasses.asdict(model),
         }
         for name in kernels
@@ -117,8 +118,8 @@ class _Contestant:
     """One table's model and optimizer, and how many steps it has done."""
 
     def __init__(self, kernels: str, model: GPT2Config | LlamaConfig, config: TrainConfig, tokens: Tensor):
-        graph = config.graph if kernels == "rooftile" else "off"
-        self.config = config = dataclasses.replace(config, kernels=kernels, graph=graph)
+        theirs = {"graph": "off", "weights": "float32" if config.weights == "master" else config.weights}
+        self.config = config = dataclasses.replace(config, kernels=kernels, **({} if kernels == "rooftile" else theirs))
         self.tokens, self.step = tokens, 0
         torch.manual_seed(config.seed)
         made = peer_model(kernels, model, config) if kernels in PEERS else new_model(model, config)

@@ -17,6 +17,7 @@ MODELS = ("gpt2", "llama", "llama-1.2b")
 PARALLEL = ("none", "ddp", "fsdp")
 TOKENIZERS = ("bytes", "gpt2")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+NARROW = ("bfloat16", "master")  # weights that products read as they are
 
 
 def _knob(default, help: str):
@@ -36,7 +37,11 @@ class TrainConfig:
     device: str = _knob("auto", "cpu, cuda, or auto: cuda when there is one")
     graph: str = _knob("auto", "the step as a CUDA graph, on rooftile's kernels: on, off, or auto: on for one cuda device without dropout")
     dtype: str = _knob("auto", "float32, bfloat16, or auto: bfloat16 on cuda")
-    weights: str = _knob("float32", "what parameters are kept in; bfloat16 is for a llama whose dtype is bfloat16")
+    weights: str = _knob(
+        "auto",
+        "float32, bfloat16 (rounded at random), master (bfloat16 beside float32 masters in AdamW), or auto: master on one cuda device, for "
+        "rooftile's kernels in bfloat16 without accumulate",
+    )
     parallel: str = _knob("none", f"how the processes of torchrun share the model: {', '.join(PARALLEL)}; batch_size is each one's")
     seed: int = _knob(0, "draws the initial weights, the batches, dropout and the sample")
 
@@ -91,7 +96,7 @@ class TrainConfig:
             ("tokenizer", TOKENIZERS),
             ("graph", ("auto", "on", "off")),
             ("dtype", ("auto", *DTYPES)),
-            ("weights", (*DTYPES,)),
+            ("weights", ("auto", *DTYPES, "master")),
         ):
             if getattr(self, name) not in words:
                 raise TrainError(f"{name} is {getattr(self, name)!r}, must be one of {', '.join(words)}")
@@ -106,7 +111,7 @@ class TrainConfig:
     def _fit_the_model(self) -> None:
         """Knobs that a model does not have are refused where they are not at their default."""
         given = {f.name for f in dataclasses.fields(self) if getattr(self, f.name) != f.default}
-        without = {"gpt2": ("n_kv_head", "weights"), "llama": ("dropout",)}.get(
+        without = {"gpt2": ("n_kv_head",), "llama": ("dropout",)}.get(
             self.model, ("dropout", "n_layer", "n_head", "n_embd", "n_kv_head", "init")
         )
         for name in without:
@@ -114,9 +119,15 @@ class TrainConfig:
                 raise TrainError(
                     f"{name} is {getattr(self, name)!r}, but the model {self.model} does not take it: leave it at {TrainConfig.__dataclass_fields__[name].default!r}"
                 )
-        if self.weights == "bfloat16" and self.dtype == "float32":
+        if self.weights in NARROW and self.dtype == "float32":
             raise TrainError(
-                "weights is 'bfloat16' beside dtype 'float32': products would be float32 of bfloat16 numbers; make both bfloat16"
+                f"weights is {self.weights!r} beside dtype 'float32': products would be float32 of bfloat16 numbers; make dtype bfloat16"
+            )
+        if self.weights == "master" and self.kernels != "rooftile":
+            raise TrainError(f"weights is 'master' beside kernels {self.kernels!r}: only rooftile's AdamW keeps float32 masters")
+        if self.weights == "master" and self.parallel != "none":
+            raise TrainError(
+                f"weights is 'master' beside parallel {self.parallel!r}: gradients would be added up over processes in bfloat16; leave it at 'auto'"
             )
 
     def _at_least(self, name: str, least: int) -> None:
@@ -137,7 +148,12 @@ class TrainConfig:
             raise TrainError(f"device {device} was asked for, but torch {torch.__version__} finds no CUDA device")
         dtype = self.dtype
         if dtype == "auto":
-            dtype = "bfloat16" if kind == "cuda" or self.weights == "bfloat16" else "float32"
+            dtype = "bfloat16" if kind == "cuda" or self.weights in NARROW else "float32"
+        weights = self.weights
+        if weights == "auto":
+            # bfloat16 gradients are those of float32 weights before their cast; added up, over batches or processes, they would be rounded again
+            alone = self.accumulate == 1 and self.parallel == "none"
+            weights = "master" if self.kernels == "rooftile" and kind == "cuda" and dtype == "bfloat16" and alone else "float32"
         out = self.out
         if not out:
             out = str(self._last_run()) if self.resume or self.resume_from else time.strftime("runs/%Y%m%d-%H%M%S")
@@ -147,7 +163,8 @@ class TrainConfig:
             graph = "on" if kind == "cuda" and self._graphed and not eager else "off"
         elif graph == "on":
             self._check_graph(kind)
-        return dataclasses.replace(self, device=device, dtype=dtype, out=out, graph=graph, decay_steps=self.decay_steps or self.steps)
+        decay_steps = self.decay_steps or self.steps
+        return dataclasses.replace(self, device=device, dtype=dtype, weights=weights, out=out, graph=graph, decay_steps=decay_steps)
 
     @property
     def _graphed(self) -> bool:
@@ -180,6 +197,11 @@ class TrainConfig:
     @property
     def torch_dtype(self) -> torch.dtype:
         return DTYPES[self.dtype]
+
+    @property
+    def built_dtype(self) -> torch.dtype:
+        """What the model is made in; masters are what it was made of."""
+        return DTYPES.get(self.weights, torch.float32)
 
     @property
     def step_rows(self) -> int:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -149,8 +150,7 @@ class _Run:
     def _resume(self, path: Path) -> None:
         state = load_checkpoint(path)
         for name in SERIES:
-            here = getattr(self.config, name)
-            there = state["config"].get(name, TrainConfig.__dataclass_fields__[name].default)  # a knob may be younger than the checkpoint
+            here, there = (_knob(name, config) for config in (vars(self.config), state["config"]))
             if there != here:
                 raise TrainError(f"{path} was trained with {name} {there}, this run has {here}")
         if state["text_digest"] != self.data.digest:
@@ -266,6 +266,12 @@ class _Run:
             sample=sample,
             memory=self.memory,
         )
+
+
+def _knob(name: str, config: dict) -> Any:
+    """Its value, the default where the knob is younger than the checkpoint. What masters are stored as is float32 weights (`Team.whole`)."""
+    value = config.get(name, TrainConfig.__dataclass_fields__[name].default)
+    return "float32" if name == "weights" and value != "bfloat16" else value
 
 
 def _make_folder(out: Path) -> None:

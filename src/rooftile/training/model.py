@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
 from rooftile.models import GPT2, LLAMA_1_2B, GPT2Config, Llama, LlamaConfig, llama_operators, llama_pretrained, operators, pretrained
@@ -49,11 +48,16 @@ def export(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
 
 
 def _gpt2_options(config: TrainConfig) -> dict:
-    return {"operators": operators(config.kernels), "compute_dtype": config.torch_dtype, "checkpointing": config.checkpointing}
+    return {
+        "operators": operators(config.kernels),
+        "compute_dtype": config.torch_dtype,
+        "checkpointing": config.checkpointing,
+        "weights": config.built_dtype,
+    }
 
 
 def _llama_options(config: TrainConfig) -> dict:
-    return {**_gpt2_options(config), "operators": llama_operators(config.kernels), "weights": getattr(torch, config.weights)}
+    return {**_gpt2_options(config), "operators": llama_operators(config.kernels)}
 
 
 def _round_up(n: int) -> int:

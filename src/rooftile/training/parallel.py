@@ -91,9 +91,14 @@ class Team:
             dist.barrier()
 
     def whole(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict, dict]:
-        """Weights and optimizer state as one process has them; of shards on rank 0 alone, but all must ask."""
+        """Weights and optimizer state as one process has them; of shards on rank 0 alone, but all must ask. Masters stand as the weights they
+        are of, and nowhere else: a checkpoint is that of a run on float32 weights."""
         if self.kind != "fsdp":
-            return model.state_dict(), optimizer.state_dict()
+            states = optimizer.state_dict()
+            names = dict(enumerate(_names(model, optimizer)))
+            masters = {names[i]: state["master"] for i, state in states["state"].items() if "master" in state}
+            plain = {i: {n: t for n, t in state.items() if n != "master"} for i, state in states["state"].items()}
+            return {**model.state_dict(), **masters}, {**states, "state": plain}
         weights, named = get_state_dict(model, optimizer, options=WHOLE)
         if self.rank:
             return {}, {}
@@ -101,11 +106,14 @@ class Team:
 
     def load(self, model: nn.Module, optimizer: torch.optim.Optimizer, weights: dict, states: dict) -> None:
         """The way back; every process has read the whole."""
+        names = _names(model, optimizer)
         if self.kind != "fsdp":
             model.load_state_dict(weights)
-            optimizer.load_state_dict(states)
+            params = [p for group in optimizer.param_groups for p in group["params"]]
+            masters = {i: weights[name] for i, name in enumerate(names) if "master" in optimizer.state.get(params[i], ())}
+            held = {i: {**state, "master": masters[i]} if i in masters else state for i, state in states["state"].items()}
+            optimizer.load_state_dict({**states, "state": held})
             return
-        names = _names(model, optimizer)
         groups = [{**group, "params": [names[i] for i in group["params"]]} for group in states["param_groups"]]
         named = {"state": {names[i]: state for i, state in states["state"].items()}, "param_groups": groups}
         set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=named, options=WHOLE)

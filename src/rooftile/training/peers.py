@@ -28,7 +28,7 @@ class HuggingFaceLlama(nn.Module):
         drawn = llama_pretrained.theirs(new_model(shape, config).state_dict(), shape)
         self.model = LlamaForCausalLM(TheirConfig(**llama_pretrained.their_config(shape), attn_implementation="sdpa"))
         self.model.load_state_dict(drawn, strict=not shape.tie_word_embeddings)
-        self.model.to(getattr(torch, config.weights)).train()
+        self.model.to(config.built_dtype).train()
         change(self.model)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:

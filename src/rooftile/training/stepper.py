@@ -6,6 +6,7 @@ only its batch and its rates change; they are sent before each replay to where t
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,13 +21,20 @@ WARMUP = 3  # eager steps: the first compiles, the second writes launches down (
 
 
 def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """The table's AdamW; matrices decay, vectors (biases and norms) do not."""
+    """The table's AdamW; matrices decay, vectors (biases and norms) do not. With weights "master" the model is narrowed here: what products
+    read becomes bfloat16, the same numbers that float32 weights are cast to where they are used; norms read float32."""
     table = model.precision.operators
     matrices = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() <= 1]
     groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    clipping = {"max_norm": config.clip or math.inf} if table.clips else {}
-    return table.adamw(groups, lr=config.lr, betas=(config.beta1, config.beta2), eps=1e-8, weight_decay=config.weight_decay, **clipping)
+    options: dict[str, Any] = {"max_norm": config.clip or math.inf} if table.clips else {}
+    if config.weights == "master":
+        options["master"] = True
+    optimizer = table.adamw(groups, lr=config.lr, betas=(config.beta1, config.beta2), eps=1e-8, weight_decay=config.weight_decay, **options)
+    if config.weights == "master":
+        norms = {p for m in model.modules() if isinstance(m, (nn.LayerNorm, nn.RMSNorm)) for p in m.parameters()}
+        optimizer.narrow(p for p in model.parameters() if p not in norms)
+    return optimizer
 
 
 def train_step(

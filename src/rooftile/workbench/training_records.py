@@ -38,7 +38,9 @@ def bench(
     records = []
     for r in rows:
         ours = r["kernels"] == "rooftile"
-        facts: dict[str, Any] = {n: r[n] for n in ("tokens_per_s", "peak_bytes", "loss", "interleaved", "steps", "rounds", "graph")}
+        facts: dict[str, Any] = {
+            n: r[n] for n in ("tokens_per_s", "peak_bytes", "loss", "interleaved", "steps", "rounds", "graph", "weights")
+        }
         facts |= {"losses": series[r["kernels"]], "loss_steps": loss_steps, "largest_smoothed_loss_difference_to": apart[r["kernels"]]}
         records.append(Record(
             name, r["kernels"] if ours else f"peer.{r['kernels']}", f"B{r['batch_size']}_T{r['context']}_V{setup.model.vocab_size}-{r['dtype']}", Status.PASSED,

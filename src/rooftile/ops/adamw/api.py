@@ -65,7 +65,8 @@ class AdamW(torch.optim.Optimizer):
         params, lr, betas, eps, weight_decay: as torch.optim.AdamW has them; groups may differ in lr and weight_decay.
         max_norm: gradients are scaled down to this norm over all parameters, on the fly: they are not written. `grad_norm` of the last
             step is kept as a tensor. Two launches more a step. math.inf measures and scales nothing.
-        master: float32 copies of bfloat16 parameters are kept in the state ("master") and updated, with float32 moments.
+        master: float32 copies of bfloat16 parameters are kept in the state ("master") and updated, with float32 moments. They begin as what
+            the parameters hold; of a float32 model, `narrow` makes both without a rounding.
         state_dtype: of the moments; the parameters' unless given, float32 beside masters.
         stochastic: bfloat16 parameters without masters are rounded at random, by PyTorch's generator on their device.
 
@@ -103,6 +104,33 @@ class AdamW(torch.optim.Optimizer):
         self._launches: dict[tuple[Any, ...], Members] = {}  # of the last step
         self._captured = False
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def narrow(self, params: Iterable[Tensor]) -> None:
+        """Keep these float32 parameters of a new optimizer in bfloat16 from here on. The numbers they hold become their masters.
+
+            >>> model = torch.nn.Linear(2, 2)
+            >>> optimizer = AdamW(model.parameters(), master=True)
+            >>> optimizer.narrow(model.parameters())
+            >>> model.weight.dtype, optimizer.state[model.weight]["master"].dtype
+            (torch.bfloat16, torch.float32)
+
+        Raises:
+            ValueError: without `master`; a parameter that is not float32, has a gradient or a state, or is a DTensor.
+        """
+        if not self.master:
+            raise ValueError("AdamW: narrow is for master=True, without which the float32 numbers would be lost")
+        params = list(params)
+        for p in params:
+            found = p.dtype if p.dtype != torch.float32 else "a DTensor" if hasattr(p, "to_local") else None
+            if found is None and (p.grad is not None or p in self.state):
+                found = "one with a gradient or a state"
+            if found is not None:
+                raise ValueError(f"AdamW: narrow takes plain float32 parameters before their first gradient, {list(p.shape)} is {found}")
+        for p in params:
+            whole = p.detach()
+            p.data = whole.to(torch.bfloat16)
+            self._begin(p, whole)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -192,13 +220,13 @@ class AdamW(torch.optim.Optimizer):
         self._captured |= capturing
         return known
 
-    def _begin(self, p: Tensor) -> None:
+    def _begin(self, p: Tensor, master: Tensor | None = None) -> None:
         state = self.state[p]
         state["step"] = torch.zeros((), dtype=torch.float32)
         for name in ("exp_avg", "exp_avg_sq"):
             state[name] = torch.zeros_like(p, memory_format=torch.preserve_format, dtype=self.state_dtype)
         if self.master and p.dtype != torch.float32:
-            state["master"] = p.detach().float()
+            state["master"] = p.detach().float() if master is None else master
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """PyTorch casts a state to its parameter's dtype; moments and masters keep their own."""
