@@ -155,6 +155,8 @@ def bfloat16(rank):
     model.extra = torch.nn.Parameter(torch.ones(1, 3, dtype=torch.bfloat16))
     shard(model)
     optimizer = rooftile.AdamW(model.parameters(), **OPTIONS, master=True)
+    with pytest.raises(ValueError, match="narrow takes plain float32 parameters"):
+        optimizer.narrow(shard(our_llama()).parameters())
     (loss,) = train(model, optimizer, lambda m, t: ours(m, t) + m.extra.float().sum(), slice(0, 1), rank, WORLD)
     assert 6 < loss < 8
     state = optimizer.state[model.extra]

@@ -269,6 +269,45 @@ def test_a_tensor_past_16_bytes_is_refused_with_its_number():
         )
 
 
+def test_narrowed_parameters_go_on_as_the_float32_ones():
+    """Given the same gradients, bit by bit, and through a state dict; parameters are the masters rounded. Some stay as they are."""
+    one, two = models()
+    narrowed, plain = rooftile.AdamW(one.parameters(), master=True, weight_decay=0.1), rooftile.AdamW(two.parameters(), weight_decay=0.1)
+    narrow = list(one.parameters())[:2]
+    narrowed.narrow(narrow)
+    for i in range(4):
+        for p, q in zip(one.parameters(), two.parameters(), strict=True):
+            p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(i)).to(p.dtype)
+            q.grad = p.grad.float()
+        narrowed.step()
+        plain.step()
+        if i == 1:
+            narrowed.load_state_dict(narrowed.state_dict())
+    for p, q in zip(one.parameters(), two.parameters(), strict=True):
+        master = narrowed.state[p].get("master", p)
+        assert torch.equal(master, q) and torch.equal(p, q.to(p.dtype)) and master.dtype == torch.float32
+        assert (p.dtype == torch.bfloat16) == any(p is n for n in narrow)
+
+
+def test_what_cannot_be_narrowed_is_refused():
+    weight = torch.nn.Parameter(torch.ones(3))
+    with pytest.raises(ValueError, match="narrow is for master=True"):
+        rooftile.AdamW([weight]).narrow([weight])
+    optimizer = rooftile.AdamW([weight], master=True)
+    for bad, match in (
+        (torch.ones(2, dtype=torch.bfloat16), r"\[2\] is torch\.bfloat16"),
+        (weight, r"\[3\] is one with a gradient or a state"),
+    ):
+        weight.grad = torch.ones(3)
+        with pytest.raises(ValueError, match=f"narrow takes plain float32 parameters before their first gradient, {match}"):
+            optimizer.narrow([bad])
+    weight.grad = None
+    optimizer.narrow([weight])
+    assert weight.dtype == torch.bfloat16
+    with pytest.raises(ValueError, match=r"\[3\] is torch\.bfloat16"):
+        optimizer.narrow([weight])
+
+
 def drive(optimizer, twin, parts):
     """Six steps of both under a rate that falls; the first optimizer's last four in its two parts, as a graph's replay has them."""
     for i in range(6):
