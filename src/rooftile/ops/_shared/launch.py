@@ -13,7 +13,6 @@ from triton import knobs
 
 from rooftile.core import replay
 from rooftile.core.spec import Call
-from rooftile.cuda.launch import relaxed
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DRY = os.environ.get("ROOFTILE_DRY_GPU") == "1"  # compiled for a GPU that is not there, and not run
@@ -84,9 +83,16 @@ def launch_described(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any
         _through_triton(kernel, grid, args, meta)
 
 
+_captured: list[tuple[Tensor, Tensor]] = []  # sent anew at every replay of a CUDA graph, so they must outlive the call
+
+
 def send(values: tuple[int, ...], device: torch.device) -> Tensor:
-    """Whole numbers as an int64 tensor on the device, without waiting."""
-    return torch.tensor(values, dtype=torch.int64, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+    """Whole numbers as an int64 tensor on the device, without waiting; also while a CUDA graph is captured."""
+    host = torch.tensor(values, dtype=torch.int64, pin_memory=device.type == "cuda")
+    sent = host.to(device, non_blocking=True)
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        _captured.append((host, sent))
+    return sent
 
 
 @functools.lru_cache(maxsize=256)
@@ -94,32 +100,14 @@ def _kept(make: Callable[..., tuple[int, ...]], about: tuple[Any, ...], device: 
     return send(make(*about), device)
 
 
-_captured: dict[tuple[Any, ...], Tensor] = {}  # CUDA graphs hold their addresses, so they are never given back
-
-
 def constant(make: Callable[..., tuple[int, ...]], about: tuple[Any, ...], device: torch.device) -> Tensor:
     """`make(*about)` on the device, kept: for tables that do not change from call to call. One for each stream it is used on, so that it
-    has arrived; one more for all graphs, which is there before they are captured: a copy inside a graph is made again by every replay."""
+    has arrived; one made while a graph is captured lies in that graph's memory and is not for others."""
     if device.type != "cuda":
         return _kept(make, about, device, 0)
-    if not torch._C._cuda_isCurrentStreamCapturing():
-        return _kept(make, about, device, torch._C._cuda_getCurrentRawStream(device.index))
-    key = (make, about, device)
-    if key not in _captured:
-        _captured[key] = _arrived(make(*about), device)
-    return _captured[key]
-
-
-def _arrived(values: tuple[int, ...], device: torch.device) -> Tensor:
-    """`send`, and wait for it, while a graph is captured: by a stream that is not, whose memory is none of the graph's."""
-    with relaxed():
-        while True:  # streams come from a pool in turn, and the graph's own may be one of them
-            with torch.cuda.stream(torch.cuda.Stream(device)):
-                if torch._C._cuda_isCurrentStreamCapturing():
-                    continue
-                sent = send(values, device)
-                torch.cuda.current_stream(device).synchronize()
-                return sent
+    if torch._C._cuda_isCurrentStreamCapturing():
+        return send(make(*about), device)
+    return _kept(make, about, device, torch._C._cuda_getCurrentRawStream(device.index))
 
 
 def _through_triton(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], meta: dict[str, Any]) -> Any:

@@ -4,7 +4,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rooftile.ops._shared.launch import cdiv, constant
+from rooftile.ops._shared.constants import lasting
+from rooftile.ops._shared.launch import cdiv
 
 
 @triton.jit
@@ -40,4 +41,4 @@ def tables(chunk: int, *lists: list[Tensor]) -> tuple[Tensor, Tensor, int, bool]
     sizes = tuple(t.numel() for t in lists[0])
     addresses = tuple(t.data_ptr() for tensors in lists for t in tensors)
     aligned = all(a % 16 == 0 for a in addresses)
-    return constant(_whole, addresses, device), constant(_layout, (chunk, *sizes), device), sum(cdiv(n, chunk) for n in sizes), aligned
+    return lasting(_whole, addresses, device), lasting(_layout, (chunk, *sizes), device), sum(cdiv(n, chunk) for n in sizes), aligned

@@ -26,7 +26,8 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from rooftile.core.kernel import Kernel, Limits
-from rooftile.ops._shared.launch import DRY, cdiv, constant, launch_described, resident
+from rooftile.ops._shared.constants import lasting
+from rooftile.ops._shared.launch import DRY, cdiv, launch_described, resident
 from rooftile.ops.attention.cudnn_kernels import too_small, wider_values
 
 # The one place that knows Triton's releases: 3.6 calls these otherwise.
@@ -434,7 +435,7 @@ def attention(q, k, v, causal, scale, *, config):
     programs = min(cdiv(t, rows) * b * h, resident(q, 1))
     shared_by = h // k.shape[2]  # heads that read one key head: the producer alone knows, and the table, of what lies in the L2
     about = (b * h, shared_by, t, d, rows, block_n, causal, programs)
-    table, stride = constant(_table, about, q.device), _schedule(*about)[1]
+    table, stride = lasting(_table, about, q.device), _schedule(*about)[1]
     tensors = (_tensor(q, ROWS), _tensor(k, block_n), _tensor(v, block_n), _tensor(out, ROWS))
     launch_described(_forward, (programs,), lse, table, *tensors, scale * math.log2(math.e), h, t, stride,
                      GROUPS=config["groups"], BLOCK_N=block_n, STAGES=config["stages"], CAUSAL=causal,
