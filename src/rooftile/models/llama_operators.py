@@ -30,6 +30,7 @@ class LlamaOperators(Operators):
     add_rmsnorm: Callable[..., tuple[Tensor, Tensor]]
     rope: Callable[..., tuple[Tensor, Tensor]]
     swiglu: Callable[..., Tensor]
+    attention: Callable[..., Tensor]
 
 
 def llama_operators(kernels: str) -> LlamaOperators:
@@ -51,6 +52,7 @@ def _torch() -> dict[str, Callable]:
 
 def _rooftile() -> dict[str, Callable]:
     from rooftile.ops.adamw.api import AdamW
+    from rooftile.ops.attention.api import attention
     from rooftile.ops.glu.api import swiglu
     from rooftile.ops.rmsnorm.api import add_rmsnorm, rmsnorm
     from rooftile.ops.rope.api import rope
@@ -60,6 +62,7 @@ def _rooftile() -> dict[str, Callable]:
         "add_rmsnorm": add_rmsnorm,
         "rope": partial(rope, layout="BTHD"),
         "swiglu": swiglu,
+        "attention": attention,
         # weights kept in bfloat16 are rounded at random: an update below half a step would else be lost each time. float32 is as ever
         "adamw": partial(AdamW, stochastic=True),
     }
