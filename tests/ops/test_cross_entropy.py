@@ -140,6 +140,20 @@ def test_copies_run_ahead_past_rows_that_do_not_count(counts, config):
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("parked", [0, 16 * 100, 1 << 20])
+@pytest.mark.parametrize("smoothing, cap", [(0.0, 0.0), (0.1, 3.0)])
+def test_what_shared_memory_does_not_hold_of_a_row_is_read_again(parked, smoothing, cap):
+    """The loss and the gradient at once, of rows in part, or not at all, in shared memory; padding and a class there is not among them."""
+    logits = torch.randn(5, 3000, generator=torch.Generator().manual_seed(1)).mul(4).bfloat16()
+    target = torch.tensor([0, 2999, -100, 1500, 850])
+    call = (target, -100, smoothing, 0.01, cap)
+    ours, wanted = logits.clone(), logits.clone()
+    with simulator.active("all"):
+        loss = OPS["cross_entropy_ahead"].kernel("cuda.v6_ahead").bound({"park": parked, "threads": 128})(ours, *call)
+    torch.testing.assert_close(loss, OPS["cross_entropy_ahead"].spec.reference(wanted, *call), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours, wanted, rtol=1e-2, atol=1e-6)
+
+
 @pytest.mark.parametrize("cap", [1e-5, 0.01, 30.0, 3e4])
 def test_soft_caps_of_whole_vectors(cap):
     """The polynomial and the hyperbolic tangent meet at half the cap; caps whose powers leave float32 take the latter."""

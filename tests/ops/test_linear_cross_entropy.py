@@ -35,10 +35,8 @@ def _last_only(add):
     return plant
 
 
-def _unsmoothed(overwrite):
-    return lambda dloss, logits, target, count, saved, settings: overwrite(
-        dloss, logits, target, count, saved, (settings[0], 0.0, *settings[2:])
-    )
+def _unsmoothed(launch):
+    return lambda *call: launch(*call[:-3], 0.0, *call[-2:])
 
 
 def _counted(reduced):
@@ -48,7 +46,8 @@ def _counted(reduced):
 PLANTS = {  # what is spoilt, how, and in whose eyes
     "a chunk skipped": (chunked._Gradients, "add", _skipped, ("linear_cross_entropy_backward", "linear_cross_entropy_ahead")),
     "the last chunk's weight gradient": (chunked._Gradients, "add", _last_only, ("linear_cross_entropy_backward", "linear_cross_entropy_ahead")),
-    "smoothing dropped": (chunked, "_overwrite", _unsmoothed, ("linear_cross_entropy_backward", "linear_cross_entropy_ahead")),
+    "smoothing dropped from the gradient": (OPS["cross_entropy_overwrite"], "launch", _unsmoothed, ("linear_cross_entropy_backward",)),
+    "smoothing dropped": (OPS["cross_entropy_ahead"], "launch", _unsmoothed, ("linear_cross_entropy_ahead",)),
     "padding counted": (chunked, "_reduced", _counted, NAMES),
 }  # fmt: skip
 

@@ -38,9 +38,7 @@ class Attention(nn.Module):
             raise ValueError(f"attn_pdrop is {self.config.attn_pdrop}, but attention here draws no dropout: train with 0")
         B, T, _ = x.shape
         qkv = self.precision.linear(x, self.c_attn.weight, self.c_attn.bias)
-        # strided views of one tensor: no copy is made, and backward keeps qkv once
-        q, k, v = qkv.view(B, T, 3, self.config.n_head, -1).unbind(2)
-        y = self.precision.operators.attention(q, k, v, causal=True).reshape(B, T, -1)
+        y = self.precision.operators.self_attention(qkv.view(B, T, 3, self.config.n_head, -1), causal=True).reshape(B, T, -1)
         return self.precision.linear(y, self.c_proj.weight, self.c_proj.bias)
 
 

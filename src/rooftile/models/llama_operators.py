@@ -29,6 +29,7 @@ class LlamaOperators(Operators):
     add_rmsnorm: Callable[..., tuple[Tensor, Tensor]]
     rope: Callable[..., tuple[Tensor, Tensor]]
     swiglu: Callable[..., Tensor]
+    attention: Callable[..., Tensor]
 
 
 def llama_operators(kernels: str) -> LlamaOperators:
@@ -49,6 +50,7 @@ def _torch() -> dict[str, Callable]:
 
 
 def _rooftile() -> dict[str, Callable]:
+    from rooftile.ops.attention.api import attention
     from rooftile.ops.glu.api import swiglu
     from rooftile.ops.rmsnorm.api import add_rmsnorm, rmsnorm
     from rooftile.ops.rope.api import rope
@@ -58,6 +60,7 @@ def _rooftile() -> dict[str, Callable]:
         "add_rmsnorm": add_rmsnorm,
         "rope": partial(rope, layout="BTHD"),
         "swiglu": swiglu,
+        "attention": attention,
     }
 
 

@@ -30,7 +30,7 @@ class Operators:
     layernorm(x [..., D], weight [D], bias [D], eps) -> [..., D]
     add_layernorm(x, residual [..., D], weight [D], bias [D], eps) -> (layernorm of the sum, the sum x + residual)
     linear(x [..., K], weight [N, K], bias [N] | None) -> [..., N]
-    attention(q, k, v [B, T, H, D], causal=bool) -> [B, T, H, D]; any strides
+    self_attention(qkv [B, T, 3, H, D], causal=bool) -> [B, T, H, D]
     gelu(x, approximate="none" | "tanh"), dropout(x, p, training)
     linear_cross_entropy(x [M, K], weight [V, K], target [M]) -> mean loss; the model's head and its loss as one operator
     adamw(groups, lr=, betas=, eps=, weight_decay=) -> torch.optim.Optimizer; rooftile's takes master=
@@ -44,7 +44,7 @@ class Operators:
     layernorm: Callable[..., Tensor]
     add_layernorm: Callable[..., tuple[Tensor, Tensor]]
     linear: Callable[..., Tensor]
-    attention: Callable[..., Tensor]
+    self_attention: Callable[..., Tensor]
     gelu: Callable[..., Tensor]
     dropout: Callable[..., Tensor]
     linear_cross_entropy: Callable[..., Tensor]
@@ -68,7 +68,7 @@ def torch_operators() -> Operators:
         layernorm=_torch_layernorm,
         add_layernorm=_torch_add_layernorm,
         linear=F.linear,
-        attention=_torch_attention,
+        self_attention=_torch_self_attention,
         gelu=F.gelu,
         dropout=F.dropout,
         linear_cross_entropy=_torch_linear_cross_entropy,
@@ -80,7 +80,7 @@ def torch_operators() -> Operators:
 
 def rooftile_operators() -> Operators:
     """This package's operators; on a CPU they run their plain PyTorch references. Imported only when asked for."""
-    from rooftile.ops.attention.api import attention
+    from rooftile.ops.attention.api import attention_qkvpacked
     from rooftile.ops.dropout.api import dropout
     from rooftile.ops.embedding.api import embedding
     from rooftile.ops.gelu.api import gelu
@@ -94,7 +94,7 @@ def rooftile_operators() -> Operators:
         layernorm=layernorm,
         add_layernorm=add_layernorm,
         linear=linear,
-        attention=attention,
+        self_attention=attention_qkvpacked,
         gelu=gelu,
         dropout=dropout,
         linear_cross_entropy=partial(linear_cross_entropy, chunk=HEAD_ROWS),
@@ -120,9 +120,9 @@ def _torch_add_layernorm(x: Tensor, residual: Tensor, weight: Tensor, bias: Tens
     return F.layer_norm(s, weight.shape, weight, bias, eps), s
 
 
-def _torch_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
+def _torch_self_attention(qkv: Tensor, *, causal: bool) -> Tensor:
     """PyTorch keeps the heads before the time; the transposes are views in both directions."""
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
     return F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2)
 
 

@@ -2,7 +2,7 @@
 
 from rooftile.ops.adamw.api import AdamW, adamw, grad_norm
 from rooftile.ops.array_increment.api import array_increment
-from rooftile.ops.attention.api import attention, attention_varlen
+from rooftile.ops.attention.api import attention, attention_qkvpacked, attention_varlen
 from rooftile.ops.attention.huggingface import register_attention
 from rooftile.ops.attention.torch_api import MultiheadAttention, scaled_dot_product_attention
 from rooftile.ops.attention_decode.api import attention_decode
@@ -58,6 +58,7 @@ __all__ = [
     "attention",
     "attention_decode",
     "attention_mask",
+    "attention_qkvpacked",
     "attention_varlen",
     "bias_mask_scale_add",
     "concat_kv",

@@ -12,6 +12,9 @@ from rooftile.ops.attention.options_launchers import KERNELS as OPTIONS
 from rooftile.ops.attention.options_launchers import KERNELS_BACKWARD as OPTIONS_BACKWARD
 from rooftile.ops.attention.options_launchers import VARLEN, VARLEN_BACKWARD
 from rooftile.ops.attention.options_spec import SPEC as OPTIONS_SPEC
+from rooftile.ops.attention.packed_kernels import BACKWARD as PACKED_BACKWARD
+from rooftile.ops.attention.packed_kernels import FORWARD as PACKED
+from rooftile.ops.attention.packed_spec import SPEC as PACKED_SPEC
 from rooftile.ops.attention.spec import SPEC
 from rooftile.ops.attention.triton_kernels import KERNELS, KERNELS_BACKWARD
 from rooftile.ops.attention.varlen_spec import SPEC as VARLEN_SPEC
@@ -26,6 +29,7 @@ _attention = Op(
 )
 _attention_options = Op(OPTIONS_SPEC, *OPTIONS, backward=OPTIONS_BACKWARD)
 _attention_varlen = Op(VARLEN_SPEC, *VARLEN, backward=VARLEN_BACKWARD)
+_attention_qkvpacked = Op(PACKED_SPEC, *PACKED, backward=PACKED_BACKWARD)
 _LAYOUTS = ("BTHD", "BHTD")
 
 
@@ -94,6 +98,29 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: f
         )
     out = out.transpose(1, 2) if layout == "BHTD" else out
     return (out, lse) if return_lse else out
+
+
+def attention_qkvpacked(qkv: Tensor, *, causal: bool = False, scale: float | None = None) -> Tensor:
+    """`attention` of q, k, v = qkv.unbind(2), as one linear layer makes them. Its gradient is one tensor too: none of the three is copied.
+
+    Args:
+        qkv: [B, T, 3, H, D] float32, bfloat16 or float16; D to 256. Strides are free where the last axis is dense; else it is copied.
+        causal, scale: as in `attention`.
+
+    Returns:
+        [B, T, H, D] of qkv's dtype.
+
+    Raises:
+        ValueError: a dtype or a number of axes that it does not take, or another number than 3 on the third; the message names both.
+
+    Source: see `attention`.
+
+    Example:
+        >>> x = torch.ones(1, 2, 3, 1, 16)
+        >>> torch.equal(attention_qkvpacked(x, causal=True), x[:, :, 0])
+        True
+    """
+    return _attention_qkvpacked(qkv, causal, qkv.shape[-1] ** -0.5 if scale is None else scale)[0]
 
 
 def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int, *,

@@ -21,9 +21,10 @@ def _shared(d, config):
     return rows * KEYS * 2 + 2 * m * KEYS * 2 + config["DQ_STAGES"] * 2 * HALF * 4 + (config["Q_STAGES"] + 2) * m * 4
 
 
-def _backward(ordered, dout, q, k, v, out, lse, causal, scale, config):
+def _backward(ordered, dout, q, k, v, out, lse, causal, scale, config, into):
     (b, t, h, d), (s, g) = q.shape, k.shape[1:3]
-    dq, dk, dv, lse = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), lse.contiguous()
+    dq, dk, dv = into or (x.new_empty(x.shape) for x in (q, k, v))
+    lse = lse.contiguous()
     m = 2 * HALF // d
     blocks = cdiv(t, m) * b * h
     sums = q.new_empty(blocks, 2, HALF, dtype=torch.float32)
@@ -37,16 +38,16 @@ def _backward(ordered, dout, q, k, v, out, lse, causal, scale, config):
     maps += [TensorMap(x, (1, n, 1, 64), 128) for x, n in ((q, m), (k, KEYS), (v, KEYS), (dout, m))]
     launch(V5, instance, cdiv(s, KEYS) * b * g, 384, *maps, sums, turn, rows, g, h // g, t, s, scale, scale * LOG2E,
            shared=_shared(d, config))  # fmt: skip
-    launch(V5, f"finish<{kind}>", blocks * 2, 128, dq, sums, h, t, scale)
+    launch(V5, f"finish<{kind}>", blocks * 2, 128, dq, sums, h, t, *dq.stride()[:3], scale)
     return dq, dk, dv
 
 
-def hopper(dout, q, k, v, out, lse, causal, scale, *, config):
-    return _backward(False, dout, q, k, v, out, lse, causal, scale, config)
+def hopper(dout, q, k, v, out, lse, causal, scale, *, config, into=None):
+    return _backward(False, dout, q, k, v, out, lse, causal, scale, config, into)
 
 
-def hopper_ordered(dout, q, k, v, out, lse, causal, scale, *, config):
-    return _backward(True, dout, q, k, v, out, lse, causal, scale, config)
+def hopper_ordered(dout, q, k, v, out, lse, causal, scale, *, config, into=None):
+    return _backward(True, dout, q, k, v, out, lse, causal, scale, config, into)
 
 
 def _refuse(call):

@@ -135,12 +135,12 @@ FORWARD = (
 )
 # wgmma's products have 64 rows a warpgroup, 4 warps: with 8 warps on 64 keys, or queries, half of the weights went through shared memory to the others
 BACKWARD = (
-    backward_tiles((64, 64, 4, 3), (32, 64, 4, 3)),
-    backward_tiles((128, 64, 8, 2), (32, 128, 8, 2)),
-    backward_tiles((128, 64, 8, 2), (16, 128, 8, 2)),
-    backward_tiles((128, 32, 8, 2), (32, 128, 8, 2)),
-    backward_tiles((128, 32, 8, 2), (16, 128, 8, 2)),
-    backward_tiles((64, 64, 4, 2), (16, 64, 4, 2)),
+    backward_tiles((64, 64, 4, 3), (64, 64, 4, 2)),
+    backward_tiles((128, 64, 8, 3), (32, 64, 4, 2)),
+    backward_tiles((128, 64, 8, 3), (32, 128, 8, 3)),
+    backward_tiles((64, 64, 4, 2), (32, 64, 4, 2)),
+    backward_tiles((64, 32, 4, 3), (32, 128, 8, 2)),
+    backward_tiles((64, 64, 4, 2), (64, 128, 8, 2)),
     backward_tiles((64, 32, 8, 2), (16, 64, 8, 2)),
     backward_tiles((32, 32, 8, 1), (32, 32, 8, 1)),
     backward_tiles((16, 16, 8, 1), (32, 32, 8, 1)),
@@ -149,8 +149,8 @@ BACKWARD = (
 SPILLS = Limits(spill_bytes=96, spill_bytes_elsewhere=256)
 # Which config, by the wider of D and Dv and, between 65 and 128, by what wants registers beside a tile of scores. In float32 a product holds whole
 # rows of both factors.
-FORWARD_OF = {"narrow": 0, "wide": 0, "cap": 0, "dropout": 1, "scores": 1, "widest": 4, "float32": 5, "widest float32": 6}
-BACKWARD_OF = {"narrow": 0, "wide": 1, "cap": 1, "dropout": 4, "scores": 2, "widest": 6, "float32": 7, "widest float32": 8}
+FORWARD_OF = {"narrow": 0, "wide": 0, "cap": 0, "dropout": 1, "scores": 2, "widest": 4, "float32": 5, "widest float32": 6}
+BACKWARD_OF = {"narrow": 0, "wide": 1, "cap": 3, "dropout": 4, "scores": 2, "widest": 6, "float32": 7, "widest float32": 8}
 
 
 def _by_width(configs, index):

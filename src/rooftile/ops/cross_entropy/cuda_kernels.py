@@ -10,8 +10,8 @@ from rooftile.ops._shared.launch import cdiv, power_of_2, resident, rows
 from rooftile.ops.cross_entropy import reference
 from rooftile.ops.cross_entropy.reference import check_target
 
-V1, V2, V3, V4, V5, TOTAL = (
-    Source.beside(__file__, f"{name}.cu") for name in ("v1_naive", "v2_block", "v3_online", "v4_vector", "v5_rows", "total")
+V1, V2, V3, V4, V5, V6, TOTAL = (
+    Source.beside(__file__, f"{name}.cu") for name in ("v1_naive", "v2_block", "v3_online", "v4_vector", "v5_rows", "v6_ahead", "total")
 )
 SHORT = 2048  # bytes of a row: 32 lanes with 4 vectors of 16 each
 
@@ -112,6 +112,16 @@ def overwrite(dloss, logits, *rest, config=None):
     _differentiate(logits, logits, dloss, *rest, config)
 
 
+def ahead(logits, target, ignore_index, label_smoothing, z_loss, softcap, *, config):
+    check_target(target, logits.shape[1], ignore_index)
+    (m, v), vectors = logits.shape, logits.shape[1] * logits.itemsize // 16
+    loss, parked = logits.new_empty(m, dtype=torch.float32), min(vectors, config["park"] // 16)
+    instance = f"cross_entropy_ahead<{CTYPE[logits.dtype]}, {_flag(label_smoothing)}, {_flag(softcap)}>"
+    launch(V6, instance, m, min(config["threads"], threads(vectors, 1)), loss, logits, target.contiguous(), v, logits.stride(0), ignore_index,
+           label_smoothing, z_loss, softcap, parked, shared=16 * parked)  # fmt: skip
+    return loss
+
+
 def _any(call):
     return off_gpu(call["logits"]) or too_long(call["logits"])
 
@@ -153,6 +163,12 @@ def pick_tile(call):
     return TILES[0]
 
 
+def pick_park(call):
+    """Two blocks a multiprocessor. A row of more than 110 KB leaves the rest to L2: 264 rows of 256 KB leave 39 MB, and a block with 160 KB stands alone."""
+    return PARKED[0]
+
+
+PARKED = tuple({"park": p * 1024, "threads": t} for p, t in ((110, 512), (110, 1024), (160, 1024), (74, 512), (52, 512)))
 ONLINE = tuple(
     {"threads": t, "vecs": v, "stages": s, "per": p}
     for t, v, s, p in ((256, 4, 2, 4), (256, 2, 3, 4), (128, 2, 3, 8), (256, 2, 4, 4), (512, 2, 3, 2), (512, 4, 2, 2), (256, 4, 3, 3), (1024, 2, 4, 1))
@@ -179,3 +195,7 @@ OVERWRITE = (
     ),
     Kernel("cuda.v1_naive", overwrite, "a thread an element, into the logits' own memory", _in_place(_any), sources=(V1,)),
 )
+AHEAD = (
+    Kernel("cuda.v6_ahead", ahead, "a row waits in shared memory and leaves it as its gradient", _in_place(_even), PARKED, pick_park,
+           sources=(V6,), declines=_narrow),
+)  # fmt: skip

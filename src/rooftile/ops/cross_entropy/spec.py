@@ -2,7 +2,7 @@ import torch
 import torch.nn.functional as F
 
 from rooftile.core.spec import FLOATS, Arg, Backward, Case, OpSpec, across, index
-from rooftile.ops.cross_entropy.reference import cross_entropy, cross_entropy_backward, cross_entropy_overwrite
+from rooftile.ops.cross_entropy.reference import cross_entropy, cross_entropy_ahead, cross_entropy_backward, cross_entropy_overwrite
 
 ROW, ONE = Arg("M", "f32"), Arg("", "f32")
 REDUCTIONS = ("mean", "sum", "none")
@@ -135,4 +135,16 @@ OVERWRITE = OpSpec(
     families=(),
     draw_with=saved,
     flops=lambda d: 4 * d["M"] * d["V"],
+)
+
+# Where dloss is known up to one number when the loss is made, the gradient is too, and the logits are there.
+AHEAD = OpSpec(
+    "cross_entropy_ahead",
+    cross_entropy_ahead,
+    args={"logits": Arg("M V", mutated=True), "target": Arg("M", "i64", make=index("V"))},
+    returns={"loss": ROW},
+    cases=tuple(c for c in SPEC.cases if c.params.get("padding") is None),
+    families=("scaled_rows", "large", "all_equal", "nan", "masked_rows"),
+    draw_with=ignored,
+    flops=lambda d: 8 * d["M"] * d["V"],
 )

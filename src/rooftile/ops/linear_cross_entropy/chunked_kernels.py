@@ -3,10 +3,11 @@
 The logits of a chunk are made, turned into their loss, overwritten by their gradient and multiplied on, in one buffer. Products are the
 vendor's (torch.mm, torch.addmm), the loss and its gradient are cross_entropy's own kernels, whichever it chooses for the chunk.
 
-    bytes     of an element of the logits: written by the product, read by the loss, read and written by the gradient, read by two
-              products: 12 in 16 bits, against 6 K operations; of an element of the weight's gradient 8 a chunk, as it is added up in float32
-    ahead     a mean's or sum's gradient is made in the forward pass for dloss / count = 1 and scaled in the backward pass: M K + V K
-              multiplications. Scaled late, a mean over many rows does not sink below what float16 can say.
+    bytes     of an element of the logits: written by the product, read by the loss, written by the gradient (which reads it again for
+              "none"), read by two products: 10 in 16 bits, against 6 K operations; of an element of the weight's gradient 8 a chunk, as it
+              is added up in float32
+    ahead     a mean's or sum's gradient is made in the forward pass, with the loss, for dloss / count = 1 and scaled in the backward pass:
+              M K + V K multiplications. Scaled late, a mean over many rows does not sink below what float16 can say.
     none      there dloss has a number for each row, and the weight's gradient, summed over rows, cannot be scaled afterwards. To scale before
               the sum would keep the whole gradient of the logits, 2 M V bytes; to make the logits again is 2 M K V operations, a third
               more than ahead, and no memory.
@@ -31,10 +32,10 @@ def chunk_rows(m, k, v):
     return max(1, min(m, cdiv(even, TILE) * TILE))
 
 
-def _chunks(x, weight, target, bias, settings, chunk):
-    """Chunk by chunk: its rows, its logits in a buffer that the next chunk takes over, each row's loss, and what the gradient wants."""
+def _chunks(x, weight, target, bias, ignore_index, chunk):
+    """Chunk by chunk: its rows, and its logits in a buffer that the next chunk takes over."""
     (m, k), v = x.shape, weight.shape[0]
-    check_target(target, v, settings[0])
+    check_target(target, v, ignore_index)
     size = min(m, chunk or chunk_rows(m, k, v))
     whole = cdiv(v, 8) * 8  # rows begin at whole 16 bytes, for wide loads and the tensor cores, where V = 50257 would not
     buffer = x.new_empty(size, whole)[:, :v]
@@ -45,13 +46,7 @@ def _chunks(x, weight, target, bias, settings, chunk):
             torch.mm(x[rows], weight.t(), out=logits)
         else:
             torch.addmm(bias, x[rows], weight.t(), out=logits)
-        losses, *saved = OPS["cross_entropy"].launch(logits, target[rows], *settings, "none")
-        yield rows, logits, losses, saved
-
-
-def _overwrite(dloss, logits, target, count, saved, settings):
-    """The logits become their gradient."""
-    OPS["cross_entropy_overwrite"].launch(dloss, logits, target, count, *saved[1:], *settings)
+        yield rows, logits
 
 
 def _reduced(row, target, ignore_index, reduction):
@@ -91,19 +86,18 @@ def forward(x, weight, target, bias, ignore_index, label_smoothing, z_loss, soft
     settings = (ignore_index, label_smoothing, z_loss, softcap)
     weight, bias = _low(x, weight, bias)
     row = x.new_empty(x.shape[0], dtype=torch.float32)
-    for rows, _, losses, _ in _chunks(x, weight, target, bias, settings, chunk):
-        row[rows] = losses
+    for rows, logits in _chunks(x, weight, target, bias, ignore_index, chunk):
+        row[rows] = OPS["cross_entropy"].launch(logits, target[rows], *settings, "none")[0]
     return _reduced(row, target, ignore_index, reduction)
 
 
 def ahead(x, weight, target, bias, ignore_index, label_smoothing, z_loss, softcap, reduction, chunk):
     settings = (ignore_index, label_smoothing, z_loss, softcap)
     weight, bias = _low(x, weight, bias)
-    row, one = x.new_empty(x.shape[0], dtype=torch.float32), x.new_ones((), dtype=torch.float32)
+    row = x.new_empty(x.shape[0], dtype=torch.float32)
     made = _Gradients(x, weight, bias)
-    for rows, logits, losses, saved in _chunks(x, weight, target, bias, settings, chunk):
-        row[rows] = losses
-        _overwrite(one, logits, target[rows], saved[0], saved, settings)
+    for rows, logits in _chunks(x, weight, target, bias, ignore_index, chunk):
+        row[rows] = OPS["cross_entropy_ahead"].launch(logits, target[rows], *settings)
         made.add(rows, logits)
     gbias = row.new_empty(0) if bias is None else made.dbias
     return *_reduced(row, target, ignore_index, reduction), made.dx, made.dweight, gbias
@@ -122,8 +116,9 @@ def backward(dloss, x, weight, target, bias, count, ignore_index, label_smoothin
     settings = (ignore_index, label_smoothing, z_loss, softcap)
     low, low_bias = _low(x, weight, bias)
     made = _Gradients(x, low, low_bias)
-    for rows, logits, _, saved in _chunks(x, low, target, low_bias, settings, chunk):
-        _overwrite(dloss[rows] if dloss.dim() else dloss, logits, target[rows], count, saved, settings)
+    for rows, logits in _chunks(x, low, target, low_bias, ignore_index, chunk):
+        _, _, *saved = OPS["cross_entropy"].launch(logits, target[rows], *settings, "none")
+        OPS["cross_entropy_overwrite"].launch(dloss[rows] if dloss.dim() else dloss, logits, target[rows], count, *saved, *settings)
         made.add(rows, logits)
     dbias = x.new_empty(0) if bias is None else made.dbias.to(bias.dtype)
     return made.dx, made.dweight.to(weight.dtype), dbias

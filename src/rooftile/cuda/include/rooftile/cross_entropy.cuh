@@ -84,4 +84,31 @@ struct SoftCap {
   }
 };
 
+// A row's gradient: of a class factor p - less, with p = exp(x - lse) and factor = (1 + 2 z lse) scale; of the target in its place
+// (k (1 - miss) - 1 + s - s / V) scale with k = 1 + 2 z lse, which does not cancel where p is near 1.
+struct RowGradient {
+  float peak, logsum, factor, less, of_target;
+  ROOFTILE_DEVICE RowGradient(float peak, float logsum, float miss, int V, float smoothing, float z, float scale) : peak(peak), logsum(logsum) {
+    const float lse2 = z != 0.0f ? 2.0f * z * (peak + logsum) : 0.0f, share = smoothing / V;
+    factor = (1.0f + lse2) * scale, less = share * scale;
+    of_target = (smoothing - miss - share + lse2 * (1.0f - miss)) * scale;
+  }
+  // In place of a vector of logits, of which the target is the one at `hit`, if it is there.
+  template <typename T, bool CAP> ROOFTILE_DEVICE void operator()(uint4& r, unsigned hit, const SoftCap& cap) const {
+    constexpr int WIDTH = 16 / sizeof(T);
+    float rF[WIDTH], rSlope[WIDTH];
+    unpack<T>(rF, r);
+    if constexpr (CAP) cap(rF, rSlope);
+#pragma unroll
+    for (int k = 0; k < WIDTH; ++k) rF[k] = exp_fast((rF[k] - peak) - logsum) * factor - less;
+    if (hit < WIDTH)
+#pragma unroll
+      for (int k = 0; k < WIDTH; ++k) rF[k] = unsigned(k) == hit ? of_target : rF[k];
+    if constexpr (CAP)
+#pragma unroll
+      for (int k = 0; k < WIDTH; ++k) rF[k] *= rSlope[k];
+    pack<T>(r, rF);
+  }
+};
+
 }  // namespace rooftile

@@ -355,7 +355,8 @@ __global__ void __launch_bounds__(256)
 
 // dQ from the order of threads to rows, rounded: a half a block, through shared memory.
 template <typename T, int D>
-__global__ void __launch_bounds__(128) finish(T* gOut, const float* gDq, int H, int T_, float scale) {
+__global__ void __launch_bounds__(128)
+    finish(T* gOut, const float* gDq, int H, int T_, long long stride_b, long long stride_t, long long stride_h, float scale) {
   __shared__ __align__(1024) char sX[64 * LINE];
   constexpr int BLOCK_M = Tile<D>::BLOCK_M;
   const int blocks = ceil_div(T_, BLOCK_M), i_half = blockIdx.x % 2, i_bh = blockIdx.x / 2 / blocks, i_b = i_bh / H, i_h = i_bh % H;
@@ -374,6 +375,6 @@ __global__ void __launch_bounds__(128) finish(T* gOut, const float* gDq, int H, 
     const int row = i_warp * 16 + k * 4 + lane() / 8, column = lane() % 8 * 8;
     Wide<T> r;
     load(r, reinterpret_cast<const T*>(sX + swizzled<128>(row * LINE + column * 2)));
-    if (i_t + row < T_) store_global(gOut + (((long long)i_b * T_ + i_t + row) * H + i_h) * D + i_d + column, r);
+    if (i_t + row < T_) store_global(gOut + i_b * stride_b + (i_t + row) * stride_t + i_h * stride_h + i_d + column, r);
   }
 }

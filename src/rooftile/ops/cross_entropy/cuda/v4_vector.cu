@@ -5,7 +5,7 @@
 
 using namespace rooftile;
 
-// LANES threads take a tile of a row: the block, or part of one where rows are short. gDx may be gX. With k = 1 + 2 z lse: dx = dloss / count (k p - s / V), and of the target k (1 - miss) - 1 + s - s / V in its place
+// LANES threads take a tile of a row: the block, or part of one where rows are short. gDx may be gX.
 template <typename T, int VECS, int LANES, int THREADS, bool CAP>
 __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     cross_entropy_backward(T* gDx, const float* gDloss, const T* gX, const long long* gTarget, const float* gCount, const float* gPeak,
@@ -28,28 +28,13 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
 #pragma unroll
   for (int v = 0; v < VECS; ++v)
     if (i_l + v * NEXT < V) rX[v] = __ldca(reinterpret_cast<const uint4*>(gRow + i_l + v * NEXT));
-  const float peak = gPeak[i_m], logsum = gLogsum[i_m], miss = gMiss[i_m], scale = gDloss[i_m * stride_dloss] / *gCount;
-  const float lse2 = z != 0.0f ? 2.0f * z * (peak + logsum) : 0.0f, share = smoothing / V;
-  const float factor = (1.0f + lse2) * scale, less = share * scale;
-  const float of_target = (smoothing - miss - share + lse2 * (1.0f - miss)) * scale;
+  const RowGradient gradient(gPeak[i_m], gLogsum[i_m], gMiss[i_m], V, smoothing, z, gDloss[i_m * stride_dloss] / *gCount);
   const SoftCap cap(softcap);
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
     const int i_v = i_l + v * NEXT;
-    const unsigned hit = unsigned(t) - i_v;
     if (i_v >= V) break;
-    float rF[WIDTH], rSlope[WIDTH];
-    unpack<T>(rF, rX[v]);
-    if constexpr (CAP) cap(rF, rSlope);
-#pragma unroll
-    for (int k = 0; k < WIDTH; ++k) rF[k] = exp_fast((rF[k] - peak) - logsum) * factor - less;
-    if (hit < WIDTH)
-#pragma unroll
-      for (int k = 0; k < WIDTH; ++k) rF[k] = unsigned(k) == hit ? of_target : rF[k];
-    if constexpr (CAP)
-#pragma unroll
-      for (int k = 0; k < WIDTH; ++k) rF[k] *= rSlope[k];
-    pack<T>(rX[v], rF);
+    gradient.template operator()<T, CAP>(rX[v], unsigned(t) - i_v, cap);
     __stwb(reinterpret_cast<uint4*>(gTo + i_v), rX[v]);
   }
 }
