@@ -171,17 +171,6 @@ def test_memory_timeline(tiny, tmp_path):
     assert run(tiny("without")).memory is None
 
 
-def test_memory_of_masters(tiny, tmp_path):
-    """The levels are those of float32 weights: 16 bytes a parameter with its gradient, the master among the optimizer's."""
-    run(tiny("run", kernels="rooftile", dtype="bfloat16", weights="master", memory=True))
-    facts = json.loads((tmp_path / "run" / "memory.json").read_text())
-    parameters = GPT2.from_pretrained(tmp_path / "run" / "model").named_parameters()
-    sizes = {name: p.numel() for name, p in parameters}
-    norms = sum(n for name, n in sizes.items() if "ln_" in name)
-    rest = sum(sizes.values()) - norms
-    assert facts["weights_bytes"] == 2 * rest + 4 * norms and facts["optimizer_bytes"] == 12 * rest + 8 * norms
-
-
 @pytest.mark.parametrize("kernels", ["torch", "rooftile"])
 @pytest.mark.parametrize("model", ["gpt2", "llama"])
 def test_accumulation_equals_the_big_batch(tiny, model, kernels):

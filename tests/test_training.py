@@ -22,7 +22,7 @@ from rooftile.training.peers import HuggingFaceLlama, peer_model
 from rooftile.training.stepper import build_optimizer, train_step
 from test_llama import SMALL as SMALL_LLAMA
 from test_models import one_thread, rooftile  # noqa: F401 - a fixture for every test here
-from training_runs import maker, run, series
+from training_runs import MASTER, maker, run, series
 
 
 @pytest.fixture
@@ -45,9 +45,6 @@ def test_loss_falls_and_everything_is_left(tiny, tmp_path):
     stored = load_checkpoint(Path(result.checkpoint))["model"]
     assert all(torch.equal(exported[name], stored[name]) for name in stored)
     assert not list((tmp_path / "run").glob(".*"))  # nothing temporary left
-
-
-MASTER = {"kernels": "rooftile", "dtype": "bfloat16", "weights": "master"}
 
 
 @pytest.mark.parametrize("changes", [{}, {"dropout": 0.2, "accumulate": 2, "dtype": "bfloat16", "checkpointing": True}, MASTER])
@@ -176,73 +173,6 @@ def test_rooftile_trains_like_torch_and_shares_checkpoints(tiny, tmp_path):
     run(tiny("mixed", resume=True, **changes))
     for a, b in zip(series(tmp_path / "mixed"), series(tmp_path / "torch"), strict=True):
         assert a.keys() == b.keys() and all(a[key] == pytest.approx(b[key], rel=1e-4) for key in a)
-
-
-def test_narrow_weights_are_the_casts_of_float32_ones():
-    """One step: the loss and every gradient have the same bits, but for the embeddings', whose two parts are added up in bfloat16 instead of float32;
-    so masters begin as the float32 weights do, and go on as they."""
-    model = GPT2Config(vocab_size=61, n_positions=12, n_embd=16, n_layer=2, n_head=2)
-    tokens, seen = torch.randint(0, 61, (4, 13), generator=torch.Generator().manual_seed(0)), []
-    for weights in ("float32", "master"):
-        config = TrainConfig(**{**MASTER, "weights": weights}, device="cpu", lr=1e-2, warmup=0, clip=0.0)
-        torch.manual_seed(0)
-        made = new_model(model, config)
-        with torch.no_grad():
-            made.wpe.weight.zero_()  # of float32 weights the sum of both embeddings is rounded once, of narrow ones each
-        before = {name: p.detach().clone() for name, p in made.named_parameters()}
-        optimizer = build_optimizer(made, config)
-        held = {name: optimizer.state[p].get("master", p.detach()) for name, p in made.named_parameters()}
-        assert all(torch.equal(held[name], p) and held[name].dtype == torch.float32 for name, p in before.items() if weights == "master")
-        kept = {}
-
-        def look(loss, made=made, kept=kept):
-            kept.update({name: p.grad for name, p in made.named_parameters()}, loss=loss)
-
-        train_step(made, optimizer, (tokens[:, :-1], tokens[:, 1:]), config, 1, look)
-        after = {f"after.{name}": optimizer.state[p].get("master", p.detach()).clone() for name, p in made.named_parameters()}
-        seen.append((kept | after, {name: p.dtype for name, p in made.named_parameters()}))
-    (wide, _), (narrow, dtypes) = seen
-    assert {name for name, dtype in dtypes.items() if dtype == torch.float32} == {name for name in dtypes if "ln_" in name}
-    for name, t in wide.items():
-        if "wte" in name or "wpe" in name:
-            torch.testing.assert_close(narrow[name].float(), t, rtol=0.02, atol=2 * 1e-2 if "after" in name else 1e-4)
-        else:
-            assert torch.equal(narrow[name].float(), t), name
-
-
-@pytest.mark.parametrize("model", ["gpt2", "llama"])
-def test_masters_train_as_float32_weights_do(tiny, tmp_path, model):
-    """Two hundred steps, within the line that is drawn beside PyTorch's."""
-    changes = {**MASTER, "model": model, "lr": 3e-3, "warmup": 10, "n_head": 4, "n_embd": 32, "steps": 200, "decay_steps": 200,
-               "save_every": 200, "eval_every": 200}  # fmt: skip
-    for weights in ("float32", "master"):
-        run(tiny(weights, **{**changes, "weights": weights}))
-    wide, narrow = ([row["loss"] for row in series(tmp_path / weights) if "loss" in row] for weights in ("float32", "master"))
-    assert wide != narrow and max(abs(a - b) for a, b in zip(wide, narrow, strict=True)) < 0.02 and narrow[-1] < narrow[0] - 2
-
-
-def test_a_run_with_masters_leaves_what_a_float32_run_does(tiny, tmp_path):
-    """Its checkpoint and its folder hold the masters as weights: either run goes on from the other's."""
-    changes = {**MASTER, "lr": 1e-2}
-    wide = {**changes, "weights": "float32"}
-    run(tiny("wide", **wide))
-    run(tiny("there", steps=3, **changes))
-    stored = load_checkpoint(checkpoints(tmp_path / "there")[0])
-    assert {t.dtype for t in stored["model"].values()} == {torch.float32}
-    assert any(not torch.equal(t, t.bfloat16().float()) for t in stored["model"].values())
-    assert {name for state in stored["optimizer"]["state"].values() for name in state} == {"step", "exp_avg", "exp_avg_sq"}
-    folder = GPT2.from_pretrained(tmp_path / "there" / "model").state_dict()
-    assert all(torch.equal(folder[name], t) for name, t in stored["model"].items())
-    run(tiny("there", resume=True, **wide))
-    run(tiny("back", steps=3, **wide))
-    run(tiny("back", resume=True, **changes))
-    for out in ("there", "back"):
-        for a, b in zip(series(tmp_path / out), series(tmp_path / "wide"), strict=True):
-            assert a.keys() == b.keys() and all(a[key] == pytest.approx(b[key], rel=2e-2) for key in a)
-    state = load_checkpoint(checkpoints(tmp_path / "back")[0])
-    del state["config"]["weights"]  # a checkpoint older than the knob
-    torch.save(state, checkpoints(tmp_path / "back")[0])
-    run(tiny("back", resume=True, **changes))
 
 
 def test_llama_trains_resumes_and_exports(tiny, tmp_path):

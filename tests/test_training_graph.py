@@ -129,24 +129,6 @@ def test_who_gets_a_graph(tiny, monkeypatch):
         assert config.graph == graph and config.resolved() == config
 
 
-def test_who_gets_masters(tiny, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    for changes, weights in (
-        ({}, "master"),
-        ({"model": "llama"}, "master"),
-        ({"weights": "bfloat16"}, "bfloat16"),
-        ({"weights": "float32"}, "float32"),
-        ({"dtype": "float32"}, "float32"),
-        ({"device": "cpu"}, "float32"),
-        ({"device": "cpu", "dtype": "bfloat16"}, "float32"),
-        ({"kernels": "torch"}, "float32"),
-        ({"accumulate": 2}, "float32"),
-        ({"parallel": "ddp"}, "float32"),
-    ):
-        config = tiny("run", **{"device": "cuda", "kernels": "rooftile", **changes}).resolved()
-        assert config.weights == weights and config.resolved() == config
-
-
 @pytest.mark.gpu
 @CUDA
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ TINY = {
     "decay_steps": 6, "warmup": 2, "eval_every": 3, "save_every": 3, "log_every": 2, "eval_batches": 2, "sample_tokens": 8,
 }  # fmt: skip
 
+MASTER = {"kernels": "rooftile", "dtype": "bfloat16", "weights": "master"}
+
 
 def maker(folder):
     """Small runs over one text: tiny(out, **changes) -> TrainConfig."""

@@ -91,14 +91,10 @@ class Team:
             dist.barrier()
 
     def whole(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict, dict]:
-        """Weights and optimizer state as one process has them; of shards on rank 0 alone, but all must ask. Masters stand as the weights they
-        are of, and nowhere else: a checkpoint is that of a run on float32 weights."""
+        """Weights and optimizer state as one process has them; of shards on rank 0 alone, but all must ask. Masters stand in the place of
+        their weights and nowhere else: what is stored is what a run on float32 weights stores."""
         if self.kind != "fsdp":
-            states = optimizer.state_dict()
-            names = dict(enumerate(_names(model, optimizer)))
-            masters = {names[i]: state["master"] for i, state in states["state"].items() if "master" in state}
-            plain = {i: {n: t for n, t in state.items() if n != "master"} for i, state in states["state"].items()}
-            return {**model.state_dict(), **masters}, {**states, "state": plain}
+            return _without_masters(model.state_dict(), optimizer.state_dict(), _names(model, optimizer))
         weights, named = get_state_dict(model, optimizer, options=WHOLE)
         if self.rank:
             return {}, {}
@@ -109,10 +105,7 @@ class Team:
         names = _names(model, optimizer)
         if self.kind != "fsdp":
             model.load_state_dict(weights)
-            params = [p for group in optimizer.param_groups for p in group["params"]]
-            masters = {i: weights[name] for i, name in enumerate(names) if "master" in optimizer.state.get(params[i], ())}
-            held = {i: {**state, "master": masters[i]} if i in masters else state for i, state in states["state"].items()}
-            optimizer.load_state_dict({**states, "state": held})
+            optimizer.load_state_dict(_with_masters(optimizer, states, [weights[name] for name in names]))
             return
         groups = [{**group, "params": [names[i] for i in group["params"]]} for group in states["param_groups"]]
         named = {"state": {names[i]: state for i, state in states["state"].items()}, "param_groups": groups}
@@ -123,6 +116,19 @@ def _names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
     """The parameters' names in the order in which an optimizer numbers them."""
     known = {p: name for name, p in model.named_parameters()}
     return [known[p] for group in optimizer.param_groups for p in group["params"]]
+
+
+def _without_masters(weights: dict, states: dict, names: list[str]) -> tuple[dict, dict]:
+    masters = {names[i]: state["master"] for i, state in states["state"].items() if "master" in state}
+    plain = {i: {name: t for name, t in state.items() if name != "master"} for i, state in states["state"].items()}
+    return {**weights, **masters}, {**states, "state": plain}
+
+
+def _with_masters(optimizer: torch.optim.Optimizer, states: dict, weights: list[Tensor]) -> dict:
+    """For those parameters that have one here; `weights` as the optimizer numbers them."""
+    narrow = [i for i, p in enumerate(p for g in optimizer.param_groups for p in g["params"]) if "master" in optimizer.state.get(p, ())]
+    held = {i: {**states["state"][i], "master": weights[i]} for i in narrow}
+    return {**states, "state": {**states["state"], **held}}
 
 
 def _numbered(named: dict, names: list[str], optimizer: torch.optim.Optimizer) -> dict:
