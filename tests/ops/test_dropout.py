@@ -10,8 +10,8 @@ from rooftile.ops._shared.philox import kept, philox
 
 
 def test_philox_gives_the_published_words():
-    """Known answers of Random123's philox4x32-10."""
-    assert [int(w) for w in philox(torch.tensor([0]), torch.tensor(0))] == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    """Known answers of Random123's philox4x32-7."""
+    assert [int(w) for w in philox(torch.tensor([0]), torch.tensor(0))] == [0x5F6FB709, 0x0D893F64, 0x4F121F81, 0x4F730A48]
 
 
 def test_counters_do_not_wrap_at_32_bits():

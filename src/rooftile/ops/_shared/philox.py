@@ -17,14 +17,15 @@ def scale(p: float) -> float:
 
 
 def philox(counter: Tensor, seed: Tensor) -> list[Tensor]:
-    """Philox4x32-10: four random words, as int64 in [0, 2^32), for each 64-bit counter; the two halves of the seed are the key.
+    """Philox4x32-7, the fewest rounds that pass BigCrush (Salmon et al., 2011): four random words, as int64 in [0, 2^32), for each 64-bit
+    counter; the two halves of the seed are the key.
 
     int64 products wrap, but their 64 bits are those of the unsigned product.
     """
     a, b = counter & _WORD, (counter >> 32) & _WORD
     c, d = torch.zeros_like(a), torch.zeros_like(a)
     k0, k1 = seed & _WORD, (seed >> 32) & _WORD
-    for _ in range(10):
+    for _ in range(7):
         left, right = a * 0xD2511F53, c * 0xCD9E8D57
         a, b, c, d = (((right >> 32) & _WORD) ^ b ^ k0), right & _WORD, (((left >> 32) & _WORD) ^ d ^ k1), left & _WORD
         k0, k1 = (k0 + 0x9E3779B9) & _WORD, (k1 + 0xBB67AE85) & _WORD

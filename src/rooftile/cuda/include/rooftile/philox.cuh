@@ -1,4 +1,4 @@
-// Philox4x32-10: four random words a call, for four neighbours: a round is two wide multiplications and two exclusive ors of three.
+// Philox4x32-7, the fewest rounds that pass BigCrush (Salmon et al., 2011): four random words a call, for four neighbours. A round is two wide multiplications and two exclusive ors of three.
 #pragma once
 #include "rooftile/check.cuh"
 
@@ -11,7 +11,7 @@ struct Words {
 ROOFTILE_DEVICE Words philox(unsigned long long counter, unsigned long long seed) {
   unsigned a = unsigned(counter), b = unsigned(counter >> 32), c = 0, d = 0, k0 = unsigned(seed), k1 = unsigned(seed >> 32);
 #pragma unroll
-  for (int i = 0; i < 10; ++i) {
+  for (int i = 0; i < 7; ++i) {
     const unsigned long long left = a * 0xD2511F53ull, right = c * 0xCD9E8D57ull;
     a = unsigned(right >> 32) ^ b ^ k0, b = unsigned(right), c = unsigned(left >> 32) ^ d ^ k1, d = unsigned(left);
     k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
