@@ -1,12 +1,15 @@
 """Steps from static buffers: bitwise the plain ones. On a CPU the device's part of a step is called where CUDA replays it."""
 
+import contextlib
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from rooftile.models import GPT2, GPT2Config, operators
+from rooftile.ops._shared import constants
 from rooftile.ops.adamw.api import AdamW
 from rooftile.training import TrainConfig, TrainError
 from rooftile.training.benchmark import Setup, benchmark_training
@@ -127,6 +130,34 @@ def test_who_gets_a_graph(tiny, monkeypatch):
     ):
         config = tiny("run", **{"device": "cuda", "kernels": "rooftile", **changes}).resolved()
         assert config.graph == graph and config.resolved() == config
+
+
+def test_a_table_for_graphs_is_made_aside(monkeypatch):
+    """A stand-in for CUDA: streams by number, of which 1 is being captured. The table is made once, on another, and has arrived."""
+    now, made, arrived, pool = [1], [], [], iter((1, 2, 3, 4))
+
+    @contextlib.contextmanager
+    def entered(stream):
+        now.append(stream)
+        yield
+        now.pop()
+
+    def constant(make, about, device):
+        made.append(now[-1])
+        return torch.tensor(make(*about))
+
+    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: now[-1] == 1, raising=False)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: next(pool))
+    monkeypatch.setattr(torch.cuda, "stream", entered)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(synchronize=lambda: arrived.append(now[-1])))
+    for name, stand_in in (("relaxed", contextlib.nullcontext), ("constant", constant), ("_held", {})):
+        monkeypatch.setattr(constants, name, stand_in)
+    device = torch.device("cuda", 0)
+    first, again = (constants.lasting(tuple, ((5, 6),), device) for _ in range(2))
+    assert first.tolist() == [5, 6] and again is first and made == arrived == [2] and now == [1]
+    now[0] = 3
+    constants.lasting(tuple, ((5, 6),), device)
+    assert made == [2, 3] and arrived == [2]  # as ever where nothing is captured
 
 
 @pytest.mark.gpu
