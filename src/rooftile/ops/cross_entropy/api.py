@@ -17,7 +17,7 @@ _cross_entropy = Op(
     backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD),
 )
 _overwrite = Op(OVERWRITE, *triton_kernels.OVERWRITE, *cuda_kernels.OVERWRITE)
-_ahead = Op(AHEAD, *cuda_kernels.AHEAD, TWO_PASSES)
+_ahead = Op(AHEAD, *cuda_kernels.AHEAD, TWO_PASSES, *triton_kernels.AHEAD)
 
 
 class _Overwriting(torch.autograd.Function):

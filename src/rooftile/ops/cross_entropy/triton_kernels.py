@@ -179,6 +179,42 @@ def _total(gRow, gTarget, gLoss, gCount, M, ignore, MEAN: tl.constexpr, BLOCK_M:
 
 
 @triton.jit
+def _gradient(rX, hit, peak, logsum, miss, V, smoothing, z, softcap, Z: tl.constexpr, CAP: tl.constexpr):
+    """Of a row's loss, where the logits are rX and the target is at `hit`; what the forward saved broadcasts to them."""
+    if CAP:  # the slope 1 - tanh^2 would cancel
+        fall = _exp(-2.0 * tl.abs(rX / softcap))
+        slope = 4.0 * fall / ((1.0 + fall) * (1.0 + fall))
+        rX = _capped(rX, softcap, CAP)
+    rP = _exp((rX - peak) - logsum)
+    rG = tl.where(hit, smoothing - miss, rP) - smoothing / V
+    if Z:
+        rG += 2.0 * z * (peak + logsum) * tl.where(hit, 1.0 - miss, rP)
+    if CAP:
+        rG *= slope
+    return rG
+
+
+@triton.jit
+def _ahead(gX, gTarget, gLoss, gCount, gPeak, gLogsum, gMiss, V, stride_x, ignore, smoothing, z, softcap, SMOOTH: tl.constexpr,
+           Z: tl.constexpr, CAP: tl.constexpr, GROUP: tl.constexpr, BLOCK_V: tl.constexpr):  # fmt: skip
+    """A row's sums, and then its gradient in its place, while most of it is still in L2."""
+    _forward_online(
+        gX, gTarget, gLoss, gCount, gPeak, gLogsum, gMiss, V, stride_x, ignore, smoothing, z, softcap, SMOOTH, Z, CAP, False, GROUP, BLOCK_V
+    )
+    tl.debug_barrier()  # all have read the row, and see what one of them has saved of it
+    i_m = tl.program_id(0).to(tl.int64)
+    i_t = tl.load(gTarget + i_m)
+    counts = i_t != ignore
+    peak, logsum, miss = tl.load(gPeak + i_m), tl.load(gLogsum + i_m), tl.load(gMiss + i_m)
+    gX += i_m * stride_x
+    for first in range(0, V, BLOCK_V):
+        i_v = first + tl.arange(0, BLOCK_V)
+        rX = tl.load(gX + i_v, mask=(i_v < V) & counts, other=0.0).to(tl.float32)
+        rG = _gradient(rX, i_v == i_t, peak, logsum, miss, V, smoothing, z, softcap, Z, CAP)
+        tl.store(gX + i_v, tl.where(counts, rG, 0.0).to(gX.dtype.element_ty), mask=i_v < V)
+
+
+@triton.jit
 def _backward(gDloss, gX, gTarget, gCount, gPeak, gLogsum, gMiss, gDx, M, V, stride_dloss, stride_x, stride_dx, ignore, smoothing, z,
               softcap, Z: tl.constexpr, CAP: tl.constexpr, ROWS: tl.constexpr, BLOCK_V: tl.constexpr):  # fmt: skip
     tiles = tl.cdiv(V, BLOCK_V)
@@ -195,17 +231,7 @@ def _backward(gDloss, gX, gTarget, gCount, gPeak, gLogsum, gMiss, gDx, M, V, str
     logsum = tl.load(gLogsum + i_m, mask=counts, other=0.0)
     miss = tl.load(gMiss + i_m, mask=counts, other=0.0)
     scale = tl.load(gDloss + i_m * stride_dloss, mask=counts, other=0.0) / tl.load(gCount)
-    if CAP:  # the slope 1 - tanh^2 would cancel
-        fall = _exp(-2.0 * tl.abs(rX / softcap))
-        slope = 4.0 * fall / ((1.0 + fall) * (1.0 + fall))
-        rX = _capped(rX, softcap, CAP)
-    rP = _exp((rX - peak[:, None]) - logsum[:, None])
-    hit = i_v[None, :] == i_t[:, None]
-    rG = tl.where(hit, (smoothing - miss)[:, None], rP) - smoothing / V
-    if Z:
-        rG += (2.0 * z * (peak + logsum))[:, None] * tl.where(hit, (1.0 - miss)[:, None], rP)
-    if CAP:
-        rG *= slope
+    rG = _gradient(rX, i_v[None, :] == i_t[:, None], peak[:, None], logsum[:, None], miss[:, None], V, smoothing, z, softcap, Z, CAP)
     rDx = tl.where(counts[:, None], rG * scale[:, None], 0.0)
     tl.store(gDx + i_m[:, None] * stride_dx + i_v[None, :], rDx.to(gDx.dtype.element_ty), mask=mask)
 
@@ -281,6 +307,16 @@ def _differentiate(dloss, x, target, count, peak, logsum, miss, ignore_index, la
            z_loss, softcap, Z=z_loss != 0, CAP=softcap != 0, ROWS=per, BLOCK_V=block, num_warps=config["warps"])  # fmt: skip
 
 
+def cross_entropy_ahead(logits, target, ignore_index, label_smoothing, z_loss, softcap, *, config):
+    check_target(target, logits.shape[1], ignore_index)
+    m, v = logits.shape
+    row, count, peak, logsum, miss = _statistics(logits, m)
+    launch(_ahead, (m,), logits, target.contiguous(), row, count, peak, logsum, miss, v, logits.stride(0), ignore_index, label_smoothing,
+           z_loss, softcap, SMOOTH=label_smoothing != 0, Z=z_loss != 0, CAP=softcap != 0, GROUP=16 // logits.itemsize,
+           BLOCK_V=config["block"], num_warps=config["warps"])  # fmt: skip
+    return row
+
+
 def _short(call):
     v = call["logits"].shape[1]
     return off_gpu(call["logits"]) or (None if v <= MAX_ROW else f"V={v} is longer than the {MAX_ROW} classes a program keeps in registers")
@@ -323,3 +359,6 @@ BACKWARD = (
     ),
 )
 OVERWRITE = (Kernel("triton", cross_entropy_overwrite, "the same, into the logits' own memory", _writable, _TILES, _roomy(_TILES)),)
+# 32 warps a row: 264 rows at most are under way, 27 MB of 50304 classes in 16 bits, which L2 keeps until they are read again
+_AGAIN = tuple({"block": b, "warps": w} for b, w in ((8192, 32), (16384, 32), (8192, 16)))
+AHEAD = (Kernel("triton", cross_entropy_ahead, "a row's sums, then its gradient in its place, read again from L2", _writable, _AGAIN),)
