@@ -6,7 +6,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rooftile import ops  # noqa: F401  declares the operators
 from rooftile.core.kernel import OPS
+from rooftile.core.spec import Case
+from rooftile.cuda import compile as compiler
+from rooftile.cuda.launch import recording
 from rooftile.ops._shared.cuda_norms import MANY
+from rooftile.workbench.explain import blank
 
 FORWARD = {
     (32768, 768): "cuda.v5_rows",
@@ -56,3 +60,19 @@ def test_why_a_rung_declines_is_a_sentence_with_both_numbers():
     assert short.declines(few) == f"196608 bytes of rows are few turns for a device, which this rung wants {MANY} for"
     assert short.declines(long) == "a row of 4096 bytes has more than the 2048 that a warp holds in 4 vectors a lane"
     assert pipeline.declines(long) == "rows of 1536 to 8192 bytes fit registers, and these are 4096"
+
+
+@pytest.mark.skipif(bool(compiler.missing()), reason="needs NVRTC")
+@pytest.mark.parametrize("n", [1024, 2048, 16384])
+@pytest.mark.parametrize("name", ["layernorm", "rmsnorm"])
+def test_rows_at_once_and_held_weights_fit_the_registers(name, n):
+    """No case of the grid has a float32 weight beside four vectors a thread, the most that stays in registers."""
+    call = blank(OPS[name].backward.spec, Case({"M": 4096, "N": n}, torch.bfloat16, {"eps": 1e-5, "affine": "float32"}), "meta")
+    forward = blank(OPS[name].spec, Case({"M": 4096, "N": n}, torch.bfloat16, {"eps": 1e-5, "affine": "float32"}), "meta")
+    with recording() as seen:
+        for kernel, args in ((OPS[name].backward.kernel("cuda.v6_pipeline"), call), (OPS[name].kernel("cuda.v5_rows"), forward)):
+            if kernel.refuse(args) is None:
+                for config in kernel.configs[:3]:
+                    kernel.bound(config)(*args.values())
+    made = {s.instance: compiler.compiled(s.source, s.instance, "sm_90a") for s in seen}
+    assert made and {instance: m.spill_bytes for instance, m in made.items() if m.spill_bytes} == {}

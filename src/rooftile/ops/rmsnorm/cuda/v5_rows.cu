@@ -39,7 +39,6 @@ __global__ void __launch_bounds__(LANES * ROWS) rmsnorm(T* __restrict__ gOut, fl
       stay_packed(rX[e][v], zero);
     }
     rRstd[e] = rsqrtf(warp_reduce<LANES>(sum, Sum()) / N + eps);
-    if (threadIdx.x == 0 && i_m + e < M) gRstd[i_m + e] = rRstd[e];
   }
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
@@ -57,4 +56,7 @@ __global__ void __launch_bounds__(LANES * ROWS) rmsnorm(T* __restrict__ gOut, fl
       __stwb(reinterpret_cast<uint4*>(gOut + (i_m + e) * N) + i_v, rX[e][v]);
     }
   }
+#pragma unroll
+  for (int e = 0; e < EACH; ++e)
+    if (threadIdx.x == 0 && i_m + e < M) gRstd[i_m + e] = rRstd[e];
 }
