@@ -7,6 +7,7 @@ from rooftile import ops  # noqa: F401  declares the operators
 from rooftile.core.kernel import OPS
 from rooftile.core.spec import Case
 from rooftile.cuda import simulator
+from rooftile.ops._shared.cuda_norms import GRADIENTS, short_rows
 from rooftile.ops._shared.cuda_shares import Hold, beside_rows, no_room, share, too_wide
 from rooftile.ops.softmax.reference import allowed
 from rooftile.workbench.check import with_gradients
@@ -21,6 +22,32 @@ SCORES = Case({"B": 1, "H": 1, "T": 7, "N": 2048}, torch.bfloat16, {"scale": 0.5
 def test_blocks_take_row_after_row(name, kernel):
     for op in with_gradients([OPS[name]]):
         held_to_the_reference(op, kernel, Case({"M": 7, "N": 2048}, torch.bfloat16, EPS[name]))
+
+
+@pytest.mark.parametrize("name", ["rmsnorm", "layernorm"])
+@pytest.mark.parametrize("m, n, affine", [(9, 1024, "float32"), (7, 768, "io"), (3, 2048, "none"), (1, 24, "io")])
+def test_a_warp_takes_rows_at_once(name, m, n, affine):
+    """A last group of rows that is not whole, parameters asked for before and after the sums, and lanes that have no column."""
+    kernel, shapes = OPS[name].kernel("cuda.v5_rows"), set()
+    call = OPS[name].spec.draw(Case({"M": m, "N": n}, torch.bfloat16, {**EPS[name], **({} if affine == "io" else {"affine": affine})}))
+    for config in kernel.configs:
+        shape = short_rows(call["x"], m, n, config)
+        if shape in shapes:
+            continue
+        shapes.add(shape)
+        with simulator.active("all"):
+            agree(kernel.bound(config)(*call.values()), OPS[name].spec.reference(*call.values()))
+
+
+@pytest.mark.parametrize("affine", ["float32", "io"])
+@pytest.mark.parametrize("n", [1024, 1016])
+@pytest.mark.parametrize("name", ["rmsnorm", "layernorm"])
+def test_weights_stay_beside_their_gradients(name, n, affine):
+    """Four vectors a lane, of which layernorm holds two weights; 16 rows a turn, of which the last has one."""
+    op = OPS[name].backward
+    call = op.spec.draw(Case({"M": 33, "N": n}, torch.bfloat16, {**EPS[name], **({} if affine == "io" else {"affine": affine})}))
+    with simulator.active("all"):
+        agree(op.kernel("cuda.v6_pipeline").bound(GRADIENTS[0])(*call.values()), op.spec.reference(*call.values()))
 
 
 @pytest.mark.parametrize("name", SUMS)

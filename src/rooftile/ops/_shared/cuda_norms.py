@@ -34,7 +34,8 @@ from rooftile.ops._shared.launch import cdiv, power_of_2, row
 from rooftile.ops._shared.norms import dense, no_columns
 
 Config = Mapping[str, Any] | None  # of a rung that has none, None
-ELSEWHERE = Limits(spill_bytes_elsewhere=256)  # the bounds on threads are set for sm_90; other compilers want a few registers more
+MANY = 1 << 24  # bytes of rows: half of what the registers of 132 multiprocessors hold; fewer were not measured
+ELSEWHERE = Limits(spill_bytes_elsewhere=256)  # configs and bounds on threads are set for sm_90; other compilers want a few registers more
 
 
 class Shape(NamedTuple):
@@ -78,8 +79,10 @@ def register_row(x: Tensor, m: int, n: int, config: Config, *parameters: Tensor 
 def short_rows(x: Tensor, m: int, n: int, config: Config, *parameters: Tensor | None) -> Shape:
     vectors = n * x.itemsize // 16
     lanes = min(32, max(8, power_of_2(cdiv(vectors, config["vecs"]))))
-    per = config["threads"] // lanes
-    return Shape(f", {cdiv(vectors, lanes)}, {lanes}, {per}", cdiv(m, per), (lanes, per), (m,))
+    per, vecs = config["threads"] // lanes, cdiv(vectors, lanes)
+    each = max(1, min(config["each"], 16 // max(1, vecs)))  # a thread's vectors of all its rows: 64 registers
+    asked = said(config["ahead"] and vecs <= 4)  # two float32 parameters are 16 registers a vector
+    return Shape(f", {vecs}, {lanes}, {per}, {each}, {asked}", cdiv(m, per * each), (lanes, per), (m,))
 
 
 def pipeline(
@@ -180,6 +183,28 @@ def pick_pipeline(call: Call) -> dict[str, int]:
     return {"vecs": 8, "threads": 128, "stages": 1, "per": 2 if size <= 64 * 1024 else 1}
 
 
+def few(call: Call) -> str | None:
+    """Why a rung that pays for itself over many rows is not asked, or None."""
+    size = row(call).numel() * row(call).itemsize
+    return f"{size} bytes of rows are few turns for a device, which this rung wants {MANY} for" if size < MANY else None
+
+
+def _not_short(call: Call) -> str | None:
+    size = row(call).shape[-1] * row(call).itemsize
+    return few(call) or (
+        f"a row of {size} bytes has more than the {4 * 32 * 16} that a warp holds in 4 vectors a lane" if size > 2048 else None
+    )
+
+
+def turns(call: Call) -> str | None:
+    """Why a kernel that keeps rows in registers does sooner backward than one whose rows wait in shared memory, or None. Longer rows than a block
+    of it holds come here where no cluster takes them."""
+    size = row(call).shape[-1] * row(call).itemsize
+    if size >= 1 << 15:
+        return None
+    return few(call) or (f"rows of 1536 to 8192 bytes fit registers, and these are {size}" if 1536 < size <= 8192 else None)
+
+
 def _all_of_it(call: Call) -> str | None:
     """Why rows that follow each other do sooner than one in registers, or None."""
     size = row(call).shape[-1] * row(call).itemsize
@@ -194,6 +219,21 @@ def _one_block(call: Call) -> str | None:
 
 def pick_registers(call: Call) -> dict[str, int]:
     return REGISTERS[0] if wider_than(row(call), 4) is None else REGISTERS[2]
+
+
+def pick_short_sums(call: Call) -> dict[str, int]:
+    """rmsnorm: a sum a row leaves registers for the weight, and up to 768 columns of 16 bits for 4 rows."""
+    return SHORT[2] if row(call).shape[-1] * row(call).itemsize <= 1536 else SHORT[1]
+
+
+def pick_gradients(call: Call) -> dict[str, int]:
+    """A column's sums and weight are 96 to 128 registers, so 512 threads a multiprocessor. Rows of 2 KB and less go to a warp each, 8 of a block,
+    which adds its warps' sums before it writes them; longer ones have 2 vectors a thread, or 4 where 512 threads must hold more. Two or three
+    rows of each tensor wait or arrive: 64 KB a multiprocessor and more from N = 2048 on."""
+    size = row(call).shape[-1] * row(call).itemsize
+    if size <= 2048:
+        return {"vecs": 2 if size <= 1024 else 4, "threads": 256, "stages": 2, "per": 2}
+    return {"vecs": 2, "threads": 256, "stages": 3, "per": max(1, 512 // max(64, size // 32))}
 
 
 def pick_cluster(call: Call) -> dict[str, int]:
@@ -235,7 +275,18 @@ AHEAD = tuple(
     )
 )
 REGISTERS = ({"vecs": 4}, {"vecs": 2}, {"vecs": 8})
-SHORT = ({"vecs": 4, "threads": 128}, {"vecs": 2, "threads": 128}, {"vecs": 8, "threads": 128}, {"vecs": 4, "threads": 256})
+SHORT = tuple(
+    {"vecs": v, "threads": t, "each": e, "ahead": a}
+    for v, t, e, a in (
+        (4, 64, 2, 0), (4, 64, 2, 1), (4, 128, 4, 1), (4, 128, 2, 0), (4, 64, 4, 1), (4, 64, 1, 1), (4, 128, 1, 0), (8, 256, 1, 0), (8, 128, 2, 0)
+    )
+)  # fmt: skip
+GRADIENTS = tuple(
+    {"vecs": v, "threads": 256, "stages": s, "per": p}
+    for v, s, p in (
+        (4, 2, 2), (4, 2, 1), (4, 3, 1), (4, 1, 2), (1, 2, 1), (1, 3, 1), (1, 2, 2), (2, 2, 1), (2, 2, 2), (2, 3, 1), (2, 3, 2), (2, 2, 4)
+    )
+)  # fmt: skip
 PIPELINE = tuple(
     {"vecs": v, "threads": 128, "stages": s, "per": p}
     for v, s, p in (
@@ -264,6 +315,7 @@ def forward_rungs(
     few: Refuse,
     fewest: Refuse,
     limits: Limits,
+    pick_short: Callable[[Call], dict[str, int]] | None = None,
 ) -> tuple[Kernel, ...]:
     """`run(source, shape)` is a rung's launcher; `few` and `fewest` are what the rungs refuse whose threads add a row's terms one by one."""
     v1, v2, v3, v4, v5, v6, v7, v8, v9 = files
@@ -276,7 +328,8 @@ def forward_rungs(
                limits=limits, declines=_one_block),
         Kernel("cuda.v6_pipeline", run(v6, pipeline), "row after row a block, the next ones in flight", upto(8), PIPELINE, pick_pipeline,
                sources=(v6,), limits=limits),
-        Kernel("cuda.v5_rows", run(v5, short_rows), "several short rows a block, no barrier", short, SHORT, sources=(v5,)),
+        Kernel("cuda.v5_rows", run(v5, short_rows), "several short rows a warp at once, no barrier", short, SHORT, pick_short, sources=(v5,),
+               limits=ELSEWHERE, declines=_not_short),
         Kernel("cuda.v4_register_row", run(v4, register_row), "the row in registers: one read", upto(8), REGISTERS, pick_registers,
                sources=(v4,), limits=limits, declines=_all_of_it),
         Kernel("cuda.v3_vector", run(v3, vector), "16 bytes an access", even, sources=(v3,)),

@@ -9,6 +9,7 @@ from rooftile.cuda.launch import launch
 from rooftile.ops._shared.cuda_norms import (
     CLUSTER_BACKWARD,
     ELSEWHERE,
+    GRADIENTS,
     any_row,
     at,
     cluster,
@@ -17,11 +18,13 @@ from rooftile.ops._shared.cuda_norms import (
     forward_rungs,
     one_column,
     pick_cluster_backward,
+    pick_gradients,
     pipeline,
     said,
     serial,
     shared,
     sources,
+    turns,
     types,
     upto,
 )
@@ -96,23 +99,8 @@ def _shared_sums(x, m, n, config, *parameters):
     return exchange(x, m, n, config, *parameters, tensors=2, hold=_sums(x))
 
 
-def pick_backward(call):
-    """32 sums of 16 columns are 96 to 128 registers, so 512 threads a multiprocessor. Rows of 2 KB and less go to a warp each, 8 of a
-    block, which adds its warps' sums before it writes them; longer ones have 2 vectors a thread, or 4 where 512 threads must hold more.
-    Two rows of each tensor wait or arrive: 64 KB a multiprocessor and more from N = 2048 on."""
-    size = call["x"].shape[-1] * call["x"].itemsize
-    if size <= 2048:
-        return {"vecs": 2 if size <= 1024 else 4, "threads": 256, "stages": 2, "per": 2}
-    return {"vecs": 2, "threads": 256, "stages": 2, "per": max(1, 512 // max(64, size // 32))}
-
-
-BACKWARD_PIPELINE = tuple(
-    {"vecs": v, "threads": 256, "stages": s, "per": p}
-    for v, s, p in ((4, 2, 1), (4, 2, 2), (1, 2, 1), (1, 2, 2), (1, 3, 1), (2, 2, 1), (2, 2, 2), (2, 3, 1), (2, 3, 2), (2, 2, 4), (2, 2, 8))
-)
-
 # 1024 threads of 64 registers would spill
-TWO_ROWS, CLUSTERED = functools.partial(pipeline, tensors=2, most=4, widest=512), functools.partial(cluster, tensors=2, widest=512)
+two_rows, CLUSTERED = functools.partial(pipeline, tensors=2, most=4, widest=512), functools.partial(cluster, tensors=2, widest=512)
 
 FORWARD = forward_rungs(_forward, SOURCES, serial(4096), serial(4096), ELSEWHERE)
 BACKWARD = (
@@ -120,7 +108,7 @@ BACKWARD = (
            shared(2, _sums, 2, "weight"), SHARE, pick_share, sources=(V8, ADD_ROWS), declines=alone, limits=ALL, architectures=(90,)),
     Kernel("cuda.v7_cluster", _backward(V7, CLUSTERED), "a cluster of blocks a row", clusters(2), CLUSTER_BACKWARD, pick_cluster_backward,
            sources=(V7, ADD_ROWS), limits=ELSEWHERE, declines=alone),
-    Kernel("cuda.v6_pipeline", _backward(V6, TWO_ROWS), "row after row, the parameters' gradients in registers", upto(2), BACKWARD_PIPELINE,
-           pick_backward, sources=(V6, ADD_ROWS)),
+    Kernel("cuda.v6_pipeline", _backward(V6, two_rows), "row after row, the weight and the parameters' gradients in registers", upto(2), GRADIENTS,
+           pick_gradients, sources=(V6, ADD_ROWS), declines=turns),
     Kernel("cuda.v1_naive", naive_backward, "a block a row, then a thread a column", _wider_than_one, sources=(V1,)),
 )  # fmt: skip

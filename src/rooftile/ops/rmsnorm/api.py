@@ -11,8 +11,8 @@ from rooftile.ops.rmsnorm.triton_kernels import ADD_BACKWARD, ADD_FORWARD, BACKW
 
 _rmsnorm = Op(
     SPEC,
-    *ranked((*FORWARD, *cuda_kernels.FORWARD), "cuda.v4_register_row", "cuda.v6_pipeline"),
-    backward=ranked((*BACKWARD, *cuda_kernels.BACKWARD), "triton", "cuda.v8_exchange", "cuda.v6_pipeline"),
+    *ranked((*FORWARD, *cuda_kernels.FORWARD), "cuda.v5_rows", "cuda.v4_register_row", "cuda.v9_ahead", "cuda.v6_pipeline"),
+    backward=ranked((*BACKWARD, *cuda_kernels.BACKWARD), "cuda.v8_exchange", "cuda.v6_pipeline", "triton"),
 )
 _add_rmsnorm = Op(ADD_SPEC, *ADD_FORWARD, *cuda_add_kernels.FORWARD, backward=(*ADD_BACKWARD, *cuda_add_kernels.BACKWARD))
 

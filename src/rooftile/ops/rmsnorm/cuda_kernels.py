@@ -8,6 +8,8 @@ from rooftile.core.kernel import Kernel, Limits
 from rooftile.cuda.launch import launch
 from rooftile.ops._shared.cuda_norms import (
     CLUSTER_BACKWARD,
+    ELSEWHERE,
+    GRADIENTS,
     any_row,
     at,
     cluster,
@@ -15,11 +17,14 @@ from rooftile.ops._shared.cuda_norms import (
     exchange,
     forward_rungs,
     pick_cluster_backward,
+    pick_gradients,
+    pick_short_sums,
     pipeline,
     said,
     serial,
     shared,
     sources,
+    turns,
     types,
     upto,
 )
@@ -85,29 +90,25 @@ def _shared_sums(x, m, n, config, *parameters):
     return exchange(x, m, n, config, *parameters, tensors=2, hold=_sums(x))
 
 
+def two_rows(x, m, n, config, *parameters):
+    """1024 threads have 64 registers, for the sums and the weight of one vector; of more, 512 threads have 128."""
+    return pipeline(x, m, n, config, *parameters, tensors=2, most=4, widest=1024 if n * x.itemsize <= 1 << 14 else 512)
+
+
 def pick_backward(call):
-    """Short rows a warp each, 8 of a block, which adds its warps' sums before it writes them: 4 vectors a lane. Longer ones 2 vectors a
-    thread: 16 columns' sums in registers. Two rows of each tensor wait or arrive, 64 KB and more a multiprocessor, in no more blocks
-    than that wants: each writes a row of partial sums, at N = 4096 and 3 a multiprocessor 6.5 MB beside 403 MB of rows (M = 16384)."""
-    size = call["x"].shape[-1] * call["x"].itemsize
-    if size <= 2048:
-        return {"vecs": 4, "threads": 256, "stages": 2, "per": 3}
-    return {"vecs": 2, "threads": 256, "stages": 2, "per": max(1, 768 // max(64, size // 32))}
+    """Rows of 16 KB go to 1024 threads with a vector each, not to half as many with two: a sum a column leaves them the registers."""
+    alone_with_one = 1 << 13 < call["x"].shape[-1] * call["x"].itemsize <= 1 << 14
+    return {**pick_gradients(call), **({"vecs": 1} if alone_with_one else {})}
 
 
-BACKWARD_PIPELINE = tuple(
-    {"vecs": v, "threads": 256, "stages": s, "per": p}
-    for v, s, p in ((4, 2, 2), (4, 2, 3), (4, 1, 4), (4, 1, 1), (1, 2, 2), (1, 3, 1), (2, 2, 1), (2, 2, 2), (2, 2, 3), (2, 2, 4), (2, 3, 2))
-)
-
-FORWARD = forward_rungs(_forward, SOURCES, any_row, serial(65537), Limits())
-TWO_ROWS, CLUSTERED = functools.partial(pipeline, tensors=2, most=4), functools.partial(cluster, tensors=2)
+FORWARD = forward_rungs(_forward, SOURCES, any_row, serial(65537), Limits(), pick_short_sums)
+CLUSTERED = functools.partial(cluster, tensors=2)
 BACKWARD = (
     Kernel("cuda.v8_exchange", _backward(V8, _shared_sums), "numbers travel while the row before is written, the weight stays",
            shared(2, _sums, 2, "weight"), SHARE, pick_share, sources=(V8, ADD_ROWS), declines=alone, limits=ALL, architectures=(90,)),
     Kernel("cuda.v7_cluster", _backward(V7, CLUSTERED), "a cluster of blocks a row", clusters(2), CLUSTER_BACKWARD, pick_cluster_backward,
            sources=(V7, ADD_ROWS), declines=alone),
-    Kernel("cuda.v6_pipeline", _backward(V6, TWO_ROWS), "row after row, the weight's gradient in registers", upto(2), BACKWARD_PIPELINE,
-           pick_backward, sources=(V6, ADD_ROWS)),
+    Kernel("cuda.v6_pipeline", _backward(V6, two_rows), "row after row, the weight and its gradient in registers", upto(2), GRADIENTS,
+           pick_backward, sources=(V6, ADD_ROWS), limits=ELSEWHERE, declines=turns),
     Kernel("cuda.v1_naive", naive_backward, "a block a row, then a thread a column", any_row, sources=(V1,)),
 )  # fmt: skip

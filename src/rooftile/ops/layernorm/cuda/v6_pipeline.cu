@@ -1,5 +1,5 @@
 // adds: a block takes row after row, and the next rows' copies are in flight while this one is reduced and written
-// costs: 16 bytes of shared memory a vector and a stage; backward 16 registers a vector more, for the parameters' gradients
+// costs: 16 bytes of shared memory a vector and a stage; backward 20 registers a vector more, for the parameters' gradients and the weight
 // loses when: there are fewer rows than blocks, or the rows are no multiple of the blocks and the last round is ragged
 #include "rooftile/async.cuh"
 #include "rooftile/rows.cuh"
@@ -9,8 +9,9 @@ using namespace rooftile;
 // 64 registers a thread, or 80 where more than 4 vectors are held and there is room: of 512 threads and more two blocks are wanted
 template <int VECS, int THREADS> constexpr int BLOCKS = (VECS > 4 && THREADS < 512 ? 768 : 1024) / THREADS;
 
-// The backward holds 16 sums a vector of 16-bit elements: 128 registers
-template <int VECS, int THREADS> constexpr int BLOCKS_BACKWARD = THREADS < 512 ? 512 / THREADS : 1;
+// The backward holds 16 sums a vector of 16-bit elements: 128 registers. Of 3 vectors the weights have room beside them, and of 4 two.
+template <int THREADS> constexpr int BLOCKS_BACKWARD = THREADS < 512 ? 512 / THREADS : 1;
+template <int VECS> constexpr int HELD_BACKWARD = VECS < 4 ? VECS : 2;
 
 // LANES threads a row, each VECS vectors of it; a block of THREADS holds THREADS / LANES rows, and STAGES times as many wait or arrive.
 template <typename T, typename W, typename B, bool WEIGHT, bool BIAS, int LANES, int VECS, int THREADS, int STAGES>
@@ -78,15 +79,15 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<VECS, THREADS>)
 }
 
 // n = (x - mean) rstd, g = w dout: dx = rstd (g - mean(g) - n mean(g n)), and of dout n and dout the sums over the block's rows to
-// gPartial [2, blocks, N]. A thread has the same columns of every row, so its share of both stays in registers; the rows are read from
-// their slots twice.
+// gPartial [2, blocks, N]. A thread has the same columns of every row, so its share of both stays in registers, and of HELD vectors the
+// weight; the rows are read from their slots twice. A row's statistics are asked for while the row before it is worked on.
 template <typename T, typename W, bool WEIGHT, bool BIAS, int LANES, int VECS, int THREADS, int STAGES>
-__global__ void __launch_bounds__(THREADS, BLOCKS_BACKWARD<VECS, THREADS>)
+__global__ void __launch_bounds__(THREADS, BLOCKS_BACKWARD<THREADS>)
     layernorm_backward(T* __restrict__ gDx, float* __restrict__ gPartial, const T* __restrict__ gDout, const T* __restrict__ gX,
                      const W* __restrict__ gW, const float* __restrict__ gMean, const float* __restrict__ gRstd, long long M, int N,
-                       long long stride_dout, long long stride_x) {
+                     long long stride_dout, long long stride_x) {
   static_assert(LANES <= WARP ? THREADS % WARP == 0 : LANES == THREADS, "a row belongs to a part of a warp or to the block");
-  constexpr int WIDTH = 16 / sizeof(T), ROWS = THREADS / LANES, NEXT = LANES * WIDTH;
+  constexpr int WIDTH = 16 / sizeof(T), ROWS = THREADS / LANES, NEXT = LANES * WIDTH, HELD = HELD_BACKWARD<VECS>;
   extern __shared__ __align__(128) uint4 sX[];
   __shared__ Pair sPartial[2][WARP];
   const int i_l = threadIdx.x % LANES * WIDTH;
@@ -104,18 +105,32 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_BACKWARD<VECS, THREADS>)
 #pragma unroll
     for (int v = 0; v < VECS; ++v) fetch(s, v);
   float rDw[VECS][WIDTH] = {}, rDb[VECS][WIDTH] = {}, rG[WIDTH], rX[WIDTH], rW[WIDTH];
+  float rstd_next = i_m < M ? gRstd[i_m] : 0.0f;
+  float mean_next = i_m < M ? gMean[i_m] : 0.0f;
+  Parameters<W, WIDTH> rWeight[HELD];
+#pragma unroll
+  for (int v = 0; v < HELD; ++v)
+    if (WEIGHT && v * NEXT < N - i_l) rWeight[v].ask(gW + i_l + v * NEXT);
+  const auto weight = [&](int v) {
+    if (v < HELD)
+      rWeight[v % HELD].open(rW);
+    else
+      parameters(rW, gW + i_l + v * NEXT);
+  };
   int stage = 0, parity = 0;
   for (long long i = first; i < M; i += step, i_m += step, i_next += step, parity ^= 1) {
     const int left = i_m < M ? N - i_l : 0;
-    const float rstd = i_m < M ? gRstd[i_m] : 0.0f;
-    const float mean = i_m < M ? gMean[i_m] : 0.0f;
+    const float rstd = rstd_next;
+    rstd_next = i_m + step < M ? gRstd[i_m + step] : 0.0f;
+    const float mean = mean_next;
+    mean_next = i_m + step < M ? gMean[i_m + step] : 0.0f;
     Pair sum = {0.0f, 0.0f};  // of g, of g (x - mean)
 #pragma unroll
     for (int v = 0; v < VECS; ++v) {
       copy_wait<(STAGES - 1) * VECS>();  // this row's have all come, the later rows' need not
       if (v * NEXT >= left) break;
       unpack<T>(rG, *slot(stage, v)), unpack<T>(rX, slot(stage, v)[THREADS]);
-      if (WEIGHT) parameters(rW, gW + i_l + v * NEXT);
+      if (WEIGHT) weight(v);
 #pragma unroll
       for (int k = 0; k < WIDTH; ++k) {
         const float g = WEIGHT ? rG[k] * rW[k] : rG[k];
@@ -129,7 +144,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_BACKWARD<VECS, THREADS>)
     for (int v = 0; v < VECS; ++v) {
       if (v * NEXT < left) {
         unpack<T>(rG, *slot(stage, v)), unpack<T>(rX, slot(stage, v)[THREADS]);
-        if (WEIGHT) parameters(rW, gW + i_l + v * NEXT);
+        if (WEIGHT) weight(v);
 #pragma unroll
         for (int k = 0; k < WIDTH; ++k) {
           const float n = (rX[k] - mean) * rstd;
@@ -139,7 +154,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_BACKWARD<VECS, THREADS>)
         }
         uint4 rDx;
         pack<T>(rDx, rX);
-        __stcs(reinterpret_cast<uint4*>(gTo + v * NEXT), rDx);
+        __stwb(reinterpret_cast<uint4*>(gTo + v * NEXT), rDx);
       }
       fetch(stage, v);
     }

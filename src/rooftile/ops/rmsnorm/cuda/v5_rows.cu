@@ -1,43 +1,62 @@
-// adds: a block of two dimensions: ROWS rows of LANES threads each, which meet by shuffles alone
-// costs: no barrier; a row belongs to at most a warp, with up to 8 vectors a lane: to 2048 columns of 16 bits
-// loses when: rows are longer than that
+// adds: a block of two dimensions: LANES threads take EACH rows at once, which meet by shuffles alone, and the weight serves all of them
+// costs: no barrier; a row belongs to at most a warp, with up to 8 vectors a lane: to 2048 columns of 16 bits; 4 registers a vector of each row
+// loses when: rows are longer than that, or too few to keep all warps of a device busy
 #include "rooftile/rows.cuh"
 
 using namespace rooftile;
 
-template <typename T, typename W, bool WEIGHT, int VECS, int LANES, int ROWS>
+// AHEAD: the weight is asked for while the rows arrive, not when they are written.
+template <typename T, typename W, bool WEIGHT, int VECS, int LANES, int ROWS, int EACH, bool AHEAD>
 __global__ void __launch_bounds__(LANES * ROWS) rmsnorm(T* __restrict__ gOut, float* __restrict__ gRstd, const T* __restrict__ gX,
                                                         const W* __restrict__ gW, long long M, int N, long long stride_x, float eps, float offset) {
   static_assert(LANES <= WARP && LANES * ROWS % WARP == 0, "a row is a part of a warp, and warps are whole");
   constexpr int WIDTH = 16 / sizeof(T);
   const unsigned zero = hidden_zero(N);
-  const long long i_m = blockIdx.x * (long long)ROWS + threadIdx.y;
-  const int V = i_m < M ? N / WIDTH : 0;  // the lanes of a row that is not there come along for the shuffles
-  const uint4* gRow = reinterpret_cast<const uint4*>(gX + i_m * stride_x);
-  uint4* gTo = reinterpret_cast<uint4*>(gOut + i_m * N);
-  uint4 rX[VECS] = {};
-  float rF[WIDTH], rW[WIDTH], sum = 0.0f;
+  const long long i_m = (blockIdx.x * (long long)ROWS + threadIdx.y) * EACH;
+  const int V = N / WIDTH;  // the lanes of rows that are not there come along for the shuffles
+  uint4 rX[EACH][VECS] = {};
+  float rF[WIDTH], rW[WIDTH], rRstd[EACH];
 #pragma unroll
-  for (int v = 0; v < VECS; ++v)
-    if (int(threadIdx.x) + v * LANES < V) rX[v] = gRow[threadIdx.x + v * LANES];
+  for (int e = 0; e < EACH; ++e)
 #pragma unroll
-  for (int v = 0; v < VECS; ++v) {
-    unpack<T>(rF, rX[v]);
+    for (int v = 0; v < VECS; ++v) {
+      const int i_v = threadIdx.x + v * LANES;
+      if (i_v < V && i_m + e < M) rX[e][v] = reinterpret_cast<const uint4*>(gX + (i_m + e) * stride_x)[i_v];
+    }
+  Parameters<W, WIDTH> rWeight[VECS];
+  if (WEIGHT && AHEAD)
 #pragma unroll
-    for (int k = 0; k < WIDTH; ++k) sum += rF[k] * rF[k];
-    stay_packed(rX[v], zero);
+    for (int v = 0; v < VECS; ++v)
+      if (int(threadIdx.x) + v * LANES < V) rWeight[v].ask(gW + (threadIdx.x + v * LANES) * WIDTH);
+#pragma unroll
+  for (int e = 0; e < EACH; ++e) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int v = 0; v < VECS; ++v) {
+      unpack<T>(rF, rX[e][v]);
+#pragma unroll
+      for (int k = 0; k < WIDTH; ++k) sum += rF[k] * rF[k];
+      stay_packed(rX[e][v], zero);
+    }
+    rRstd[e] = rsqrtf(warp_reduce<LANES>(sum, Sum()) / N + eps);
   }
-  const float rstd = rsqrtf(warp_reduce<LANES>(sum, Sum()) / N + eps);
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
     const int i_v = threadIdx.x + v * LANES;
     if (i_v >= V) break;
-    unpack<T>(rF, rX[v]);
-    if (WEIGHT) parameters(rW, gW + i_v * WIDTH, offset);
+    if (WEIGHT && !AHEAD) rWeight[v].load(gW + i_v * WIDTH);
+    if (WEIGHT) rWeight[v].open(rW, offset);
 #pragma unroll
-    for (int k = 0; k < WIDTH; ++k) rF[k] *= WEIGHT ? rstd * rW[k] : rstd;
-    pack<T>(rX[v], rF);
-    __stwb(gTo + i_v, rX[v]);
+    for (int e = 0; e < EACH; ++e) {
+      if (i_m + e >= M) break;
+      unpack<T>(rF, rX[e][v]);
+#pragma unroll
+      for (int k = 0; k < WIDTH; ++k) rF[k] *= WEIGHT ? rRstd[e] * rW[k] : rRstd[e];
+      pack<T>(rX[e][v], rF);
+      __stwb(reinterpret_cast<uint4*>(gOut + (i_m + e) * N) + i_v, rX[e][v]);
+    }
   }
-  if (threadIdx.x == 0 && i_m < M) gRstd[i_m] = rstd;
+#pragma unroll
+  for (int e = 0; e < EACH; ++e)
+    if (threadIdx.x == 0 && i_m + e < M) gRstd[i_m + e] = rRstd[e];
 }

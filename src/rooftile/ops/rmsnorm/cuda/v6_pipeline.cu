@@ -1,5 +1,5 @@
 // adds: a block takes row after row, and the next rows' copies are in flight while this one is reduced and written
-// costs: 16 bytes of shared memory a vector and a stage; backward 8 registers a vector more, for the weight's gradient
+// costs: 16 bytes of shared memory a vector and a stage; backward 12 registers a vector more, 16 of a float32 weight, for it and its gradient
 // loses when: there are fewer rows than blocks, or the rows are no multiple of the blocks and the last round is ragged
 #include "rooftile/async.cuh"
 #include "rooftile/rows.cuh"
@@ -9,8 +9,8 @@ using namespace rooftile;
 // 64 registers a thread, or 80 where more than 4 vectors are held and there is room: of 512 threads and more two blocks are wanted
 template <int VECS, int THREADS> constexpr int BLOCKS = (VECS > 4 && THREADS < 512 ? 768 : 1024) / THREADS;
 
-// The backward holds 8 sums a vector of 16-bit elements: 80 registers, 64 where 512 threads and more want them twice, 128 for 4 vectors there
-template <int VECS, int THREADS> constexpr int BLOCKS_BACKWARD = (THREADS < 512 ? 768 : VECS > 2 ? 512 : 1024) / THREADS;
+// The backward holds 8 sums a vector of 16-bit elements and its weight beside them, 8 registers where that is float32: 128 registers, for 4 vectors
+template <int THREADS> constexpr int BLOCKS_BACKWARD = THREADS < 512 ? 512 / THREADS : 1;
 
 // LANES threads a row, each VECS vectors of it; a block of THREADS holds THREADS / LANES rows, and STAGES times as many wait or arrive.
 template <typename T, typename W, bool WEIGHT, int LANES, int VECS, int THREADS, int STAGES>
@@ -68,9 +68,10 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<VECS, THREADS>)
 }
 
 // n = x rstd, g = w dout: dx = rstd (g - n mean(g n)), and of dout n the sum over the block's rows to gPartial [blocks, N].
-// A thread has the same columns of every row, so its share of dweight stays in registers; both rows are read from their slots twice.
+// A thread has the same columns of every row, so its share of dweight stays in registers, and the weight; both rows are read from their slots
+// twice. A row's rstd is asked for while the row before it is worked on.
 template <typename T, typename W, bool WEIGHT, int LANES, int VECS, int THREADS, int STAGES>
-__global__ void __launch_bounds__(THREADS, BLOCKS_BACKWARD<VECS, THREADS>)
+__global__ void __launch_bounds__(THREADS, BLOCKS_BACKWARD<THREADS>)
     rmsnorm_backward(T* __restrict__ gDx, float* __restrict__ gPartial, const T* __restrict__ gDout, const T* __restrict__ gX,
                      const W* __restrict__ gW, const float* __restrict__ gRstd, long long M, int N, long long stride_dout, long long stride_x,
                      float offset) {
@@ -93,17 +94,23 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_BACKWARD<VECS, THREADS>)
 #pragma unroll
     for (int v = 0; v < VECS; ++v) fetch(s, v);
   float rDw[VECS][WIDTH] = {}, rG[WIDTH], rX[WIDTH], rW[WIDTH];
+  float rstd_next = i_m < M ? gRstd[i_m] : 0.0f;
+  Parameters<W, WIDTH> rWeight[VECS];
+#pragma unroll
+  for (int v = 0; v < VECS; ++v)
+    if (WEIGHT && v * NEXT < N - i_l) rWeight[v].ask(gW + i_l + v * NEXT);
   int stage = 0, parity = 0;
   for (long long i = first; i < M; i += step, i_m += step, i_next += step, parity ^= 1) {
     const int left = i_m < M ? N - i_l : 0;
-    const float rstd = i_m < M ? gRstd[i_m] : 0.0f;
+    const float rstd = rstd_next;
+    rstd_next = i_m + step < M ? gRstd[i_m + step] : 0.0f;
     float sum = 0.0f;
 #pragma unroll
     for (int v = 0; v < VECS; ++v) {
       copy_wait<(STAGES - 1) * VECS>();  // this row's have all come, the later rows' need not
       if (v * NEXT >= left) break;
       unpack<T>(rG, *slot(stage, v)), unpack<T>(rX, slot(stage, v)[THREADS]);
-      if (WEIGHT) parameters(rW, gW + i_l + v * NEXT, offset);
+      if (WEIGHT) rWeight[v].open(rW, offset);
 #pragma unroll
       for (int k = 0; k < WIDTH; ++k) sum += (WEIGHT ? rG[k] * rW[k] : rG[k]) * rX[k];
     }
@@ -113,7 +120,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_BACKWARD<VECS, THREADS>)
     for (int v = 0; v < VECS; ++v) {
       if (v * NEXT < left) {
         unpack<T>(rG, *slot(stage, v)), unpack<T>(rX, slot(stage, v)[THREADS]);
-        if (WEIGHT) parameters(rW, gW + i_l + v * NEXT, offset);
+        if (WEIGHT) rWeight[v].open(rW, offset);
 #pragma unroll
         for (int k = 0; k < WIDTH; ++k) {
           const float n = rX[k] * rstd;
@@ -122,7 +129,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_BACKWARD<VECS, THREADS>)
         }
         uint4 rDx;
         pack<T>(rDx, rX);
-        __stcs(reinterpret_cast<uint4*>(gTo + v * NEXT), rDx);
+        __stwb(reinterpret_cast<uint4*>(gTo + v * NEXT), rDx);
       }
       fetch(stage, v);
     }
