@@ -306,18 +306,25 @@ def _driver() -> Any:
 
 
 def _load(made: compiler.Compiled, function: Function, device: int) -> int:
-    """The CUfunction. Loading is allowed while a graph is captured on this thread, as the relaxed mode says that it touches no stream."""
+    """The CUfunction."""
     _adopt(device)
     driver, module, found = _driver(), ctypes.c_void_p(), ctypes.c_void_p()
-    mode = ctypes.c_int(2)  # CU_STREAM_CAPTURE_MODE_RELAXED
-    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
-    try:
+    with relaxed():
         _succeed(driver.cuModuleLoadData(ctypes.byref(module), made.cubin), function)
         _succeed(driver.cuModuleGetFunction(ctypes.byref(found), module, made.symbol.encode()), function)
-    finally:
-        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
     assert found.value is not None
     return found.value
+
+
+@contextmanager
+def relaxed() -> Iterator[None]:
+    """Inside, loading is allowed while a graph is captured on this thread, as the relaxed mode says that it touches no stream."""
+    mode = ctypes.c_int(2)  # CU_STREAM_CAPTURE_MODE_RELAXED
+    _driver().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        _driver().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
 
 def _attribute(handle: Any, which: int, function: Function) -> int:
