@@ -31,7 +31,8 @@ class Operators:
     add_layernorm(x, residual [..., D], weight [D], bias [D], eps) -> (layernorm of the sum, the sum x + residual)
     linear(x [..., K], weight [N, K], bias [N] | None) -> [..., N]
     attention(q, k, v [B, T, H, D], causal=bool) -> [B, T, H, D]; any strides
-    gelu(x, approximate="none" | "tanh"), dropout(x, p, training)
+    mlp(x [..., K], weight [F, K], bias [F], weight [N, F], bias [N], approximate="none" | "tanh") -> [..., N]; gelu between two layers
+    dropout(x, p, training)
     cross_entropy(logits [M, V], target [M], reduction=...) -> scalar or [M]
     linear_cross_entropy(x [M, K], weight [V, K], target [M]) -> mean loss; the model's head and its loss as one operator
     adamw(groups, lr=, betas=, eps=, weight_decay=) -> torch.optim.Optimizer
@@ -46,7 +47,7 @@ class Operators:
     add_layernorm: Callable[..., tuple[Tensor, Tensor]]
     linear: Callable[..., Tensor]
     attention: Callable[..., Tensor]
-    gelu: Callable[..., Tensor]
+    mlp: Callable[..., Tensor]
     dropout: Callable[..., Tensor]
     cross_entropy: Callable[..., Tensor]
     linear_cross_entropy: Callable[..., Tensor]
@@ -71,7 +72,7 @@ def torch_operators() -> Operators:
         add_layernorm=_torch_add_layernorm,
         linear=F.linear,
         attention=_torch_attention,
-        gelu=F.gelu,
+        mlp=_torch_mlp,
         dropout=F.dropout,
         cross_entropy=F.cross_entropy,
         linear_cross_entropy=_torch_linear_cross_entropy,
@@ -88,9 +89,9 @@ def rooftile_operators() -> Operators:
     from rooftile.ops.cross_entropy.api import cross_entropy
     from rooftile.ops.dropout.api import dropout
     from rooftile.ops.embedding.api import embedding
-    from rooftile.ops.gelu.api import gelu
     from rooftile.ops.gemm.api import linear
     from rooftile.ops.layernorm.api import add_layernorm, layernorm
+    from rooftile.ops.mlp.api import mlp
 
     def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
         return chunked_linear_cross_entropy(x, weight, target, linear=linear, cross_entropy=partial(cross_entropy, inplace_backward=True))
@@ -102,7 +103,7 @@ def rooftile_operators() -> Operators:
         add_layernorm=add_layernorm,
         linear=linear,
         attention=attention,
-        gelu=gelu,
+        mlp=mlp,
         dropout=dropout,
         cross_entropy=cross_entropy,
         linear_cross_entropy=linear_cross_entropy,
@@ -125,6 +126,10 @@ def _torch_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor
     """PyTorch keeps the heads before the time; the transposes are views in both directions."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2)
+
+
+def _torch_mlp(x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor, *, approximate: str) -> Tensor:
+    return F.linear(F.gelu(F.linear(x, weight1, bias1), approximate=approximate), weight2, bias2)
 
 
 def _torch_linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
