@@ -158,6 +158,7 @@ class Plan:
             self._set(_TRANSA, ctypes.c_int32(transposed))
             self._set(_EPILOGUE, ctypes.c_int32(epilogue))
             self._set(_AUX_LD, ctypes.c_int64(_leading(aux)))
+            self.addresses = [(which, ctypes.c_void_p()) for which in (_AUX_POINTER, _BIAS_POINTER)][: len(tensors) - 3]
             self._point(tensors)  # the heuristic reads from the addresses how they are aligned
             kind = _TYPES[out.dtype]
             self.layouts = [self._made("MatrixLayout", kind, t.shape[1], t.shape[0], _leading(t)) for t in (right, left, out)]
@@ -177,13 +178,14 @@ class Plan:
         _succeed(status, "cublasLtMatmul")
 
     def _point(self, tensors: tuple[Tensor, ...]) -> None:
-        self._set(_AUX_POINTER, ctypes.c_void_p(tensors[3].data_ptr()))
-        if len(tensors) > 4:
-            self._set(_BIAS_POINTER, ctypes.c_void_p(tensors[4].data_ptr()))
+        for (which, address), t in zip(self.addresses, tensors[3:]):
+            address.value = t.data_ptr()
+            self._set(which, address)
 
     def _set(self, attribute: int, value: Any) -> None:
         status = self.library.cublasLtMatmulDescSetAttribute(self.description, attribute, ctypes.byref(value), ctypes.sizeof(value))
-        _succeed(status, f"cublasLtMatmulDescSetAttribute of attribute {attribute}")
+        if status:
+            _succeed(status, f"cublasLtMatmulDescSetAttribute of attribute {attribute}")
 
     def _made(self, what: str, *arguments: int) -> Any:
         """A descriptor, destroyed with the plan."""

@@ -65,7 +65,7 @@ SPEC = OpSpec(
         ),
         case(16, 24, 48, 32, torch.bfloat16, why="float32 weights beside narrow data", use=BOTH, parameters="float32"),
         case(263, 136, 520, 264, torch.bfloat16, why="several tiles each way, prime rows"),
-        case(129, 1032, 64, 8, torch.float16, why="a long sum and a short one"),
+        case(129, 64, 1032, 8, torch.float16, why="a short sum and a long one"),
         case(32768, 768, 3072, 768, torch.bfloat16, why="GPT-2 124M, B=32 T=1024", use=("bench",)),
         case(8192, 4096, 16384, 4096, torch.bfloat16, why="anchor, a 7B model's width", use=("bench",)),
     ),
