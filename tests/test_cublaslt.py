@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import os
 import threading
+import weakref
 
 import pytest
 import torch
@@ -125,6 +126,21 @@ def test_the_algorithm_asked_for_runs_in_the_workspace_it_wants(install, offered
     library = install(offered=offered)
     gelu(*tensors(), algorithm=asked)
     assert library.log[0][0] == runs
+
+
+def test_the_workspace_is_held_until_the_product_is_under_way(install, monkeypatch):
+    """Given back earlier it could be another thread's, on the same stream, whose kernel comes first."""
+    made, alive, new = [], [], torch.Tensor.new_empty
+
+    def watched(*args, **how):
+        t = new(*args, **how)
+        made.append(weakref.ref(t))
+        return t
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", watched)
+    install(before_matmul=lambda: alive.extend(ref() is not None for ref in made))
+    gelu(*tensors(), algorithm=2)
+    assert alive == [True] and made[0]() is None
 
 
 FAILING = [f for f in PROTOTYPES if "Destroy" not in f]

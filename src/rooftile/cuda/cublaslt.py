@@ -168,13 +168,13 @@ class Plan:
         out, left, right = tensors[:3]
         answer = self.answers[algorithm if algorithm < len(self.answers) else 0]
         size, (a, b, d), to = answer.workspace, self.layouts, out.data_ptr()
-        # from PyTorch's allocator: it is nobody else's until this stream has passed, and of a graph it is the graph's own
-        work = out.new_empty(size, dtype=torch.uint8).data_ptr() if size else None
+        # from PyTorch's allocator, and held until the product is under way: then it is nobody else's before this stream has passed
+        work = out.new_empty(size, dtype=torch.uint8) if size else None
         stream = _stream(out)
         with self.lock:
             self._point(tensors)
             status = self.library.cublasLtMatmul(self.handle, self.description, _ONE, right.data_ptr(), a, left.data_ptr(), b, _ZERO, to, d,
-                                                 to, d, ctypes.addressof(answer), work, size, stream)  # fmt: skip
+                                                 to, d, ctypes.addressof(answer), work.data_ptr() if work is not None else None, size, stream)  # fmt: skip
         _succeed(status, "cublasLtMatmul")
 
     def _point(self, tensors: tuple[Tensor, ...]) -> None:
