@@ -170,11 +170,11 @@ class Plan:
         size, (a, b, d), to = answer.workspace, self.layouts, out.data_ptr()
         # from PyTorch's allocator, and held until the product is under way: then it is nobody else's before this stream has passed
         work = out.new_empty(size, dtype=torch.uint8) if size else None
-        stream = _stream(out)
+        space, stream = work.data_ptr() if work is not None else None, _stream(out)
         with self.lock:
             self._point(tensors)
             status = self.library.cublasLtMatmul(self.handle, self.description, _ONE, right.data_ptr(), a, left.data_ptr(), b, _ZERO, to, d,
-                                                 to, d, ctypes.addressof(answer), work.data_ptr() if work is not None else None, size, stream)  # fmt: skip
+                                                 to, d, ctypes.addressof(answer), space, size, stream)  # fmt: skip
         _succeed(status, "cublasLtMatmul")
 
     def _point(self, tensors: tuple[Tensor, ...]) -> None:
