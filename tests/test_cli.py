@@ -15,6 +15,9 @@ def rooftile(*words: str, **environment: str) -> subprocess.CompletedProcess:
     return processes.run("rooftile", *words, **environment)
 
 
+COMPOSED = {"linear_cross_entropy": "chunked", "linear_cross_entropy_ahead": "chunked", "mlp": "composed"}  # of other operators' kernels
+
+
 def test_list():
     """In a process from its very beginning; all others are forked where they have imported."""
     fresh = subprocess.run([sys.executable, "-m", "rooftile", "list", "--json"], capture_output=True, text=True)
@@ -24,7 +27,7 @@ def test_list():
     assert {"vector_add", "softmax", "gelu", "adamw"} <= names
     for r in rows:
         kernels = [k["name"] for k in r["kernels"]]
-        first = "chunked" if r["operator"].startswith("linear_cross_entropy") else "triton"  # a composition of other operators' kernels
+        first = COMPOSED.get(r["operator"], "triton")
         assert kernels[-1] == "reference" and first in kernels and all(k["idea"] for k in r["kernels"])
         assert OPS[r["operator"]].spec.backward is None or first in [k["name"] for k in r["backward"]]
 

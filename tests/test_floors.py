@@ -9,8 +9,15 @@ ROOT = Path(__file__).resolve().parent.parent
 OPS = ROOT / "src" / "rooftile" / "ops"
 SLICES = sorted(p.name for p in OPS.iterdir() if p.is_dir() and not p.name.startswith("_"))
 # (who, of what): kernels through the other's api only; what it means, through the other's meaning
-COMPOSITIONS = {("dropout_add_norm", "layernorm"), ("dropout_add_norm", "rmsnorm"), ("linear_cross_entropy", "cross_entropy")}
-WITHOUT_TRITON = {"linear_cross_entropy"}  # nothing of its own to compile: it calls other operators' kernels and the vendor's products
+COMPOSITIONS = {
+    ("dropout_add_norm", "layernorm"),
+    ("dropout_add_norm", "rmsnorm"),
+    ("linear_cross_entropy", "cross_entropy"),
+    ("mlp", "gelu"),
+    ("mlp", "gemm"),
+}
+# nothing of their own to compile: they call other operators' kernels and the vendor's products
+WITHOUT_TRITON = {"linear_cross_entropy", "mlp"}
 
 
 def imports(file: Path) -> set[str]:

@@ -295,11 +295,17 @@ def _gate_without_slope(call, dgate):
     return wrong if call["up"] is not None else torch.cat([wrong, dgate[..., gate.shape[-1] :]], -1)
 
 
+def _straight(call, dx):
+    """An MLP's dx as if gelu were a straight line."""
+    return call["dout"] @ call["weight2"] @ call["weight1"]
+
+
 MISSING_TERM = {
     "swiglu_backward": _first_result(_gate_without_slope),
     "geglu_backward": _first_result(_gate_without_slope),
     "reglu_backward": _first_result(_gate_without_slope),
     "softmax_backward": _only(lambda c: c["out"] * c["dout"]),
+    "mlp_backward": _first_result(_straight),
     "gelu_backward": _only(lambda c: c["dout"] * torch.sigmoid(1.702 * c["x"])),
     "layernorm_backward": _first_result(_without_level),
     "add_layernorm_backward": _zeroed("dsum"),

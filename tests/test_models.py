@@ -179,7 +179,7 @@ def test_checkpointing_repeats_its_dropout():
 
 def rooftile():
     """The package's own table; skipped only while an operator's folder is absent, never because it fails to import."""
-    needed = ("adamw", "attention", "cross_entropy", "dropout", "embedding", "gelu", "gemm", "layernorm", "linear_cross_entropy")
+    needed = ("adamw", "attention", "dropout", "embedding", "gemm", "layernorm", "linear_cross_entropy", "mlp")
     absent = [name for name in needed if importlib.util.find_spec(f"rooftile.ops.{name}") is None]
     if absent:
         pytest.skip(f"rooftile.ops lacks {', '.join(absent)}")

@@ -52,9 +52,7 @@ class MLP(nn.Module):
         self.c_proj = nn.Linear(config.inner, config.n_embd)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.precision.linear(x, self.c_fc.weight, self.c_fc.bias)
-        x = self.precision.operators.gelu(x, approximate=self.approximate)
-        return self.precision.linear(x, self.c_proj.weight, self.c_proj.bias)
+        return self.precision.mlp(x, self.c_fc, self.c_proj, self.approximate)
 
 
 class Block(nn.Module):

@@ -32,7 +32,8 @@ class Operators:
     add_layernorm(x, residual [..., D], weight [D], bias [D], eps) -> (layernorm of the sum, the sum x + residual)
     linear(x [..., K], weight [N, K], bias [N] | None) -> [..., N]
     self_attention(qkv [B, T, 3, H, D], causal=bool) -> [B, T, H, D]
-    gelu(x, approximate="none" | "tanh"), dropout(x, p, training)
+    mlp(x [..., K], weight [F, K], bias [F], weight [N, F], bias [N], approximate="none" | "tanh") -> [..., N]; gelu between two layers
+    dropout(x, p, training)
     linear_cross_entropy(x [M, K], weight [V, K], target [M]) -> mean loss; the model's head and its loss as one operator
     adamw(groups, lr=, betas=, eps=, weight_decay=) -> torch.optim.Optimizer; rooftile's takes master=
 
@@ -46,7 +47,7 @@ class Operators:
     add_layernorm: Callable[..., tuple[Tensor, Tensor]]
     linear: Callable[..., Tensor]
     self_attention: Callable[..., Tensor]
-    gelu: Callable[..., Tensor]
+    mlp: Callable[..., Tensor]
     dropout: Callable[..., Tensor]
     linear_cross_entropy: Callable[..., Tensor]
     adamw: Callable[..., torch.optim.Optimizer]
@@ -70,7 +71,7 @@ def torch_operators() -> Operators:
         add_layernorm=_torch_add_layernorm,
         linear=F.linear,
         self_attention=_torch_self_attention,
-        gelu=F.gelu,
+        mlp=_torch_mlp,
         dropout=F.dropout,
         linear_cross_entropy=_torch_linear_cross_entropy,
         adamw=_torch_adamw,
@@ -84,10 +85,10 @@ def rooftile_operators() -> Operators:
     from rooftile.ops.attention.api import attention_qkvpacked
     from rooftile.ops.dropout.api import dropout
     from rooftile.ops.embedding.api import embedding
-    from rooftile.ops.gelu.api import gelu
     from rooftile.ops.gemm.api import linear
     from rooftile.ops.layernorm.api import add_layernorm, layernorm
     from rooftile.ops.linear_cross_entropy.api import linear_cross_entropy
+    from rooftile.ops.mlp.api import mlp
 
     return Operators(
         name="rooftile",
@@ -96,7 +97,7 @@ def rooftile_operators() -> Operators:
         add_layernorm=add_layernorm,
         linear=linear,
         self_attention=attention_qkvpacked,
-        gelu=gelu,
+        mlp=mlp,
         dropout=dropout,
         linear_cross_entropy=partial(linear_cross_entropy, chunk=HEAD_ROWS),
         adamw=_rooftile_adamw,
@@ -125,6 +126,10 @@ def _torch_self_attention(qkv: Tensor, *, causal: bool) -> Tensor:
     """PyTorch keeps the heads before the time; the transposes are views in both directions."""
     q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
     return F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2)
+
+
+def _torch_mlp(x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor, *, approximate: str) -> Tensor:
+    return F.linear(F.gelu(F.linear(x, weight1, bias1), approximate=approximate), weight2, bias2)
 
 
 def _torch_linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:

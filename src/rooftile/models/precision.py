@@ -41,6 +41,13 @@ class Precision:
             weight, bias = weight.to(self.dtype), None if bias is None else bias.to(self.dtype)
         return self.operators.linear(x, weight, bias)
 
+    def mlp(self, x: Tensor, fc: nn.Linear, proj: nn.Linear, approximate: str) -> Tensor:
+        """x [..., K] -> [..., N] through fc, gelu and proj."""
+        parameters = (fc.weight, fc.bias, proj.weight, proj.bias)
+        if not self.operators.autocast:
+            parameters = tuple(p.to(self.dtype) for p in parameters)
+        return self.operators.mlp(x, *parameters, approximate=approximate)
+
     def layernorm(self, x: Tensor, module: nn.LayerNorm) -> Tensor:
         """x [..., D] -> [..., D]."""
         return self.operators.layernorm(x, module.weight, module.bias, module.eps)

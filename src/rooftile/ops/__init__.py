@@ -19,6 +19,7 @@ from rooftile.ops.gemv.api import gemv
 from rooftile.ops.glu.api import geglu, reglu, swiglu
 from rooftile.ops.layernorm.api import LayerNorm, add_layernorm, layernorm
 from rooftile.ops.linear_cross_entropy.api import LinearCrossEntropyLoss, linear_cross_entropy
+from rooftile.ops.mlp.api import MLP, mlp
 from rooftile.ops.quantize.api import (
     add_rmsnorm_quantize,
     dequantize,
@@ -39,6 +40,7 @@ from rooftile.ops.vector_add.api import vector_add
 
 __all__ = [
     "GELU",
+    "MLP",
     "AdamW",
     "CrossEntropyLoss",
     "Dropout",
@@ -76,6 +78,7 @@ __all__ = [
     "linear",
     "linear_cross_entropy",
     "log_softmax",
+    "mlp",
     "quantize",
     "quantize_affine",
     "reduce_sum",

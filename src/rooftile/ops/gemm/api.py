@@ -5,6 +5,9 @@ from rooftile.core.kernel import Op
 from rooftile.ops.gemm import cublas_kernels as cublas
 from rooftile.ops.gemm import triton_kernels as triton
 from rooftile.ops.gemm.spec import LINEAR, SPEC
+from rooftile.ops.gemm.triton_kernels import column_sum
+
+__all__ = ["Linear", "column_sum", "gemm", "linear"]  # column_sum: dbias, for operators with products in them
 
 _gemm = Op(SPEC, cublas.GEMM, *triton.GEMM, backward=(cublas.GEMM_BACKWARD, triton.GEMM_BACKWARD))
 _linear = Op(LINEAR, cublas.LINEAR, *triton.LINEAR, backward=(cublas.LINEAR_BACKWARD, triton.LINEAR_BACKWARD))

@@ -1,0 +1,279 @@
+"""cuBLASLt's products with gelu, or gelu's gradient, in their epilogue: what torch.mm and torch.addmm cannot ask for.
+
+    gelu            aux = left right + bias, out = gelu(aux), the tanh form; aux is kept for the gradient
+    gelu_backward   out = (left right) gelu'(aux)
+
+The library is the one that PyTorch has loaded, called through ctypes. It sees columns where we see rows: out = left right of three
+row-major matrices is its outᵀ = rightᵀ leftᵀ, so its A is right and its B is left. A product of one shape is planned once: descriptors,
+and the algorithms that the library's heuristic offers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import os
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rooftile.core import replay
+from rooftile.cuda.launch import relaxed
+
+OFFERED = 8  # algorithms asked for
+WORKSPACE = 64 * 2**20  # bytes an algorithm may ask for; most ask for none
+OLDEST = (8, 0)
+
+_TYPES = {torch.float16: 2, torch.bfloat16: 14}  # cudaDataType
+_FLOAT, _COMPUTE_FLOAT = 0, 68  # CUDA_R_32F, of the scale; CUBLAS_COMPUTE_32F
+_GELU_AUX, _GELU_AUX_BIAS, _DGELU = 160, 164, 192  # cublasLtEpilogue_t
+EPILOGUES = {"gelu": (_GELU_AUX, _GELU_AUX_BIAS), "gelu_backward": (_DGELU, None)}  # without and with a bias
+_TRANSA, _EPILOGUE, _BIAS_POINTER, _AUX_POINTER, _AUX_LD = 3, 7, 8, 11, 12  # cublasLtMatmulDescAttributes_t
+_MAX_WORKSPACE, _ALIGNMENTS = 1, (5, 6, 7, 8)  # cublasLtMatmulPreferenceAttributes_t: bytes; of A, B, C and D
+_WIDEST = 256  # bytes: no algorithm wants more, and it is what the heuristic takes for granted
+
+
+class Answer(ctypes.Structure):
+    """cublasLtMatmulHeuristicResult_t."""
+
+    _fields_ = (
+        ("algorithm", ctypes.c_uint64 * 8),
+        ("workspace", ctypes.c_size_t),
+        ("status", ctypes.c_int),
+        ("waves", ctypes.c_float),
+        ("reserved", ctypes.c_int * 4),
+    )
+
+
+_P, _I, _L, _N = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_size_t
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cublasLtCreate": (_P,),
+    "cublasLtMatmulDescCreate": (_P, _I, _I),
+    "cublasLtMatmulDescDestroy": (_P,),
+    "cublasLtMatmulDescSetAttribute": (_P, _I, _P, _N),
+    "cublasLtMatrixLayoutCreate": (_P, _I, ctypes.c_uint64, ctypes.c_uint64, _L),
+    "cublasLtMatrixLayoutDestroy": (_P,),
+    "cublasLtMatmulPreferenceCreate": (_P,),
+    "cublasLtMatmulPreferenceDestroy": (_P,),
+    "cublasLtMatmulPreferenceSetAttribute": (_P, _I, _P, _N),
+    "cublasLtMatmulAlgoGetHeuristic": (_P, _P, _P, _P, _P, _P, _P, _I, _P, _P),
+    "cublasLtMatmul": (_P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _N, _P),
+}
+
+
+def off_gpu(x: Tensor) -> str | None:
+    """Why cuBLASLt cannot work on this tensor's device, or None."""
+    if not x.is_cuda:
+        return f"cuBLASLt needs a CUDA device, the tensor is on {x.device}"
+    return missing() or _too_old(x.device)
+
+
+def missing() -> str | None:
+    """Why there is no cuBLASLt here, as a sentence, or None."""
+    found = _find()
+    return found if isinstance(found, str) else None
+
+
+def product(out: Tensor, left: Tensor, right: Tensor, epilogue: str, aux: Tensor, bias: Tensor | None = None, *,
+            transposed: bool = False, algorithm: int = 0) -> None:  # fmt: skip
+    """out [M, N] = left [M, K] right [K, N] through the epilogue, on torch's current stream of their device; can be captured in a CUDA graph.
+
+    All of one dtype, float16 or bfloat16; rows of neighbours that begin at whole 16 bytes. aux [M, N], bias [N]. transposed: right is [N, K].
+    algorithm: which of those that the heuristic offers; one beyond them is the first, as their number is the library's to decide.
+    """
+    device = out.get_device()
+    if out.is_cuda and device != torch._C._cuda_getDevice():
+        with torch.cuda.device(device):
+            product(out, left, right, epilogue, aux, bias, transposed=transposed, algorithm=algorithm)
+        return
+    tensors = (out, left, right, aux) if bias is None else (out, left, right, aux, bias)
+    where = _WIDEST
+    for t in tensors:
+        where |= t.data_ptr()
+    key = (device, out.dtype, *((t.shape, t.stride()) for t in tensors), transposed, epilogue, where & -where)
+    plan = _plans.get(key)
+    if plan is None:
+        if len(_plans) >= 1024:  # lengths that never repeat must not fill the memory
+            _plans.clear()
+        code = _check(out, left, right, epilogue, aux, bias, transposed)
+        plan = _plans[key] = Plan(tensors, code, transposed, where & -where)
+    plan.launch(tensors, algorithm)
+    if (recorder := replay.recorder()) is not None:
+        recorder.why = "cuBLASLt itself launched it"
+
+
+_plans: dict[tuple[Any, ...], Plan] = {}
+
+
+def _check(out: Tensor, left: Tensor, right: Tensor, epilogue: str, aux: Tensor, bias: Tensor | None, transposed: bool) -> int:
+    """ValueError for what cannot be planned; the library's number of the epilogue."""
+    code = EPILOGUES.get(epilogue, (None, None))[bias is not None]
+    if code is None:
+        raise ValueError(
+            f"cuBLASLt: there is no epilogue {epilogue!r} with{'out' if bias is None else ''} a bias, there is gelu, gelu_backward"
+        )
+    m, k, n = *left.shape, right.shape[0 if transposed else 1]
+    wanted = {"out": (m, n), "left": (m, k), "right": (n, k) if transposed else (k, n), "aux": (m, n), "bias": (n,)}
+    for name, t in {"out": out, "left": left, "right": right, "aux": aux, "bias": bias}.items():
+        if t is None:
+            continue
+        if tuple(t.shape) != wanted[name]:
+            raise ValueError(f"cuBLASLt: {name} is {list(t.shape)}, it must be {list(wanted[name])}")
+        if t.dtype not in _TYPES or t.dtype != left.dtype or t.device != left.device:
+            raise ValueError(
+                f"cuBLASLt: {name} is {t.dtype} on {t.device}, left is {left.dtype} on {left.device}; all are float16 or bfloat16"
+            )
+        if t.stride(-1) != 1 or (t.dim() > 1 and _leading(t) < t.shape[1]):
+            raise ValueError(f"cuBLASLt: {name} is {list(t.shape)} with strides {list(t.stride())}, it must be rows of neighbours")
+        apart = 2 * _leading(t) if t.dim() > 1 else 16
+        if apart % 16 or t.data_ptr() % 16:
+            begins = f"begins {t.data_ptr() % 16} bytes past a multiple of 16" if t.data_ptr() % 16 else f"has rows {apart} bytes apart"
+            raise ValueError(f"cuBLASLt: {name} {begins}, it must be whole 16 bytes")
+    return code
+
+
+def _leading(t: Tensor) -> int:
+    """Elements from row to row; the stride of a single row says nothing, and need not be legal."""
+    return t.stride(0) if t.shape[0] > 1 else t.shape[1]
+
+
+# ---- a product of one shape ----------------------------------------------------------------------------------------------
+
+
+class Plan:
+    """Descriptors of one product, and the algorithms that the heuristic offers for it, its own favourite first. The addresses of aux and bias
+    stand in the descriptor, so they are set and launched under a lock; the library reads it before cublasLtMatmul returns."""
+
+    def __init__(self, tensors: tuple[Tensor, ...], epilogue: int, transposed: bool, alignment: int):
+        out, left, right, aux = tensors[:4]
+        self.library, self.lock = _library(), threading.Lock()
+        with relaxed():
+            self.handle = _handle(out.get_device())
+            self.description = self._made("MatmulDesc", _COMPUTE_FLOAT, _FLOAT)
+            self._set(_TRANSA, ctypes.c_int32(transposed))
+            self._set(_EPILOGUE, ctypes.c_int32(epilogue))
+            self._set(_AUX_LD, ctypes.c_int64(_leading(aux)))
+            self.addresses = [(which, ctypes.c_void_p()) for which in (_AUX_POINTER, _BIAS_POINTER)][: len(tensors) - 3]
+            self._point(tensors)  # the heuristic reads from the addresses how they are aligned
+            kind = _TYPES[out.dtype]
+            self.layouts = [self._made("MatrixLayout", kind, t.shape[1], t.shape[0], _leading(t)) for t in (right, left, out)]
+            self.answers = self._asked(alignment, f"[{left.shape[0]}, {left.shape[1]}] by {list(right.shape)} in {out.dtype}")
+
+    def launch(self, tensors: tuple[Tensor, ...], algorithm: int) -> None:
+        out, left, right = tensors[:3]
+        answer = self.answers[algorithm if algorithm < len(self.answers) else 0]
+        size, (a, b, d), to = answer.workspace, self.layouts, out.data_ptr()
+        # from PyTorch's allocator, and held until the product is under way: then it is nobody else's before this stream has passed
+        work = out.new_empty(size, dtype=torch.uint8) if size else None
+        space, stream = work.data_ptr() if work is not None else None, _stream(out)
+        with self.lock:
+            self._point(tensors)
+            status = self.library.cublasLtMatmul(self.handle, self.description, _ONE, right.data_ptr(), a, left.data_ptr(), b, _ZERO, to, d,
+                                                 to, d, ctypes.addressof(answer), space, size, stream)  # fmt: skip
+        _succeed(status, "cublasLtMatmul")
+
+    def _point(self, tensors: tuple[Tensor, ...]) -> None:
+        for (which, address), t in zip(self.addresses, tensors[3:]):
+            address.value = t.data_ptr()
+            self._set(which, address)
+
+    def _set(self, attribute: int, value: Any) -> None:
+        status = self.library.cublasLtMatmulDescSetAttribute(self.description, attribute, ctypes.byref(value), ctypes.sizeof(value))
+        if status:
+            _succeed(status, f"cublasLtMatmulDescSetAttribute of attribute {attribute}")
+
+    def _made(self, what: str, *arguments: int) -> Any:
+        """A descriptor, destroyed with the plan."""
+        made = ctypes.c_void_p()
+        _succeed(getattr(self.library, f"cublasLt{what}Create")(ctypes.byref(made), *arguments), f"cublasLt{what}Create")
+        weakref.finalize(self, getattr(self.library, f"cublasLt{what}Destroy"), made).atexit = False
+        return made
+
+    def _asked(self, alignment: int, what: str) -> list[Any]:
+        preference = self._made("MatmulPreference")
+        values = {_MAX_WORKSPACE: ctypes.c_uint64(WORKSPACE), **{which: ctypes.c_uint32(alignment) for which in _ALIGNMENTS}}
+        for which, value in values.items():
+            status = self.library.cublasLtMatmulPreferenceSetAttribute(preference, which, ctypes.byref(value), ctypes.sizeof(value))
+            _succeed(status, f"cublasLtMatmulPreferenceSetAttribute of attribute {which}")
+        answers, count, (a, b, d) = (Answer * OFFERED)(), ctypes.c_int(), self.layouts
+        status = self.library.cublasLtMatmulAlgoGetHeuristic(
+            self.handle, self.description, a, b, d, d, preference, OFFERED, answers, ctypes.byref(count)
+        )
+        _succeed(status, f"cublasLtMatmulAlgoGetHeuristic for {what}")
+        good = [answers[i] for i in range(count.value) if answers[i].status == 0]
+        if not good:
+            raise RuntimeError(f"cuBLASLt: of {count.value} algorithms for {what}, {len(good)} can be used")
+        return good
+
+
+_one, _zero = ctypes.c_float(1), ctypes.c_float(0)
+_ONE, _ZERO = ctypes.addressof(_one), ctypes.addressof(_zero)
+
+
+# ---- the library ---------------------------------------------------------------------------------------------------------
+
+
+def _library() -> Any:
+    found = _find()
+    if isinstance(found, str):
+        raise RuntimeError(found)
+    return found
+
+
+@functools.cache
+def _find() -> Any:
+    """The library with its functions' signatures, or the sentence that says why there is none."""
+    if torch.version.cuda is None:
+        return "cuBLASLt comes with the CUDA build of PyTorch, this one is built without CUDA"
+    name = f"libcublasLt.so.{torch.version.cuda.partition('.')[0]}"
+    tried = [name, *_packaged(name), name]
+    for i, path in enumerate(tried):
+        try:
+            # first the one that is loaded: two of them in one process would be two libraries
+            library = ctypes.CDLL(path, os.RTLD_NOW | (os.RTLD_NOLOAD if i == 0 else 0))
+        except OSError:
+            continue
+        for function, arguments in _SIGNATURES.items():
+            getattr(library, function).argtypes = arguments
+        library.cublasLtGetStatusName.argtypes, library.cublasLtGetStatusName.restype = (_I,), ctypes.c_char_p
+        return library
+    return f"{name} is neither loaded, nor in {len(tried) - 2} folders of pip packages, nor where the loader looks: install the CUDA build of PyTorch"
+
+
+def _packaged(name: str) -> list[str]:
+    """Where pip's packages have it: nvidia/cu13/lib, nvidia/cublas/lib, torch/lib."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = [Path(p) for p in (spec.submodule_search_locations or ())] if spec is not None else []
+    found = [p for folder in folders for p in sorted(folder.glob(f"*/lib/{name}"))]
+    return [str(p) for p in (*found, Path(torch.__file__).parent / "lib" / name) if p.is_file()]
+
+
+@functools.cache
+def _handle(device: int) -> Any:
+    """One for each device, made while it is current."""
+    handle = ctypes.c_void_p()
+    _succeed(_library().cublasLtCreate(ctypes.byref(handle)), f"cublasLtCreate on cuda:{device}")
+    return handle
+
+
+def _stream(x: Tensor) -> int:
+    return torch._C._cuda_getCurrentRawStream(x.get_device())
+
+
+@functools.lru_cache
+def _too_old(device: torch.device) -> str | None:
+    if not torch.cuda.is_available():  # a device that is only imagined
+        return None
+    major, minor = torch.cuda.get_device_capability(device)
+    return None if (major, minor) >= OLDEST else f"cuBLASLt's epilogues are asked for from sm_80 on, this device is sm_{major}{minor}"
+
+
+def _succeed(status: int, what: str) -> None:
+    if status:
+        name = _library().cublasLtGetStatusName(status)
+        raise RuntimeError(f"{what}: cuBLASLt says {name.decode() if name else 'nothing'} (status {status})")

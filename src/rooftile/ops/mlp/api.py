@@ -1,0 +1,49 @@
+import torch
+from torch import Tensor
+
+from rooftile.core.kernel import Op
+from rooftile.ops.mlp import composed_kernels as composed
+from rooftile.ops.mlp import cublaslt_kernels as cublaslt
+from rooftile.ops.mlp.spec import SPEC
+
+_mlp = Op(SPEC, *cublaslt.FORWARD, *composed.FORWARD, backward=(*cublaslt.BACKWARD, *composed.BACKWARD))
+
+
+def mlp(x: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2: Tensor | None, approximate: str = "none") -> Tensor:
+    """out = gelu(x weight1ᵀ + bias1) weight2ᵀ + bias2, the perceptron of two layers as one operator.
+
+    Args:
+        x: [..., K] float32, bfloat16 or float16, any strides.
+        weight1, bias1: [F, K] and [F] of the same dtype or float32, which is rounded to x's dtype for the products; their gradients have their
+            own dtype. A bias may be None.
+        weight2, bias2: [N, F] and [N], likewise.
+        approximate: gelu's form, "none" or "tanh". cuBLASLt has "tanh" in its products' epilogues.
+
+    Returns:
+        [..., N], dense, of x's dtype. What gelu is given and what it makes have x's dtype too and are kept for the backward pass.
+
+    Raises:
+        ValueError: shapes, dtypes or devices disagree, or another form; the message names both.
+
+    Example:
+        >>> mlp(torch.ones(1, 2), torch.ones(3, 2), None, torch.ones(1, 3), torch.tensor([1.0]))
+        tensor([[6.8635]])
+    """
+    return _mlp(x, weight1, bias1, weight2, bias2, approximate)[0]
+
+
+class MLP(torch.nn.Module):
+    """`mlp` as a module: two torch.nn.Linear layers, fc1 and fc2, by initialisation and state dict, with gelu between them."""
+
+    def __init__(self, in_features: int, hidden_features: int, out_features: int | None = None, bias: bool = True,
+                 device: torch.device | None = None, dtype: torch.dtype | None = None, *, approximate: str = "none"):  # fmt: skip
+        super().__init__()
+        self.approximate = approximate
+        self.fc1 = torch.nn.Linear(in_features, hidden_features, bias, device, dtype)
+        self.fc2 = torch.nn.Linear(hidden_features, in_features if out_features is None else out_features, bias, device, dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return mlp(x, self.fc1.weight, self.fc1.bias, self.fc2.weight, self.fc2.bias, self.approximate)
+
+    def extra_repr(self) -> str:
+        return f"approximate={self.approximate!r}"

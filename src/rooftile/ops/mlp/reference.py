@@ -1,0 +1,33 @@
+from torch import Tensor
+
+from rooftile.ops._shared.reference import wide
+from rooftile.ops.gelu.reference import gelu, gelu_backward
+from rooftile.ops.gemm.reference import flat, linear
+
+
+def mlp(x: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2: Tensor | None,
+        approximate: str = "none") -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """With what the gradient needs: what gelu was given, and what it made of it, both in x's dtype as three operators would hand them over."""
+    pre = linear(x, *_low(x, weight1, bias1))
+    h = gelu(pre, approximate)
+    return linear(h, *_low(x, weight2, bias2)), pre, h
+
+
+def mlp_backward(dout: Tensor, x: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2: Tensor | None, pre: Tensor, h: Tensor,
+                 approximate: str = "none") -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    dh, dweight2, dbias2 = _gradients(dout, h, weight2, bias2)
+    dx, dweight1, dbias1 = _gradients(gelu_backward(dh, pre, approximate), x, weight1, bias1)
+    return dx, dweight1, dbias1, dweight2, dbias2
+
+
+def _low(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """In x's dtype: float32 weights are rounded to it first."""
+    return weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
+
+
+def _gradients(g: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Of one layer: x's in x's dtype, those of weight and bias in their own."""
+    dx = (wide(g) @ wide(weight.to(x.dtype))).to(x.dtype)
+    rows = flat(wide(g))
+    dweight = (rows.t() @ flat(wide(x))).to(weight.dtype)
+    return dx, dweight, g.new_empty(0) if bias is None else rows.sum(0).to(bias.dtype)

@@ -1,0 +1,83 @@
+import torch
+import torch.nn.functional as F
+
+from rooftile.core.spec import FLOATS, Arg, Backward, Case, OpSpec, across
+from rooftile.ops.mlp.reference import mlp, mlp_backward
+
+FORMS = ("none", "tanh")
+
+
+def small(shape, dtype, gen, dims):
+    """As a layer's weights are: what comes out has the size of what goes in, so that gelu bends it."""
+    return torch.randn(shape, generator=gen, device=gen.device).div(max(1, shape[-1]) ** 0.5).to(dtype)
+
+
+def bias(shape, dtype, gen, dims):
+    return torch.randn(shape, generator=gen, device=gen.device).to(dtype)
+
+
+def validate(call, dims):
+    if call["approximate"] not in FORMS:
+        raise ValueError(f"mlp: approximate is {call['approximate']!r}, takes {' or '.join(FORMS)}")
+
+
+def drawn(call, case, gen):
+    """What only a case knows: no biases, float32 weights beside narrow data, as a layer's master weights are."""
+    parameters = case.params.get("parameters")
+    for name in ("weight1", "bias1", "weight2", "bias2"):
+        if parameters == "float32":
+            call[name] = call[name].float()
+        elif parameters == "no bias" and name.startswith("bias"):
+            call[name] = None
+    return call
+
+
+def torch_mlp(x, weight1, bias1, weight2, bias2, approximate):
+    low = [None if t is None else t.to(x.dtype) for t in (weight1, bias1, weight2, bias2)]
+    return F.linear(F.gelu(F.linear(x, *low[:2]), approximate=approximate), *low[2:])
+
+
+def case(m, k, f, n, dtype=torch.float32, approximate="tanh", why="", use=("check",), **more):
+    return Case({"..." if isinstance(m, tuple) else "M": m, "K": k, "F": f, "N": n}, dtype, {"approximate": approximate, **more}, use, why)
+
+
+BOTH = ("smoke", "check")
+
+SPEC = OpSpec(
+    "mlp",
+    mlp,
+    args={
+        "x": Arg("... K"),
+        "weight1": Arg("F K", "io|f32", make=small),
+        "bias1": Arg("F", "io|f32", make=bias, optional=True),
+        "weight2": Arg("N F", "io|f32", make=small),
+        "bias2": Arg("N", "io|f32", make=bias, optional=True),
+    },
+    returns={"out": Arg("... N"), "pre": Arg("... F"), "h": Arg("... F")},
+    cases=(
+        *across(
+            FLOATS,
+            case(24, 32, 72, 40, use=BOTH, why="rows of whole 16 bytes, less than a tile"),
+            case(13, 19, 35, 22, use=BOTH, approximate="none", why="ragged everywhere, the exact form"),
+            case(0, 16, 24, 8, why="no rows: zero gradients of the weights"),
+            case(1, 1, 9, 1, why="one row of one number, and one number comes out"),
+            case((2, 3, 5), 40, 48, 24, why="leading axes, no biases", parameters="no bias"),
+        ),
+        case(16, 24, 48, 32, torch.bfloat16, why="float32 weights beside narrow data", use=BOTH, parameters="float32"),
+        case(263, 136, 520, 264, torch.bfloat16, why="several tiles each way, prime rows"),
+        case(129, 64, 1032, 8, torch.float16, why="a short sum and a long one"),
+        case(32768, 768, 3072, 768, torch.bfloat16, why="GPT-2 124M, B=32 T=1024", use=("bench",)),
+        case(8192, 4096, 16384, 4096, torch.bfloat16, why="anchor, a 7B model's width", use=("bench",)),
+    ),
+    peer=torch_mlp,
+    families=("scaled_rows", "large", "all_equal", "nan"),
+    draw_with=drawn,
+    autocast=True,
+    validate=validate,
+    flops=lambda d: (2 * (d["K"] + d["N"]) + 10) * d["M"] * d["F"],
+    backward=Backward(
+        mlp_backward,
+        grads=("x", "weight1", "bias1", "weight2", "bias2"),
+        flops=lambda d: (4 * (d["K"] + d["N"]) + 18) * d["M"] * d["F"],
+    ),
+)

@@ -1,0 +1,127 @@
+"""cuBLASLt as its header has it, on a CPU's memory: descriptors with attributes by number and size, matrices by columns, epilogues. It is called
+through C function pointers, so that what the binding hands over goes through the same machinery as to the library itself."""
+
+import ctypes
+
+import torch
+
+P, I, N, L, U = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_int64, ctypes.c_uint64
+PROTOTYPES = {  # as the header has them; every one returns a status
+    "cublasLtCreate": (P,),
+    "cublasLtMatmulDescCreate": (P, I, I),
+    "cublasLtMatmulDescDestroy": (P,),
+    "cublasLtMatmulDescSetAttribute": (P, I, P, N),
+    "cublasLtMatrixLayoutCreate": (P, I, U, U, L),
+    "cublasLtMatrixLayoutDestroy": (P,),
+    "cublasLtMatmulPreferenceCreate": (P,),
+    "cublasLtMatmulPreferenceDestroy": (P,),
+    "cublasLtMatmulPreferenceSetAttribute": (P, I, P, N),
+    "cublasLtMatmulAlgoGetHeuristic": (P, P, P, P, P, P, P, I, P, P),
+    "cublasLtMatmul": (P, P, P, P, P, P, P, P, P, P, P, P, P, P, N, P),
+}
+INVALID, UNSUPPORTED = 7, 15
+SIZES = {3: 4, 4: 4, 7: 4, 8: 8, 11: 8, 12: 8}  # bytes of a description's attributes: transposed A and B, epilogue, bias, aux and its rows
+PREFERRED = {1: 8, 5: 4, 6: 4, 7: 4, 8: 4}  # of a preference's: workspace, alignments
+DTYPES = {2: torch.float16, 14: torch.bfloat16}
+GELU_AUX, GELU_AUX_BIAS, DGELU, ANSWER = 32 | 128, 32 | 128 | 4, 64 | 128, 96  # the last: bytes of one answer
+
+
+class Library:
+    """offered: algorithms for every product; the i-th asks for i KB. fails: status by function. `log` has every product that ran."""
+
+    def __init__(self, offered=5, fails=None, before_matmul=lambda: None):
+        self.offered, self.fails, self.before_matmul = offered, fails or {}, before_matmul
+        self.alive, self.counts, self.log = {}, dict.fromkeys(PROTOTYPES, 0), []
+        self.used = 0x1000
+        for name, arguments in PROTOTYPES.items():
+            setattr(self, name, ctypes.CFUNCTYPE(I, *arguments)(self._counted(name)))
+        self.cublasLtGetStatusName = lambda status: {7: b"INVALID_VALUE", 13: b"EXECUTION_FAILED", 15: b"NOT_SUPPORTED"}.get(status)
+
+    def _counted(self, name):
+        def run(*arguments):
+            self.counts[name] += 1
+            if name in self.fails:
+                return self.fails[name]
+            try:
+                return getattr(self, name.removeprefix("cublasLt"))(*arguments) or 0
+            except (AssertionError, KeyError):
+                return INVALID
+
+        return run
+
+    def _new(self, to, what):
+        self.used += 16
+        self.alive[self.used] = what
+        P.from_address(to).value = self.used
+
+    def Create(self, to):
+        self._new(to, "handle")
+
+    def MatmulDescCreate(self, to, compute, scale):
+        assert (compute, scale) == (68, 0)
+        self._new(to, {})
+
+    MatmulPreferenceCreate = lambda self, to: self._new(to, {5: 256, 6: 256, 7: 256, 8: 256})  # noqa: E731
+
+    def MatrixLayoutCreate(self, to, kind, rows, columns, leading):
+        assert rows <= leading
+        self._new(to, (DTYPES[kind], rows, columns, leading))
+
+    def MatmulDescDestroy(self, which):
+        del self.alive[which]
+
+    MatrixLayoutDestroy = MatmulPreferenceDestroy = MatmulDescDestroy
+
+    def _attribute(self, which, attribute, at, size, sizes):
+        assert sizes[attribute] == size
+        self.alive[which][attribute] = int.from_bytes(ctypes.string_at(at, size), "little")
+
+    def MatmulDescSetAttribute(self, which, attribute, at, size):
+        self._attribute(which, attribute, at, size, SIZES)
+
+    def MatmulPreferenceSetAttribute(self, which, attribute, at, size):
+        self._attribute(which, attribute, at, size, PREFERRED)
+
+    def MatmulAlgoGetHeuristic(self, handle, description, a, b, c, d, preference, wanted, answers, count):
+        preferred, epilogue = self.alive[preference], self.alive[description]
+        assert self.alive[handle] == "handle" and c == d and epilogue[11] % 16 == 0 and epilogue[12] % 8 == 0
+        if min(preferred[i] for i in (5, 6, 7, 8)) < 16:
+            return UNSUPPORTED
+        for i in range(min(wanted, self.offered)):
+            U.from_address(answers + i * ANSWER).value = i + 1  # the algorithm's own 64 bytes
+            N.from_address(answers + i * ANSWER + 64).value = i * 1024
+            I.from_address(answers + i * ANSWER + 72).value = 0
+        I.from_address(count).value = min(wanted, self.offered)
+        return 0
+
+    def Matmul(self, handle, description, alpha, a, of_a, b, of_b, beta, c, of_c, d, of_d, algorithm, work, size, stream):
+        chosen = U.from_address(algorithm).value - 1
+        assert ctypes.c_float.from_address(alpha).value == 1 and ctypes.c_float.from_address(beta).value == 0 and (c, of_c) == (d, of_d)
+        assert size == chosen * 1024 and (work is not None) == (size > 0)
+        self.before_matmul()
+        wanted = self.alive[description]
+        left, right, out = (self._matrix(at, self.alive[which]) for at, which in ((a, of_a), (b, of_b), (d, of_d)))
+        left, right = (t.t() if wanted.get(which) else t for t, which in ((left, 3), (right, 4)))
+        made = left.double() @ right.double()
+        aux = self._matrix(wanted[11], (out.dtype, *out.shape, wanted[12]))
+        epilogue = wanted[7]
+        if epilogue == GELU_AUX_BIAS:
+            made = made + self._matrix(wanted[8], (out.dtype, out.shape[0], 1, out.shape[0])).double()
+        if epilogue in (GELU_AUX, GELU_AUX_BIAS):
+            aux.copy_(made)
+            made = torch.nn.functional.gelu(made, approximate="tanh")
+        else:
+            assert epilogue == DGELU
+            with torch.enable_grad():
+                at = aux.double().requires_grad_()
+                (slope,) = torch.autograd.grad(torch.nn.functional.gelu(at, approximate="tanh").sum(), at)
+            made = made * slope
+        out.copy_(made)
+        self.log.append((chosen, stream, tuple(out.t().shape)))
+
+    @staticmethod
+    def _matrix(at, layout):
+        """rows x columns by columns, `leading` elements apart, where they lie."""
+        dtype, rows, columns, leading = layout
+        count = (columns - 1) * leading + rows
+        return torch.frombuffer((ctypes.c_char * (2 * count)).from_address(at), dtype=dtype).as_strided((rows, columns), (1, leading))

@@ -1,0 +1,207 @@
+"""What the grid cannot say of mlp: the grid itself on the kernels of cuBLASLt, over a library that is its header put into Python; planted errors; the module."""
+
+import contextlib
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from library_of_products import Library
+from rooftile.core.kernel import OPS, forced
+from rooftile.cuda import cublaslt
+from rooftile.ops import MLP, mlp
+from rooftile.ops.mlp import cublaslt_kernels as kernels
+from rooftile.workbench import check
+
+BOTH = ("mlp", "mlp_backward")
+
+
+@pytest.fixture
+def library(monkeypatch):
+    """cuBLASLt on a CPU."""
+    made = Library(offered=4)
+    monkeypatch.setattr(cublaslt, "relaxed", contextlib.nullcontext)
+    monkeypatch.setattr(cublaslt, "_stream", lambda x: 0)
+    monkeypatch.setattr(cublaslt, "_plans", {})
+    monkeypatch.setattr(cublaslt, "off_gpu", lambda x: None)
+    monkeypatch.setattr(cublaslt, "_find", lambda: made)
+    cublaslt._handle.cache_clear()
+    yield made
+    cublaslt._handle.cache_clear()
+
+
+def verdicts(name, kernel):
+    return check.run_points([p for p in check.grid([OPS[name]]) if p.kernel.name == kernel], "cpu")
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_the_gate_on_composed(name):
+    made = verdicts(name, "composed")
+    assert len(made) > 60 and [v for v in made if v.status != "passed"] == []
+
+
+WHY = {  # the words of a refusal, and the cases it is for
+    "float32": "cuBLASLt's gelu is for float16 and bfloat16",
+    "approximate=none": "approximate is 'none', cuBLASLt's gelu is the tanh form",
+    "M0_": "there is nothing to compute",
+    "_K1_": "do not begin at whole 16 bytes",
+    "misaligned": "bytes past a multiple of 16",
+}
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_the_gate_on_cublaslt(name, library):
+    made = verdicts(name, "cublaslt")
+    assert [v for v in made if v.status not in ("passed", "refused")] == []
+    for v in made:
+        first = next((words for mark, words in WHY.items() if mark in f"{v.case.replace('=float32', '')} {v.variant}"), None)
+        assert (v.status == "refused") == (first is not None) and (first or "") in v.message, v
+    taken = {(v.case.split("-")[1], v.variant) for v in made if v.status == "passed"}
+    assert {(d, v) for d in ("bfloat16", "float16") for v in ("normal", "sliced", "transposed", "scaled_rows", "nan")} <= taken
+    # the fourth answer of four forward, the third backward
+    assert {chosen for chosen, *_ in library.log} == {3 if name == "mlp" else 2}
+
+
+def _changed(**wrong):
+    """product with one of its arguments changed."""
+
+    def plant(product):
+        def run(*args, **how):
+            names = ("out", "left", "right", "epilogue", "aux", "bias")
+            call = {**dict(zip(names, args)), **how}
+            product(**{**call, **{n: change(call) for n, change in wrong.items()}})
+
+        return run
+
+    return plant
+
+
+PLANTS = {
+    "no bias": ("mlp", _changed(bias=lambda c: None)),
+    "pre not kept": ("mlp", _changed(aux=lambda c: torch.empty_like(c["aux"]))),
+    "rows taken for others": ("mlp", _changed(left=lambda c: c["left"].flip(0))),
+    "the wrong pre": ("mlp_backward", _changed(aux=lambda c: c["aux"].flip(0).contiguous())),
+    "gelu again": ("mlp_backward", _changed(epilogue=lambda c: "gelu", aux=lambda c: c["aux"].clone())),
+}
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_planted_products_are_refused(plant, library, monkeypatch):
+    name, wrong = PLANTS[plant]
+    monkeypatch.setattr(kernels.cublaslt, "product", wrong(cublaslt.product))
+    for case in [c for c in OPS[name].spec.cases if "smoke" in c.use and c.dtype == torch.bfloat16 and c.params["approximate"] == "tanh"]:
+        verdict = check.Problem(OPS[name].spec, case, "normal", "cpu").judge(OPS[name].kernel("cublaslt"))
+        assert verdict.status == "failed", (case.id, verdict)
+
+
+def test_it_is_first_in_line_where_it_takes_the_call(library):
+    op, tanh = OPS["mlp"], next(c for c in OPS["mlp"].spec.cases if c.dtype == torch.bfloat16 and "smoke" in c.use)
+    assert op.choose(op.spec.draw(tanh)).kernel.name == "cublaslt" and op.choose(op.spec.draw(tanh)).config == {"ALGO": 3}
+    assert op.backward.choose(op.backward.spec.draw(tanh)).config == {"ALGO": 2}
+    assert op.choose({**op.spec.draw(tanh), "approximate": "none"}).kernel.name == "composed"
+
+
+def test_without_a_gpu_it_refuses_in_a_sentence():
+    with (
+        pytest.raises(ValueError, match="the forced kernel cublaslt refuses: cuBLASLt needs a CUDA device, the tensor is on cpu"),
+        forced("mlp", "cublaslt"),
+    ):
+        mlp(*weights(torch.bfloat16), "tanh")
+
+
+def weights(dtype=torch.float32, k=16, f=40, n=24, seed=0):
+    gen = torch.Generator().manual_seed(seed)
+    shapes = ((5, k), (f, k), (f,), (n, f), (n,))
+    return [torch.randn(*s, generator=gen).div(s[-1] ** 0.5 if len(s) > 1 else 1).to(dtype) for s in shapes]
+
+
+def theirs(x, w1, b1, w2, b2, approximate):
+    low = [None if t is None else t.to(x.dtype) for t in (w1, b1, w2, b2)]
+    return F.linear(F.gelu(F.linear(x, *low[:2]), approximate=approximate), *low[2:])
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+@pytest.mark.parametrize("biases", ["both", "first", "none"])
+def test_against_pytorch(approximate, biases):
+    x, w1, b1, w2, b2 = (t.requires_grad_() for t in weights())
+    call = (x, w1, b1 if biases != "none" else None, w2, b2 if biases == "both" else None, approximate)
+    ours, wanted = mlp(*call), theirs(*call)
+    torch.testing.assert_close(ours, wanted)
+    leaves, upstream = [t for t in call[:5] if t is not None], torch.randn(wanted.shape)
+    for a, e in zip(torch.autograd.grad(ours, leaves, upstream), torch.autograd.grad(wanted, leaves, upstream)):
+        torch.testing.assert_close(a, e, rtol=1e-5, atol=1e-6)
+
+
+def test_float32_weights_beside_bfloat16_have_gradients_that_are_not_rounded(library):
+    """On both kernels: closer to the exact gradient than bfloat16 can say, and in float32."""
+    x, *parameters = weights()
+    x, parameters = x.repeat(40, 1).bfloat16(), [p.requires_grad_() for p in parameters]
+    for kernel in ("composed", "cublaslt"):
+        with forced("mlp", kernel):
+            out = mlp(x, *parameters, "tanh")
+            made = torch.autograd.grad(out, parameters, torch.ones_like(out))
+        assert out.dtype == torch.bfloat16 and all(g.dtype == torch.float32 for g in made)
+        assert all(not torch.equal(g, g.bfloat16().float()) for g in made[:2]), kernel
+
+
+def test_strides_and_leading_axes(library):
+    x, *parameters = weights(torch.bfloat16)
+    x = x.expand(3, 5, 16)
+    for kernel in ("composed", "cublaslt"):
+        with forced("mlp", kernel):
+            out = mlp(x, *parameters, "tanh")
+            assert out.shape == (3, 5, 24) and out.is_contiguous()
+            strange = mlp(x.transpose(0, 1), *(p.t().contiguous().t() if p.dim() == 2 else p for p in parameters), "tanh")
+            torch.testing.assert_close(strange.transpose(0, 1), out)
+
+
+def test_a_gradient_expanded_from_one_number(library):
+    x, *parameters = (t.requires_grad_() for t in weights(torch.bfloat16))
+    for kernel in ("composed", "cublaslt"):
+        with forced("mlp", kernel):
+            made = torch.autograd.grad(mlp(x, *parameters, "tanh").sum(), (x, *parameters))
+            wanted = torch.autograd.grad(theirs(x, *parameters, "tanh").sum(), (x, *parameters))
+        for a, e in zip(made, wanted):
+            assert (a - e).float().norm() < 0.02 * e.float().norm()
+
+
+def test_module_is_two_linear_layers():
+    torch.manual_seed(0)
+    ours = MLP(16, 40, 24, approximate="tanh")
+    assert list(ours.state_dict()) == ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"] and "approximate='tanh'" in repr(ours)
+    x = torch.randn(2, 3, 16)
+    torch.testing.assert_close(ours(x), ours.fc2(F.gelu(ours.fc1(x), approximate="tanh")))
+    plain = MLP(16, 40, bias=False, dtype=torch.bfloat16)
+    assert plain.fc1.bias is None and plain(x.bfloat16()).shape == (2, 3, 16)
+
+
+def test_without_a_gradient_the_result_is_the_same():
+    x, *parameters = (t.requires_grad_() for t in weights())
+    with torch.no_grad():
+        plain = mlp(x, *parameters)
+    assert not plain.requires_grad and torch.equal(plain, mlp(x, *parameters))
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (lambda c: {**c, "weight1": c["weight1"][:, 1:]}, "K is 15 in weight1, but 16 in x"),
+        (lambda c: {**c, "bias1": c["bias1"][1:]}, "F is 39 in bias1, but 40 in weight1"),
+        (lambda c: {**c, "weight2": c["weight2"][:, 1:]}, "F is 39 in weight2, but 40 in weight1"),
+        (lambda c: {**c, "bias2": c["bias2"][1:]}, "N is 23 in bias2, but 24 in weight2"),
+        (lambda c: {**c, "weight1": c["weight1"].half()}, "dtype is float16 in weight1, but float32 in x"),
+        (lambda c: {**c, "approximate": "sigmoid"}, "approximate is 'sigmoid', takes none or tanh"),
+    ],
+)
+def test_messages_have_both_numbers(change, said):
+    call = dict(zip(OPS["mlp"].names, [*weights(), "tanh"]))
+    with pytest.raises(ValueError, match=said):
+        mlp(**change(call))
+
+
+def test_the_first_product_alone_is_the_librarys(library):
+    """One product forward and one backward: the others are PyTorch's own, which nothing beats."""
+    x, *parameters = (t.requires_grad_() for t in weights(torch.bfloat16))
+    with forced("mlp", "cublaslt"):
+        mlp(x, *parameters, "tanh").sum().backward()
+    assert [shape for *_, shape in library.log] == [(5, 40), (5, 40)]

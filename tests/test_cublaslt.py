@@ -1,0 +1,294 @@
+"""The binding of cuBLASLt, on a library that is its header put into Python, and on its own where the CUDA build of PyTorch is installed."""
+
+import contextlib
+import ctypes
+import os
+import threading
+import weakref
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from library_of_products import PROTOTYPES, SIZES, Library
+from rooftile.core import replay
+from rooftile.cuda import cublaslt
+
+STREAM = 0x5EA
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """Puts a library in the place of the machine's."""
+    monkeypatch.setattr(cublaslt, "relaxed", contextlib.nullcontext)
+    monkeypatch.setattr(cublaslt, "_stream", lambda x: STREAM)
+    monkeypatch.setattr(cublaslt, "_plans", {})
+    find = cublaslt._find
+
+    def put(**how):
+        library = Library(**how)
+        cublaslt._handle.cache_clear()
+        monkeypatch.setattr(cublaslt, "_find", lambda: library)
+        return library
+
+    yield put
+    cublaslt._handle.cache_clear()
+    find.cache_clear()
+
+
+def placed(t, beyond=0):
+    """A copy of t, `beyond` bytes past a multiple of 256: how tensors are aligned is part of a plan, and a CPU's are at whim."""
+    memory = torch.empty(t.numel() + 256, dtype=t.dtype)
+    return memory[(beyond - memory.data_ptr()) % 256 // t.itemsize :][: t.numel()].view(t.shape).copy_(t)
+
+
+def tensors(m=24, k=32, n=40, dtype=torch.bfloat16, seed=0):
+    gen = torch.Generator().manual_seed(seed)
+    made = [torch.randn(*s, generator=gen).div(k**0.25).to(dtype) for s in ((m, k), (n, k), (n,))]
+    return [placed(t) for t in (*made, torch.empty(m, n, dtype=dtype), torch.empty(m, n, dtype=dtype))]
+
+
+def gelu(x, w, b, aux, out, **how):
+    cublaslt.product(out, x, w, "gelu", aux, b, transposed=True, **how)
+
+
+def slope(pre):
+    at = pre.double().requires_grad_()
+    return torch.autograd.grad(F.gelu(at, approximate="tanh").sum(), at)[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_gelu_in_the_epilogue(install, dtype, with_bias):
+    library = install()
+    x, w, b, aux, out = tensors(dtype=dtype)
+    gelu(x, w, b if with_bias else None, aux, out)
+    exact = x.double() @ w.double().t() + (b.double() if with_bias else 0)
+    assert torch.equal(aux, exact.to(dtype)) and torch.equal(out, F.gelu(exact, approximate="tanh").to(dtype))
+    assert library.log == [(0, STREAM, (24, 40))]
+
+
+def test_the_gradient_of_gelu_in_the_epilogue(install):
+    install()
+    g, w, _, pre, out = tensors(24, 40, 32)
+    pre.normal_()
+    cublaslt.product(out, g, w.t().contiguous(), "gelu_backward", pre)
+    assert torch.equal(out, ((g.double() @ w.double().t()) * slope(pre)).to(out.dtype))
+
+
+def test_rows_that_lie_apart(install):
+    install()
+    x, w, b, aux, out = tensors()
+    wide_x, wide_w = (torch.full((t.shape[0], t.shape[1] + 16), float("nan"), dtype=t.dtype) for t in (x, w))
+    wide_x[:, 8:40], wide_w[:, :32] = x, w
+    wide_aux, wide_out = torch.zeros(24, 56, dtype=x.dtype), torch.zeros(24, 64, dtype=x.dtype)
+    gelu(x, w, b, aux, out)
+    gelu(wide_x[:, 8:40], wide_w[:, :32], b, wide_aux[:, 8:48], wide_out[:, 16:56])
+    assert torch.equal(wide_aux[:, 8:48], aux) and torch.equal(wide_out[:, 16:56], out)
+    assert wide_aux[:, :8].count_nonzero() == wide_aux[:, 48:].count_nonzero() == wide_out[:, :16].count_nonzero() == 0
+
+
+def test_the_stride_of_a_single_row_says_nothing(install):
+    install()
+    x, w, b, aux, out = tensors(m=1)
+    gelu(x.as_strided((1, 32), (0, 1)), w, b, aux.as_strided((1, 40), (3, 1)), out)
+    assert torch.equal(aux, (x.double() @ w.double().t() + b.double()).bfloat16())
+
+
+def test_one_plan_a_shape_and_each_call_its_own_addresses(install):
+    library = install()
+    first, second = tensors(), tensors(seed=1)
+    expected = [t.clone() for t in (first[3], first[4]) if gelu(*first) is None]
+    gelu(*second)
+    assert library.counts["cublasLtMatmulAlgoGetHeuristic"] == library.counts["cublasLtCreate"] == 1
+    assert torch.equal(first[3], expected[0]) and torch.equal(first[4], expected[1])  # the second call wrote into its own
+    exact = second[0].double() @ second[1].double().t() + second[2].double()
+    assert torch.equal(second[3], exact.bfloat16())
+    for other in (tensors(m=32), tensors(dtype=torch.float16)):
+        gelu(*other)
+    gelu(first[0], first[1], None, *first[3:])
+    assert library.counts["cublasLtMatmulAlgoGetHeuristic"] == len(cublaslt._plans) == 4
+    gelu(placed(first[0], 16), *first[1:])  # algorithms that want more than 16 bytes must not be asked for
+    assert library.counts["cublasLtMatmulAlgoGetHeuristic"] == len(cublaslt._plans) == 5
+
+
+def test_descriptors_end_with_their_plan(install):
+    library = install()
+    gelu(*tensors())
+    assert len(library.alive) == 6  # a handle, a description, a preference, three layouts
+    cublaslt._plans.clear()
+    assert list(library.alive.values()) == ["handle"]
+
+
+@pytest.mark.parametrize("offered, asked, runs", [(5, 0, 0), (5, 3, 3), (8, 7, 7), (2, 3, 0), (4, 4, 0)])
+def test_the_algorithm_asked_for_runs_in_the_workspace_it_wants(install, offered, asked, runs):
+    """The fake refuses a workspace that is not what the answer said."""
+    library = install(offered=offered)
+    gelu(*tensors(), algorithm=asked)
+    assert library.log[0][0] == runs
+
+
+def test_the_workspace_is_held_until_the_product_is_under_way(install, monkeypatch):
+    """Given back earlier it could be another thread's, on the same stream, whose kernel comes first."""
+    made, alive, new = [], [], torch.Tensor.new_empty
+
+    def watched(*args, **how):
+        t = new(*args, **how)
+        made.append(weakref.ref(t))
+        return t
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", watched)
+    install(before_matmul=lambda: alive.extend(ref() is not None for ref in made))
+    gelu(*tensors(), algorithm=2)
+    assert alive == [True] and made[0]() is None
+
+
+FAILING = [f for f in PROTOTYPES if "Destroy" not in f]
+
+
+@pytest.mark.parametrize("function", FAILING)
+def test_a_status_is_a_sentence_with_its_number(install, function):
+    install(fails={function: 13})
+    with pytest.raises(RuntimeError, match=rf"^{function}.*: cuBLASLt says EXECUTION_FAILED \(status 13\)$"):
+        gelu(*tensors())
+
+
+def test_no_algorithm(install):
+    install(offered=0)
+    with pytest.raises(RuntimeError, match=r"of 0 algorithms for \[24, 32\] by \[40, 32\] in torch.bfloat16, 0 can be used"):
+        gelu(*tensors())
+
+
+def test_what_cannot_be_planned_is_a_sentence(install):
+    library = install()
+    x, w, b, aux, out = tensors()
+    for call, said in (
+        (lambda: gelu(x, w[:, :24], b, aux, out), r"right is \[40, 24\], it must be \[40, 32\]"),
+        (lambda: gelu(x, w, b[1:], aux, out), r"bias is \[39\], it must be \[40\]"),
+        (lambda: gelu(x, w, b, aux[1:], out), r"aux is \[23, 40\], it must be \[24, 40\]"),
+        (lambda: gelu(x.float(), w, b, aux, out), "out is torch.bfloat16 on cpu, left is torch.float32 on cpu"),
+        (lambda: gelu(x.t().contiguous().t(), w, b, aux, out), r"left is \[24, 32\] with strides \[1, 24\], it must be rows of neighbours"),
+        (lambda: gelu(x[:1].expand(24, 32), w, b, aux, out), r"strides \[0, 1\]"),
+        (lambda: gelu(*tensors(k=30)), "left has rows 60 bytes apart"),
+        (lambda: gelu(placed(x, 2), w, b, aux, out), "left begins 2 bytes past a multiple of 16"),
+        (lambda: cublaslt.product(out, x, w, "gelu_backward", aux, b, transposed=True), "no epilogue 'gelu_backward' with a bias"),
+        (lambda: cublaslt.product(out, x, w, "relu", aux, transposed=True), "no epilogue 'relu' without a bias"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            call()
+    assert library.counts["cublasLtMatmulDescCreate"] == 0 and not cublaslt._plans
+
+
+def test_threads_share_a_plan(install):
+    """Addresses stand in the plan's descriptor: without the lock two threads write each other's aux, and the planted lack of it is seen."""
+    first, second = tensors(), tensors(seed=1)
+    wanted = [(x.double() @ w.double().t() + b.double()).bfloat16() for x, w, b, *_ in (first, second)]
+
+    def together(locked):
+        meeting = threading.Barrier(2, timeout=0.3)
+
+        def meet():
+            with contextlib.suppress(threading.BrokenBarrierError):
+                meeting.wait()
+
+        install(before_matmul=meet)
+        cublaslt._plans.clear()
+        plan = cublaslt.Plan((first[4], *first[:2], first[3], first[2]), 164, True, 256)
+        plan.lock = plan.lock if locked else contextlib.nullcontext()
+        for t in (*first[3:], *second[3:]):
+            t.zero_()
+        threads = [threading.Thread(target=plan.launch, args=((c[4], *c[:2], c[3], c[2]), 0)) for c in (first, second)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        return [torch.equal(c[3], e) for c, e in zip((first, second), wanted)]
+
+    assert together(locked=True) == [True, True]
+    assert together(locked=False) != [True, True]
+
+
+def test_a_recorder_is_told(install):
+    install()
+    call = tensors()
+    with replay.Recorder(call, torch.device("cpu")) as recorder:
+        gelu(*call)
+    assert recorder.why == "cuBLASLt itself launched it"
+
+
+# ---- finding it ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def looking(monkeypatch):
+    """A machine with CUDA 12: what was tried, and what answers."""
+    tried, there = [], {}
+
+    def load(path, mode=0):
+        tried.append((path, bool(mode & os.RTLD_NOLOAD)))
+        if tried[-1] not in there:
+            raise OSError(path)
+        return Library()
+
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(cublaslt.ctypes, "CDLL", load)
+    monkeypatch.setattr(cublaslt, "_packaged", lambda name: [f"/packages/nvidia/cublas/lib/{name}"])
+    cublaslt._find.cache_clear()
+    yield tried, there
+    cublaslt._find.cache_clear()
+
+
+NAME = "libcublasLt.so.12"
+PLACES = [(NAME, True), (f"/packages/nvidia/cublas/lib/{NAME}", False), (NAME, False)]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_loaded_library_comes_first(looking, monkeypatch, place):
+    tried, there = looking
+    there[place] = True
+    monkeypatch.setattr(cublaslt, "_SIGNATURES", {})
+    assert cublaslt.missing() is None and tried == PLACES[: PLACES.index(place) + 1]
+
+
+def test_none_is_a_sentence(looking, monkeypatch):
+    assert f"{NAME} is neither loaded, nor in 1 folders of pip packages" in cublaslt.missing()
+    with pytest.raises(RuntimeError, match="install the CUDA build of PyTorch"):
+        cublaslt._library()
+    cublaslt._find.cache_clear()
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert "this one is built without CUDA" in cublaslt.missing()
+    assert cublaslt.off_gpu(torch.ones(1)) == "cuBLASLt needs a CUDA device, the tensor is on cpu"
+
+
+def test_packages_are_searched(tmp_path, monkeypatch):
+    for folder in ("cu13", "cublas"):
+        (tmp_path / folder / "lib").mkdir(parents=True)
+        (tmp_path / folder / "lib" / "libcublasLt.so.13").touch()
+    spec = type("Spec", (), {"submodule_search_locations": [str(tmp_path)]})
+    monkeypatch.setattr(cublaslt.importlib.util, "find_spec", lambda name: spec)
+    assert [p.split("/")[-3] for p in cublaslt._packaged("libcublasLt.so.13")] == ["cu13", "cublas"]
+    monkeypatch.setattr(cublaslt.importlib.util, "find_spec", lambda name: None)
+    assert cublaslt._packaged("libcublasLt.so.99") == []
+
+
+def test_signatures_are_the_headers():
+    assert cublaslt._SIGNATURES == PROTOTYPES and ctypes.sizeof(cublaslt.Answer) == 96
+    assert (cublaslt.Answer.workspace.offset, cublaslt.Answer.status.offset) == (64, 72)
+
+
+@pytest.mark.skipif(cublaslt.missing() is not None, reason="needs the CUDA build of PyTorch, but no GPU")
+def test_the_library_itself_knows_our_attributes():
+    """It keeps what is set, says the size it has, and refuses another."""
+    library, made = cublaslt._library(), ctypes.c_void_p()
+    assert library.cublasLtMatmulDescCreate(ctypes.byref(made), 68, 0) == 0
+    for attribute, size in SIZES.items():
+        value = (ctypes.c_uint64 if size == 8 else ctypes.c_uint32)({3: 1, 4: 0, 7: 164}.get(attribute, 4096))
+        assert library.cublasLtMatmulDescSetAttribute(made, attribute, ctypes.byref(value), 2) == 7
+        assert library.cublasLtMatmulDescSetAttribute(made, attribute, ctypes.byref(value), size) == 0
+        kept, written = type(value)(), ctypes.c_size_t()
+        get = library.cublasLtMatmulDescGetAttribute
+        get.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+        assert get(made, attribute, ctypes.byref(kept), size, ctypes.byref(written)) == 0
+        assert (kept.value, written.value) == (value.value, size)
+    assert library.cublasLtMatmulDescDestroy(made) == 0
+    assert library.cublasLtGetStatusName(15) == b"CUBLAS_STATUS_NOT_SUPPORTED"
