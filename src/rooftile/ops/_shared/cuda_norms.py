@@ -12,7 +12,7 @@ from rooftile.core.spec import Call
 from rooftile.cuda.launch import CTYPE
 from rooftile.cuda.source import Source
 from rooftile.ops._shared import cuda_rows
-from rooftile.ops._shared.cuda_rows import ALONE, Refuse, clustered, deal, long_sums, threads, wider_than
+from rooftile.ops._shared.cuda_rows import ALONE, Refuse, clustered, deal, long_sums, threads
 from rooftile.ops._shared.cuda_shares import (
     ALL,
     HELD,
@@ -218,7 +218,8 @@ def _one_block(call: Call) -> str | None:
 
 
 def pick_registers(call: Call) -> dict[str, int]:
-    return REGISTERS[0] if wider_than(row(call), 4) is None else REGISTERS[2]
+    """From 32 KB on 8 vectors a thread: two blocks of 256 and 512 threads overlap where one of 1024 does not."""
+    return REGISTERS[0] if row(call).shape[-1] * row(call).itemsize < 1 << 15 else REGISTERS[2]
 
 
 def pick_short_sums(call: Call) -> dict[str, int]:
@@ -278,7 +279,7 @@ REGISTERS = ({"vecs": 4}, {"vecs": 2}, {"vecs": 8})
 SHORT = tuple(
     {"vecs": v, "threads": t, "each": e, "ahead": a}
     for v, t, e, a in (
-        (4, 64, 2, 0), (4, 64, 2, 1), (4, 128, 4, 1), (4, 128, 2, 0), (4, 64, 4, 1), (4, 64, 1, 1), (4, 128, 1, 0), (8, 256, 1, 0), (8, 128, 2, 0)
+        (4, 128, 2, 0), (4, 64, 2, 1), (4, 128, 4, 1), (4, 64, 2, 0), (4, 64, 4, 1), (4, 64, 1, 1), (4, 128, 1, 0), (8, 256, 1, 0), (8, 128, 2, 0)
     )
 )  # fmt: skip
 GRADIENTS = tuple(

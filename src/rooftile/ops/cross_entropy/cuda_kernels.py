@@ -117,7 +117,7 @@ def ahead(logits, target, ignore_index, label_smoothing, z_loss, softcap, *, con
     (m, v), vectors = logits.shape, logits.shape[1] * logits.itemsize // 16
     loss, parked = logits.new_empty(m, dtype=torch.float32), min(vectors, config["park"] // 16)
     instance = f"cross_entropy_ahead<{CTYPE[logits.dtype]}, {_flag(label_smoothing)}, {_flag(softcap)}>"
-    launch(V6, instance, m, min(config["threads"], threads(vectors, 1)), loss, logits, target.contiguous(), v, logits.stride(0), ignore_index,
+    launch(V6, instance, m, min(config["threads"], threads(vectors, 4)), loss, logits, target.contiguous(), v, logits.stride(0), ignore_index,
            label_smoothing, z_loss, softcap, parked, shared=16 * parked)  # fmt: skip
     return loss
 
@@ -164,8 +164,8 @@ def pick_tile(call):
 
 
 def pick_park(call):
-    """Two blocks a multiprocessor. A row of more than 110 KB leaves the rest to L2: 264 rows of 256 KB leave 39 MB, and a block with 160 KB stands alone."""
-    return PARKED[0]
+    """Two blocks a multiprocessor. A longer row leaves what 110 KB do not hold to L2, and takes all threads: of 256 KB 264 rows leave 39 MB."""
+    return PARKED[0] if call["logits"].shape[1] * call["logits"].itemsize <= PARKED[0]["park"] else PARKED[1]
 
 
 PARKED = tuple({"park": p * 1024, "threads": t} for p, t in ((110, 512), (110, 1024), (160, 1024), (74, 512), (52, 512)))

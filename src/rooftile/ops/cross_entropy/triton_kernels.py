@@ -179,13 +179,14 @@ def _total(gRow, gTarget, gLoss, gCount, M, ignore, MEAN: tl.constexpr, BLOCK_M:
 
 
 @triton.jit
-def _gradient(rX, hit, peak, logsum, miss, V, smoothing, z, softcap, Z: tl.constexpr, CAP: tl.constexpr):
-    """Of a row's loss, where the logits are rX and the target is at `hit`; what the forward saved broadcasts to them."""
+def _gradient(rX, hit, peak, logsum, miss, V, smoothing, z, softcap, Z: tl.constexpr, CAP: tl.constexpr, FULL: tl.constexpr):
+    """Of a row's loss, where the logits are rX and the target is at `hit`; what the forward saved broadcasts to them. FULL: to the last bits of
+    float32, of which x log2 e, rounded at -12, loses two."""
     if CAP:  # the slope 1 - tanh^2 would cancel
         fall = _exp(-2.0 * tl.abs(rX / softcap))
         slope = 4.0 * fall / ((1.0 + fall) * (1.0 + fall))
         rX = _capped(rX, softcap, CAP)
-    rP = _exp((rX - peak) - logsum)
+    rP = libdevice.exp((rX - peak) - logsum) if FULL else _exp((rX - peak) - logsum)
     rG = tl.where(hit, smoothing - miss, rP) - smoothing / V
     if Z:
         rG += 2.0 * z * (peak + logsum) * tl.where(hit, 1.0 - miss, rP)
@@ -210,7 +211,7 @@ def _ahead(gX, gTarget, gLoss, gCount, gPeak, gLogsum, gMiss, V, stride_x, ignor
     for first in range(0, V, BLOCK_V):
         i_v = first + tl.arange(0, BLOCK_V)
         rX = tl.load(gX + i_v, mask=(i_v < V) & counts, other=0.0).to(tl.float32)
-        rG = _gradient(rX, i_v == i_t, peak, logsum, miss, V, smoothing, z, softcap, Z, CAP)
+        rG = _gradient(rX, i_v == i_t, peak, logsum, miss, V, smoothing, z, softcap, Z, CAP, gX.dtype.element_ty == tl.float32)
         tl.store(gX + i_v, tl.where(counts, rG, 0.0).to(gX.dtype.element_ty), mask=i_v < V)
 
 
@@ -231,7 +232,20 @@ def _backward(gDloss, gX, gTarget, gCount, gPeak, gLogsum, gMiss, gDx, M, V, str
     logsum = tl.load(gLogsum + i_m, mask=counts, other=0.0)
     miss = tl.load(gMiss + i_m, mask=counts, other=0.0)
     scale = tl.load(gDloss + i_m * stride_dloss, mask=counts, other=0.0) / tl.load(gCount)
-    rG = _gradient(rX, i_v[None, :] == i_t[:, None], peak[:, None], logsum[:, None], miss[:, None], V, smoothing, z, softcap, Z, CAP)
+    rG = _gradient(
+        rX,
+        i_v[None, :] == i_t[:, None],
+        peak[:, None],
+        logsum[:, None],
+        miss[:, None],
+        V,
+        smoothing,
+        z,
+        softcap,
+        Z,
+        CAP,
+        gX.dtype.element_ty == tl.float32,
+    )
     rDx = tl.where(counts[:, None], rG * scale[:, None], 0.0)
     tl.store(gDx + i_m[:, None] * stride_dx + i_v[None, :], rDx.to(gDx.dtype.element_ty), mask=mask)
 
