@@ -325,6 +325,7 @@ MISSING_TERM = {
     "linear_cross_entropy_backward": _last_result_zero,
     "linear_cross_entropy_ahead_backward": _only(lambda c: packed([c["gx"], c["gweight"], c["gbias"]])),  # dloss and count forgotten
     "attention_backward": _zeroed("out"),
+    "attention_qkvpacked_backward": _zeroed("out"),
     "attention_options_backward": _zeroed("dlse"),
     "attention_varlen_backward": _zeroed("out"),
     "gemm_backward": _last_result_zero,

@@ -36,6 +36,15 @@ def test_a_peer_that_computes_something_else_is_not_timed(monkeypatch):
     assert bench._peer(op.spec, case, call, torch.device("cpu"), "liger", own)[1] is not None
 
 
+def test_a_call_that_a_peer_does_not_take_is_a_fact_and_the_bench_goes_on():
+    def refuses():
+        raise RuntimeError("no multiple of 128, it is 136")
+
+    fact = bench._call_time(refuses, torch.device("cpu"))
+    assert fact == {"status": "error", "message": "RuntimeError: no multiple of 128, it is 136"}
+    assert bench._call_time(lambda: None, torch.device("cpu"))["extra"]["host_us"] >= 0
+
+
 @pytest.mark.parametrize("name", peers.DRAWING)
 def test_what_draws_its_own_mask_is_timed_and_nobody_is_held_to_it(name):
     where = torch.device("cpu")

@@ -120,8 +120,9 @@ def host(table: Table) -> str:
     lines = []
     for (device, name, case), records in table.items():
         if case.startswith("host-"):
-            ours = next((r for r in records if not r.kernel.startswith("peer.")), None)
-            peer = next((r for r in records if r.kernel == "peer.torch"), None)
+            timed = [r for r in records if "host_us" in r.extra]
+            ours = next((r for r in timed if not r.kernel.startswith("peer.")), None)
+            peer = next((r for r in timed if r.kernel == "peer.torch"), None)
             if ours is not None:
                 mark = STALE if ledger.is_stale(ours) else ""
                 lines.append([device, name, f"{ours.extra['host_us']:.1f}{mark}", f"{peer.extra['host_us']:.1f}" if peer else ""])
