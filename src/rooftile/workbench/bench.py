@@ -229,17 +229,22 @@ def _apart(ours: list[Tensor], own: Run | None) -> float:
 
 
 def _host(session: Session, op: Op, against: list[str]) -> list[Record]:
-    """Host microseconds of an eager call without gradient, on a tensor so small that nothing else costs."""
-    case = next((c for c in op.spec.cases if "smoke" in c.use and c.dtype == torch.bfloat16), None)
-    if case is None or op.spec.forward is not None or session.where.type != "cuda":
+    """Host microseconds of an eager call without gradient: on a tensor so small that nothing else costs beside PyTorch's, and on those that the
+    spec calls small beside every peer's."""
+    if op.spec.forward is not None or session.where.type != "cuda":
         return []
+    least = next((c for c in op.spec.cases if "smoke" in c.use and c.dtype == torch.bfloat16), None)
+    timed = [(least, [p for p in against if p == "torch"])] if least is not None else []
+    timed += [(c, against) for c in op.spec.cases if "call" in c.use]
+    return [record for case, peers in timed for record in _calls(session, op, case, peers)]
+
+
+def _calls(session: Session, op: Op, case: Case, peers: list[str]) -> list[Record]:
     call = op.spec.draw(case, 0, session.where)
     args = tuple(call.values())
-    versions: dict[str, Run] = {op.choose(call).kernel.name: lambda: op(*args)}
-    if "torch" in against and op.spec.peer is not None:
-        peer = op.spec.peer
-        versions["peer.torch"] = lambda: peer(**call)
-    return [session.record(op, n, f"host-{case.id}", **_call_time(run, session.where)) for n, run in versions.items()]
+    versions: dict[str, Run | None] = {op.choose(call).kernel.name: lambda: op(*args)}
+    versions |= {f"peer.{p}": peer_run(p, op.spec, case, call, session.where) for p in peers}
+    return [session.record(op, n, f"host-{case.id}", **_call_time(run, session.where)) for n, run in versions.items() if run is not None]
 
 
 def _call_time(run: Callable[[], Any], where: torch.device) -> dict[str, Any]:
