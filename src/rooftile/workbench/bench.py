@@ -51,7 +51,8 @@ class Session:
             if CROWDED not in why:
                 self._green[op_name, kernel] = why
         units: list[Unit] = [(*n, self.where.type, only, every) for n in names]
-        units += [(op.spec.name, f"peer.{p}", self.where.type, only, None) for op in ops for p in against if p in COMPILED]
+        timed = [(op.spec.name, c.id) for op in ops for c in op.spec.cases if "bench" in c.use and only in c.id]
+        units += [(op, f"peer.{p}", self.where.type, case, None) for op, case in timed for p in against if p in COMPILED]
         for _ in spread(warm, units, jobs):
             pass
 
@@ -60,7 +61,7 @@ class Session:
         return Record(op.spec.name, kernel, case, **facts, digest=ours.digest if ours else "", run=self.run, environment=self.environment)
 
 
-COMPILED = ("compile", "liger", "flex")  # peers that leave what they have compiled on disk
+COMPILED = ("compile", "liger", "quack", "fa4", "flex")  # peers that leave what they have compiled on disk
 
 
 def complaint(op: str, kernel: str, device: str) -> str:
