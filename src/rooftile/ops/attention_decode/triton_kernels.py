@@ -216,27 +216,28 @@ def _split(gQ, gK, gV, gLengths, gTable, gSinks, gKs, gVs, gOut, gLse, gPart, gP
 
 @triton.jit
 def _combine(gPart, gPartMax, gPartSum, gSinks, gOut, gLse, M, T, H, splits, stride_sink, SINKS: tl.constexpr, EARLY: tl.constexpr,
-             UNIT: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_S: tl.constexpr, CHUNK: tl.constexpr):  # fmt: skip
-    """One row (b, t, h) a program: its splits in order, CHUNK of them in flight. The sums themselves are added: by way of each split's logarithm,
-    rounded at 2^3, a row would lose two bits."""
+             UNIT: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, CHUNK: tl.constexpr):  # fmt: skip
+    """One row (b, t, h) a program: its splits in order, CHUNK of them asked for at once. The sums themselves are added: by way of each split's
+    logarithm, float32 rounded at 2^3 for scores of any size and at 2^7 for scores of 100, a row would lose two bits and six."""
     FULL: tl.constexpr = gOut.dtype.element_ty == tl.float32
     i = tl.program_id(0).to(tl.int64)
-    i_s, i_d = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_D)
+    i_d = tl.arange(0, BLOCK_D)
     i_b, i_t, i_h = i // (tl.cast(T, tl.int64) * H), i // H % T, i % H
+    most, rSum, rOut = float("-inf"), 0.0, tl.zeros([BLOCK_D], tl.float32)
     if EARLY:
         gdc_wait()
-    rMax = tl.load(gPartMax + i_s.to(tl.int64) * M + i, mask=i_s < splits, other=float("-inf"))
-    rSums = tl.load(gPartSum + i_s.to(tl.int64) * M + i, mask=i_s < splits, other=0.0)
-    most = tl.max(rMax, 0)
-    base = tl.where(most == float("-inf"), 0.0, most)
-    rSum = tl.sum(rSums * _power(rMax - base, FULL), 0)
-    rOut = tl.zeros([BLOCK_D], tl.float32)
     for first in range(0, splits, CHUNK):
         j = first + tl.arange(0, CHUNK)
         at = j.to(tl.int64) * M + i
+        rMax = tl.load(gPartMax + at, mask=j < splits, other=float("-inf"))
+        rSums = tl.load(gPartSum + at, mask=j < splits, other=0.0)
         rPart = tl.load(gPart + at[:, None] * D + i_d[None, :], mask=(j < splits)[:, None] & (i_d < D)[None, :], other=0.0)
-        rShare = _power(tl.load(gPartMax + at, mask=j < splits, other=float("-inf")) - base, FULL)
-        rOut += tl.sum(rShare[:, None] * rPart, 0)
+        new = tl.maximum(most, tl.max(rMax, 0))
+        base = tl.where(new == float("-inf"), 0.0, new)
+        shrink, rShare = _power(most - base, FULL), _power(rMax - base, FULL)
+        rSum = rSum * shrink + tl.sum(rSums * rShare, 0)
+        rOut = rOut * shrink + tl.sum(rShare[:, None] * rPart, 0)
+        most = new
     if SINKS:
         most, rSum, shrink = _with_sink(most, rSum, tl.load(gSinks + i_h * stride_sink).to(tl.float32) * (1.0 / UNIT), FULL)
         rOut *= shrink
@@ -295,7 +296,7 @@ def _decode(by_hand, q, k_cache, v_cache, lengths, k_scale, v_scale, block_table
            num_warps=config["num_warps"], num_stages=config["num_stages"])  # fmt: skip
     if splits > 1:
         launch(_combine, (b * t * h,), part, part_max, part_sum, sink, out, lse, b * t * h, t, h, splits, sink.stride(0),
-               SINKS=sinks is not None, **both, BLOCK_S=power_of_2(splits), CHUNK=min(32, power_of_2(splits)), num_warps=4,
+               SINKS=sinks is not None, **both, CHUNK=min(32, power_of_2(splits)), num_warps=4,
                **({"launch_pdl": True} if early else {}))  # fmt: skip
     return out, lse
 
@@ -326,20 +327,40 @@ def _refuse(floats):
     return refuse
 
 
-def _tiles(m, n, programs, warps, stages):
-    return {"BLOCK_M": m, "BLOCK_N": n, "programs": programs, "num_warps": warps, "num_stages": stages}
+def _tiles(m, n, programs, warps, stages, early=False):
+    """`programs` on each multiprocessor are to run at a time. `early`: the second kernel is launched while the first runs."""
+    return {
+        "BLOCK_M": m,
+        "BLOCK_N": n,
+        "programs": programs,
+        "num_warps": warps,
+        "num_stages": stages,
+        **({"early": True} if early else {}),
+    }
 
 
-# 64 keys and values of 128 x 16 bits are 32 KiB: with one tile in use and one under way, two programs have 64 KiB of a multiprocessor's reads under way,
-# where 4.2 TB/s over 132 of them need some 32 in each microsecond.
-CONFIGS = (_tiles(64, 64, 2, 4, 3), _tiles(64, 64, 2, 4, 4), _tiles(64, 128, 1, 8, 3), _tiles(64, 32, 4, 4, 3), _tiles(64, 32, 3, 4, 4),
-           _tiles(64, 64, 3, 4, 3))  # fmt: skip
+# 64 keys and values of 128 x 16 bits are 32 KiB, of which num_stages - 1 are held: one in use, the others under way. 4.2 TB/s over 132
+# multiprocessors with 700 ns of latency want 22 KiB under way in each. A multiprocessor has room for three programs of THREE (72 KiB), whose splits
+# are planned for two, and for four of FOUR (54 KiB).
+THREE, FOUR = _tiles(64, 64, 2, 4, 3), _tiles(64, 32, 4, 4, 4)
+CONFIGS = (THREE, _tiles(64, 64, 2, 4, 4), _tiles(64, 128, 1, 8, 3), _tiles(64, 32, 4, 4, 3), _tiles(64, 32, 3, 4, 4), _tiles(64, 64, 3, 4, 3),
+           FOUR, _tiles(64, 64, 2, 4, 3, True), _tiles(64, 64, 2, 4, 4, True), _tiles(64, 64, 3, 4, 3, True),
+           _tiles(64, 32, 4, 4, 4, True))  # fmt: skip
 CONFIGS_WIDE = (_tiles(32, 32, 2, 4, 3), _tiles(32, 32, 2, 4, 4))  # 128 < D
 CONFIGS_32 = (_tiles(16, 32, 2, 8, 2), _tiles(16, 16, 2, 8, 2), _tiles(16, 16, 2, 8, 1))
 
 
 def pick(call):
-    return CONFIGS[0] if call["q"].shape[-1] <= 128 else CONFIGS_WIDE[0]
+    """Where there are programs for more than a wave without splits, whichever config leaves the last wave less empty: 512 programs are 1.29 waves of
+    three a multiprocessor, of which the second reads with one program each, but 0.97 of four."""
+    q, g = call["q"], call["k_cache"].shape[2]
+    b, t, h, d = q.shape
+    programs = b * g * cdiv(t * h // g, 64)
+    if d > 128:
+        return CONFIGS_WIDE[0]
+    if d <= 64 or programs <= 3 * processors(q):
+        return THREE
+    return min((THREE, 3), (FOUR, 4), key=lambda c: cdiv(programs, c[1] * processors(q)) * c[1])[0]
 
 
 def pick_32(call):
