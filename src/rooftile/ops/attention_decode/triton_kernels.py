@@ -153,6 +153,9 @@ def _split(gQ, gK, gV, gLengths, gTable, gSinks, gKs, gVs, gOut, gLse, gPart, gP
     i_bg = tl.program_id(0) // (tiles * splits)
     i_b, i_g = (i_bg // G).to(tl.int64), (i_bg % G).to(tl.int64)
     length = tl.load(gLengths + i_b * stride_length)
+    ahead = 0
+    if PAGE > 0 and PAGE % BLOCK_N == 0 and WHOLE and not WINDOW:  # beside the length, not after it, which is another 0.8 us from a cold L2
+        ahead = tl.load(gTable + i_b * stride_row, mask=room > 0, other=0)
     wrong = (length < 0) | (length > room)
     length = tl.where(wrong, 0, length)
     i_m = i_tile * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -172,14 +175,10 @@ def _split(gQ, gK, gV, gLengths, gTable, gSinks, gKs, gVs, gOut, gLse, gPart, gP
     last = tl.minimum(first + share * BLOCK_N, length)
     gK += i_g * k_g
     gV += i_g * v_g
-    ahead = 0
     if PAGE:
         gTable += i_b * stride_row
-        if PAGE % BLOCK_N == 0:
-            if WHOLE and not WINDOW:  # the first page is asked for beside the length, not after it: another 0.8 us from a cold L2
-                ahead = tl.load(gTable, mask=room > 0, other=0)
-            else:
-                ahead = tl.load(gTable + first // PAGE * stride_page, mask=first < last, other=0)
+        if PAGE % BLOCK_N == 0 and (WINDOW or not WHOLE):
+            ahead = tl.load(gTable + first // PAGE * stride_page, mask=first < last, other=0)
     else:
         gK += i_b * k_m
         gV += i_b * v_m
@@ -350,17 +349,19 @@ CONFIGS_WIDE = (_tiles(32, 32, 2, 4, 3), _tiles(32, 32, 2, 4, 4))  # 128 < D
 CONFIGS_32 = (_tiles(16, 32, 2, 8, 2), _tiles(16, 16, 2, 8, 2), _tiles(16, 16, 2, 8, 1))
 
 
-def pick(call):
+def _fuller(call, three):
     """Where there are programs for more than a wave without splits, whichever config leaves the last wave less empty: 512 programs are 1.29 waves of
     three a multiprocessor, of which the second reads with one program each, but 0.97 of four."""
     q, g = call["q"], call["k_cache"].shape[2]
     b, t, h, d = q.shape
-    programs = b * g * cdiv(t * h // g, 64)
-    if d > 128:
-        return CONFIGS_WIDE[0]
+    programs = b * g * cdiv(t * h // max(g, 1), 64)
     if d <= 64 or programs <= 3 * processors(q):
-        return THREE
-    return min((THREE, 3), (FOUR, 4), key=lambda c: cdiv(programs, c[1] * processors(q)) * c[1])[0]
+        return three
+    return min((three, 3), (FOUR, 4), key=lambda c: cdiv(programs, c[1] * processors(q)) * c[1])[0]
+
+
+def pick(call):
+    return _fuller(call, THREE) if call["q"].shape[-1] <= 128 else CONFIGS_WIDE[0]
 
 
 def pick_32(call):
@@ -369,9 +370,11 @@ def pick_32(call):
 
 
 def pick_8_bits(call):
-    """Tiles are half the bytes: more of them under way, of a size that needs no spills anywhere."""
+    """Tiles are half the bytes: more of them under way, of a size that needs no spills anywhere. With pages no fourth program has registers (138)."""
     q = call["q"]
-    return pick_32(call) if q.dtype == torch.float32 else CONFIGS[4] if q.shape[-1] <= 128 else CONFIGS_WIDE[1]
+    if q.dtype == torch.float32 or q.shape[-1] > 128:
+        return pick_32(call) if q.dtype == torch.float32 else CONFIGS_WIDE[1]
+    return CONFIGS[4] if call["block_table"] is not None else _fuller(call, CONFIGS[4])
 
 
 WITHOUT_E4M3 = (80, 86, 87)
