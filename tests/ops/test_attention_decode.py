@@ -9,7 +9,8 @@ from rooftile.core.spec import Case
 from rooftile.ops import attention, attention_decode
 from rooftile.ops.attention_decode.reference import attention_decode as reference
 from rooftile.ops.attention_decode.spec import SPEC, case
-from rooftile.ops.attention_decode.triton_kernels import FOUR, THREE, pick, splits_of
+from rooftile.ops.attention_decode.triton_kernels import CONFIGS, FOUR, THREE, pick, splits_of
+from rooftile.ops.attention_decode.triton_kernels import attention_decode as triton_decode
 from rooftile.workbench.check import Problem
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -219,6 +220,20 @@ def test_a_graph_is_replayed_while_sequences_grow():
         torch.testing.assert_close(out, OPS["attention_decode"].launch(q, k, v, lengths, None, None, 0.125, 0, 0.0)[0], rtol=0, atol=0)
     want = reference(q, k, v, lengths, scale=0.125)[0]
     torch.testing.assert_close(out, want, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.gpu
+def test_a_second_kernel_launched_early_waits_for_the_first():
+    q, k, v = (torch.randn(2, n, h, 128, device="cuda", dtype=torch.bfloat16) for n, h in ((1, 8), (9000, 2), (9000, 2)))
+    rest = (q, k, v, int32(9000, 4321, device="cuda"), None, None, 0.125, 0, 0.0)
+    early = next(c for c in CONFIGS if c.get("early"))
+    want = triton_decode(*rest, config={n: x for n, x in early.items() if n != "early"})
+    made = [triton_decode(*rest, config=early) for _ in range(200)]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made += [triton_decode(*rest, config=early) for _ in range(10)]
+    graph.replay()
+    assert all(torch.equal(a, b) for pair in made for a, b in zip(pair, want))
 
 
 @pytest.mark.parametrize("device", DEVICES)
