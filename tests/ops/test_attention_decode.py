@@ -9,7 +9,8 @@ from rooftile.core.spec import Case
 from rooftile.ops import attention, attention_decode
 from rooftile.ops.attention_decode.reference import attention_decode as reference
 from rooftile.ops.attention_decode.spec import SPEC, case
-from rooftile.ops.attention_decode.triton_kernels import splits_of
+from rooftile.ops.attention_decode.triton_kernels import CONFIGS, FOUR, THREE, pick, splits_of
+from rooftile.ops.attention_decode.triton_kernels import attention_decode as triton_decode
 from rooftile.workbench.check import Problem
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -157,6 +158,15 @@ def test_splits_fill_the_multiprocessors():
         assert waves * share <= 1.1 * programs * tiles / 264 + 2, (programs, tiles, n)
 
 
+def test_programs_fill_their_waves():
+    def call(b, d=128):
+        return {"q": torch.empty(b, 1, 32, d, device="meta"), "k_cache": torch.empty(b, 64, 8, d, device="meta")}
+
+    # 132 multiprocessors: 512 programs are 1.29 waves of three, 0.97 of four; 784 are 1.98 and 1.48
+    assert [pick(call(b)) for b in (1, 16, 64, 98, 128)] == [THREE, THREE, FOUR, THREE, FOUR]
+    assert pick(call(64, 64)) == THREE
+
+
 INTERPRETED = """
 import importlib, torch
 from rooftile.workbench import interpreter
@@ -176,6 +186,10 @@ same(1, 1, 2, 2, 16, int32(70), (3, 48), int32(2, 0).view(1, 2))                
 same(1, 3, 1, 1, 16, int32(33), (2, 64), int32(1).view(1, 1))                         # pages of whole tiles
 same(1, 1, 1, 1, 16, int32(9), (1, 9), scale=-3.0, sinks=torch.tensor([-torch.inf]))  # a negative scale, a sink of nothing
 same(1, 1, 1, 1, 16, int32(33), (1, 33), scale=400.0)                                 # scores beyond 88
+# shares of scores about 100: values of one are joined to one, which shares' logarithms, rounded at 2^7, are not
+q, k, v = torch.full((1, 1, 1, 16), 2.5), torch.full((1, 96, 1, 16), 2.5) + torch.rand(1, 96, 1, 1) / 50, torch.ones(1, 96, 1, 16)
+out, _ = kernels.attention_decode(q, k, v, int32(96), None, None, 1.0, 0, 0.0, config=kernels.CONFIGS_32[0])
+assert (out - 1).abs().max() < 4e-7, out
 # what nobody looks at on a GPU: a page or a length that does not exist is NaN for its sequence, and for no other
 for table, lengths in ((int32(0, 9, 1, 2).view(2, 2), int32(17, 17)), (int32(0, -1, 1, 2).view(2, 2), int32(32, 17)),
                        (int32(0, 2, 1, 2).view(2, 2), int32(33, 32)), (int32(0, 2, 1, 2).view(2, 2), int32(-1, 3))):
@@ -206,6 +220,20 @@ def test_a_graph_is_replayed_while_sequences_grow():
         torch.testing.assert_close(out, OPS["attention_decode"].launch(q, k, v, lengths, None, None, 0.125, 0, 0.0)[0], rtol=0, atol=0)
     want = reference(q, k, v, lengths, scale=0.125)[0]
     torch.testing.assert_close(out, want, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.gpu
+def test_a_second_kernel_launched_early_waits_for_the_first():
+    q, k, v = (torch.randn(2, n, h, 128, device="cuda", dtype=torch.bfloat16) for n, h in ((1, 8), (9000, 2), (9000, 2)))
+    rest = (q, k, v, int32(9000, 4321, device="cuda"), None, None, 0.125, 0, 0.0)
+    early = next(c for c in CONFIGS if c.get("early"))
+    want = triton_decode(*rest, config={n: x for n, x in early.items() if n != "early"})
+    made = [triton_decode(*rest, config=early) for _ in range(200)]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made += [triton_decode(*rest, config=early) for _ in range(10)]
+    graph.replay()
+    assert all(torch.equal(a, b) for pair in made for a, b in zip(pair, want))
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -1,6 +1,6 @@
 """A few queries over long caches, split along the keys. Floor: keys and values pass once; at 16 bits 2 B S G D x 2 bytes, and 4 T H / G operations
-for 4 bytes of them, 4 a byte at one query of 4 heads: bytes decide. At 32/8 heads of 128 the three shapes of the acceptance, (B, S) = (16, 8192),
-(1, 65536) and (64, 2048), are 268 MB each: 64 us at 4.2 TB/s, 70 us at 0.92 of it. The products cost 16 rows whatever T H / G is below that: 16
+for 4 bytes of them, 4 a byte at one query of 4 heads: bytes decide. At 32/8 heads of 128 the shapes of the acceptance, (B, S) = (16, 8192),
+(1, 65536) and (64, 2048), are 537, 268 and 537 MB: 128, 64 and 128 us at 4.2 TB/s. The products cost 16 rows whatever T H / G is below that: 16
 operations a byte, 67 TFLOP/s at full bandwidth, a tenth of the tensor cores.
 
 A program owns a share of one sequence's keys for all T queries of the heads that share a key head, so that a key is read once. Which share follows
@@ -14,11 +14,12 @@ import torch
 import triton
 import triton.language as tl
 from triton.language.extra import libdevice
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rooftile.core.kernel import Kernel
 from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2, processors
 
-LOG2E = 1.4426950408889634  # exp(x) = exp2(x log2 e)
+LN2 = 0.6931471805599453  # exp(x) = exp2(x / ln 2)
 
 
 @triton.jit
@@ -50,12 +51,22 @@ def _as(rX, like: tl.constexpr, BY_HAND: tl.constexpr):
 
 
 @triton.jit
+def _power(rX, FULL: tl.constexpr):
+    """e^x for scores to base e, where the queries are float32: 2^x takes two units in the last place, and sums of a few keys are held to less. For
+    16 bits 2^x of scores to base 2."""
+    return libdevice.exp(rX) if FULL else tl.exp2(rX)
+
+
+@triton.jit
+def _log(rX, FULL: tl.constexpr):
+    return libdevice.log(rX) if FULL else tl.log2(rX)
+
+
+@triton.jit
 def _pages(gTable, start, length, i_n, there, stride_page, PAGE: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Which page holds each key of a tile. Single numbers where tiles are whole pages or pages whole tiles: a load of many that leads to another
-    gets stages of its own in the pipeline, which leaves keys and values one buffer; these come from L1, with the addresses."""
-    if PAGE % BLOCK_N == 0:
-        page = tl.load(gTable + start // PAGE * stride_page) + tl.zeros([BLOCK_N], tl.int32)
-    elif BLOCK_N % PAGE == 0 and BLOCK_N <= 8 * PAGE:
+    """Which page holds each key of a tile, where pages are no whole tiles. Single numbers where tiles are whole pages: a load of many that leads to
+    another gets stages of its own in the pipeline, which leaves keys and values one buffer; these come from L1, with the addresses."""
+    if BLOCK_N % PAGE == 0 and BLOCK_N <= 8 * PAGE:
         page = tl.zeros([BLOCK_N], tl.int32)
         for i in tl.static_range(BLOCK_N // PAGE):
             first = start + i * PAGE
@@ -67,31 +78,40 @@ def _pages(gTable, start, length, i_n, there, stride_page, PAGE: tl.constexpr, B
 
 
 @triton.jit
-def _attend(rAcc, rSum, rMax, rQ, gK, gV, gTable, first, last, length, i_p, window, pages, scale_in, scale_out, k_m, k_s, v_m, v_s, stride_page,
-            MASKED: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, BY_HAND: tl.constexpr, D: tl.constexpr,
-            BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
-    """Keys first..last, in tiles, into the running maximum and sums. Scores are to base 2."""
+def _attend(rAcc, rSum, rMax, ahead, rQ, gK, gV, gTable, first, last, length, i_p, window, pages, scale_in, scale_out, k_m, k_s, v_m, v_s,
+            stride_page, MASKED: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, BY_HAND: tl.constexpr,
+            FULL: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+    """Keys first..last, in tiles, into the running maximum and sums. Where pages are whole tiles `ahead` is the next tile's page, asked for a tile
+    before it leads to keys."""
     i_d = tl.arange(0, BLOCK_D)
     rows = tl.arange(0, BLOCK_N)
     for start in range(first, last, BLOCK_N):
         i_n = start + rows
         there = i_n < length
-        if PAGE:
+        scale = scale_in
+        from_k, from_v, at_k, at_v = gK, gV, rows * k_s, rows * v_s
+        if PAGE > 0 and PAGE % BLOCK_N == 0:
+            known = (ahead >= 0) & (ahead < pages)
+            page = tl.where(known, ahead, 0).to(tl.int64)
+            scale = tl.where(known, scale_in, float("nan"))  # a page that does not exist
+            ahead = tl.load(gTable + (start + BLOCK_N) // PAGE * stride_page, mask=start + BLOCK_N < length, other=0)
+            from_k += page * k_m + start % PAGE * k_s
+            from_v += page * v_m + start % PAGE * v_s
+        elif PAGE:
             page = _pages(gTable, start, length, i_n, there, stride_page, PAGE, BLOCK_N)
             known = (page >= 0) & (page < pages)
-            there = there & known
-            from_k, from_v = gK, gV
-            at_k = page.to(tl.int64) * k_m + i_n % PAGE * k_s
-            at_v = page.to(tl.int64) * v_m + i_n % PAGE * v_s
+            page = tl.where(known, page, 0).to(tl.int64)
+            at_k = page * k_m + i_n % PAGE * k_s
+            at_v = page * v_m + i_n % PAGE * v_s
         else:
-            from_k, from_v = gK + tl.cast(start, tl.int64) * k_s, gV + tl.cast(start, tl.int64) * v_s
-            at_k, at_v = rows * k_s, rows * v_s
-        rK = _as(_tile(from_k, at_k, i_d, there, MASKED or PAGE > 0, D, BLOCK_D), rQ.dtype, BY_HAND)
-        rS = tl.dot(rQ, tl.trans(rK), input_precision="ieee") * scale_in
+            from_k += tl.cast(start, tl.int64) * k_s
+            from_v += tl.cast(start, tl.int64) * v_s
+        rK = _as(_tile(from_k, at_k, i_d, there, MASKED, D, BLOCK_D), rQ.dtype, BY_HAND)
+        rS = tl.dot(rQ, tl.trans(rK), input_precision="ieee") * scale
         if CAPPED:
             rS = libdevice.tanh(rS) * scale_out
-        if PAGE:
-            rS = tl.where(known[None, :], rS, float("nan"))  # a page that does not exist
+        if PAGE > 0 and PAGE % BLOCK_N != 0:
+            rS = tl.where(known[None, :], rS, float("nan"))
         if MASKED:
             seen = i_n[None, :] <= i_p[:, None]
             if WINDOW:
@@ -99,36 +119,43 @@ def _attend(rAcc, rSum, rMax, rQ, gK, gV, gTable, first, last, length, i_p, wind
             rS = tl.where(seen, rS, float("-inf"))
         new = tl.maximum(rMax, tl.max(rS, 1))
         base = tl.where(new == float("-inf"), 0.0, new)  # -inf - -inf: a row that has seen nothing yet
-        rP = tl.exp2(rS - base[:, None])
-        shrink = tl.exp2(rMax - base)
+        rP = _power(rS - base[:, None], FULL)
+        shrink = _power(rMax - base, FULL)
         rSum = rSum * shrink + tl.sum(rP, 1)
-        rV = _as(_tile(from_v, at_v, i_d, there, MASKED or PAGE > 0, D, BLOCK_D), rQ.dtype, BY_HAND)
+        rV = _as(_tile(from_v, at_v, i_d, there, MASKED, D, BLOCK_D), rQ.dtype, BY_HAND)
         rAcc = tl.dot(rP.to(rQ.dtype), rV, rAcc * shrink[:, None], input_precision="ieee")
         rMax = new
-    return rAcc, rSum, rMax
+    return rAcc, rSum, rMax, ahead
 
 
 @triton.jit
-def _with_sink(rLse, rSink):
-    """(log2(2^lse + 2^sink), the share that the keys have of it)."""
-    most = tl.maximum(rLse, rSink)
+def _with_sink(rMax, rSum, rSink, FULL: tl.constexpr):
+    """The maximum and the sum with a score more, and what the sums so far shrink by."""
+    most = tl.maximum(rMax, rSink)
     base = tl.where(most == float("-inf"), 0.0, most)
-    total = base + tl.log2(tl.exp2(rLse - base) + tl.exp2(rSink - base))
-    return total, tl.exp2(rLse - tl.where(total == float("-inf"), 0.0, total))
+    shrink = _power(rMax - base, FULL)
+    return most, rSum * shrink + _power(rSink - base, FULL), shrink
 
 
 @triton.jit
-def _split(gQ, gK, gV, gLengths, gTable, gSinks, gKs, gVs, gOut, gLse, gPart, gPartLse, B, T, H, G, room, pages, splits, tiles, window,
+def _split(gQ, gK, gV, gLengths, gTable, gSinks, gKs, gVs, gOut, gLse, gPart, gPartMax, gPartSum, B, T, H, G, room, pages, splits, tiles, window,
            scale_in, scale_out, q_b, q_t, q_h, k_m, k_s, k_g, v_m, v_s, v_g, stride_length, stride_row, stride_page, stride_sink, stride_ks,
            stride_vs, GROUP: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, SINKS: tl.constexpr,
-           K_SCALE: tl.constexpr, V_SCALE: tl.constexpr, BY_HAND: tl.constexpr, WHOLE: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
-           BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
-    """Tiles of rows (queries x heads of one key head) are neighbours and find the keys in the L2. WHOLE: one split, whose result is the result."""
+           K_SCALE: tl.constexpr, V_SCALE: tl.constexpr, BY_HAND: tl.constexpr, WHOLE: tl.constexpr, EARLY: tl.constexpr, UNIT: tl.constexpr,
+           D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+    """Tiles of rows (queries x heads of one key head) are neighbours and find the keys in the L2. WHOLE: one split, whose result is the result.
+    EARLY: the second kernel may be made ready from now on; it waits for the end of this one. UNIT: of a score, in natural logarithms."""
+    if EARLY:
+        gdc_launch_dependents()
+    FULL: tl.constexpr = gQ.dtype.element_ty == tl.float32
     i_tile = tl.program_id(0) % tiles
     i_s = tl.program_id(0) // tiles % splits
     i_bg = tl.program_id(0) // (tiles * splits)
     i_b, i_g = (i_bg // G).to(tl.int64), (i_bg % G).to(tl.int64)
     length = tl.load(gLengths + i_b * stride_length)
+    ahead = 0
+    if PAGE > 0 and PAGE % BLOCK_N == 0 and WHOLE and not WINDOW:  # beside the length, not after it, which is another 0.8 us from a cold L2
+        ahead = tl.load(gTable + i_b * stride_row, mask=room > 0, other=0)
     wrong = (length < 0) | (length > room)
     length = tl.where(wrong, 0, length)
     i_m = i_tile * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -150,6 +177,8 @@ def _split(gQ, gK, gV, gLengths, gTable, gSinks, gKs, gVs, gOut, gLse, gPart, gP
     gV += i_g * v_g
     if PAGE:
         gTable += i_b * stride_row
+        if PAGE % BLOCK_N == 0 and (WINDOW or not WHOLE):
+            ahead = tl.load(gTable + first // PAGE * stride_page, mask=first < last, other=0)
     else:
         gK += i_b * k_m
         gV += i_b * v_m
@@ -159,53 +188,61 @@ def _split(gQ, gK, gV, gLengths, gTable, gSinks, gKs, gVs, gOut, gLse, gPart, gP
     whole = first  # up to here every query sees every key
     if not WINDOW:
         whole = tl.maximum(tl.minimum(last, length - T + 1) // BLOCK_N * BLOCK_N, first)
-        rAcc, rSum, rMax = _attend(rAcc, rSum, rMax, rQ, gK, gV, gTable, first, whole, length, i_p, window, pages, scale_in, scale_out, k_m, k_s,
-                                   v_m, v_s, stride_page, False, PAGE, WINDOW, CAPPED, BY_HAND, D, BLOCK_D, BLOCK_N)  # fmt: skip
-    rAcc, rSum, rMax = _attend(rAcc, rSum, rMax, rQ, gK, gV, gTable, whole, last, length, i_p, window, pages, scale_in, scale_out, k_m, k_s, v_m,
-                               v_s, stride_page, True, PAGE, WINDOW, CAPPED, BY_HAND, D, BLOCK_D, BLOCK_N)  # fmt: skip
-    rOut = rAcc / tl.where(rSum == 0.0, 1.0, rSum)[:, None]
-    rLse = rMax + tl.log2(rSum)
+        rAcc, rSum, rMax, ahead = _attend(rAcc, rSum, rMax, ahead, rQ, gK, gV, gTable, first, whole, length, i_p, window, pages, scale_in,
+                                          scale_out, k_m, k_s, v_m, v_s, stride_page, False, PAGE, WINDOW, CAPPED, BY_HAND, FULL, D, BLOCK_D,
+                                          BLOCK_N)  # fmt: skip
+    rAcc, rSum, rMax, ahead = _attend(rAcc, rSum, rMax, ahead, rQ, gK, gV, gTable, whole, last, length, i_p, window, pages, scale_in, scale_out,
+                                      k_m, k_s, v_m, v_s, stride_page, True, PAGE, WINDOW, CAPPED, BY_HAND, FULL, D, BLOCK_D,
+                                      BLOCK_N)  # fmt: skip
     if V_SCALE:
-        rOut *= tl.load(gVs + i_g * stride_vs)
-    rOut = tl.where(wrong, float("nan"), rOut)
-    rLse = tl.where(wrong, float("nan"), rLse)
+        rAcc *= tl.load(gVs + i_g * stride_vs)
+    rSum = tl.where(wrong, float("nan"), rSum)
     row = (i_b * T + i_t) * H + i_h
     if WHOLE:
         if SINKS:
-            rSink = tl.load(gSinks + i_h * stride_sink, mask=in_m, other=0.0).to(tl.float32) * 1.4426950408889634  # log2 e
-            rLse, rShare = _with_sink(rLse, rSink)
-            rOut *= rShare[:, None]
+            rSink = tl.load(gSinks + i_h * stride_sink, mask=in_m, other=0.0).to(tl.float32) * (1.0 / UNIT)
+            rMax, rSum, shrink = _with_sink(rMax, rSum, rSink, FULL)
+            rAcc *= shrink[:, None]
+        rOut = rAcc / tl.where(rSum == 0.0, 1.0, rSum)[:, None]
         tl.store(gOut + row[:, None] * D + i_d[None, :], rOut.to(gOut.dtype.element_ty), mask=there)
-        tl.store(gLse + (i_b * H + i_h) * T + i_t, rLse * 0.6931471805599453, mask=in_m)  # ln 2
+        tl.store(gLse + (i_b * H + i_h) * T + i_t, (rMax + _log(rSum, FULL)) * UNIT, mask=in_m)
     else:
         row += i_s.to(tl.int64) * B * T * H
-        tl.store(gPart + row[:, None] * D + i_d[None, :], rOut, mask=there)
-        tl.store(gPartLse + row, rLse, mask=in_m)
+        tl.store(gPart + row[:, None] * D + i_d[None, :], rAcc, mask=there)
+        tl.store(gPartMax + row, rMax, mask=in_m)
+        tl.store(gPartSum + row, rSum, mask=in_m)
 
 
 @triton.jit
-def _combine(gPart, gPartLse, gSinks, gOut, gLse, M, T, H, splits, stride_sink, SINKS: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
-             BLOCK_S: tl.constexpr, CHUNK: tl.constexpr):  # fmt: skip
-    """One row (b, t, h) a program: its splits in order, CHUNK of them in flight."""
+def _combine(gPart, gPartMax, gPartSum, gSinks, gOut, gLse, M, T, H, splits, stride_sink, SINKS: tl.constexpr, EARLY: tl.constexpr,
+             UNIT: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, CHUNK: tl.constexpr):  # fmt: skip
+    """One row (b, t, h) a program: its splits in order, CHUNK of them asked for at once. The sums themselves are added: by way of each split's
+    logarithm, float32 rounded at 2^3 for scores of any size and at 2^7 for scores of 100, a row would lose two bits and six."""
+    FULL: tl.constexpr = gOut.dtype.element_ty == tl.float32
     i = tl.program_id(0).to(tl.int64)
-    i_s, i_d = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_D)
-    rLse = tl.load(gPartLse + i_s.to(tl.int64) * M + i, mask=i_s < splits, other=float("-inf"))
-    most = tl.max(rLse, 0)
-    base = tl.where(most == float("-inf"), 0.0, most)
-    total = base + tl.log2(tl.sum(tl.exp2(rLse - base), 0))
+    i_d = tl.arange(0, BLOCK_D)
     i_b, i_t, i_h = i // (tl.cast(T, tl.int64) * H), i // H % T, i % H
-    if SINKS:
-        total, _ = _with_sink(total, tl.load(gSinks + i_h * stride_sink).to(tl.float32) * 1.4426950408889634)  # log2 e
-    base = tl.where(total == float("-inf"), 0.0, total)
-    rOut = tl.zeros([BLOCK_D], tl.float32)
+    most, rSum, rOut = float("-inf"), 0.0, tl.zeros([BLOCK_D], tl.float32)
+    if EARLY:
+        gdc_wait()
     for first in range(0, splits, CHUNK):
         j = first + tl.arange(0, CHUNK)
         at = j.to(tl.int64) * M + i
-        rShare = tl.exp2(tl.load(gPartLse + at, mask=j < splits, other=float("-inf")) - base)
+        rMax = tl.load(gPartMax + at, mask=j < splits, other=float("-inf"))
+        rSums = tl.load(gPartSum + at, mask=j < splits, other=0.0)
         rPart = tl.load(gPart + at[:, None] * D + i_d[None, :], mask=(j < splits)[:, None] & (i_d < D)[None, :], other=0.0)
-        rOut += tl.sum(rShare[:, None] * rPart, 0)
+        new = tl.maximum(most, tl.max(rMax, 0))
+        base = tl.where(new == float("-inf"), 0.0, new)
+        shrink, rShare = _power(most - base, FULL), _power(rMax - base, FULL)
+        rSum = rSum * shrink + tl.sum(rSums * rShare, 0)
+        rOut = rOut * shrink + tl.sum(rShare[:, None] * rPart, 0)
+        most = new
+    if SINKS:
+        most, rSum, shrink = _with_sink(most, rSum, tl.load(gSinks + i_h * stride_sink).to(tl.float32) * (1.0 / UNIT), FULL)
+        rOut *= shrink
+    rOut = rOut / tl.where(rSum == 0.0, 1.0, rSum)
     tl.store(gOut + i * D + i_d, rOut.to(gOut.dtype.element_ty), mask=i_d < D)
-    tl.store(gLse + (i_b * H + i_h) * T + i_t, total * 0.6931471805599453)  # ln 2
+    tl.store(gLse + (i_b * H + i_h) * T + i_t, (most + _log(rSum, FULL)) * UNIT)
 
 
 MOST, START, JOIN = 256, 1, 1.5  # splits; what a program's start and the second kernel cost, in the time that all programs take for a tile
@@ -219,6 +256,11 @@ def splits_of(programs: int, tiles: int, slots: int) -> int:
         return cdiv(programs * n, slots) * (cdiv(tiles, n) + START) + (JOIN if n > 1 else 0)
 
     return min(range(1, max(1, min(tiles, MOST)) + 1), key=cost)
+
+
+def _overlaps(q) -> bool:
+    """Whether a kernel may be launched before the one it waits for has ended: from sm_90 on."""
+    return q.device.type != "cpu" and triton.runtime.driver.active.get_current_target().arch >= 90
 
 
 def _decode(by_hand, q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, scale, window, softcap, config):
@@ -237,20 +279,24 @@ def _decode(by_hand, q, k_cache, v_cache, lengths, k_scale, v_scale, block_table
         splits = min(3, max(1, key_tiles))
     else:
         splits = splits_of(b * g * tiles, key_tiles, config["programs"] * processors(q))
-    part, part_lse = out, lse
+    early = splits > 1 and config.get("early", False) and _overlaps(q)
+    part, part_max, part_sum = out, lse, lse
     if splits > 1:
-        part, part_lse = q.new_empty(splits, b, t, h, d, dtype=torch.float32), q.new_empty(splits, b, t, h, dtype=torch.float32)
-    scale_in, scale_out = (scale / softcap, softcap * LOG2E) if softcap else (scale * LOG2E, 1.0)
-    both = {"D": d, "BLOCK_D": power_of_2(d)}
-    launch(_split, (b * g * splits * tiles,), q, k_cache, v_cache, lengths, table, sink, ks, vs, out, lse, part, part_lse, b, t, h, g, room,
-           pages, splits, tiles, window, scale_in, scale_out, *q.stride()[:3], *k_cache.stride()[:3], *v_cache.stride()[:3], lengths.stride(0),
-           table.stride(0), table.stride(-1), sink.stride(0), ks.stride(0), vs.stride(0), GROUP=h // g, PAGE=page if paged else 0,
-           WINDOW=window > 0, CAPPED=softcap > 0, SINKS=sinks is not None, K_SCALE=k_scale is not None, V_SCALE=v_scale is not None,
-           BY_HAND=by_hand, WHOLE=splits == 1, **both, BLOCK_M=block_m, BLOCK_N=block_n, num_warps=config["num_warps"],
-           num_stages=config["num_stages"])  # fmt: skip
+        part = q.new_empty(splits, b, t, h, d, dtype=torch.float32)
+        part_max, part_sum = (q.new_empty(splits, b, t, h, dtype=torch.float32) for _ in range(2))
+    unit = 1.0 if q.dtype == torch.float32 else LN2
+    scale_in, scale_out = (scale / softcap, softcap / unit) if softcap else (scale / unit, 1.0)
+    both = {"EARLY": early, "UNIT": unit, "D": d, "BLOCK_D": power_of_2(d)}
+    launch(_split, (b * g * splits * tiles,), q, k_cache, v_cache, lengths, table, sink, ks, vs, out, lse, part, part_max, part_sum, b, t, h, g,
+           room, pages, splits, tiles, window, scale_in, scale_out, *q.stride()[:3], *k_cache.stride()[:3], *v_cache.stride()[:3],
+           lengths.stride(0), table.stride(0), table.stride(-1), sink.stride(0), ks.stride(0), vs.stride(0), GROUP=h // g,
+           PAGE=page if paged else 0, WINDOW=window > 0, CAPPED=softcap > 0, SINKS=sinks is not None, K_SCALE=k_scale is not None,
+           V_SCALE=v_scale is not None, BY_HAND=by_hand, WHOLE=splits == 1, **both, BLOCK_M=block_m, BLOCK_N=block_n,
+           num_warps=config["num_warps"], num_stages=config["num_stages"])  # fmt: skip
     if splits > 1:
-        launch(_combine, (b * t * h,), part, part_lse, sink, out, lse, b * t * h, t, h, splits, sink.stride(0), SINKS=sinks is not None,
-               **both, BLOCK_S=power_of_2(splits), CHUNK=min(8, power_of_2(splits)), num_warps=2)  # fmt: skip
+        launch(_combine, (b * t * h,), part, part_max, part_sum, sink, out, lse, b * t * h, t, h, splits, sink.stride(0),
+               SINKS=sinks is not None, **both, CHUNK=min(32, power_of_2(splits)), num_warps=4,
+               **({"launch_pdl": True} if early else {}))  # fmt: skip
     return out, lse
 
 
@@ -280,20 +326,42 @@ def _refuse(floats):
     return refuse
 
 
-def _tiles(m, n, programs, warps, stages):
-    return {"BLOCK_M": m, "BLOCK_N": n, "programs": programs, "num_warps": warps, "num_stages": stages}
+def _tiles(m, n, programs, warps, stages, early=False):
+    """`programs` on each multiprocessor are to run at a time. `early`: the second kernel is launched while the first runs."""
+    return {
+        "BLOCK_M": m,
+        "BLOCK_N": n,
+        "programs": programs,
+        "num_warps": warps,
+        "num_stages": stages,
+        **({"early": True} if early else {}),
+    }
 
 
-# 64 keys and values of 128 x 16 bits are 32 KiB: with one tile in use and one under way, two programs have 64 KiB of a multiprocessor's reads under way,
-# where 4.2 TB/s over 132 of them need some 32 in each microsecond.
-CONFIGS = (_tiles(64, 64, 2, 4, 3), _tiles(64, 64, 2, 4, 4), _tiles(64, 128, 1, 8, 3), _tiles(64, 32, 4, 4, 3), _tiles(64, 32, 3, 4, 4),
-           _tiles(64, 64, 3, 4, 3))  # fmt: skip
+# 64 keys and values of 128 x 16 bits are 32 KiB, of which num_stages - 1 are held: one in use, the others under way. 4.2 TB/s over 132
+# multiprocessors with 700 ns of latency want 22 KiB under way in each. A multiprocessor has room for three programs of THREE (72 KiB), whose splits
+# are planned for two, and for four of FOUR (54 KiB).
+THREE, FOUR = _tiles(64, 64, 2, 4, 3), _tiles(64, 32, 4, 4, 4)
+CONFIGS = (THREE, _tiles(64, 64, 2, 4, 4), _tiles(64, 128, 1, 8, 3), _tiles(64, 32, 4, 4, 3), _tiles(64, 32, 3, 4, 4), _tiles(64, 64, 3, 4, 3),
+           FOUR, _tiles(64, 64, 2, 4, 3, True), _tiles(64, 64, 2, 4, 4, True), _tiles(64, 64, 3, 4, 3, True),
+           _tiles(64, 32, 4, 4, 4, True))  # fmt: skip
 CONFIGS_WIDE = (_tiles(32, 32, 2, 4, 3), _tiles(32, 32, 2, 4, 4))  # 128 < D
 CONFIGS_32 = (_tiles(16, 32, 2, 8, 2), _tiles(16, 16, 2, 8, 2), _tiles(16, 16, 2, 8, 1))
 
 
+def _fuller(call, three):
+    """Where there are programs for more than a wave without splits, whichever config leaves the last wave less empty: 512 programs are 1.29 waves of
+    three a multiprocessor, of which the second reads with one program each, but 0.97 of four."""
+    q, g = call["q"], call["k_cache"].shape[2]
+    b, t, h, d = q.shape
+    programs = b * g * cdiv(t * h // max(g, 1), 64)
+    if d <= 64 or programs <= 3 * processors(q):
+        return three
+    return min((three, 3), (FOUR, 4), key=lambda c: cdiv(programs, c[1] * processors(q)) * c[1])[0]
+
+
 def pick(call):
-    return CONFIGS[0] if call["q"].shape[-1] <= 128 else CONFIGS_WIDE[0]
+    return _fuller(call, THREE) if call["q"].shape[-1] <= 128 else CONFIGS_WIDE[0]
 
 
 def pick_32(call):
@@ -302,9 +370,11 @@ def pick_32(call):
 
 
 def pick_8_bits(call):
-    """Tiles are half the bytes: more of them under way, of a size that needs no spills anywhere."""
+    """Tiles are half the bytes: more of them under way, of a size that needs no spills anywhere. With pages no fourth program has registers (138)."""
     q = call["q"]
-    return pick_32(call) if q.dtype == torch.float32 else CONFIGS[4] if q.shape[-1] <= 128 else CONFIGS_WIDE[1]
+    if q.dtype == torch.float32 or q.shape[-1] > 128:
+        return pick_32(call) if q.dtype == torch.float32 else CONFIGS_WIDE[1]
+    return CONFIGS[4] if call["block_table"] is not None else _fuller(call, CONFIGS[4])
 
 
 WITHOUT_E4M3 = (80, 86, 87)
