@@ -25,7 +25,7 @@ def off_gpu(x: Tensor) -> str | None:
     return f"it needs a CUDA device, the tensor is on {x.device}"
 
 
-_OPTIONS = ("num_warps", "num_stages", "maxnreg", "enable_fp_fusion", "launch_pdl")  # of the compiler; every other keyword is a constexpr
+_OPTIONS = ("num_warps", "num_stages", "maxnreg", "enable_fp_fusion")  # of the compiler; every other keyword is a constexpr
 _compiled: dict[tuple[Any, ...], Any] = {}
 
 

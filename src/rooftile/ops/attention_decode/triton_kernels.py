@@ -17,7 +17,7 @@ from triton.language.extra import libdevice
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rooftile.core.kernel import Kernel
-from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2, processors
+from rooftile.ops._shared.launch import cdiv, launch, launch_described, off_gpu, power_of_2, processors
 
 LN2 = 0.6931471805599453  # exp(x) = exp2(x / ln 2)
 
@@ -294,9 +294,9 @@ def _decode(by_hand, q, k_cache, v_cache, lengths, k_scale, v_scale, block_table
            V_SCALE=v_scale is not None, BY_HAND=by_hand, WHOLE=splits == 1, **both, BLOCK_M=block_m, BLOCK_N=block_n,
            num_warps=config["num_warps"], num_stages=config["num_stages"])  # fmt: skip
     if splits > 1:
-        launch(_combine, (b * t * h,), part, part_max, part_sum, sink, out, lse, b * t * h, t, h, splits, sink.stride(0),
-               SINKS=sinks is not None, **both, CHUNK=min(32, power_of_2(splits)), num_warps=4,
-               **({"launch_pdl": True} if early else {}))  # fmt: skip
+        by, more = (launch_described, {"launch_pdl": True}) if early else (launch, {})  # Triton's own dispatch knows the option
+        by(_combine, (b * t * h,), part, part_max, part_sum, sink, out, lse, b * t * h, t, h, splits, sink.stride(0), SINKS=sinks is not None,
+           **both, CHUNK=min(32, power_of_2(splits)), num_warps=4, **more)  # fmt: skip
     return out, lse
 
 
