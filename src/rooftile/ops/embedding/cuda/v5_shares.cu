@@ -4,20 +4,11 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "rooftile/places.cuh"
 #include "rooftile/reduce.cuh"
 #include "rooftile/vec.cuh"
 
 using namespace rooftile;
-
-// The count of own[row] before the lanes that come with it, in the order of the lanes; own[row] then counts them too.
-__device__ __forceinline__ int take(int* own, bool in, int row) {
-  const unsigned peers = __match_any_sync(ALL_LANES, in ? row : -1);
-  const int rank = __popc(peers & ((1u << lane()) - 1)), at = in ? own[row] : 0;
-  __syncwarp();
-  if (in && rank == 0) own[row] = at + __popc(peers);
-  __syncwarp();
-  return at + rank;
-}
 
 // Block (x, y) adds up the share x of tokens over the 32 WIDTH columns of strip y, to gTo [gridDim.x, V, N]. A token is two numbers of a word: its
 // row, and its rank among its warp's tokens of that row or, once sorted, its place in the share. TOKENS are on their way while as many are added.
