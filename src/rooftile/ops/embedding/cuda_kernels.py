@@ -247,7 +247,7 @@ def _kernels():
     yield Kernel("cuda.v5_shares", _shares(shares), "a block sorts its share in shared memory, sums in registers", _few_rows, _SHARES,
                  sources=(shares, ADD_ROWS))  # fmt: skip
     yield Kernel("cuda.v4_table", _table(table), "sums of few rows in shared memory, tokens as they come", _few_rows, sources=(table, ADD_ROWS),
-                 limits=Limits(shared_bytes=227 * 1024))  # fmt: skip
+                 limits=Limits(shared_bytes=227 * 1024), architectures=(90, 100, 103))  # fmt: skip
     yield Kernel("cuda.v3_ranges", _balanced(balanced, by_ranges), "sorted in one launch by blocks that own ranges of rows", _many, _RANGES,
                  sources=(ranges, balanced), declines=_slow)  # fmt: skip
     yield Kernel("cuda.v2_balanced", _balanced(balanced, by_torch), "sorted tokens dealt out evenly, long segments joined", _refuses, _SPANS,
