@@ -40,12 +40,12 @@ def after(change):
 
 
 def before(change):
-    """A plant that reads the wrong input: `change` gives what it takes each real tensor for."""
+    """A plant that reads the wrong input: `change` gives what it takes each real tensor for, of those that are not written."""
 
     def plant(spec):
         def run(*args):
             call = dict(zip(spec.signature.parameters, args))
-            real = any(map(_real, call.values()))
+            real = any(_real(v) for n, v in call.items() if not spec.args.get(n) or not spec.args[n].mutated)
             seen = {n: _seen(change, v, real) if not spec.args.get(n) or not spec.args[n].mutated else v for n, v in call.items()}
             made = outputs(spec, seen)
             return packed([t.contiguous() for t in made]) if spec.returns else None
@@ -325,6 +325,7 @@ MISSING_TERM = {
     "linear_cross_entropy_backward": _last_result_zero,
     "linear_cross_entropy_ahead_backward": _only(lambda c: packed([c["gx"], c["gweight"], c["gbias"]])),  # dloss and count forgotten
     "attention_backward": _zeroed("out"),
+    "attention_qkvpacked_backward": _zeroed("out"),
     "attention_options_backward": _zeroed("dlse"),
     "attention_varlen_backward": _zeroed("out"),
     "gemm_backward": _last_result_zero,

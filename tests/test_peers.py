@@ -36,6 +36,33 @@ def test_a_peer_that_computes_something_else_is_not_timed(monkeypatch):
     assert bench._peer(op.spec, case, call, torch.device("cpu"), "liger", own)[1] is not None
 
 
+def test_a_call_that_a_peer_does_not_take_is_a_fact_and_the_bench_goes_on():
+    def refuses():
+        raise RuntimeError("no multiple of 128, it is 136")
+
+    fact = bench._call_time(refuses, torch.device("cpu"))
+    assert fact == {"status": "error", "message": "RuntimeError: no multiple of 128, it is 136"}
+    assert bench._call_time(lambda: None, torch.device("cpu"))["extra"]["host_us"] >= 0
+
+
+def test_small_calls_are_timed_beside_every_peer_that_takes_them(monkeypatch):
+    monkeypatch.setattr(bench.timing, "host", lambda run, where: run() is not None and 3.0)
+    monkeypatch.setitem(peers.LIBRARIES, ("liger", "softmax"), lambda x: 1 / 0)
+    made = []
+
+    class Session:
+        where = torch.device("cpu")
+
+        def record(self, op, kernel, case, **facts):
+            made.append((kernel, case, facts["status"], facts.get("extra", {}).get("host_us")))
+
+    op = OPS["softmax"]
+    case = next(c for c in op.spec.cases if "call" in c.use)
+    bench._calls(Session(), op, case, ["torch", "liger", "quack"])
+    assert made == [("reference", f"host-{case.id}", "passed", 3.0), ("peer.torch", f"host-{case.id}", "passed", 3.0),
+                    ("peer.liger", f"host-{case.id}", "error", None), *made[3:]]  # fmt: skip
+
+
 @pytest.mark.parametrize("name", peers.DRAWING)
 def test_what_draws_its_own_mask_is_timed_and_nobody_is_held_to_it(name):
     where = torch.device("cpu")

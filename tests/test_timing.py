@@ -18,5 +18,5 @@ def test_one_sample_of_a_long_call_is_enough():
     timed = timing.compare(
         {"short": lambda: None, "long": lambda: calls.append(time.sleep(0.12))}, torch.device("cpu"), budget_ms=1, rounds=3
     ).timings
-    assert timed["long"].samples == 1 and len(calls) == 3 and timed["short"].samples == 6
+    assert timed["long"].samples == 1 and len(calls) == 2 and timed["short"].samples == 6
     assert 1.2e5 <= timed["long"].us < 10e5

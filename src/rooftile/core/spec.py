@@ -76,7 +76,9 @@ class Case:
     dims: Mapping[str, Any]
     dtype: torch.dtype = torch.float32
     params: Mapping[str, Any] = field(default_factory=dict)
-    use: tuple[str, ...] = ("check",)
+    use: tuple[str, ...] = (
+        "check",
+    )  # smoke: in every run of the tests; check: the gate; bench: timed; call: so small that the host's time decides
     why: str = ""
 
     @property

@@ -49,26 +49,29 @@ def compare(versions: Mapping[str, Callable[[], Any]], where: torch.device, *, b
     first = next(iter(versions))
     runs = {**versions, "\0again": versions[first]}
     clock = _gpu_clock(where, cold=True) if where.type == "cuda" else _cpu_clock
-    count = {n: _how_often(run, clock, budget_ms, rounds) for n, run in runs.items()}
+    begun = {n: _begin(run, clock, budget_ms, rounds) for n, run in runs.items()}
     pending: dict[str, list[Callable[[], float]]] = {n: [] for n in runs}
     order = list(runs)
-    for i in range(max(count.values())):
+    for i in range(max(count for count, _ in begun.values())):
         for n in order if i % 2 == 0 else reversed(order):
-            if i < count[n]:
+            if i < begun[n][0]:
                 pending[n].append(clock(runs[n]))
-    samples = {n: [read() for read in reads] for n, reads in pending.items()}
+    samples = {n: begun[n][1] + [read() for read in reads] for n, reads in pending.items()}
     timings = {n: Timing.of(s) for n, s in samples.items()}
     noise = abs(timings[first].us / timings.pop("\0again").us - 1)
     return Comparison(timings, noise, METHOD_CPU if where.type != "cuda" else METHOD_COLD)
 
 
-def _how_often(run: Callable[[], Any], clock: Callable[[Callable[[], Any]], Callable[[], float]], budget_ms: float, rounds: int) -> int:
-    """Samples to take, after calls enough to warm it up: of a long one the first is that, and may have compiled."""
+def _begin(
+    run: Callable[[], Any], clock: Callable[[Callable[[], Any]], Callable[[], float]], budget_ms: float, rounds: int
+) -> tuple[int, list[float]]:
+    """Samples to take, after calls enough to warm it up, and those already taken: of a long one the second call, as the first may have compiled."""
     run()
-    if clock(run)() > LONG_US:
-        return 1
+    us = clock(run)()
+    if us > LONG_US:
+        return 0, [us]
     run()
-    return max(6, min(rounds, int(budget_ms * 1e3 / max(clock(run)(), 1.0))))
+    return max(6, min(rounds, int(budget_ms * 1e3 / max(clock(run)(), 1.0)))), []
 
 
 def best(run: Callable[[], Any], where: torch.device, repeats: int = 20) -> float:

@@ -51,7 +51,8 @@ class Session:
             if CROWDED not in why:
                 self._green[op_name, kernel] = why
         units: list[Unit] = [(*n, self.where.type, only, every) for n in names]
-        units += [(op.spec.name, f"peer.{p}", self.where.type, only, None) for op in ops for p in against if p in COMPILED]
+        timed = [(op.spec.name, c.id) for op in ops for c in op.spec.cases if "bench" in c.use and only in c.id]
+        units += [(op, f"peer.{p}", self.where.type, case, None) for op, case in timed for p in against if p in COMPILED]
         for _ in spread(warm, units, jobs):
             pass
 
@@ -60,7 +61,7 @@ class Session:
         return Record(op.spec.name, kernel, case, **facts, digest=ours.digest if ours else "", run=self.run, environment=self.environment)
 
 
-COMPILED = ("compile", "liger", "flex")  # peers that leave what they have compiled on disk
+COMPILED = ("compile", "liger", "quack", "fa4", "flex")  # peers that leave what they have compiled on disk
 
 
 def complaint(op: str, kernel: str, device: str) -> str:
@@ -229,22 +230,34 @@ def _apart(ours: list[Tensor], own: Run | None) -> float:
 
 
 def _host(session: Session, op: Op, against: list[str]) -> list[Record]:
-    """Host microseconds of an eager call without gradient, on a tensor so small that nothing else costs."""
-    case = next((c for c in op.spec.cases if "smoke" in c.use and c.dtype == torch.bfloat16), None)
-    if case is None or op.spec.forward is not None or session.where.type != "cuda":
+    """Host microseconds of an eager call without gradient: on a tensor so small that nothing else costs beside PyTorch's, and on those that the
+    spec calls small beside every peer's."""
+    if op.spec.forward is not None or session.where.type != "cuda":
         return []
+    least = next((c for c in op.spec.cases if "smoke" in c.use and c.dtype == torch.bfloat16), None)
+    timed = [(least, [p for p in against if p == "torch"])] if least is not None else []
+    timed += [(c, against) for c in op.spec.cases if "call" in c.use]
+    return [record for case, peers in timed for record in _calls(session, op, case, peers)]
+
+
+def _calls(session: Session, op: Op, case: Case, peers: list[str]) -> list[Record]:
     call = op.spec.draw(case, 0, session.where)
     args = tuple(call.values())
-    versions: dict[str, Run] = {op.choose(call).kernel.name: lambda: op(*args)}
-    if "torch" in against and op.spec.peer is not None:
-        peer = op.spec.peer
-        versions["peer.torch"] = lambda: peer(**call)
-    with torch.no_grad():
-        costs = {n: timing.host(run, session.where) for n, run in versions.items()}
-    return [
-        session.record(op, n, f"host-{case.id}", status=Status.PASSED, method="host time a call, perf_counter", extra={"host_us": us})
-        for n, us in costs.items()
-    ]
+    versions: dict[str, Run | None] = {op.choose(call).kernel.name: lambda: op(*args)}
+    versions |= {f"peer.{p}": peer_run(p, op.spec, case, call, session.where) for p in peers}
+    return [session.record(op, n, f"host-{case.id}", **_call_time(run, session.where)) for n, run in versions.items() if run is not None]
+
+
+def _call_time(run: Callable[[], Any], where: torch.device) -> dict[str, Any]:
+    """A peer that does not take this call is a fact too: those written for whole blocks, say."""
+    try:
+        with torch.no_grad():
+            us = timing.host(run, where)
+    except torch.AcceleratorError:
+        raise
+    except Exception as problem:
+        return {"status": Status.ERROR, "message": f"{type(problem).__name__}: {problem}"[:300]}
+    return {"status": Status.PASSED, "method": "host time a call, perf_counter", "extra": {"host_us": us}}
 
 
 def table(records: list[Record]) -> Table:

@@ -120,12 +120,14 @@ def host(table: Table) -> str:
     lines = []
     for (device, name, case), records in table.items():
         if case.startswith("host-"):
-            ours = next((r for r in records if not r.kernel.startswith("peer.")), None)
-            peer = next((r for r in records if r.kernel == "peer.torch"), None)
+            timed = [r for r in records if "host_us" in r.extra]
+            ours = next((r for r in timed if not r.kernel.startswith("peer.")), None)
+            peers = sorted((r.extra["host_us"], r.kernel.removeprefix("peer.")) for r in timed if r.kernel.startswith("peer."))
             if ours is not None:
                 mark = STALE if ledger.is_stale(ours) else ""
-                lines.append([device, name, f"{ours.extra['host_us']:.1f}{mark}", f"{peer.extra['host_us']:.1f}" if peer else ""])
-    return rows(["device", "operator", "ours, us a call", "torch, us a call"], lines)
+                theirs = ", ".join(f"{peer} {us:.1f}" for us, peer in peers)
+                lines.append([device, name, f"`{case.removeprefix('host-')}`", f"{ours.extra['host_us']:.1f}{mark}", theirs])
+    return rows(["device", "operator", "case", "ours, us a call", "peers, us a call"], lines)
 
 
 def training(table: Table) -> str:

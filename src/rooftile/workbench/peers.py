@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -283,6 +284,9 @@ def copy_run(moved: int, where: torch.device) -> Run:
 
 
 def _module(name: str) -> Any:
+    os.environ.setdefault(
+        "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1"
+    )  # what it compiles outlives the process; the others' does by themselves
     try:
         return importlib.import_module(name)
     except ImportError as error:

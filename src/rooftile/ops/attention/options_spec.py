@@ -98,7 +98,7 @@ SPEC = OpSpec(
             case(1, 131, 131, 2, 64, "a window that crosses tiles", left=70, right=0),
             case(2, 70, 200, 4, 64, "keys before the first query, a window to the left, sinks", given=("sinks",), G=1, left=64, right=0),
             case(1, 130, 40, 2, 32, "queries that see nothing, on both sides of those that do", left=10, right=5),
-            case(1, 33, 65, 1, 256, "the widest head, all at once", given=("sinks", "bias", "mask"), left=40, right=0, softcap=3.0, p=0.1),
+            case(1, 33, 65, 1, 256, "the widest head, all at once", given=("sinks", "bias", "mask"), left=40, right=1, softcap=3.0, p=0.1),
         ),
         *across(
             FLOATS[1:],

@@ -30,6 +30,7 @@ SPEC = OpSpec(
         Case({"...": (16384, 14336)}, torch.bfloat16, {"approximate": "tanh"}, ("bench",), "anchor"),
         Case({"...": (32768, 3072)}, torch.bfloat16, {"approximate": "tanh"}, ("bench",), "GPT-2 124M, B=32 T=1024"),
         Case({"...": (16384, 14336)}, torch.bfloat16, {"approximate": "none"}, ("bench",), "anchor, exact form"),
+        *(Case({"...": (m, 8192)}, torch.bfloat16, {"approximate": "tanh"}, ("bench", "call"), "few rows") for m in (1, 64)),
     ),
     peer=F.gelu,
     flops=lambda d: 10 * d["M"],

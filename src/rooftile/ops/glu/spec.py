@@ -56,9 +56,15 @@ def cases(*forms):
         Case({"...": (5,), "N": 4099, "K": 4099}, params=one, why="prime, into a new tile of every size"),
     )
     bench = [({"M": 16384, "N": 14336, "K": 14336}, f, "anchor") for f in forms]
-    bench += [({"M": 4096, "N": 11008, "K": 11008}, one, "Llama 7B, 4096 tokens"), ({"M": 64, "N": 14336, "K": 14336}, one, "64 tokens")]
+    bench += [
+        ({"M": 4096, "N": 11008, "K": 11008}, one, "Llama 7B, 4096 tokens"),
+        ({"M": 64, "N": 14336, "K": 14336}, one, "64 tokens"),
+        ({"M": 1, "N": 8192, "K": 8192}, one, "a token"),
+    ]
     bench += [({"M": 16384, "N": 28672, "K": 14336}, {**one, **PACKED}, "one projection of both")]
-    return *across(FLOATS, *shapes), *(Case(d, torch.bfloat16, p, use=("bench",), why=w) for d, p, w in bench)
+    return *across(FLOATS, *shapes), *(
+        Case(d, torch.bfloat16, p, use=("bench", "call") if d["M"] <= 64 else ("bench",), why=w) for d, p, w in bench
+    )
 
 
 def declare(name, peer, operations, *forms):

@@ -8,6 +8,7 @@ from rooftile.ops.layernorm.reference import add_layernorm, add_layernorm_backwa
 X, WEIGHT, ROW = Arg("... N"), Arg("N", "io|f32", make=positive, optional=True), Arg("...", "f32")
 EPS = {"eps": 1e-5}
 MASTER = {**EPS, "affine": "float32"}
+SMALL = [(1, 1024), (1, 8192), (64, 1024), (64, 8192)]  # decoding
 SHAPES = [(32768, 1024), (16384, 4096), (8192, 8192), (4096, 16384), (2048, 65536)]
 
 
@@ -52,6 +53,7 @@ SPEC = OpSpec(
         Case({"M": 301, "N": 16384}, torch.float32, EPS, why="more wide rows than blocks a device holds: each takes several"),
         Case({"M": 5, "N": 131072}, torch.bfloat16, EPS, why="rows that a cluster of blocks shares"),
         *(Case({"M": m, "N": n}, torch.bfloat16, EPS, use=("bench",), why="anchor") for m, n in SHAPES),
+        *(Case({"M": m, "N": n}, torch.bfloat16, EPS, use=("bench", "call"), why="decoding") for m, n in SMALL),
         Case({"M": 32768, "N": 768}, torch.bfloat16, MASTER, use=("bench",), why="GPT-2's training step"),
     ),
     peer=torch_layernorm,

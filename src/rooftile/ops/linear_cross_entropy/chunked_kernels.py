@@ -104,7 +104,8 @@ def ahead(x, weight, target, bias, ignore_index, label_smoothing, z_loss, softca
 
 
 def ahead_backward(dloss, weight, bias, count, gx, gweight, gbias):
-    scale = torch.where(count > 0, dloss / count, 0)  # nothing but padding: no gradient, as PyTorch has it
+    # Nothing but padding: no gradient, as PyTorch has it. With an axis, or a number beside 16 bits would be rounded to them first.
+    scale = torch.where(count > 0, dloss / count, 0).view(1)
 
     def scaled(t, like):
         return torch.mul(t, scale, out=t.new_empty(t.shape, dtype=like.dtype))

@@ -31,7 +31,8 @@ CASES = (
     *across(FLOATS[1:], Case({"...": (7, 264)}, params=FLOAT32, use=("smoke", "check"), why="a float32 stream")),
     Case({"...": (16384, 14336)}, torch.bfloat16, use=("bench",), why="as the other activations"),
     Case({"...": (16384, 4096)}, torch.bfloat16, FLOAT32, use=("bench",), why="a float32 stream"),
-    Case({"...": (64, 4096)}, torch.bfloat16, use=("bench",), why="64 tokens"),
+    Case({"...": (64, 4096)}, torch.bfloat16, use=("bench", "call"), why="64 tokens"),
+    Case({"...": (1, 8192)}, torch.bfloat16, use=("bench", "call"), why="a token"),
 )
 
 SPEC = OpSpec(

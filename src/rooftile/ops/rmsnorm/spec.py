@@ -9,6 +9,7 @@ X, WEIGHT, ROW = Arg("... N"), Arg("N", "io|f32", make=positive, optional=True),
 EPS = {"eps": 1e-6}
 GEMMA = {**EPS, "offset": 1.0}
 MASTER = {**EPS, "affine": "float32"}
+SMALL = [(1, 1024), (1, 8192), (64, 1024), (64, 8192)]  # decoding
 SHAPES = [(32768, 1024), (16384, 4096), (8192, 8192), (4096, 16384), (2048, 65536)]
 
 
@@ -56,6 +57,7 @@ SPEC = OpSpec(
         Case({"M": 301, "N": 32768}, torch.bfloat16, EPS, why="more wide rows than blocks a device holds: each takes several"),
         Case({"M": 5, "N": 131072}, torch.bfloat16, EPS, why="rows that a cluster of blocks shares"),
         *(Case({"M": m, "N": n}, torch.bfloat16, EPS, use=("bench",), why="anchor") for m, n in SHAPES),
+        *(Case({"M": m, "N": n}, torch.bfloat16, EPS, use=("bench", "call"), why="decoding") for m, n in SMALL),
         Case({"M": 32768, "N": 768}, torch.bfloat16, MASTER, use=("bench",), why="GPT-2's width, a float32 weight"),
     ),
     peer=torch_rmsnorm,

@@ -15,6 +15,7 @@ from rooftile.ops.softmax.reference import (
 )
 
 X = Arg("... N")
+SMALL = [(1, 1024), (1, 8192), (64, 1024), (64, 8192)]
 SHAPES = [(32768, 1024), (16384, 4096), (8192, 8192), (4096, 32768), (1024, 131072)]
 
 SPEC = OpSpec(
@@ -43,6 +44,7 @@ SPEC = OpSpec(
         Case({"M": 301, "N": 32768}, torch.bfloat16, why="more wide rows than blocks a device holds: each takes several"),
         Case({"M": 5, "N": 131072}, torch.float32, why="rows that a cluster of blocks shares"),
         *(Case({"M": m, "N": n}, torch.bfloat16, use=("bench",), why="anchor") for m, n in SHAPES),
+        *(Case({"M": m, "N": n}, torch.bfloat16, use=("bench", "call"), why="few rows") for m, n in SMALL),
     ),
     peer=lambda x: torch.softmax(x, -1),
     families=("scaled_rows", "large", "all_equal", "nan", "masked_rows"),
