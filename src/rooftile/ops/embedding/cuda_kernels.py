@@ -21,16 +21,17 @@ SORT_WORDS = 24 * 1024  # rows of a range, and steps of 32 indices, that all war
 TABLE_ROWS = 512  # 64 KiB a warp
 TABLE_BYTES = 216 * 1024  # of a multiprocessor's shared memory, for tables of sums
 TABLE_WARPS = 24  # of a multiprocessor, where tables are small: each has 16 tokens on their way
+SHARE_TOKENS = 8192  # of a block that sorts them in shared memory, twice 32 KiB
 SORT_BYTES = 2**27  # of indices, read by all blocks of the sort together: 24 us of the L2, about what torch's sort takes
 
 
-def _lanes(x, n, stride):
+def _lanes(x, n, stride, most=4):
     """(elements an access, accesses a lane, strips of columns): 16 bytes an access where rows allow it, and as few idle lanes as can be."""
     width = 16 // x.itemsize
     if x.data_ptr() % 16 or n % width or stride % width:
         width = 1
     need = cdiv(n, 32 * width)
-    vectors = min((1, 2, 3, 4), key=lambda v: cdiv(need, v) * (v + 1))  # a strip costs one more than its accesses
+    vectors = min(range(1, most + 1), key=lambda v: cdiv(need, v) * (v + 1))  # a strip costs one more than its accesses
     return width, vectors, cdiv(need, vectors)
 
 
@@ -118,6 +119,24 @@ def _balanced(source, sort):
     return embedding_backward
 
 
+def _owners(source):
+    def embedding_backward(dout, indices, weight, padding_idx, *, config):
+        v, n = weight.shape
+        dweight, (dout, m, _, stride) = weight.new_empty((v, n)), rows(dout)
+        if not dweight.numel():
+            return dweight
+        indices, warps = indices.contiguous(), config["warps"]
+        steps, share, blocks = _ranges_of(indices, v, config["per"], warps)
+        order = indices.new_empty(m, dtype=torch.int32)
+        width, vectors, strips = _lanes(dout, n, stride, most=3)  # 4 spill where 1024 threads share the registers
+        instance = f"owners<{CTYPE[dout.dtype]}, {width}, {vectors}, {config['tokens']}, {warps}>"
+        launch(source, instance, blocks, 32 * warps, dweight, order, dout, indices, m, v, n, stride, padding_idx, share, steps, strips,
+               shared=4 * (warps * (share + steps) + share))  # fmt: skip
+        return dweight
+
+    return embedding_backward
+
+
 def _table(source):
     def embedding_backward(dout, indices, weight, padding_idx):
         v, n = weight.shape
@@ -140,6 +159,34 @@ def _table(source):
     return embedding_backward
 
 
+def _shares(source):
+    def embedding_backward(dout, indices, weight, padding_idx, *, config):
+        v, n = weight.shape
+        dweight, (dout, m, _, stride) = weight.new_empty((v, n)), rows(dout)
+        if not dweight.numel():
+            return dweight
+        width, tokens, warps = config["width"], config["tokens"], config["warps"]
+        if warps == 32 and dout.itemsize == 4:
+            tokens //= 2  # 64 registers a thread
+        if dout.data_ptr() % (width * dout.itemsize) or n % width or stride % width:
+            width = 1
+        strips = cdiv(n, 32 * width)
+        # one wave of blocks; and as many tokens as two rows each, or tables would be what moves
+        shares = max(1, min(processors(dout) // strips, m // (2 * v)), cdiv(m, SHARE_TOKENS))
+        share = max(1, cdiv(m, shares))
+        shares = max(1, cdiv(m, share))
+        partial = dweight if shares == 1 else dout.new_empty((shares, v * n), dtype=torch.float32)
+        instance = f"sums<{CTYPE[dout.dtype]}, {CTYPE[partial.dtype]}, {width}, {tokens}, {warps}>"
+        words = warps * 64 * width + (warps + 1) * v + share + cdiv(share, 32 * warps) * 32 * warps
+        launch(source, instance, (shares, strips), 32 * warps, partial, dout, indices.contiguous(), m, v, n, stride, padding_idx, share,
+               shared=4 * words)  # fmt: skip
+        if shares > 1:
+            add_rows(partial, dweight.view(-1))
+        return dweight
+
+    return embedding_backward
+
+
 def _refuses(call):
     m, v = call["indices"].numel(), call["weight"].shape[0]
     if max(m, v) >= 2**31:
@@ -154,11 +201,11 @@ def _many(call):
 
 
 def _few_rows(call):
-    """Why a warp's table of sums does not hold the weight, or None."""
+    """Why tables of sums are not for this weight, or None."""
     v, n = call["weight"].shape
     if v * n >= 2**31:
         return f"the weight has {v * n} elements, and it counts them in 32 bits"
-    return f"the weight has {v} rows, and a warp's table {TABLE_ROWS} at most" if v > TABLE_ROWS else _refuses(call)
+    return f"the weight has {v} rows, and a table of sums {TABLE_ROWS} at most" if v > TABLE_ROWS else _refuses(call)
 
 
 def _slow(call):
@@ -176,12 +223,18 @@ def _slow(call):
 _SPANS = tuple(
     {"tokens": t, "span": s, "share": r} for t, s, r in ((4, 16, 8), (2, 16, 8), (4, 48, 8), (2, 48, 8), (4, 16, 32), (4, 48, 2))
 )
+# 32 warps of 64 registers, a token of 3 vectors each on its way: 48 KB a multiprocessor; or 16 with up to 4 tokens
+_OWNERS = tuple({"tokens": t, "per": p, "warps": w} for t, p, w in ((1, 1, 32), (4, 1, 16), (2, 1, 16), (1, 2, 32)))
 _RANGES = tuple({**c, "per": p, "warps": w} for p, w in ((1, SORT_WARPS), (1, 32), (2, SORT_WARPS)) for c in _SPANS[:4])
+# 32 columns a warp and element of width. 4: 22 shares of 1490 tokens, 17 MB of tables at 256 rows of 768; 2: half the tables, sorts twice as long
+_SHARES = tuple(
+    {"width": w, "tokens": t, "warps": b} for w, t, b in ((4, 8, 16), (2, 8, 16), (4, 4, 32), (2, 4, 32), (2, 8, 32), (4, 4, 16))
+)
 
 
 def _kernels():
-    names = ("v4_table", "v3_ranges", "v2_balanced", "v1_warp_row")
-    table, ranges, balanced, row = (Source.beside(__file__, f"{name}.cu") for name in names)
+    names = ("v6_owners", "v5_shares", "v4_table", "v3_ranges", "v2_balanced", "v1_warp_row")
+    owners, shares, table, ranges, balanced, row = (Source.beside(__file__, f"{name}.cu") for name in names)
 
     def by_ranges(indices, v, padding_idx, config):
         return _ranges(ranges, indices, v, padding_idx, config["per"], config["warps"])
@@ -189,8 +242,12 @@ def _kernels():
     def by_torch(indices, v, padding_idx, config):
         return _sorted(row, indices, v, padding_idx)
 
+    yield Kernel("cuda.v6_owners", _owners(owners), "the blocks that sort a range of rows sum it too", _many, _OWNERS, sources=(owners,),
+                 declines=_slow)  # fmt: skip
+    yield Kernel("cuda.v5_shares", _shares(shares), "a block sorts its share in shared memory, sums in registers", _few_rows, _SHARES,
+                 sources=(shares, ADD_ROWS))  # fmt: skip
     yield Kernel("cuda.v4_table", _table(table), "sums of few rows in shared memory, tokens as they come", _few_rows, sources=(table, ADD_ROWS),
-                 limits=Limits(shared_bytes=227 * 1024))  # fmt: skip
+                 limits=Limits(shared_bytes=227 * 1024), architectures=(90, 100, 103))  # fmt: skip
     yield Kernel("cuda.v3_ranges", _balanced(balanced, by_ranges), "sorted in one launch by blocks that own ranges of rows", _many, _RANGES,
                  sources=(ranges, balanced), declines=_slow)  # fmt: skip
     yield Kernel("cuda.v2_balanced", _balanced(balanced, by_torch), "sorted tokens dealt out evenly, long segments joined", _refuses, _SPANS,

@@ -1,19 +1,10 @@
 // adds: a sort of our own in one launch: a block owns a range of rows, reads all indices and lays down the tokens of its rows, with their borders
 // costs: M 8 bytes for every block, out of the L2: 17 MB for 66 blocks and 32768 tokens, 3 us; 64 bytes of shared memory a row of the range
 // loses when: M is large: from about 2^17 tokens on a radix sort, which passes over its keys a few times whatever the blocks are, moves less
+#include "rooftile/places.cuh"
 #include "rooftile/reduce.cuh"
 
 using namespace rooftile;
-
-// The places behind own[row], in the order of the lanes; own[row] then stands behind the last. Lanes with one row are one another's peers.
-__device__ __forceinline__ int take(int* own, bool in, int row) {
-  const unsigned peers = __match_any_sync(ALL_LANES, in ? row : -1);
-  const int rank = __popc(peers & ((1u << lane()) - 1)), at = in ? own[row] : 0;
-  __syncwarp();
-  if (in && rank == 0) own[row] = at + __popc(peers);
-  __syncwarp();
-  return at + rank;
-}
 
 // Order is the tokens sorted by row, stably; of padding and of what is outside the weight there is none. A warp has `steps` times 32 neighbouring
 // indices and counters of its own, so that the places of a row's tokens are those of warp 0, then of warp 1, and no atomics are needed.
