@@ -63,6 +63,16 @@ def test_planted_chunks_are_refused(plant, monkeypatch):
         assert verdict.status == "failed" and "times the allowed" in verdict.message, (name, verdict)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_scale_of_narrow_gradients_is_not_narrowed(dtype, monkeypatch):
+    """A number without axes takes the other factor's dtype on a GPU, and 1/3 of 16 bits would scale every row."""
+    taken = []
+    monkeypatch.setattr(chunked.torch, "mul", lambda a, b, out: taken.append(torch.result_type(a, b)) or out)
+    x, w = torch.randn(4, 8, dtype=dtype), torch.randn(6, 8, dtype=dtype)
+    chunked.ahead_backward(torch.ones(()), w, None, torch.tensor(3.0), x, w.float(), x.new_empty(0))
+    assert taken == [torch.float32, torch.float32]
+
+
 class Largest(TorchDispatchMode):
     """The most elements of any tensor that is made."""
 

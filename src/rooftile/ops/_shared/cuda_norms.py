@@ -218,7 +218,7 @@ def _one_block(call: Call) -> str | None:
 
 
 def pick_registers(call: Call) -> dict[str, int]:
-    """From 32 KB on 8 vectors a thread: two blocks of 256 and 512 threads overlap where one of 1024 does not."""
+    """From 32 KB on 8 vectors a thread: twice as many blocks fit a multiprocessor."""
     return REGISTERS[0] if row(call).shape[-1] * row(call).itemsize < 1 << 15 else REGISTERS[2]
 
 

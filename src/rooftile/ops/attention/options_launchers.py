@@ -157,7 +157,6 @@ FORWARD_OF = {
     "cap": 0,
     "dropout": 1,
     "scores": 2,
-    "scores before Hopper": 2,
     "widest": 4,
     "float32": 5,
     "widest float32": 6,
@@ -190,10 +189,11 @@ def _by_width(configs, index):
         elif call["seed"] is not None:
             kind = "dropout"
         elif any(call.get(n) is not None for n in ("bias", "constant_bias", "mask")):
-            kind = "scores before Hopper" if _before_hopper(call["q"]) else "scores"
+            kind = "scores"
         else:
             kind = "cap" if call["softcap"] else "wide"
-        return configs[index[kind]]
+        older = index.get(f"{kind} before Hopper")
+        return configs[index[kind] if older is None or not _before_hopper(call["q"]) else older]
 
     return pick
 

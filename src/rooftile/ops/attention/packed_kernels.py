@@ -1,5 +1,5 @@
 """Queries, keys and values as one tensor: attention's kernels on its views. What they save is autograd's copy of dq, dk and dv into one tensor,
-6 bytes an element of each in 16 bits; who cannot write into views of it makes that copy here."""
+4 bytes an element of each in 16 bits; who cannot write into views of it makes that copy here."""
 
 import dataclasses
 

@@ -373,6 +373,6 @@ BACKWARD = (
     ),
 )
 OVERWRITE = (Kernel("triton", cross_entropy_overwrite, "the same, into the logits' own memory", _writable, _TILES, _roomy(_TILES)),)
-# 32 warps a row: 264 rows at most are under way, 27 MB of 50304 classes in 16 bits, which L2 keeps until they are read again
+# 32 warps a row: 264 rows at most are under way, 27 MB of 50304 classes in 16 bits
 _AGAIN = tuple({"block": b, "warps": w} for b, w in ((8192, 32), (16384, 32), (8192, 16)))
 AHEAD = (Kernel("triton", cross_entropy_ahead, "a row's sums, then its gradient in its place, read again from L2", _writable, _AGAIN),)

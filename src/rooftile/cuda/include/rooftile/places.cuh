@@ -1,4 +1,4 @@
-// Stable counting sorts in shared memory, without atomics: 32 numbers take their places at once.
+// Stable counting sorts in shared memory, without atomics: 32 numbers take their places at once, and counts become places.
 #pragma once
 #include "rooftile/check.cuh"
 
@@ -13,6 +13,25 @@ ROOFTILE_DEVICE int take(int* own, bool in, int row) {
   if (in && rank == 0) own[row] = at + __popc(peers);
   __syncwarp();
   return at + rank;
+}
+
+// Where this thread's `count` places begin, in the order of the block's threads, `start` being where the first one's do; start then stands behind the
+// last. All threads come; who calls again puts a barrier between.
+template <int WARPS> ROOFTILE_DEVICE int places(int count, int& start, int (&sTotal)[WARPS]) {
+  int sum = count;
+#pragma unroll
+  for (int distance = 1; distance < WARP; distance *= 2) {
+    const int before = __shfl_up_sync(ALL_LANES, sum, distance);
+    if (lane() >= distance) sum += before;
+  }
+  if (lane() == WARP - 1) sTotal[warp()] = sum;
+  __syncthreads();
+  int place = start + sum - count;
+  for (int w = 0; w < WARPS; ++w) {
+    if (w < warp()) place += sTotal[w];
+    start += sTotal[w];
+  }
+  return place;
 }
 
 }  // namespace rooftile

@@ -47,19 +47,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1) sums(To* __restrict__ gTo, cons
   if (r < V)
     for (int w = 0; w < WARPS; ++w) total += sPlace[w * V + r];
   const unsigned empty = __ballot_sync(ALL_LANES, r < V && total == 0);
-  int sum = total, count = 0;
-#pragma unroll
-  for (int distance = 1; distance < WARP; distance *= 2) {
-    const int before = __shfl_up_sync(ALL_LANES, sum, distance);
-    if (lane() >= distance) sum += before;
-  }
-  if (lane() == WARP - 1) sTotal[warp()] = sum;
-  __syncthreads();
-  int place = sum - total;
-  for (int w = 0; w < WARPS; ++w) {
-    if (w < warp()) place += sTotal[w];
-    count += sTotal[w];
-  }
+  int count = 0, place = places(total, count, sTotal);
   if (r < V) {
     for (int w = 0; w < WARPS; ++w) {
       const int those = sPlace[w * V + r];

@@ -51,19 +51,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1) owners(T* __restrict__ gDw, int
     if (r < here)
       for (int w = 0; w < WARPS; ++w) total += sAll[w * rows + r];
     if (total > LONG) sLong[atomicAdd(&sLongs, 1)] = r;  // in any order: each is added by itself
-    int sum = total;
-#pragma unroll
-    for (int distance = 1; distance < WARP; distance *= 2) {
-      const int before = __shfl_up_sync(ALL_LANES, sum, distance);
-      if (lane() >= distance) sum += before;
-    }
-    if (lane() == WARP - 1) sTotal[warp()] = sum;
-    __syncthreads();
-    int place = start + sum - total;
-    for (int w = 0; w < WARPS; ++w) {
-      if (w < warp()) place += sTotal[w];
-      start += sTotal[w];
-    }
+    int place = places(total, start, sTotal);
     if (r < here)
       for (int w = 0; w < WARPS; ++w) {
         const int count = sAll[w * rows + r];
