@@ -16,7 +16,7 @@ _held: dict[tuple[Any, ...], Tensor] = {}  # graphs have their addresses, so the
 
 def lasting(make: Callable[..., tuple[int, ...]], about: tuple[Any, ...], device: torch.device) -> Tensor:
     """`constant`; while a graph is captured, one for all graphs that has arrived before it is returned: a copy inside the graph would be
-    made again by every replay (GPT-2's step had 16, each with its gap some 10 us)."""
+    made again by every replay."""
     if device.type != "cuda" or not torch._C._cuda_isCurrentStreamCapturing():
         return constant(make, about, device)
     key = (make, about, device)

@@ -1,10 +1,10 @@
 """How a call with options, or of ragged sequences, is launched: options_kernels.py has the kernels."""
 
 import torch
-from triton.runtime import driver
 
 from rooftile.core.kernel import Kernel, Limits
-from rooftile.ops._shared.launch import DRY, cdiv, launch, off_gpu
+from rooftile.ops._shared.architecture import architecture
+from rooftile.ops._shared.launch import cdiv, launch, off_gpu
 from rooftile.ops._shared.philox import scale as kept_scale
 from rooftile.ops._shared.philox import threshold
 from rooftile.ops.attention.options_kernels import bias_gradient, forward, keys, queries, sinks_gradient
@@ -174,11 +174,6 @@ BACKWARD_OF = {
 }
 
 
-def _before_hopper(q):
-    """Whose tensor cores want both factors in registers: a tile of scores and of what is added to them spills beside these."""
-    return (q.is_cuda or DRY) and driver.active.get_current_target().arch < 90
-
-
 def _by_width(configs, index):
     def pick(call):
         d = max(call["q"].shape[-1], call["v"].shape[-1])
@@ -192,8 +187,11 @@ def _by_width(configs, index):
             kind = "scores"
         else:
             kind = "cap" if call["softcap"] else "wide"
-        older = index.get(f"{kind} before Hopper")
-        return configs[index[kind] if older is None or not _before_hopper(call["q"]) else older]
+        if (
+            0 < architecture(call["q"]) < 90
+        ):  # whose tensor cores want both factors in registers, beside a tile of scores and what is added to them
+            kind = f"{kind} before Hopper" if f"{kind} before Hopper" in index else kind
+        return configs[index[kind]]
 
     return pick
 

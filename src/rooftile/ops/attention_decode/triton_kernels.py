@@ -17,6 +17,7 @@ from triton.language.extra import libdevice
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rooftile.core.kernel import Kernel
+from rooftile.ops._shared.architecture import architecture
 from rooftile.ops._shared.launch import cdiv, launch, launch_described, off_gpu, power_of_2, processors
 
 LN2 = 0.6931471805599453  # exp(x) = exp2(x / ln 2)
@@ -258,11 +259,6 @@ def splits_of(programs: int, tiles: int, slots: int) -> int:
     return min(range(1, max(1, min(tiles, MOST)) + 1), key=cost)
 
 
-def _overlaps(q) -> bool:
-    """Whether a kernel may be launched before the one it waits for has ended: from sm_90 on."""
-    return q.device.type != "cpu" and triton.runtime.driver.active.get_current_target().arch >= 90
-
-
 def _decode(by_hand, q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, scale, window, softcap, config):
     b, t, h, d = q.shape
     (pages, page, g), paged = k_cache.shape[:3], block_table is not None
@@ -279,7 +275,7 @@ def _decode(by_hand, q, k_cache, v_cache, lengths, k_scale, v_scale, block_table
         splits = min(3, max(1, key_tiles))
     else:
         splits = splits_of(b * g * tiles, key_tiles, config["programs"] * processors(q))
-    early = splits > 1 and config.get("early", False) and _overlaps(q)
+    early = splits > 1 and config.get("early", False) and architecture(q) >= 90  # no older one launches a kernel before its turn
     part, part_max, part_sum = out, lse, lse
     if splits > 1:
         part = q.new_empty(splits, b, t, h, d, dtype=torch.float32)
