@@ -104,7 +104,7 @@ def bench(
         rest = [n for n in names if n not in training_records.MODULES]
         made: list[Record] = []
         for name in steps:
-            made += training_records.bench(name, against, session.where, session.run, 200, progress, folder)
+            made += training_records.bench(name, against, session.where, session.run, progress, folder)
         return made + (bench(rest, against, device, only, progress, folder, jobs) if rest else [])
     ops = gatekeeper.named(names)
     made = []

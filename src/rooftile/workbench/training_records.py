@@ -14,6 +14,7 @@ from rooftile.core.record import Environment, Record, Status, append, digest
 
 MODULES = {"train.gpt2-124m": "rooftile.models.gpt2", "train.llama-1.2b": "rooftile.models.llama"}
 PEERS = {"train.gpt2-124m": ("torch", "compile"), "train.llama-1.2b": ("torch", "compile", "liger")}
+LOSS_STEPS = {"train.gpt2-124m": 200, "train.llama-1.2b": 40}  # of the series held beside the peers'
 SMOOTH = 20  # steps the loss is averaged over before two series are compared
 
 
@@ -22,9 +23,7 @@ def training_digest(name: str) -> str:
     return digest(MODULES[name], ("rooftile.models.", "rooftile.ops."))[:8] + digest("rooftile.training.stepper", ())[:8]
 
 
-def bench(
-    name: str, against: list[str], where: torch.device, run: str, loss_steps: int, progress: Console | None, folder: Path | None
-) -> list[Record]:
+def bench(name: str, against: list[str], where: torch.device, run: str, progress: Console | None, folder: Path | None) -> list[Record]:
     from rooftile.training.benchmark import LLAMA, Setup, benchmark_training, compare_losses
 
     setup = replace(LLAMA if name == "train.llama-1.2b" else Setup(), device=where.type)
@@ -32,7 +31,7 @@ def bench(
     if progress is not None:
         progress.print(f"{name}: {', '.join(kernels)} in turn", style="dim")
     rows = benchmark_training(kernels, setup)
-    series = {r["kernels"]: r["losses"] for r in compare_losses(kernels, setup, steps=loss_steps)}
+    series = {r["kernels"]: r["losses"] for r in compare_losses(kernels, setup, steps=LOSS_STEPS[name])}
     apart = {one: {other: distances(losses, series[other]) for other in series if other != one} for one, losses in series.items()}
     environment = dict(vars(Environment.here()))
     records = []
@@ -41,7 +40,11 @@ def bench(
         facts: dict[str, Any] = {
             n: r[n] for n in ("tokens_per_s", "peak_bytes", "loss", "interleaved", "steps", "rounds", "graph", "weights")
         }
-        facts |= {"losses": series[r["kernels"]], "loss_steps": loss_steps, "largest_smoothed_loss_difference_to": apart[r["kernels"]]}
+        facts |= {
+            "losses": series[r["kernels"]],
+            "loss_steps": LOSS_STEPS[name],
+            "largest_smoothed_loss_difference_to": apart[r["kernels"]],
+        }
         records.append(Record(
             name, r["kernels"] if ours else f"peer.{r['kernels']}", f"B{r['batch_size']}_T{r['context']}_V{setup.model.vocab_size}-{r['dtype']}", Status.PASSED,
             us=(r["ms_low"] * 1e3, r["ms"] * 1e3, r["ms_high"] * 1e3), method="wall clock between synchronisations, turns interleaved, median of rounds",
