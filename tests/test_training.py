@@ -346,6 +346,10 @@ def test_a_peer_begins_where_we_do(tiny, monkeypatch):
         assert losses[0] == pytest.approx(losses[1], rel=1e-6) and type(seen[0]).__name__ == "LlamaForCausalLM"
     with pytest.raises(TrainError, match="the peer liger is timed beside a llama, the model is a GPT2Config"):
         peer_model("liger", GPT2Config(), config)
+    monkeypatch.setattr("rooftile.training.benchmark.peer_model", lambda name, shape, config: HuggingFaceLlama(shape, config))
+    setup = Setup(SMALL_LLAMA, batch_size=2, context=16, device="cpu", dtype="float32")
+    torchs, ligers = compare_losses(("torch", "liger"), setup, steps=3)
+    assert ligers["losses"] == pytest.approx(torchs["losses"], rel=1e-5)
     monkeypatch.setitem(sys.modules, "liger_kernel", None)
     with pytest.raises(TrainError, match="the peer liger is not installed"):
         peer_model("liger", SMALL_LLAMA, config)

@@ -119,7 +119,8 @@ class _Contestant:
 
     def __init__(self, kernels: str, model: GPT2Config | LlamaConfig, config: TrainConfig, tokens: Tensor):
         theirs = {"graph": "off", "weights": "float32" if config.weights == "master" else config.weights}
-        self.config = config = dataclasses.replace(config, kernels=kernels, **({} if kernels == "rooftile" else theirs))
+        table = "torch" if kernels in PEERS else kernels  # of what is not the model's: a peer's optimizer is PyTorch's
+        self.config = config = dataclasses.replace(config, kernels=table, **({} if kernels == "rooftile" else theirs))
         self.tokens, self.step = tokens, 0
         torch.manual_seed(config.seed)
         made = peer_model(kernels, model, config) if kernels in PEERS else new_model(model, config)
