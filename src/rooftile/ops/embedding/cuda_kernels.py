@@ -6,7 +6,7 @@ Bytes of the backward at GPT-2's step (32768 tokens, 50304 rows of 768 bfloat16)
 
 import torch
 
-from rooftile.core.kernel import Kernel, Limits
+from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda import BLOCK
@@ -18,9 +18,7 @@ WARPS = BLOCK // 32
 KEY = {torch.int16: "short", torch.int32: "int", torch.int64: "long long"}
 SORT_WARPS = 16  # of a block of the sort, unless the config says more
 SORT_WORDS = 24 * 1024  # rows of a range, and steps of 32 indices, that all warps of the sort keep: 96 KiB a block
-TABLE_ROWS = 512  # 64 KiB a warp
-TABLE_BYTES = 216 * 1024  # of a multiprocessor's shared memory, for tables of sums
-TABLE_WARPS = 24  # of a multiprocessor, where tables are small: each has 16 tokens on their way
+TABLE_ROWS = 512  # a thread each of a block of 16 warps
 SHARE_TOKENS = 8192  # of a block that sorts them in shared memory, twice 32 KiB
 SORT_BYTES = 2**27  # of indices, read by all blocks of the sort together: 24 us of the L2, about what torch's sort takes
 
@@ -137,28 +135,6 @@ def _owners(source):
     return embedding_backward
 
 
-def _table(source):
-    def embedding_backward(dout, indices, weight, padding_idx):
-        v, n = weight.shape
-        dweight, (dout, m, _, stride) = weight.new_empty((v, n)), rows(dout)
-        if not dweight.numel():
-            return dweight
-        each = 128 * (v + 1)  # bytes of a warp's table
-        warps = max(1, min(8, TABLE_BYTES // each))
-        per, across = max(1, min(TABLE_WARPS // warps, TABLE_BYTES // (warps * each))), cdiv(n, 32 * warps)
-        share = 16 * max(1, cdiv(m, 16 * max(1, min(processors(dout) * per // across, cdiv(m, 64)))))  # whole batches of tokens
-        shares = max(1, cdiv(m, share))
-        partial = dweight if shares == 1 else dout.new_empty((shares, v * n), dtype=torch.float32)
-        instance = f"table<{CTYPE[dout.dtype]}, {CTYPE[partial.dtype]}, {warps}>"
-        launch(source, instance, (across, shares), 32 * warps, partial, dout, indices.contiguous(), m, v, n, stride, padding_idx, share,
-               shared=warps * each)  # fmt: skip
-        if shares > 1:
-            add_rows(partial, dweight.view(-1))
-        return dweight
-
-    return embedding_backward
-
-
 def _shares(source):
     def embedding_backward(dout, indices, weight, padding_idx, *, config):
         v, n = weight.shape
@@ -228,13 +204,13 @@ _OWNERS = tuple({"tokens": t, "per": p, "warps": w} for t, p, w in ((1, 1, 32), 
 _RANGES = tuple({**c, "per": p, "warps": w} for p, w in ((1, SORT_WARPS), (1, 32), (2, SORT_WARPS)) for c in _SPANS[:4])
 # 32 columns a warp and element of width. 4: 22 shares of 1490 tokens, 17 MB of tables at 256 rows of 768; 2: half the tables, sorts twice as long
 _SHARES = tuple(
-    {"width": w, "tokens": t, "warps": b} for w, t, b in ((4, 8, 16), (2, 8, 16), (4, 4, 32), (2, 4, 32), (2, 8, 32), (4, 4, 16))
+    {"width": w, "tokens": t, "warps": b} for w, t, b in ((2, 8, 32), (4, 4, 32), (2, 4, 32), (2, 8, 16), (4, 8, 16), (4, 4, 16))
 )
 
 
 def _kernels():
-    names = ("v6_owners", "v5_shares", "v4_table", "v3_ranges", "v2_balanced", "v1_warp_row")
-    owners, shares, table, ranges, balanced, row = (Source.beside(__file__, f"{name}.cu") for name in names)
+    names = ("v5_owners", "v4_shares", "v3_ranges", "v2_balanced", "v1_warp_row")
+    owners, shares, ranges, balanced, row = (Source.beside(__file__, f"{name}.cu") for name in names)
 
     def by_ranges(indices, v, padding_idx, config):
         return _ranges(ranges, indices, v, padding_idx, config["per"], config["warps"])
@@ -242,12 +218,10 @@ def _kernels():
     def by_torch(indices, v, padding_idx, config):
         return _sorted(row, indices, v, padding_idx)
 
-    yield Kernel("cuda.v6_owners", _owners(owners), "the blocks that sort a range of rows sum it too", _many, _OWNERS, sources=(owners,),
+    yield Kernel("cuda.v5_owners", _owners(owners), "the blocks that sort a range of rows sum it too", _many, _OWNERS, sources=(owners,),
                  declines=_slow)  # fmt: skip
-    yield Kernel("cuda.v5_shares", _shares(shares), "a block sorts its share in shared memory, sums in registers", _few_rows, _SHARES,
+    yield Kernel("cuda.v4_shares", _shares(shares), "a block sorts its share in shared memory, sums in registers", _few_rows, _SHARES,
                  sources=(shares, ADD_ROWS))  # fmt: skip
-    yield Kernel("cuda.v4_table", _table(table), "sums of few rows in shared memory, tokens as they come", _few_rows, sources=(table, ADD_ROWS),
-                 limits=Limits(shared_bytes=227 * 1024), architectures=(90, 100, 103))  # fmt: skip
     yield Kernel("cuda.v3_ranges", _balanced(balanced, by_ranges), "sorted in one launch by blocks that own ranges of rows", _many, _RANGES,
                  sources=(ranges, balanced), declines=_slow)  # fmt: skip
     yield Kernel("cuda.v2_balanced", _balanced(balanced, by_torch), "sorted tokens dealt out evenly, long segments joined", _refuses, _SPANS,
