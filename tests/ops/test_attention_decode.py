@@ -9,7 +9,7 @@ from rooftile.core.spec import Case
 from rooftile.ops import attention, attention_decode
 from rooftile.ops.attention_decode.reference import attention_decode as reference
 from rooftile.ops.attention_decode.spec import SPEC, case
-from rooftile.ops.attention_decode.triton_kernels import CONFIGS, FOUR, THREE, pick, splits_of
+from rooftile.ops.attention_decode.triton_kernels import CONFIGS, FOUR, ONE, TWO, pick, splits_of
 from rooftile.ops.attention_decode.triton_kernels import attention_decode as triton_decode
 from rooftile.workbench.check import Problem
 
@@ -150,21 +150,26 @@ def test_wrong_calls_are_told(change, said):
 
 
 def test_splits_fill_the_multiprocessors():
-    assert [splits_of(*shape, 264) for shape in ((128, 128), (8, 1024), (512, 32))] == [2, 32, 1]  # as the page says of an H200
+    assert [splits_of(*shape, 264)[0] for shape in ((128, 128), (8, 1024), (512, 32))] == [2, 32, 1]  # as the page says of an H200
     for programs, tiles in ((128, 128), (8, 1024), (512, 32), (1, 16384), (8, 1), (4096, 32)):  # the acceptance's three, then extremes
-        n = splits_of(programs, tiles, 264)
+        n, _ = splits_of(programs, tiles, 264)
         assert 1 <= n <= max(1, min(tiles, 256))
         waves, share = -(-programs * n // 264), -(-tiles // n)
         assert waves * share <= 1.1 * programs * tiles / 264 + 2, (programs, tiles, n)
 
 
 def test_programs_fill_their_waves():
-    def call(b, d=128):
-        return {"q": torch.empty(b, 1, 32, d, device="meta"), "k_cache": torch.empty(b, 64, 8, d, device="meta")}
+    def call(b, keys, d=128, t=1, page=0):
+        caches = {"k_cache": torch.empty(b, keys, 8, d, device="meta"), "block_table": None}
+        if page:
+            caches = {"k_cache": torch.empty(1, page, 8, d, device="meta"), "block_table": torch.empty(b, keys // page, device="meta")}
+        return {"q": torch.empty(b, t, 32, d, device="meta"), **caches}
 
-    # 132 multiprocessors: 512 programs are 1.29 waves of three, 0.97 of four; 784 are 1.98 and 1.48
-    assert [pick(call(b)) for b in (1, 16, 64, 98, 128)] == [THREE, THREE, FOUR, THREE, FOUR]
-    assert pick(call(64, 64)) == THREE
+    # 132 multiprocessors: 128 programs are one each and no shares; 512 are 1.29 waves of three, 0.97 of four; 1024 are 2.6 and 1.94
+    shapes = ((1, 65536), (16, 8192), (64, 2048), (98, 2048), (128, 2048))
+    assert [pick(call(*shape)) for shape in shapes] == [TWO, ONE, FOUR, TWO, FOUR]
+    assert pick(call(16, 8192, page=64)) == ONE
+    assert pick(call(64, 2048, d=64)) == pick(call(16, 8192, t=8)) == pick(call(16, 8192, page=16)) == TWO
 
 
 INTERPRETED = """

@@ -246,17 +246,19 @@ def _combine(gPart, gPartMax, gPartSum, gSinks, gOut, gLse, M, T, H, splits, str
     tl.store(gLse + (i_b * H + i_h) * T + i_t, (most + _log(rSum, FULL)) * UNIT)
 
 
+EARLY_KEYS = 1024  # of a share, for the second kernel to be launched while it is read: some 40 us
 MOST, START, JOIN = 256, 1, 1.5  # splits; what a program's start and the second kernel cost, in the time that all programs take for a tile
 
 
 @functools.lru_cache(maxsize=4096)
-def splits_of(programs: int, tiles: int, slots: int) -> int:
-    """How many shares make the last program end soonest: whole waves of slots, each with its start, and the joining where there is any."""
+def splits_of(programs: int, tiles: int, slots: int) -> tuple[int, float]:
+    """How many shares make the last program end soonest, and when: whole waves of slots, each with its start, and the joining where there is any."""
 
     def cost(n: int) -> float:
         return cdiv(programs * n, slots) * (cdiv(tiles, n) + START) + (JOIN if n > 1 else 0)
 
-    return min(range(1, max(1, min(tiles, MOST)) + 1), key=cost)
+    n = min(range(1, max(1, min(tiles, MOST)) + 1), key=cost)
+    return n, cost(n)
 
 
 def _decode(by_hand, q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, scale, window, softcap, config):
@@ -274,8 +276,9 @@ def _decode(by_hand, q, k_cache, v_cache, lengths, k_scale, v_scale, block_table
     if q.device.type == "cpu":  # interpreted: few keys, and yet splits
         splits = min(3, max(1, key_tiles))
     else:
-        splits = splits_of(b * g * tiles, key_tiles, config["programs"] * processors(q))
-    early = splits > 1 and config.get("early", False) and architecture(q) >= 90  # no older one launches a kernel before its turn
+        splits, _ = splits_of(b * g * tiles, key_tiles, config["programs"] * processors(q))
+    # No older device launches a kernel before its turn, and Triton's own dispatch, which knows how to, is slow: a long share hides it.
+    early = splits > 1 and config.get("early", False) and architecture(q) >= 90 and block_n * key_tiles >= EARLY_KEYS * splits
     part, part_max, part_sum = out, lse, lse
     if splits > 1:
         part = q.new_empty(splits, b, t, h, d, dtype=torch.float32)
@@ -335,12 +338,12 @@ def _tiles(m, n, programs, warps, stages, early=False):
 
 
 # 64 keys and values of 128 x 16 bits are 32 KiB, of which num_stages - 1 are held: one in use, the others under way. 4.2 TB/s over 132
-# multiprocessors with 700 ns of latency want 22 KiB under way in each. A multiprocessor has room for three programs of THREE (72 KiB), whose splits
-# are planned for two, and for four of FOUR (54 KiB).
-THREE, FOUR = _tiles(64, 64, 2, 4, 3), _tiles(64, 32, 4, 4, 4)
-CONFIGS = (THREE, _tiles(64, 64, 2, 4, 4), _tiles(64, 128, 1, 8, 3), _tiles(64, 32, 4, 4, 3), _tiles(64, 32, 3, 4, 4), _tiles(64, 64, 3, 4, 3),
-           FOUR, _tiles(64, 64, 2, 4, 3, True), _tiles(64, 64, 2, 4, 4, True), _tiles(64, 64, 3, 4, 3, True),
-           _tiles(64, 32, 4, 4, 4, True))  # fmt: skip
+# multiprocessors with 700 ns of latency want 22 KiB under way in each. Shares are planned for 128 keys at a time in a multiprocessor, by one, two or four
+# programs; it has room for three of TWO (72 KiB).
+ONE, TWO, FOUR = _tiles(64, 128, 1, 8, 3), _tiles(64, 64, 2, 4, 3, True), _tiles(64, 32, 4, 4, 3)
+THREE_8, FOUR_8 = _tiles(64, 32, 3, 4, 4), _tiles(64, 32, 4, 4, 4)
+CONFIGS = (TWO, ONE, FOUR, _tiles(64, 64, 2, 4, 3), _tiles(64, 64, 2, 4, 4), THREE_8, _tiles(64, 64, 3, 4, 3), FOUR_8,
+           _tiles(64, 64, 2, 4, 4, True), _tiles(64, 64, 3, 4, 3, True), _tiles(64, 32, 4, 4, 4, True), _tiles(64, 128, 1, 8, 3, True))  # fmt: skip
 CONFIGS_WIDE = (_tiles(32, 32, 2, 4, 3), _tiles(32, 32, 2, 4, 4))  # 128 < D
 CONFIGS_32 = (_tiles(16, 32, 2, 8, 2), _tiles(16, 16, 2, 8, 2), _tiles(16, 16, 2, 8, 1))
 
@@ -353,11 +356,25 @@ def _fuller(call, three):
     programs = b * g * cdiv(t * h // max(g, 1), 64)
     if d <= 64 or programs <= 3 * processors(q):
         return three
-    return min((three, 3), (FOUR, 4), key=lambda c: cdiv(programs, c[1] * processors(q)) * c[1])[0]
+    return min((three, 3), (FOUR_8, 4), key=lambda c: cdiv(programs, c[1] * processors(q)) * c[1])[0]
 
 
 def pick(call):
-    return _fuller(call, THREE) if call["q"].shape[-1] <= 128 else CONFIGS_WIDE[0]
+    """Whichever ends soonest by its own plan of shares: a program a multiprocessor needs none at (16, 8192), four fill the only wave of (64, 2048)."""
+    q, cache, table = call["q"], call["k_cache"], call["block_table"]
+    (b, t, h, d), (_, page, g) = q.shape, cache.shape[:3]
+    if d > 128:
+        return CONFIGS_WIDE[0]
+    keys, rows = page if table is None else table.shape[1] * page, t * h // max(g, 1)
+    offered = (TWO, FOUR) if d > 64 else (TWO,)
+    if rows <= 16 and d > 64 and (table is None or page % 64 == 0):  # more queries, or many small pages a tile, hold it up
+        offered = (TWO, ONE, FOUR)
+
+    def end(config):
+        tiles = cdiv(keys, config["BLOCK_N"])
+        return splits_of(b * g * cdiv(rows, 64), tiles, config["programs"] * processors(q))[1]
+
+    return min(offered, key=end)
 
 
 def pick_32(call):
@@ -370,7 +387,7 @@ def pick_8_bits(call):
     q = call["q"]
     if q.dtype == torch.float32 or q.shape[-1] > 128:
         return pick_32(call) if q.dtype == torch.float32 else CONFIGS_WIDE[1]
-    return CONFIGS[4] if call["block_table"] is not None else _fuller(call, CONFIGS[4])
+    return THREE_8 if call["block_table"] is not None else _fuller(call, THREE_8)
 
 
 WITHOUT_E4M3 = (80, 86, 87)
