@@ -17,7 +17,7 @@ COMPOSITIONS = {
     ("mlp", "gemm"),
 }
 # nothing of their own to compile: they call other operators' kernels and the vendor's products
-WITHOUT_TRITON = {"linear_cross_entropy", "mlp"}
+WITHOUT_TRITON = {"mlp"}
 
 
 def imports(file: Path) -> set[str]:

@@ -149,13 +149,14 @@ def _case(session: Session, op: Op, case: Case, against: list[str]) -> list[Reco
     if session.ceilings.floor_us(moved, 0, case.dtype) >= floor:  # bytes decide: what a copy of as many takes is the yardstick
         facts["peer.copy"], versions["peer.copy"] = {"status": Status.PASSED}, copy_run(moved, session.where)
     with torch.no_grad():
+        peaks = {n: _peak_bytes(run, session.where) for n, run in versions.items()}
         compared = timing.compare(versions, session.where)
     records = []
     for name, fact in facts.items():
         if name in versions:
             t = compared.timings[name]
             fact |= {"us": (t.p20, t.us, t.p80), "gbps": moved / t.us / 1e3, "tflops": operations / t.us / 1e6, "of_ceiling": floor / t.us,
-                     "method": compared.method, "extra": {"noise": compared.noise, "samples": t.samples}}  # fmt: skip
+                     "method": compared.method, "extra": {"noise": compared.noise, "samples": t.samples, **peaks[name]}}  # fmt: skip
             if t.us < session.ceilings.believable_us(moved, operations, case.dtype) and session.where.type == "cuda":
                 fact |= {
                     "status": Status.ERROR,
@@ -163,6 +164,18 @@ def _case(session: Session, op: Op, case: Case, against: list[str]) -> list[Reco
                 }
         records.append(session.record(op, name, case.id, **fact))
     return records
+
+
+def _peak_bytes(run: Run, where: torch.device) -> dict[str, int]:
+    """The most memory that one call holds at a time beside its arguments, results included, as PyTorch's allocator counts it."""
+    if where.type != "cuda":
+        return {}
+    torch.cuda.synchronize(where)
+    before = torch.cuda.memory_allocated(where)
+    torch.cuda.reset_peak_memory_stats(where)
+    run()
+    torch.cuda.synchronize(where)
+    return {"peak_bytes": torch.cuda.max_memory_allocated(where) - before}
 
 
 def _candidate(session: Session, op: Op, kernel: Kernel, call: dict[str, Any], own: Run | None) -> tuple[dict[str, Any], Run | None]:

@@ -21,13 +21,14 @@ from rooftile.ops._shared.launch import cdiv
 from rooftile.ops._shared.reference import wide
 from rooftile.ops.cross_entropy.reference import check_target
 
-FULL = 1024  # rows a product needs: the accumulator's 8 bytes at 4.2 TB/s take as long as 2 operations a row at 750 TFLOP/s do for 714
+FULL = 2048  # rows a product needs: the accumulator's 8 bytes at 4.2 TB/s take as long as 2 operations a row at 750 TFLOP/s do for 714
 TILE = 128  # rows of a tile of the vendor's products
 
 
 def chunk_rows(m, k, v):
-    """Rows whose logits take the memory of x, M K / V, but not fewer than FULL; chunks of one size, in whole tiles."""
-    most = max(FULL, m * k // max(1, v))
+    """Rows whose logits take the memory of x, M K / V, or of a 16-bit gradient of the weight, K, which comes to lie there later; but not fewer than
+    FULL; chunks of one size, in whole tiles."""
+    most = max(FULL, k, m * k // max(1, v))
     even = cdiv(m, max(1, cdiv(m, most)))
     return max(1, min(m, cdiv(even, TILE) * TILE))
 
