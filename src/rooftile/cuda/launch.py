@@ -204,6 +204,9 @@ def resident_clusters(source: Source, instance: str, device: int, block: int, sh
 
 # CUlaunchConfig: three sizes of the grid, three of the block, dynamic shared memory, stream, attributes, their number; then the arguments
 _CONFIG = "7IPPI4x"
+# CUlaunchAttribute: its kind, here CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, and a union of 64 bytes, here a whole number that says yes
+_EARLY = ctypes.create_string_buffer(struct.pack("I4xi60x", 6, 1))
+_EARLY_AT = ctypes.addressof(_EARLY)
 _INVALID_CONTEXT = 201
 _THREADS, _STATIC, _DYNAMIC = 0, 1, 8  # CUfunction_attribute: most threads a block, bytes of static shared memory, most bytes of dynamic
 _SHARED_AT_MOST = 97  # CUdevice_attribute: shared memory of a block, for who asks
@@ -221,7 +224,7 @@ def go(x, y, z, bx, by, bz, shared, stream, {names}):
         buffer = pop()
     except IndexError:
         buffer = new()
-    pack(buffer[0], 0, x, y, z, bx, by, bz, shared, stream, 0, 0, {values})
+    pack(buffer[0], 0, x, y, z, bx, by, bz, shared, stream, attributes, count, {values})
     status = call(buffer[1], function, buffer[2], None)
     push(buffer)
     if status:
@@ -238,6 +241,7 @@ class Entry:
         function = source.function(instance)
         made = compiler.compiled(source, instance, compiler.architecture(major, minor))
         self.source, self.parsed, self.device = source, function, device
+        self.early = function.early and major >= 9
         self.function = ctypes.c_void_p(_load(made, function, device))
         static = _attribute(self.function, _STATIC, function)
         self.dynamic = max(0, _WITHOUT_ASKING - static)  # bytes a launch may ask for as things stand
@@ -252,6 +256,7 @@ class Entry:
     def _assemble(self, checked: bool) -> Callable[..., None]:
         names, values, misfit = [], [], []
         known: dict[str, Any] = {"entry": self, "function": self.function, "call": _driver().cuLaunchKernelEx}
+        known |= {"attributes": _EARLY_AT if self.early else 0, "count": int(self.early)}
         known |= {"pop": self.free.pop, "push": self.free.append, "new": self._buffer, "pack": self.layout.pack_into}
         for i, p in enumerate(self.parsed.parameters):
             names.append(f"a{i}")

@@ -34,6 +34,7 @@ class Function:
     line: int
     instance: str
     cluster: str = "1"  # blocks a cluster: a number, or the template parameter that is one
+    early: bool = False  # launched while the kernel before it runs: ROOFTILE_EARLY, of early.cuh
 
     def __str__(self) -> str:
         return f"{self.instance}({', '.join(map(str, self.parameters))})"
@@ -90,10 +91,11 @@ class Source:
         return replace(found, parameters=parameters, cluster=cluster, instance=f"{name}<{', '.join(given)}>" if given else name)
 
 
+_ATTRIBUTES = r"(?:(?:(?:__launch_bounds__|ROOFTILE_CLUSTER)\s*\([^)]*\)|ROOFTILE_EARLY\b)\s*)*"
 _GLOBAL = re.compile(
     r"(?:template\s*<(?P<template>[^{};]*?)>\s*)?"
     r'(?:extern\s+"C"\s+|static\s+)*__global__\s+(?:static\s+)?'
-    r"(?:(?:__launch_bounds__|ROOFTILE_CLUSTER)\s*\([^)]*\)\s*)*void\s+(?:(?:__launch_bounds__|ROOFTILE_CLUSTER)\s*\([^)]*\)\s*)*(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)\s*\{"
+    rf"{_ATTRIBUTES}void\s+{_ATTRIBUTES}(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)\s*\{{"
 )
 
 
@@ -103,7 +105,8 @@ def _functions(text: str) -> Iterator[Function]:
         parameters = tuple(_parameter(p) for p in _split(match["parameters"]) if p.strip())
         line = text.count("\n", 0, match.start("name")) + 1
         cluster = re.search(r"ROOFTILE_CLUSTER\s*\(\s*(\w+)\s*\)", match[0])
-        yield Function(match["name"], template, parameters, line, match["name"], cluster[1] if cluster else "1")
+        early = "ROOFTILE_EARLY" in match[0]
+        yield Function(match["name"], template, parameters, line, match["name"], cluster[1] if cluster else "1", early)
 
 
 def _parameter(text: str) -> Parameter:

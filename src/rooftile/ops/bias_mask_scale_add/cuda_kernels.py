@@ -10,6 +10,7 @@ from rooftile.ops._shared.cuda import BLOCK
 from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows, too_long, uneven
 from rooftile.ops._shared.launch import cdiv, resident, rows
 
+FEW_ROWS = 256  # 4 turns of a block, and no second launch
 V1, V2 = (Source.beside(__file__, f"{name}.cu") for name in ("v1_naive", "v2_vector"))
 
 
@@ -57,6 +58,10 @@ def vector_backward(dout, bias, mask, scale, *, config):
     dx, dbias = dout.new_empty(dout.shape), bias.new_empty(bias.shape)
     dout, m, n, stride_dout = rows(dout)
     mask, _, _, stride_mask = rows(mask.view(torch.uint8))
+    if m <= FEW_ROWS:
+        launch(V2, f"few<{CTYPE[dout.dtype]}, {CTYPE[bias.dtype]}>", cdiv(n * dout.itemsize, 128), (8, 64), dx, dbias, dout, mask, m, n, scale,
+               stride_dout, stride_mask)  # fmt: skip
+        return dx, dbias
     strips, block = _strips(n, dout.itemsize, config["threads"])
     most = (
         2 if dout.device.type == "cpu" else resident(dout, max(1, config["per"] // block)) // max(1, strips)

@@ -43,6 +43,7 @@ SPEC = OpSpec(
             Case({"...": (), "N": 1031}, params=HALF, why="one row: the bias's gradient is dx"),
         ),
         *across(FLOATS[1:], Case({"M": 5, "N": 136}, params={**HALF, "affine": "float32"}, use=("smoke", "check"), why="a float32 bias")),
+        Case({"M": 131, "N": 264}, torch.bfloat16, HALF, use=("smoke", "check"), why="a few rows in one launch, the last turn ragged"),
         Case({"M": 1031, "N": 1032}, torch.float32, HALF, why="every program of the backward loops, the last one partly"),
         Case({"M": 3, "N": 65536 + 8}, torch.bfloat16, HALF, why="many strips of columns"),
         Case({"M": 16384, "N": 14336}, torch.bfloat16, HALF, use=("bench",), why="anchor"),

@@ -1,9 +1,10 @@
 // adds: gFirst[N] and gSecond[N] = sums over the rows of two halves of gPartial, in one fixed order: parameters' gradients without atomics
-// costs: one more launch, and partial rows that go through memory, or L2 where they stay there
+// costs: one more launch, that begins while the one before it ends, and partial rows that go through memory, or L2 where they stay there
 // loses when: N is small and P large: a block takes 32 columns, so that N = 1024 is 32 blocks
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "rooftile/early.cuh"
 #include "rooftile/reduce.cuh"
 #include "rooftile/vec.cuh"
 
@@ -12,11 +13,12 @@ using namespace rooftile;
 // blockIdx.y + half: which half; of one tensor alone gPartial is [P, N] and half 0. A lane takes COLUMNS neighbours of N, a multiple of them, a
 // warp every WARPSth row, 8 of them asked for at once.
 template <typename W, typename V, int COLUMNS>
-__global__ void __launch_bounds__(1024) add_rows(W* __restrict__ gFirst, V* __restrict__ gSecond, const float* __restrict__ gPartial, int P, int N, int half) {
+__global__ void ROOFTILE_EARLY __launch_bounds__(1024) add_rows(W* __restrict__ gFirst, V* __restrict__ gSecond, const float* __restrict__ gPartial, int P, int N, int half) {
   __shared__ alignas(16) float sSum[WARP][WARP * COLUMNS];
   const int i_h = blockIdx.y + half, first = blockIdx.x * WARP * COLUMNS, i_n = first + lane() * COLUMNS;
   const float* gFrom = gPartial + i_h * (long long)P * N + i_n;
   Vec<float, COLUMNS> rSum = {};
+  earlier_done();
   if (i_n < N) {
 #pragma unroll 8
     for (int i_p = warp(); i_p < P; i_p += warps()) {

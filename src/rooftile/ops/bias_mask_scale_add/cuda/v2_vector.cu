@@ -1,6 +1,7 @@
 // adds: 16 bytes an access, ROWS rows asked for before the first is used, one bias for them; backward a block walks down its columns
 // costs: rows must begin at multiples of 16 bytes; backward a row of partial sums for each block of a strip
-// loses when: M is small: a thread has ROWS rows or none
+// loses when: M is small: a thread has ROWS rows or none, and backward a second launch for the sums costs as much as the first; hence `few`
+#include "rooftile/early.cuh"
 #include "rooftile/rows.cuh"
 #include "rooftile/vec.cuh"
 
@@ -51,6 +52,7 @@ __global__ void __launch_bounds__(512)
   const int i_n = int(blockIdx.x % strips * blockDim.x + threadIdx.x) * WIDTH, i_p = blockIdx.x / strips, blocks = gridDim.x / strips;
   if (i_n >= N) return;
   float rSum[WIDTH] = {};
+  let_next_stand_by();  // who adds up the partial sums
   for (long long first = i_p * (long long)ROWS; first < M; first += blocks * (long long)ROWS) {
     const int left = int(M - first < ROWS ? M - first : ROWS);
     uint4 rDout[ROWS];
@@ -75,4 +77,39 @@ __global__ void __launch_bounds__(512)
   float* gTo = gPartial + i_p * (long long)N + i_n;
 #pragma unroll
   for (int k = 0; k < WIDTH; k += 4) *reinterpret_cast<float4*>(gTo + k) = {rSum[k], rSum[k + 1], rSum[k + 2], rSum[k + 3]};
+}
+
+// A few rows in one launch: a block has 128 bytes of a row across and FEW rows at a time down, whose sums meet in shared memory.
+constexpr int ACROSS = 8, FEW = 64;
+template <typename T, typename B>
+__global__ void __launch_bounds__(ACROSS * FEW)
+    few(T* __restrict__ gDx, B* __restrict__ gDbias, const T* __restrict__ gDout, const unsigned char* __restrict__ gMask, int M, int N, float scale,
+        long long stride_dout, long long stride_mask) {
+  constexpr int WIDTH = 16 / sizeof(T), COLUMNS = ACROSS * WIDTH, PARTS = ACROSS * FEW / COLUMNS;
+  __shared__ float sSum[FEW][COLUMNS], sPart[PARTS][COLUMNS];
+  const int first = blockIdx.x * COLUMNS, i_n = first + threadIdx.x * WIDTH;
+  float rF[WIDTH], rSum[WIDTH] = {};
+  for (int i_m = threadIdx.y; i_m < M && i_n < N; i_m += FEW) {
+    uint4 rDout = __ldca(reinterpret_cast<const uint4*>(gDout + i_m * stride_dout + i_n));
+    Kept<WIDTH> rMask;
+    load_global(rMask, gMask + i_m * stride_mask + i_n);
+    unpack<T>(rF, rDout);
+#pragma unroll
+    for (int k = 0; k < WIDTH; ++k) rF[k] = rMask[k] ? rF[k] * scale : 0.0f, rSum[k] += rF[k];
+    pack<T>(rDout, rF);
+    __stwb(reinterpret_cast<uint4*>(gDx + i_m * (long long)N + i_n), rDout);
+  }
+#pragma unroll
+  for (int k = 0; k < WIDTH; ++k) sSum[threadIdx.y][threadIdx.x * WIDTH + k] = rSum[k];
+  __syncthreads();
+  const int i = threadIdx.y * ACROSS + threadIdx.x, column = i % COLUMNS, part = i / COLUMNS;
+  float sum = 0.0f;
+#pragma unroll
+  for (int y = 0; y < FEW / PARTS; ++y) sum += sSum[part * (FEW / PARTS) + y][column];
+  sPart[part][column] = sum;
+  __syncthreads();
+  if (part || first + column >= N) return;
+#pragma unroll
+  for (int p = 1; p < PARTS; ++p) sum += sPart[p][column];
+  gDbias[first + column] = B(sum);
 }

@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "rooftile/early.cuh"
 #include "rooftile/places.cuh"
 #include "rooftile/reduce.cuh"
 #include "rooftile/vec.cuh"
@@ -63,6 +64,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1) sums(To* __restrict__ gTo, cons
   }
   __syncthreads();
 
+  let_next_stand_by();  // who adds up the tables
   const int each = ceil_div(count, WARPS), from = min(count, warp() * each), to = min(count, from + each);
   const long long i_n = (blockIdx.y * (long long)WARP + lane()) * WIDTH;
   const T* gStrip = gDout + first * stride + i_n;

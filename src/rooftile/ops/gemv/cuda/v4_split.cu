@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "rooftile/early.cuh"
 #include "rooftile/reduce.cuh"
 #include "rooftile/vec.cuh"
 
@@ -46,6 +47,7 @@ __global__ void __launch_bounds__(THREADS, 768 / THREADS) gemv(To* __restrict__ 
   for (int r = 0; r < ROWS; ++r) gRow[r] = gA + min(i_m + r, M - 1) * stride_m;  // what is past the last row repeats it and is not written
   float rSum[ROWS] = {};
   long long i = blockIdx.y * share + threadIdx.x;
+  let_next_stand_by();  // who adds up the slices
 #pragma unroll 1  // the loads of one turn are enough in flight; unrolled on top of them, it spills
   for (; i + (EACH - 1) * THREADS < end; i += EACH * THREADS) multiply<EACH>(rSum, gRow, gX, i, THREADS);
 #pragma unroll 1
@@ -68,10 +70,11 @@ __global__ void __launch_bounds__(THREADS, 768 / THREADS) gemv(To* __restrict__ 
 
 // out = the sums of a row's slices: a warp a row.
 template <typename T>
-__global__ void __launch_bounds__(256) join(T* __restrict__ gOut, const float* __restrict__ gPartial, long long M, int slices) {
+__global__ void ROOFTILE_EARLY __launch_bounds__(256) join(T* __restrict__ gOut, const float* __restrict__ gPartial, long long M, int slices) {
   const long long i_m = blockIdx.x * 8LL + warp();
   if (i_m >= M) return;
   float rSum = 0;
+  earlier_done();
 #pragma unroll 4
   for (int i = lane(); i < slices; i += WARP) rSum += gPartial[i_m * slices + i];
   rSum = warp_reduce(rSum, Sum());
@@ -92,6 +95,7 @@ __global__ void __launch_bounds__(256, 3) gradients(T* __restrict__ gDa, To* __r
   load(rX, gX + i_k);
   float rXf[WIDTH], rSum[WIDTH] = {};
   to_float(rXf, rX);
+  let_next_stand_by();  // who adds up the shares of dx
   for (long long i_m = blockIdx.y; i_m < M; i_m += EACH * (long long)gridDim.y) {
     Wide<T> rA[EACH];
     float rDout[EACH];

@@ -2,6 +2,7 @@
 // costs: 16 bytes of shared memory a vector and a stage; backward 20 registers a vector more, for the parameters' gradients and the weight
 // loses when: there are fewer rows than blocks, or the rows are no multiple of the blocks and the last round is ragged
 #include "rooftile/async.cuh"
+#include "rooftile/early.cuh"
 #include "rooftile/rows.cuh"
 
 using namespace rooftile;
@@ -118,6 +119,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_BACKWARD<THREADS>)
       parameters(rW, gW + i_l + v * NEXT);
   };
   int stage = 0, parity = 0;
+  let_next_stand_by();  // who adds up the partial sums
   for (long long i = first; i < M; i += step, i_m += step, i_next += step, parity ^= 1) {
     const int left = i_m < M ? N - i_l : 0;
     const float rstd = rstd_next;

@@ -1,6 +1,7 @@
 // adds: warps wait for the other blocks' numbers alone, which travel while the row before is written; clusters stay, the parameters with them
 // costs: beside each row in shared memory as much for each parameter, which L2 else brings anew for every row; Hopper and later
 // loses when: a row fits one block with another beside it (below 64 KB): its blocks need not wait for each other
+#include "rooftile/early.cuh"
 #include "rooftile/cluster.cuh"
 #include "rooftile/tma.cuh"
 
@@ -127,6 +128,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
   if (WEIGHT && !none) mbarrier_wait(&sFull[STAGES][warp()], 0);
   // A row's numbers are told; those of the row before it, told a turn ago, are there by now, and its slots are free after it.
   int stage = 0, parity = 0, before = 0;
+  let_next_stand_by();  // who adds up the partial sums
   for (int turn = 0;; ++turn, i_m += step) {
     const float rstd_before = rstd;
     if (i_m < M) {
