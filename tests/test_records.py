@@ -5,12 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from rooftile.core import record
 from rooftile.core.kernel import OPS, Kernel
 from rooftile.core.record import Record, append, digest_of, essence, read
 from rooftile.cuda.source import Source
-from rooftile.workbench import ledger, pages
+from rooftile.workbench import ledger, pages, training_records
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURE = re.compile(r"\d[\d,.]*\s*(?:GB/s|TFLOP/s|tokens/s|tok/s|us\b|ms\b|GiB)")
@@ -33,7 +34,7 @@ def test_committed_records_are_whole():
 
 
 def page(folder: Path, name: str) -> str:
-    (folder / "README.md").write_text("".join(f"<!-- rooftile:{b} -->\n<!-- /rooftile:{b} -->\n" for b in ("speed", "training", "host")))
+    (folder / "README.md").write_text("".join(f"<!-- rooftile:{b} -->\n<!-- /rooftile:{b} -->\n" for b in ("speed", "training", "losses", "host")))
     pages.write(folder, verify=False)
     return (folder / "README.md").read_text()
 
@@ -126,3 +127,26 @@ def test_records_survive_the_file(tmp_path):
     (tmp_path / "x.jsonl").write_text('{"op": 1\n')
     with pytest.raises(ValueError, match=r"x\.jsonl:1 is not a record"):
         list(read(tmp_path / "x.jsonl"))
+
+
+def test_a_band_of_losses():
+    """A series inside the others is 0 outside; one that leaves them is as far outside as its mean over 20 steps."""
+    others = [[1.0] * 50, [1.5] * 50, [1.2] * 50]
+    assert training_records.band([1.3] * 50, others) == pytest.approx({"band": 0.5, "outside_band": 0.0})
+    assert training_records.band([1.3] * 30 + [1.7] * 20, others)["outside_band"] == pytest.approx(0.2)
+    assert training_records.band([0.9] * 50, others)["outside_band"] == pytest.approx(0.1)
+
+
+def test_losses_are_records(monkeypatch, tmp_path):
+    asked = []
+
+    def compare(kernels, setup, *, steps):
+        asked.append((kernels[0], setup.seed, setup.context, steps))
+        return [{"kernels": kernels[0], "losses": [2.0 + 0.1 * setup.seed] * steps}]
+
+    monkeypatch.setattr("rooftile.training.benchmark.compare_losses", compare)
+    ours, theirs = training_records.bench("losses.llama-1.2b", [], torch.device("cpu"), "r", None, tmp_path)
+    assert asked == [("rooftile", 0, 1024, 500), ("torch", 0, 1024, 500), ("torch", 1, 1024, 500), ("torch", 2, 1024, 500)]
+    assert ours.extra["band"] == pytest.approx(0.2) and ours.extra["outside_band"] == 0 and len(theirs.extra["losses"]) == 3
+    assert "| 2.000 | 0.200 | 0.000 |" in pages.losses({("cpu", ours.op, ours.case): [ours, theirs]})
+    assert len(list(tmp_path.glob("*/losses.llama-1.2b.jsonl"))) == 1

@@ -23,7 +23,7 @@ def write(repository: Path, verify: bool) -> list[str]:
     records = repository / "records"
     table = ledger.latest(records) if records.is_dir() else {}
     blocks: dict[Path, dict[str, str]] = {
-        repository / "README.md": {"speed": speed(table), "training": training(table), "host": host(table)}
+        repository / "README.md": {"speed": speed(table), "training": training(table), "losses": losses(table), "host": host(table)}
     }
     slices: dict[str, list[Op]] = {}  # several operators may live in one folder: layernorm and add_layernorm
     for op in all_ops():
@@ -141,6 +141,17 @@ def training(table: Table) -> str:
                 lines.append([device, name.removeprefix("train."), f"`{case}`", peer_name(r.kernel), ms + mark,
                               f"{r.extra.get('tokens_per_s', 0):,.0f}", f"{r.extra.get('peak_bytes', 0) / 2**30:.2f}", loss])  # fmt: skip
     return rows(["device", "model", "case", "kernels", "ms a step", "tokens/s", "peak GiB", "final loss"], lines)
+
+
+def losses(table: Table) -> str:
+    lines = []
+    for (device, name, case), records in table.items():
+        ours = next((r for r in records if not r.kernel.startswith("peer.")), None)
+        if name.startswith("losses.") and ours is not None:
+            mark = STALE if ledger.is_stale(ours) else ""
+            facts = [f"{ours.extra[n]:.3f}" for n in ("loss", "band", "outside_band")]
+            lines.append([device, name.removeprefix("losses."), f"`{case}`", facts[0] + mark, *facts[1:]])
+    return rows(["device", "model", "case", "final loss", "three seeds of PyTorch lie apart, at most", "outside them, at most"], lines)
 
 
 def ladder(ops: list[Op], table: Table) -> str:

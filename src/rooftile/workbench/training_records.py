@@ -1,4 +1,5 @@
-"""Whole training steps as Records: ops `train.gpt2-124m` and `train.llama-1.2b`, a record a table of operators, the peers beside ours in one run."""
+"""Whole training steps as Records: ops `train.gpt2-124m` and `train.llama-1.2b`, a record a table of operators, the peers beside ours in one run;
+and `losses.gpt2-124m`, `losses.llama-1.2b`: the loss of 500 steps of real text beside the band of three seeds of PyTorch's."""
 
 from __future__ import annotations
 
@@ -12,8 +13,10 @@ from rich.console import Console
 from rooftile.core import device as dev
 from rooftile.core.record import Environment, Record, Status, append, digest
 
-MODULES = {"train.gpt2-124m": "rooftile.models.gpt2", "train.llama-1.2b": "rooftile.models.llama"}
+MODULES = {f"{what}.{model}": f"rooftile.models.{module}" for what in ("train", "losses")
+           for model, module in (("gpt2-124m", "gpt2"), ("llama-1.2b", "llama"))}  # fmt: skip
 PEERS = {"train.gpt2-124m": ("torch", "compile"), "train.llama-1.2b": ("torch", "compile", "liger")}
+BAND_STEPS, SEEDS = 500, (0, 1, 2)  # ours takes the first
 LOSS_STEPS = {"train.gpt2-124m": 200, "train.llama-1.2b": 40}  # of the series held beside the peers'
 SMOOTH = 20  # steps the loss is averaged over before two series are compared
 
@@ -26,6 +29,8 @@ def training_digest(name: str) -> str:
 def bench(name: str, against: list[str], where: torch.device, run: str, progress: Console | None, folder: Path | None) -> list[Record]:
     from rooftile.training.benchmark import LLAMA, Setup, benchmark_training, compare_losses
 
+    if name.startswith("losses."):
+        return _losses(name, where, run, progress, folder)
     setup = replace(LLAMA if name == "train.llama-1.2b" else Setup(), device=where.type)
     kernels = ("rooftile", *(p for p in against if p in PEERS[name]))
     if progress is not None:
@@ -54,10 +59,45 @@ def bench(name: str, against: list[str], where: torch.device, run: str, progress
     return records
 
 
+def _losses(name: str, where: torch.device, run: str, progress: Console | None, folder: Path | None) -> list[Record]:
+    """Ours with the first seed, PyTorch's with each; the same seed is the same weights and batches."""
+    from rooftile.training.benchmark import LLAMA, Setup, compare_losses
+
+    shape = replace(LLAMA, context=1024) if name == "losses.llama-1.2b" else Setup()
+    series: dict[str, list[list[float]]] = {}
+    for kernels, seed in (("rooftile", SEEDS[0]), *(("torch", seed) for seed in SEEDS)):
+        if progress is not None:
+            progress.print(f"{name}: {BAND_STEPS} steps of {kernels}, seed {seed}", style="dim")
+        (row,) = compare_losses((kernels,), replace(shape, device=where.type, seed=seed), steps=BAND_STEPS)
+        series.setdefault(kernels, []).append(row["losses"])
+    environment = dict(vars(Environment.here()))
+    records = []
+    for kernels, made in series.items():
+        ours = kernels == "rooftile"
+        facts: dict[str, Any] = {"loss": smooth(made[0])[-1], "losses": made[0] if ours else made, "seeds": list(SEEDS[: len(made)])}
+        if ours:
+            facts |= band(made[0], series["torch"])
+        records.append(Record(
+            name, kernels if ours else f"peer.{kernels}", f"B{shape.batch_size}_T{shape.context}_V{shape.model.vocab_size}_steps{BAND_STEPS}-{shape.dtype}",
+            Status.PASSED, method=f"losses averaged over {SMOOTH} steps", digest=training_digest(name) if ours else "", run=run, extra=facts,
+            environment=environment))  # fmt: skip
+    if folder is not None:
+        append(folder / dev.slug(where) / f"{name}.jsonl", records)
+    return records
+
+
+def band(ours: list[float], theirs: list[list[float]]) -> dict[str, float]:
+    """Of smoothed series: the widest the others lie apart at a step, and the furthest that ours lies above or below all of them."""
+    mine, each = smooth(ours), list(zip(*map(smooth, theirs)))
+    outside = max(max(a - max(others), min(others) - a, 0.0) for a, others in zip(mine, each))
+    return {"band": max(max(others) - min(others) for others in each), "outside_band": outside}
+
+
+def smooth(x: list[float]) -> list[float]:
+    """Each averaged with up to SMOOTH - 1 before it."""
+    return [sum(x[max(0, i - SMOOTH + 1) : i + 1]) / len(x[max(0, i - SMOOTH + 1) : i + 1]) for i in range(len(x))]
+
+
 def distances(ours: list[float], theirs: list[float]) -> float:
     """The largest difference of the two series, each averaged over the last SMOOTH steps."""
-
-    def smooth(x: list[float]) -> list[float]:
-        return [sum(x[max(0, i - SMOOTH + 1) : i + 1]) / len(x[max(0, i - SMOOTH + 1) : i + 1]) for i in range(len(x))]
-
     return max(abs(a - b) for a, b in zip(smooth(ours), smooth(theirs)))
