@@ -14,8 +14,8 @@ _softmax = Op(
 
 _log_softmax = Op(
     LOG,
-    *ranked((*log_kernels.FORWARD, *cuda_forms.LOG_FORWARD), "cuda.v5_online"),
-    backward=ranked((*log_kernels.BACKWARD, *cuda_forms.LOG_BACKWARD), "triton", "cuda.v6_pipeline", "triton.online"),
+    *ranked((*log_kernels.FORWARD, *cuda_forms.LOG_FORWARD), "cuda.v8_exchange", "cuda.v5_online"),
+    backward=ranked((*log_kernels.BACKWARD, *cuda_forms.LOG_BACKWARD), "cuda.v8_exchange", "triton", "cuda.v6_pipeline", "triton.online"),
 )
 _masked_softmax = Op(
     MASK,

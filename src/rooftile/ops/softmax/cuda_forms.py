@@ -5,7 +5,8 @@ import torch
 
 from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE
-from rooftile.ops._shared.cuda_rows import any_row, even, upto
+from rooftile.ops._shared.cuda_rows import alone, any_row, even, upto
+from rooftile.ops._shared.cuda_shares import VISIT, VISIT_BACKWARD, pick_visit, visits
 from rooftile.ops._shared.launch import row
 from rooftile.ops.softmax.cuda_kernels import (
     ONLINE,
@@ -13,10 +14,14 @@ from rooftile.ops.softmax.cuda_kernels import (
     V3,
     V5,
     V6,
+    V8,
     by_block,
     by_block_backward,
     by_reading_once,
     by_rows_backward,
+    by_visits,
+    by_visits_backward,
+    parked,
     pick_online,
     pick_pipeline,
 )
@@ -31,6 +36,14 @@ def log_block_row(x):
 
 def log_online(x, *, config):
     return by_reading_once(x, f"log_softmax<{CTYPE[x.dtype]}", config)
+
+
+def log_exchange(x, *, config):
+    return by_visits(x, "log_softmax", config)
+
+
+def log_exchange_backward(dout, out, *, config):
+    return by_visits_backward(dout, out, "LogSoftmaxGradient", config)
 
 
 def log_block_row_backward(dout, out):
@@ -96,10 +109,22 @@ def _masked(call):
 
 
 LOG_FORWARD = (
+    Kernel(
+        "cuda.v8_exchange",
+        log_exchange,
+        "blocks of a cluster wait for numbers alone, the row waits",
+        visits(8 * 512),
+        VISIT,
+        pick_visit,
+        sources=(V8,),
+        declines=parked,
+    ),
     Kernel("cuda.v5_online", log_online, "one read: running maximum and sum, the row parked", even, ONLINE, pick_online, sources=(V5,)),
     Kernel("cuda.v3_block_row", log_block_row, "a block a row", any_row, sources=(V3,)),
 )
 LOG_BACKWARD = (
+    Kernel("cuda.v8_exchange", log_exchange_backward, "blocks of a cluster wait for numbers alone", visits(4 * 1024), VISIT_BACKWARD, pick_visit,
+           sources=(V8,), declines=alone),
     Kernel("cuda.v6_pipeline", log_pipeline_backward, "row after row a block, the next ones in flight", upto(4), PIPELINE, pick_pipeline,
            sources=(V6,)),
     Kernel("cuda.v3_block_row", log_block_row_backward, "a block a row, two reads", any_row, sources=(V3,)),

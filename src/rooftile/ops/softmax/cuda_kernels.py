@@ -126,25 +126,33 @@ def cluster_backward(dout, out, *, config):
 
 
 def exchange(x, *, config):
+    return by_visits(x, "softmax", config)
+
+
+def by_visits(x, name, config):
     out = dense_like(x)
     x, m, n, stride = rows(x)
     v = visit(x, config, lambda vecs: 16 + 8 * vecs, 512)
-    instance = f"softmax<{CTYPE[x.dtype]}, {v.cluster}, {v.vecs}, {v.threads}, {v.per}>"
+    instance = f"{name}<{CTYPE[x.dtype]}, {v.cluster}, {v.vecs}, {v.threads}, {v.per}>"
     launch(V8, instance, m * v.cluster, v.threads, out, x, n, stride)
     return out
 
 
 def exchange_backward(dout, out, *, config):
+    return by_visits_backward(dout, out, "SoftmaxGradient", config)
+
+
+def by_visits_backward(dout, out, gradient, config):
     dx = dense_like(out)
     dout, m, n, stride_dout = rows(dout)
     out, _, _, stride_out = rows(out)
     v = visit(out, config, lambda vecs: 16 + 8 * vecs, 1024)
-    instance = f"softmax_backward<{CTYPE[out.dtype]}, {v.cluster}, {v.vecs}, {v.threads}, {v.per}>"
+    instance = f"softmax_backward<{CTYPE[out.dtype]}, {gradient}, {v.cluster}, {v.vecs}, {v.threads}, {v.per}>"
     launch(V8, instance, m * v.cluster, v.threads, dx, dout, out, n, stride_dout, stride_out)
     return dx
 
 
-def _parked(call):
+def parked(call):
     """Why v5_online.cu does sooner, or None."""
     size = row(call).shape[-1] * row(call).itemsize
     return f"a row of {size} bytes is parked in one block" if size <= 1 << 17 else None
@@ -225,7 +233,7 @@ FORWARD = (
         VISIT,
         pick_visit,
         sources=(V8,),
-        declines=_parked,
+        declines=parked,
     ),
     Kernel(
         "cuda.v7_cluster",

@@ -3,6 +3,7 @@
 // loses when: a row fits one block with another beside it (below 64 KB): its blocks need not wait for each other
 #include "rooftile/activation.cuh"
 #include "rooftile/cluster.cuh"
+#include "rooftile/softmax.cuh"
 
 using namespace rooftile;
 constexpr float LOG2E = 1.4426950408889634f;
@@ -57,8 +58,53 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
   }
 }
 
-// dx = out (dout - sum(dout out)), both as they came in registers
+// (x - max) - log(sum): the row waits, and no exponential is needed again.
 template <typename T, int CLUSTER, int VECS, int THREADS, int BLOCKS>
+__global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
+    log_softmax(T* __restrict__ gOut, const T* __restrict__ gX, int N, long long stride_x) {
+  constexpr int WIDTH = 16 / sizeof(T), NEXT = THREADS * WIDTH;
+  using Parts = Exchange<Online, CLUSTER, THREADS, 1>;
+  __shared__ Parts sExchange;
+  exchange_open(sExchange);
+  const long long i_m = blockIdx.x / CLUSTER;
+  const int i_l = (cluster_rank() * VECS * THREADS + int(threadIdx.x)) * WIDTH, left = N - i_l;
+  const T* gFrom = gX + i_m * stride_x + i_l;
+  uint4 rX[VECS];
+#pragma unroll
+  for (int v = 0; v < VECS; ++v) rX[v] = v * NEXT < left ? __ldca(reinterpret_cast<const uint4*>(gFrom + v * NEXT)) : nothing<T>();
+  float rF[VECS][WIDTH];
+  Online rS = online_start();
+#pragma unroll
+  for (int v = 0; v < VECS; ++v) {
+    unpack<T>(rF[v], rX[v]);
+#pragma unroll
+    for (int k = 0; k < WIDTH; ++k) rS.max = fmaxf(rS.max, rF[v][k]);
+  }
+  rS.max = warp_reduce(rS.max, Max());
+  const float own = base_of(rS.max);
+#pragma unroll
+  for (int v = 0; v < VECS; ++v)
+#pragma unroll
+    for (int k = 0; k < WIDTH; ++k) rS.sum += exp_fast(rF[v][k] - own);
+  rS.sum = warp_reduce(rS.sum, Sum());
+  cluster_wait();
+  exchange_send(sExchange, 0, rS);
+  LogSoftmax form{{N}};
+  form.close(exchange_reduce(sExchange, 0, Combine()));
+  T* gTo = gOut + i_m * N + i_l;
+#pragma unroll
+  for (int v = 0; v < VECS; ++v) {
+    if (v * NEXT >= left) break;
+    uint4 rOut;
+#pragma unroll
+    for (int k = 0; k < WIDTH; ++k) rF[v][k] = form.out(rF[v][k]);
+    pack<T>(rOut, rF[v]);
+    __stwb(reinterpret_cast<uint4*>(gTo + v * NEXT), rOut);
+  }
+}
+
+// dx = out (dout - sum(dout out)), or log_softmax's dout - exp(out) sum(dout), both as they came in registers
+template <typename T, typename Gradient, int CLUSTER, int VECS, int THREADS, int BLOCKS>
 __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
     softmax_backward(T* __restrict__ gDx, const T* __restrict__ gDout, const T* __restrict__ gOut, int N, long long stride_dout, long long stride_out) {
   constexpr int WIDTH = 16 / sizeof(T), NEXT = THREADS * WIDTH;
@@ -77,7 +123,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
   for (int v = 0; v < VECS; ++v) {
     unpack<T>(rFG, rG[v]), unpack<T>(rFY, rY[v]);
 #pragma unroll
-    for (int k = 0; k < WIDTH; ++k) dot += rFG[k] * rFY[k];
+    for (int k = 0; k < WIDTH; ++k) dot += Gradient::term(rFG[k], rFY[k]);
     stay_packed(rG[v], zero), stay_packed(rY[v], zero);
   }
   dot = warp_reduce(dot, Sum());
@@ -90,7 +136,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
     if (v * NEXT >= left) break;
     unpack<T>(rFG, rG[v]), unpack<T>(rFY, rY[v]);
 #pragma unroll
-    for (int k = 0; k < WIDTH; ++k) rFY[k] *= rFG[k] - dot;
+    for (int k = 0; k < WIDTH; ++k) rFY[k] = Gradient::dx(rFG[k], rFY[k], dot);
     pack<T>(rY[v], rFY);
     __stwb(reinterpret_cast<uint4*>(gTo + v * NEXT), rY[v]);
   }
