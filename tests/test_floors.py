@@ -16,8 +16,8 @@ COMPOSITIONS = {
     ("mlp", "gelu"),
     ("mlp", "gemm"),
 }
-# nothing of their own to compile: they call other operators' kernels and the vendor's products
-WITHOUT_TRITON = {"linear_cross_entropy", "mlp"}
+# nothing of its own to compile: it calls other operators' kernels and the vendor's products
+WITHOUT_TRITON = {"mlp"}
 
 
 def imports(file: Path) -> set[str]:

@@ -3,10 +3,11 @@ from torch import Tensor
 
 from rooftile.core.kernel import Op
 from rooftile.ops.linear_cross_entropy import chunked_kernels as chunked
+from rooftile.ops.linear_cross_entropy import triton_kernels as triton
 from rooftile.ops.linear_cross_entropy.spec import AHEAD, SPEC
 
 _linear_cross_entropy = Op(SPEC, *chunked.FORWARD, backward=chunked.BACKWARD)
-_ahead = Op(AHEAD, *chunked.AHEAD, backward=chunked.AHEAD_BACKWARD)
+_ahead = Op(AHEAD, *chunked.AHEAD, backward=(*triton.AHEAD_BACKWARD, *chunked.AHEAD_BACKWARD))
 
 
 def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, *, ignore_index: int = -100,
