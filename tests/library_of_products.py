@@ -22,8 +22,8 @@ PROTOTYPES = {  # as the header has them; every one returns a status
 INVALID, UNSUPPORTED = 7, 15
 SIZES = {3: 4, 4: 4, 7: 4, 8: 8, 11: 8, 12: 8}  # bytes of a description's attributes: transposed A and B, epilogue, bias, aux and its rows
 PREFERRED = {1: 8, 5: 4, 6: 4, 7: 4, 8: 4}  # of a preference's: workspace, alignments
-DTYPES = {2: torch.float16, 14: torch.bfloat16}
-GELU_AUX, GELU_AUX_BIAS, DGELU, ANSWER = 32 | 128, 32 | 128 | 4, 64 | 128, 96  # the last: bytes of one answer
+DTYPES = {2: torch.float16, 14: torch.bfloat16, 0: torch.float32}
+DEFAULT, BIAS, GELU_AUX, GELU_AUX_BIAS, DGELU, ANSWER = 1, 4, 32 | 128, 32 | 128 | 4, 64 | 128, 96  # the last: bytes of one answer
 
 
 class Library:
@@ -84,7 +84,8 @@ class Library:
 
     def MatmulAlgoGetHeuristic(self, handle, description, a, b, c, d, preference, wanted, answers, count):
         preferred, epilogue = self.alive[preference], self.alive[description]
-        assert self.alive[handle] == "handle" and c == d and epilogue[11] % 16 == 0 and epilogue[12] % 8 == 0
+        assert self.alive[handle] == "handle" and c == d
+        assert epilogue[7] in (DEFAULT, BIAS) or (epilogue[11] % 16 == 0 and epilogue[12] % 8 == 0)
         if min(preferred[i] for i in (5, 6, 7, 8)) < 16:
             return UNSUPPORTED
         for i in range(min(wanted, self.offered)):
@@ -96,21 +97,25 @@ class Library:
 
     def Matmul(self, handle, description, alpha, a, of_a, b, of_b, beta, c, of_c, d, of_d, algorithm, work, size, stream):
         chosen = U.from_address(algorithm).value - 1
-        assert ctypes.c_float.from_address(alpha).value == 1 and ctypes.c_float.from_address(beta).value == 0 and (c, of_c) == (d, of_d)
+        kept = ctypes.c_float.from_address(beta).value
+        assert ctypes.c_float.from_address(alpha).value == 1 and kept in (0, 1) and (c, of_c) == (d, of_d)
         assert size == chosen * 1024 and (work is not None) == (size > 0)
         self.before_matmul()
         wanted = self.alive[description]
         left, right, out = (self._matrix(at, self.alive[which]) for at, which in ((a, of_a), (b, of_b), (d, of_d)))
         left, right = (t.t() if wanted.get(which) else t for t, which in ((left, 3), (right, 4)))
         made = left.double() @ right.double()
-        aux = self._matrix(wanted[11], (out.dtype, *out.shape, wanted[12]))
         epilogue = wanted[7]
-        if epilogue == GELU_AUX_BIAS:
+        assert left.dtype == right.dtype != torch.float32 and (kept == 0 or epilogue == DEFAULT)
+        if kept:
+            made = made + out.double()
+        if epilogue in (BIAS, GELU_AUX_BIAS):
             made = made + self._matrix(wanted[8], (out.dtype, out.shape[0], 1, out.shape[0])).double()
+        aux = None if epilogue in (DEFAULT, BIAS) else self._matrix(wanted[11], (out.dtype, *out.shape, wanted[12]))
         if epilogue in (GELU_AUX, GELU_AUX_BIAS):
             aux.copy_(made)
             made = torch.nn.functional.gelu(made, approximate="tanh")
-        else:
+        elif aux is not None:
             assert epilogue == DGELU
             with torch.enable_grad():
                 at = aux.double().requires_grad_()
@@ -124,4 +129,6 @@ class Library:
         """rows x columns by columns, `leading` elements apart, where they lie."""
         dtype, rows, columns, leading = layout
         count = (columns - 1) * leading + rows
-        return torch.frombuffer((ctypes.c_char * (2 * count)).from_address(at), dtype=dtype).as_strided((rows, columns), (1, leading))
+        return torch.frombuffer((ctypes.c_char * (dtype.itemsize * count)).from_address(at), dtype=dtype).as_strided(
+            (rows, columns), (1, leading)
+        )

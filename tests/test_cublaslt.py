@@ -49,7 +49,7 @@ def tensors(m=24, k=32, n=40, dtype=torch.bfloat16, seed=0):
 
 
 def gelu(x, w, b, aux, out, **how):
-    cublaslt.product(out, x, w, "gelu", aux, b, transposed=True, **how)
+    cublaslt.product(out, x, w.t(), "gelu", aux, b, **how)
 
 
 def slope(pre):
@@ -74,6 +74,42 @@ def test_the_gradient_of_gelu_in_the_epilogue(install):
     pre.normal_()
     cublaslt.product(out, g, w.t().contiguous(), "gelu_backward", pre)
     assert torch.equal(out, ((g.double() @ w.double().t()) * slope(pre)).to(out.dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("result", ["same", "float32"])
+@pytest.mark.parametrize("across", [(False, False), (False, True), (True, False), (True, True)])
+def test_plain_products_of_factors_as_they_lie(install, dtype, result, across):
+    """NN, NT, TN and TT: forward a weight is read across, for its gradient the rows are. And added to what is there."""
+    library = install()
+    gen = torch.Generator().manual_seed(0)
+    left, right = (
+        placed(torch.randn(*((c, r) if flip else (r, c)), generator=gen).to(dtype)) for (r, c), flip in zip(((24, 32), (32, 40)), across)
+    )
+    left, right = (t.t() if flip else t for t, flip in zip((left, right), across))
+    out = placed(torch.empty(24, 40, dtype=dtype if result == "same" else torch.float32))
+    cublaslt.product(out, left, right, algorithm=1)
+    exact = left.double() @ right.double()
+    assert torch.equal(out, exact.to(out.dtype)) and library.log[-1][0] == 1
+    cublaslt.product(out, left, right, add=True)
+    assert torch.equal(out, (exact.to(out.dtype).double() + exact).to(out.dtype)) and len(cublaslt._plans) == 2
+
+
+def test_a_plain_product_with_a_bias(install):
+    install()
+    x, w, b, _, out = tensors()
+    cublaslt.product(out, x, w.t(), bias=b)
+    assert torch.equal(out, (x.double() @ w.double().t() + b.double()).bfloat16())
+
+
+def test_what_can_be_read_as_it_lies():
+    x = placed(torch.zeros(24, 32, dtype=torch.bfloat16))
+    assert all(map(cublaslt.rows_or_columns, (x, x.t(), x[:, 8:16], x[:1], x[:, :8].t())))
+    assert not any(
+        map(
+            cublaslt.rows_or_columns, (x[:, 1:], x[:, ::2], x[:1].expand(24, 32), x[:, :1].expand(24, 32), placed(torch.zeros(4, 9).half()))
+        )
+    )
 
 
 def test_rows_that_lie_apart(install):
@@ -155,7 +191,7 @@ def test_a_status_is_a_sentence_with_its_number(install, function):
 
 def test_no_algorithm(install):
     install(offered=0)
-    with pytest.raises(RuntimeError, match=r"of 0 algorithms for \[24, 32\] by \[40, 32\] in torch.bfloat16, 0 can be used"):
+    with pytest.raises(RuntimeError, match=r"of 0 algorithms for \[24, 32\] by \[32, 40\] in torch.bfloat16, 0 can be used"):
         gelu(*tensors())
 
 
@@ -163,16 +199,20 @@ def test_what_cannot_be_planned_is_a_sentence(install):
     library = install()
     x, w, b, aux, out = tensors()
     for call, said in (
-        (lambda: gelu(x, w[:, :24], b, aux, out), r"right is \[40, 24\], it must be \[40, 32\]"),
+        (lambda: gelu(x, w[:, :24], b, aux, out), r"right is \[24, 40\], it must be \[32, 40\]"),
         (lambda: gelu(x, w, b[1:], aux, out), r"bias is \[39\], it must be \[40\]"),
         (lambda: gelu(x, w, b, aux[1:], out), r"aux is \[23, 40\], it must be \[24, 40\]"),
         (lambda: gelu(x.float(), w, b, aux, out), "out is torch.bfloat16 on cpu, left is torch.float32 on cpu"),
-        (lambda: gelu(x.t().contiguous().t(), w, b, aux, out), r"left is \[24, 32\] with strides \[1, 24\], it must be rows of neighbours"),
+        (lambda: gelu(x, w, b, aux.t().contiguous().t(), out), r"aux is \[24, 40\] with strides \[1, 24\], it must be rows of neighbours"),
+        (lambda: cublaslt.product(out, x, w.t(), "none", aux), "'none' takes no aux, one was given"),
+        (lambda: cublaslt.product(out, x, w.t(), "gelu"), "'gelu' takes an aux, none was given"),
+        (lambda: cublaslt.product(out, x, w.t(), bias=b, add=True), "takes no bias and no epilogue, but 'none' with a bias"),
+        (lambda: cublaslt.product(out.float(), x, w.t(), bias=b), "out is torch.float32 on cpu, left is torch.bfloat16 on cpu"),
         (lambda: gelu(x[:1].expand(24, 32), w, b, aux, out), r"strides \[0, 1\]"),
         (lambda: gelu(*tensors(k=30)), "left has rows 60 bytes apart"),
         (lambda: gelu(placed(x, 2), w, b, aux, out), "left begins 2 bytes past a multiple of 16"),
-        (lambda: cublaslt.product(out, x, w, "gelu_backward", aux, b, transposed=True), "no epilogue 'gelu_backward' with a bias"),
-        (lambda: cublaslt.product(out, x, w, "relu", aux, transposed=True), "no epilogue 'relu' without a bias"),
+        (lambda: cublaslt.product(out, x, w, "gelu_backward", aux, b), "no epilogue 'gelu_backward' with a bias"),
+        (lambda: cublaslt.product(out, x, w, "relu", aux), "no epilogue 'relu' without a bias"),
     ):
         with pytest.raises(ValueError, match=said):
             call()
@@ -184,6 +224,9 @@ def test_threads_share_a_plan(install):
     first, second = tensors(), tensors(seed=1)
     wanted = [(x.double() @ w.double().t() + b.double()).bfloat16() for x, w, b, *_ in (first, second)]
 
+    def call(c):
+        return c[4], c[0], c[1].t(), c[3], c[2]
+
     def together(locked):
         meeting = threading.Barrier(2, timeout=0.3)
 
@@ -193,11 +236,11 @@ def test_threads_share_a_plan(install):
 
         install(before_matmul=meet)
         cublaslt._plans.clear()
-        plan = cublaslt.Plan((first[4], *first[:2], first[3], first[2]), 164, True, 256)
+        plan = cublaslt.Plan(*call(first), 164, False, 256)
         plan.lock = plan.lock if locked else contextlib.nullcontext()
         for t in (*first[3:], *second[3:]):
             t.zero_()
-        threads = [threading.Thread(target=plan.launch, args=((c[4], *c[:2], c[3], c[2]), 0)) for c in (first, second)]
+        threads = [threading.Thread(target=plan.launch, args=(*call(c), 0)) for c in (first, second)]
         for t in threads:
             t.start()
         for t in threads:

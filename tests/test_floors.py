@@ -16,7 +16,7 @@ COMPOSITIONS = {
     ("mlp", "gelu"),
     ("mlp", "gemm"),
 }
-# nothing of their own to compile: they call other operators' kernels and the vendor's products
+# nothing of its own to compile: it calls other operators' kernels and the vendor's products
 WITHOUT_TRITON = {"mlp"}
 
 

@@ -34,7 +34,9 @@ def test_committed_records_are_whole():
 
 
 def page(folder: Path, name: str) -> str:
-    (folder / "README.md").write_text("".join(f"<!-- rooftile:{b} -->\n<!-- /rooftile:{b} -->\n" for b in ("speed", "training", "losses", "host")))
+    (folder / "README.md").write_text(
+        "".join(f"<!-- rooftile:{b} -->\n<!-- /rooftile:{b} -->\n" for b in ("speed", "training", "losses", "host"))
+    )
     pages.write(folder, verify=False)
     return (folder / "README.md").read_text()
 

@@ -1,11 +1,13 @@
-"""cuBLASLt's products with gelu, or gelu's gradient, in their epilogue: what torch.mm and torch.addmm cannot ask for.
+"""cuBLASLt's products: by any of the algorithms that its heuristic offers, of which PyTorch takes the first, and with gelu, or gelu's gradient, in
+their epilogue, which torch.mm and torch.addmm cannot ask for.
 
+    none            out = left right + bias; or, adding up, out += left right. out has their dtype, or float32 where there is no bias
     gelu            aux = left right + bias, out = gelu(aux), the tanh form; aux is kept for the gradient
     gelu_backward   out = (left right) gelu'(aux)
 
 The library is the one that PyTorch has loaded, called through ctypes. It sees columns where we see rows: out = left right of three
-row-major matrices is its outᵀ = rightᵀ leftᵀ, so its A is right and its B is left. A product of one shape is planned once: descriptors,
-and the algorithms that the library's heuristic offers.
+row-major matrices is its outᵀ = rightᵀ leftᵀ, so its A is right and its B is left; a factor that is a transposed view is read as it lies. A product
+of one shape is planned once: descriptors, and the algorithms offered.
 """
 
 from __future__ import annotations
@@ -29,11 +31,11 @@ OFFERED = 8  # algorithms asked for
 WORKSPACE = 64 * 2**20  # bytes an algorithm may ask for; most ask for none
 OLDEST = (8, 0)
 
-_TYPES = {torch.float16: 2, torch.bfloat16: 14}  # cudaDataType
+_TYPES = {torch.float16: 2, torch.bfloat16: 14, torch.float32: 0}  # cudaDataType; float32 of a result alone
 _FLOAT, _COMPUTE_FLOAT = 0, 68  # CUDA_R_32F, of the scale; CUBLAS_COMPUTE_32F
-_GELU_AUX, _GELU_AUX_BIAS, _DGELU = 160, 164, 192  # cublasLtEpilogue_t
-EPILOGUES = {"gelu": (_GELU_AUX, _GELU_AUX_BIAS), "gelu_backward": (_DGELU, None)}  # without and with a bias
-_TRANSA, _EPILOGUE, _BIAS_POINTER, _AUX_POINTER, _AUX_LD = 3, 7, 8, 11, 12  # cublasLtMatmulDescAttributes_t
+_DEFAULT, _BIAS, _GELU_AUX, _GELU_AUX_BIAS, _DGELU = 1, 4, 160, 164, 192  # cublasLtEpilogue_t
+EPILOGUES = {"none": (_DEFAULT, _BIAS), "gelu": (_GELU_AUX, _GELU_AUX_BIAS), "gelu_backward": (_DGELU, None)}  # without and with a bias
+_TRANSA, _TRANSB, _EPILOGUE, _BIAS_POINTER, _AUX_POINTER, _AUX_LD = 3, 4, 7, 8, 11, 12  # cublasLtMatmulDescAttributes_t
 _MAX_WORKSPACE, _ALIGNMENTS = 1, (5, 6, 7, 8)  # cublasLtMatmulPreferenceAttributes_t: bytes; of A, B, C and D
 _WIDEST = 256  # bytes: no algorithm wants more, and it is what the heuristic takes for granted
 
@@ -79,30 +81,32 @@ def missing() -> str | None:
     return found if isinstance(found, str) else None
 
 
-def product(out: Tensor, left: Tensor, right: Tensor, epilogue: str, aux: Tensor, bias: Tensor | None = None, *,
-            transposed: bool = False, algorithm: int = 0) -> None:  # fmt: skip
+def product(out: Tensor, left: Tensor, right: Tensor, epilogue: str = "none", aux: Tensor | None = None, bias: Tensor | None = None, *,
+            add: bool = False, algorithm: int = 0) -> None:  # fmt: skip
     """out [M, N] = left [M, K] right [K, N] through the epilogue, on torch's current stream of their device; can be captured in a CUDA graph.
 
-    All of one dtype, float16 or bfloat16; rows of neighbours that begin at whole 16 bytes. aux [M, N], bias [N]. transposed: right is [N, K].
+    All of one dtype, float16 or bfloat16, but for a float32 out; rows of neighbours that begin at whole 16 bytes, or of a factor columns
+    (weight.t()). aux [M, N], bias [N]. add: to what out holds.
     algorithm: which of those that the heuristic offers; one beyond them is the first, as their number is the library's to decide.
     """
     device = out.get_device()
     if out.is_cuda and device != torch._C._cuda_getDevice():
         with torch.cuda.device(device):
-            product(out, left, right, epilogue, aux, bias, transposed=transposed, algorithm=algorithm)
+            product(out, left, right, epilogue, aux, bias, add=add, algorithm=algorithm)
         return
-    tensors = (out, left, right, aux) if bias is None else (out, left, right, aux, bias)
     where = _WIDEST
-    for t in tensors:
-        where |= t.data_ptr()
-    key = (device, out.dtype, *((t.shape, t.stride()) for t in tensors), transposed, epilogue, where & -where)
+    for t in (out, left, right, aux, bias):
+        if t is not None:
+            where |= t.data_ptr()
+    described = [None if t is None else (t.shape, t.stride(), t.dtype) for t in (out, left, right, aux, bias)]
+    key = (device, *described, add, epilogue, where & -where)
     plan = _plans.get(key)
     if plan is None:
         if len(_plans) >= 1024:  # lengths that never repeat must not fill the memory
             _plans.clear()
-        code = _check(out, left, right, epilogue, aux, bias, transposed)
-        plan = _plans[key] = Plan(tensors, code, transposed, where & -where)
-    plan.launch(tensors, algorithm)
+        code = _check(out, left, right, epilogue, aux, bias, add)
+        plan = _plans[key] = Plan(out, left, right, aux, bias, code, add, where & -where)
+    plan.launch(out, left, right, aux, bias, algorithm)
     if (recorder := replay.recorder()) is not None:
         recorder.why = "cuBLASLt itself launched it"
 
@@ -110,31 +114,56 @@ def product(out: Tensor, left: Tensor, right: Tensor, epilogue: str, aux: Tensor
 _plans: dict[tuple[Any, ...], Plan] = {}
 
 
-def _check(out: Tensor, left: Tensor, right: Tensor, epilogue: str, aux: Tensor, bias: Tensor | None, transposed: bool) -> int:
+def rows_or_columns(t: Tensor) -> bool:
+    """Whether a factor can be read as it lies: neighbours in a row or in a column, the next one at whole 16 bytes, without overlap."""
+    t = _stored(t)
+    return t.stride(1) == 1 and _leading(t) >= t.shape[1] and _leading(t) * t.itemsize % 16 == 0 and t.data_ptr() % 16 == 0
+
+
+def _check(out: Tensor, left: Tensor, right: Tensor, epilogue: str, aux: Tensor | None, bias: Tensor | None, add: bool) -> int:
     """ValueError for what cannot be planned; the library's number of the epilogue."""
     code = EPILOGUES.get(epilogue, (None, None))[bias is not None]
     if code is None:
         raise ValueError(
-            f"cuBLASLt: there is no epilogue {epilogue!r} with{'out' if bias is None else ''} a bias, there is gelu, gelu_backward"
+            f"cuBLASLt: there is no epilogue {epilogue!r} with{'out' if bias is None else ''} a bias, there is {', '.join(EPILOGUES)}"
         )
-    m, k, n = *left.shape, right.shape[0 if transposed else 1]
-    wanted = {"out": (m, n), "left": (m, k), "right": (n, k) if transposed else (k, n), "aux": (m, n), "bias": (n,)}
+    if (aux is None) != (epilogue == "none"):
+        raise ValueError(
+            f"cuBLASLt: epilogue {epilogue!r} takes {'no' if aux is not None else 'an'} aux, {'one' if aux is not None else 'none'} was given"
+        )
+    plain = code == _DEFAULT
+    if add and not plain:
+        raise ValueError(
+            f"cuBLASLt: what is added to takes no bias and no epilogue, but {epilogue!r} with{'out' if bias is None else ''} a bias was asked for"
+        )
+    (m, k), n = left.shape, right.shape[1]
+    wanted = {"out": (m, n), "left": (m, k), "right": (k, n), "aux": (m, n), "bias": (n,)}
     for name, t in {"out": out, "left": left, "right": right, "aux": aux, "bias": bias}.items():
         if t is None:
             continue
         if tuple(t.shape) != wanted[name]:
             raise ValueError(f"cuBLASLt: {name} is {list(t.shape)}, it must be {list(wanted[name])}")
-        if t.dtype not in _TYPES or t.dtype != left.dtype or t.device != left.device:
+        wide = name == "out" and plain and t.dtype == torch.float32
+        if left.dtype not in (torch.float16, torch.bfloat16) or not (t.dtype == left.dtype or wide) or t.device != left.device:
             raise ValueError(
-                f"cuBLASLt: {name} is {t.dtype} on {t.device}, left is {left.dtype} on {left.device}; all are float16 or bfloat16"
+                f"cuBLASLt: {name} is {t.dtype} on {t.device}, left is {left.dtype} on {left.device}; all are float16 or bfloat16, a plain out may be float32"
             )
-        if t.stride(-1) != 1 or (t.dim() > 1 and _leading(t) < t.shape[1]):
-            raise ValueError(f"cuBLASLt: {name} is {list(t.shape)} with strides {list(t.stride())}, it must be rows of neighbours")
-        apart = 2 * _leading(t) if t.dim() > 1 else 16
-        if apart % 16 or t.data_ptr() % 16:
-            begins = f"begins {t.data_ptr() % 16} bytes past a multiple of 16" if t.data_ptr() % 16 else f"has rows {apart} bytes apart"
-            raise ValueError(f"cuBLASLt: {name} {begins}, it must be whole 16 bytes")
+        _check_rows(name, _stored(t) if name in ("left", "right") else t)
     return code
+
+
+def _check_rows(name: str, t: Tensor) -> None:
+    if t.stride(-1) != 1 or (t.dim() > 1 and _leading(t) < t.shape[1]):
+        raise ValueError(f"cuBLASLt: {name} is {list(t.shape)} with strides {list(t.stride())}, it must be rows of neighbours")
+    apart = t.itemsize * _leading(t) if t.dim() > 1 else 16
+    if apart % 16 or t.data_ptr() % 16:
+        begins = f"begins {t.data_ptr() % 16} bytes past a multiple of 16" if t.data_ptr() % 16 else f"has rows {apart} bytes apart"
+        raise ValueError(f"cuBLASLt: {name} {begins}, it must be whole 16 bytes")
+
+
+def _stored(t: Tensor) -> Tensor:
+    """A factor as it lies in memory, by rows: itself, or of a transposed view what it is a view of."""
+    return t.t() if t.stride(1) != 1 and t.stride(0) == 1 else t
 
 
 def _leading(t: Tensor) -> int:
@@ -149,38 +178,42 @@ class Plan:
     """Descriptors of one product, and the algorithms that the heuristic offers for it, its own favourite first. The addresses of aux and bias
     stand in the descriptor, so they are set and launched under a lock; the library reads it before cublasLtMatmul returns."""
 
-    def __init__(self, tensors: tuple[Tensor, ...], epilogue: int, transposed: bool, alignment: int):
-        out, left, right, aux = tensors[:4]
+    def __init__(
+        self, out: Tensor, left: Tensor, right: Tensor, aux: Tensor | None, bias: Tensor | None, epilogue: int, add: bool, alignment: int
+    ):
         self.library, self.lock = _library(), threading.Lock()
+        self.beta = _ONE if add else _ZERO
+        a, b = _stored(right), _stored(left)
         with relaxed():
             self.handle = _handle(out.get_device())
             self.description = self._made("MatmulDesc", _COMPUTE_FLOAT, _FLOAT)
-            self._set(_TRANSA, ctypes.c_int32(transposed))
+            self._set(_TRANSA, ctypes.c_int32(a is not right))
+            self._set(_TRANSB, ctypes.c_int32(b is not left))
             self._set(_EPILOGUE, ctypes.c_int32(epilogue))
-            self._set(_AUX_LD, ctypes.c_int64(_leading(aux)))
-            self.addresses = [(which, ctypes.c_void_p()) for which in (_AUX_POINTER, _BIAS_POINTER)][: len(tensors) - 3]
-            self._point(tensors)  # the heuristic reads from the addresses how they are aligned
-            kind = _TYPES[out.dtype]
-            self.layouts = [self._made("MatrixLayout", kind, t.shape[1], t.shape[0], _leading(t)) for t in (right, left, out)]
-            self.answers = self._asked(alignment, f"[{left.shape[0]}, {left.shape[1]}] by {list(right.shape)} in {out.dtype}")
+            if aux is not None:
+                self._set(_AUX_LD, ctypes.c_int64(_leading(aux)))
+            self.address = ctypes.c_void_p()
+            self._point(aux, bias)  # the heuristic reads from the addresses how they are aligned
+            self.layouts = [self._made("MatrixLayout", _TYPES[t.dtype], t.shape[1], t.shape[0], _leading(t)) for t in (a, b, out)]
+            self.answers = self._asked(alignment, f"{list(left.shape)} by {list(right.shape)} in {left.dtype}")
 
-    def launch(self, tensors: tuple[Tensor, ...], algorithm: int) -> None:
-        out, left, right = tensors[:3]
+    def launch(self, out: Tensor, left: Tensor, right: Tensor, aux: Tensor | None, bias: Tensor | None, algorithm: int) -> None:
         answer = self.answers[algorithm if algorithm < len(self.answers) else 0]
         size, (a, b, d), to = answer.workspace, self.layouts, out.data_ptr()
         # from PyTorch's allocator, and held until the product is under way: then it is nobody else's before this stream has passed
         work = out.new_empty(size, dtype=torch.uint8) if size else None
         space, stream = work.data_ptr() if work is not None else None, _stream(out)
         with self.lock:
-            self._point(tensors)
-            status = self.library.cublasLtMatmul(self.handle, self.description, _ONE, right.data_ptr(), a, left.data_ptr(), b, _ZERO, to, d,
+            self._point(aux, bias)
+            status = self.library.cublasLtMatmul(self.handle, self.description, _ONE, right.data_ptr(), a, left.data_ptr(), b, self.beta, to, d,
                                                  to, d, ctypes.addressof(answer), space, size, stream)  # fmt: skip
         _succeed(status, "cublasLtMatmul")
 
-    def _point(self, tensors: tuple[Tensor, ...]) -> None:
-        for (which, address), t in zip(self.addresses, tensors[3:]):
-            address.value = t.data_ptr()
-            self._set(which, address)
+    def _point(self, aux: Tensor | None, bias: Tensor | None) -> None:
+        for which, t in ((_AUX_POINTER, aux), (_BIAS_POINTER, bias)):
+            if t is not None:
+                self.address.value = t.data_ptr()
+                self._set(which, self.address)
 
     def _set(self, attribute: int, value: Any) -> None:
         status = self.library.cublasLtMatmulDescSetAttribute(self.description, attribute, ctypes.byref(value), ctypes.sizeof(value))

@@ -29,7 +29,7 @@ def mlp(x, weight1, bias1, weight2, bias2, approximate, *, config):
         pre = rows.new_empty(rows.shape[0], weight.shape[0])
         h = torch.empty_like(pre)
         bias = None if bias is None else bias.contiguous()
-        cublaslt.product(h, _rows(rows), _rows(weight), "gelu", pre, bias, transposed=True, algorithm=config["ALGO"])
+        cublaslt.product(h, _rows(rows), _rows(weight).t(), "gelu", pre, bias, algorithm=config["ALGO"])
         return pre, h
 
     return composed.forward(x, weight1, bias1, weight2, bias2, approximate, activated)
