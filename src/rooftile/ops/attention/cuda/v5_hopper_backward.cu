@@ -65,6 +65,17 @@ template <int STAGES> ROOFTILE_DEVICE Stage<STAGES> nth_stage(int n) {
   return {n % STAGES, n / STAGES % 2};
 }
 
+// The same in all lanes of a warp, and what the assembler cannot make anew: it stays in the uniform registers that descriptors are read from, where what
+// follows from threadIdx would be brought there before each product, and an address of shared memory be made from its parts in each step.
+ROOFTILE_DEVICE unsigned uniform(unsigned x) { return __shfl_sync(ALL_LANES, x, 0); }
+template <typename T> ROOFTILE_DEVICE T* uniform(T* sX) {
+#ifdef ROOFTILE_SIMULATOR
+  return sX;
+#else
+  return static_cast<T*>(__cvta_shared_to_generic(uniform(shared_address(sX))));
+#endif
+}
+
 // ---- the third warpgroup -----------------------------------------------------------------------------------------------------
 
 template <int PANELS> ROOFTILE_DEVICE void bring(char* sX, int panel, const TensorMap& map, MBarrier* sBarrier, int i_h, int row, int i_b) {
@@ -318,7 +329,7 @@ __global__ void __launch_bounds__(384, 1)
       drain<D, CAUSAL, ORDERED>(gDq, gTurn, sX + At::DQ + (i_warp - 1) * HALF_BYTES, sR, w, i_warp - 1);
   } else {
     registers_raise<D == 128 ? 240 : 232>();
-    multiply<T, D, CAUSAL, AHEAD>(tDk, tDv, sX, sR, w, threadIdx.x / 128, scale, scale_log2);
+    multiply<T, D, CAUSAL, AHEAD>(tDk, tDv, uniform(sX), *uniform(&sR), w, uniform(threadIdx.x / 128), scale, scale_log2);
   }
 }
 
