@@ -32,7 +32,7 @@ def _backward(ordered, dout, q, k, v, out, lse, causal, scale, config, into):
     rows = q.new_empty(blocks, 2, m, dtype=torch.float32)  # lse to base 2 and delta of each block of queries
     kind = f"{CTYPE[q.dtype]}, {d}"
     launch(V5, f"prepare<{kind}>", blocks * 4, 256, sums, turn, rows, dout, out, lse, h, t, *dout.stride()[:3], *out.stride()[:3])
-    flags = ", ".join(str(x).lower() for x in (causal, ordered, config["AHEAD"]))
+    flags = ", ".join(str(x).lower() for x in (causal, ordered, config["AHEAD"], config["LATE"]))
     instance = f"attention_backward<{kind}, {flags}, {config['Q_STAGES']}, {config['DQ_STAGES']}>"
     maps = [TensorMap(x, (1, 64, 1, 64), 128) for x in (dk, dv)]
     maps += [TensorMap(x, (1, n, 1, 64), 128) for x, n in ((q, m), (k, KEYS), (v, KEYS), (dout, m))]
@@ -67,11 +67,13 @@ def _refuse(call):
     return off_gpu(q)
 
 
-# 227 KiB hold two stages of queries and of dq, or three and one. AHEAD the first product of the next block runs beside the end of this one.
+# 227 KiB hold two stages of queries and of dq, or three and one. AHEAD the first product of the next block runs beside the end of this one; LATE dv waits for ds.
 CONFIGS = (
-    {"AHEAD": False, "Q_STAGES": 3, "DQ_STAGES": 1},
-    {"AHEAD": False, "Q_STAGES": 2, "DQ_STAGES": 2},
-    {"AHEAD": True, "Q_STAGES": 2, "DQ_STAGES": 2},
+    {"AHEAD": False, "LATE": False, "Q_STAGES": 3, "DQ_STAGES": 1},
+    {"AHEAD": False, "LATE": True, "Q_STAGES": 3, "DQ_STAGES": 1},
+    {"AHEAD": True, "LATE": False, "Q_STAGES": 2, "DQ_STAGES": 2},
+    {"AHEAD": True, "LATE": True, "Q_STAGES": 2, "DQ_STAGES": 2},
+    {"AHEAD": True, "LATE": False, "Q_STAGES": 3, "DQ_STAGES": 1},
 )
 LIMITS = Limits(registers=168, shared_bytes=227 * 1024)
 BACKWARD = (

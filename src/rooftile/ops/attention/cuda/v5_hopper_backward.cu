@@ -174,13 +174,25 @@ template <typename T> ROOFTILE_DEVICE void queries(float (&d)[32], const char* s
   wgmma_commit();
 }
 
+// lse or delta of this thread's queries. The first EARLY pairs are read before the products that are waited for, as registers allow: shared memory
+// answers late while products read it.
+template <int EARLY> struct Columns {
+  const float2* sMine;
+  float2 first[EARLY];
+  ROOFTILE_DEVICE explicit Columns(const float* sRow) : sMine(reinterpret_cast<const float2*>(sRow + wgmma_column(0))) {
+#pragma unroll
+    for (int i = 0; i < EARLY; ++i) first[i] = sMine[4 * i];
+  }
+  ROOFTILE_DEVICE float2 of(int i) const { return i < EARLY ? first[i < EARLY ? i : 0] : sMine[4 * i]; }
+};
+
 // p = 2^(s scale - lse) in place; a query past T has lse = inf and so no weight.
-template <int R> ROOFTILE_DEVICE void weights(float (&s)[R], const float* sLse2, float scale_log2) {
+template <int R, int EARLY> ROOFTILE_DEVICE void weights(float (&s)[R], const Columns<EARLY>& lse, float scale_log2) {
 #pragma unroll
   for (int i = 0; i < R; i += 4) {
-    const float2 lse = *reinterpret_cast<const float2*>(sLse2 + wgmma_column(i));
-    s[i] = exp2_fast(fmaf(s[i], scale_log2, -lse.x)), s[i + 1] = exp2_fast(fmaf(s[i + 1], scale_log2, -lse.y));
-    s[i + 2] = exp2_fast(fmaf(s[i + 2], scale_log2, -lse.x)), s[i + 3] = exp2_fast(fmaf(s[i + 3], scale_log2, -lse.y));
+    const float2 of = lse.of(i / 4);
+    s[i] = exp2_fast(fmaf(s[i], scale_log2, -of.x)), s[i + 1] = exp2_fast(fmaf(s[i + 1], scale_log2, -of.y));
+    s[i + 2] = exp2_fast(fmaf(s[i + 2], scale_log2, -of.x)), s[i + 3] = exp2_fast(fmaf(s[i + 3], scale_log2, -of.y));
   }
 }
 
@@ -193,13 +205,16 @@ template <int R> ROOFTILE_DEVICE void mask(float (&p)[R], int i_key, int S, int 
 }
 
 // dS = P (dP - delta), two at a time as operands. At D = 64 P is taken from its 16 bits: its float32 registers are wanted for the other 128 queries' dP.
-template <typename T, bool FROM_PACKED, int R>
-ROOFTILE_DEVICE void score_gradients(unsigned (&ds)[R / 8][4], const unsigned (&p16)[R / 8][4], const float (&p)[R], const float (&dp)[R], const float* sDelta) {
+template <typename T, bool FROM_PACKED, int R, int EARLY>
+ROOFTILE_DEVICE void score_gradients(unsigned (&ds)[R / 8][4], const unsigned (&p16)[R / 8][4], const float (&p)[R], const float (&dp)[R], const Columns<EARLY>& rows) {
 #pragma unroll
-  for (int i = 0; i < R; i += 2) {
-    const float2 delta = *reinterpret_cast<const float2*>(sDelta + wgmma_column(i));
-    const float2 both = FROM_PACKED ? unpack_pair(T(), p16[i / 8][i / 2 % 4]) : make_float2(p[i], p[i + 1]);
-    ds[i / 8][i / 2 % 4] = pack_pair(T(), both.x * (dp[i] - delta.x), both.y * (dp[i + 1] - delta.y));
+  for (int i = 0; i < R; i += 4) {
+    const float2 delta = rows.of(i / 4);
+#pragma unroll
+    for (int j = i; j < i + 4; j += 2) {
+      const float2 both = FROM_PACKED ? unpack_pair(T(), p16[j / 8][j / 2 % 4]) : make_float2(p[j], p[j + 1]);
+      ds[j / 8][j / 2 % 4] = pack_pair(T(), both.x * (dp[j] - delta.x), both.y * (dp[j + 1] - delta.y));
+    }
   }
 }
 
@@ -236,12 +251,13 @@ ROOFTILE_DEVICE void hand_over(char* sHalf, Pipeline<DQ_STAGES>& sRing, const St
 
 // A product under way across the loop's back edge makes the assembler run all of them one by one: the body ends with a wait for everything.
 // AHEAD, products queue up in another order: dK before the barrier of dS, which it covers, and the next block's S beside what is done with dQ.
-template <typename T, int D, bool CAUSAL, bool AHEAD, int Q_STAGES, int DQ_STAGES>
+// LATE, dV is queued when dS is stored, not before dS is computed: it covers the barrier then.
+template <typename T, int D, bool CAUSAL, bool AHEAD, bool LATE, int Q_STAGES, int DQ_STAGES>
 ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, char* sX, Rings<Q_STAGES, DQ_STAGES>& sR, const Work& w, int half, float scale,
                               float scale_log2) {
   using X = Tile<D>;
   using At = Place<D, Q_STAGES, DQ_STAGES>;
-  constexpr int M = X::BLOCK_M;
+  constexpr int M = X::BLOCK_M, EARLY = D == 128 ? M / 8 : 4;
   const int i_key = w.i_tile * BLOCK_N + half * 64 + wgmma_row(0), shift = CAUSAL ? w.T - w.S : -NEVER;
   char *sK = sX + At::K, *sV = sX + At::V;
   float dk[D / 2], dv[D / 2], s[M / 2];
@@ -262,38 +278,46 @@ ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, char* 
       consumer_wait(sR.q, at_q);
       scores<T, D>(s, sK + half * 64 * LINE, sQ);
     }
+    const Columns<EARLY> lse(reinterpret_cast<const float*>(sX + At::LSE) + at_q.index * M);
     consumer_wait(sR.dout, at_dout);
     scores<T, D>(dp, sV + half * 64 * LINE, sDout);
     if (!AHEAD) wgmma_wait<1>(s);
-    weights(s, reinterpret_cast<const float*>(sX + At::LSE) + at_q.index * M, scale_log2);
+    weights(s, lse, scale_log2);
     if ((w.i_tile + 1) * BLOCK_N > w.S || (CAUSAL && i * M < (w.i_tile + 1) * BLOCK_N - 1 + shift)) mask(s, i_key, w.S, shift - i * M);
 #pragma unroll
     for (int k = 0; k < M / 16; ++k) wgmma_operand<T>(p16[k], s, k);
+    const Columns<EARLY> delta(reinterpret_cast<const float*>(sX + At::DELTA) + at_dout.index * M);
     finish_first(p16);
     wgmma_wait<0>(dp);
-    gradient<T, D>(dv, p16, sDout, step > 0);
-    score_gradients<T, D == 64>(ds16, p16, s, dp, reinterpret_cast<const float*>(sX + At::DELTA) + at_dout.index * M);
-    if (AHEAD) gradient<T, D>(dk, ds16, sQ, step > 0);
+    if (!LATE) gradient<T, D>(dv, p16, sDout, step > 0);
+    score_gradients<T, D == 64>(ds16, p16, s, dp, delta);
+    if (AHEAD && !LATE) gradient<T, D>(dk, ds16, sQ, step > 0);
     char* sDs = sX + At::DS + step % DS_STAGES * (BLOCK_N * M * 2);
     store_operand(sDs, X::KEY_PANEL, half * 64 + warp() % 4 * 16, ds16);
+    if (LATE) gradient<T, D>(dv, p16, sDout, step > 0);
+    if (AHEAD && LATE) gradient<T, D>(dk, ds16, sQ, step > 0);
     fence_async();
     barrier_sync(1, 256);
     queries<T>(dq, sDs + (D == 64) * half * X::KEY_PANEL, sK + (D == 128) * half * X::KEY_PANEL);
     if (!AHEAD) gradient<T, D>(dk, ds16, sQ, step > 0);
-    wgmma_wait<AHEAD ? 0 : 1>(dq);
-    consumer_release(sR.dout, at_dout);
-    Stage<Q_STAGES> next = at_q;
+    const Stage<Q_STAGES> now = at_q;
     if (AHEAD) {
       if (step + 1 < w.count) {  // after the last block its own S is made again, and not read
-        ++next;
-        consumer_wait(sR.q, next);
+        ++at_q;
+        consumer_wait(sR.q, at_q);
       }
-      scores<T, D>(s, sK + half * 64 * LINE, sX + At::Q + next.index * X::QUERIES);
+      wgmma_wait<1>(dv, dk);  // their operands' registers are wanted
+      scores<T, D>(s, sK + half * 64 * LINE, sX + At::Q + at_q.index * X::QUERIES);
     }
+    wgmma_wait<1>(dq);
+    consumer_release(sR.dout, at_dout);
+    if (AHEAD) consumer_release(sR.q, now);
     hand_over(sX + At::DQ + half * HALF_BYTES, sR.dq[half], nth_stage<DQ_STAGES>(step), dq);
     wgmma_wait<0>(s, dk, dv);
-    consumer_release(sR.q, at_q);
-    ++at_q;
+    if (!AHEAD) {
+      consumer_release(sR.q, now);
+      ++at_q;
+    }
     if (++i == sR.blocks) i = sR.first;
   } while (++step < w.count);
   store_keys<T, D, Q_STAGES, DQ_STAGES>(tDv, sV, dv, 1.0f, w, half);  // these rows of V are this warpgroup's alone
@@ -304,7 +328,7 @@ ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, char* 
 
 // ---- the kernels -------------------------------------------------------------------------------------------------------------
 
-template <typename T, int D, bool CAUSAL, bool ORDERED, bool AHEAD, int Q_STAGES, int DQ_STAGES>
+template <typename T, int D, bool CAUSAL, bool ORDERED, bool AHEAD, bool LATE, int Q_STAGES, int DQ_STAGES>
 __global__ void __launch_bounds__(384, 1)
     attention_backward(const __grid_constant__ TensorMap tDk, const __grid_constant__ TensorMap tDv, const __grid_constant__ TensorMap tQ,
                        const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, float* gDq,
@@ -329,7 +353,7 @@ __global__ void __launch_bounds__(384, 1)
       drain<D, CAUSAL, ORDERED>(gDq, gTurn, sX + At::DQ + (i_warp - 1) * HALF_BYTES, sR, w, i_warp - 1);
   } else {
     registers_raise<D == 128 ? 240 : 232>();
-    multiply<T, D, CAUSAL, AHEAD>(tDk, tDv, uniform(sX), *uniform(&sR), w, uniform(threadIdx.x / 128), scale, scale_log2);
+    multiply<T, D, CAUSAL, AHEAD, LATE>(tDk, tDv, uniform(sX), *uniform(&sR), w, uniform(threadIdx.x / 128), scale, scale_log2);
   }
 }
 
