@@ -33,7 +33,7 @@ def _backward(ordered, dout, q, k, v, out, lse, causal, scale, config, into):
     kind = f"{CTYPE[q.dtype]}, {d}"
     launch(V5, f"prepare<{kind}>", blocks * 4, 256, sums, turn, rows, dout, out, lse, h, t, *dout.stride()[:3], *out.stride()[:3])
     flags = ", ".join(str(x).lower() for x in (causal, ordered, config["AHEAD"], config["LATE"]))
-    instance = f"attention_backward<{kind}, {flags}, {config['Q_STAGES']}, {config['DQ_STAGES']}>"
+    instance = f"attention_backward<{kind}, {flags}, {config['BY_FMA']}, {config['Q_STAGES']}, {config['DQ_STAGES']}>"
     maps = [TensorMap(x, (1, 64, 1, 64), 128) for x in (dk, dv)]
     maps += [TensorMap(x, (1, n, 1, 64), 128) for x, n in ((q, m), (k, KEYS), (v, KEYS), (dout, m))]
     launch(V5, instance, cdiv(s, KEYS) * b * g, 384, *maps, sums, turn, rows, g, h // g, t, s, scale, scale * LOG2E,
@@ -69,11 +69,13 @@ def _refuse(call):
 
 # 227 KiB hold two stages of queries and of dq, or three and one. AHEAD the first product of the next block runs beside the end of this one; LATE dv waits for ds.
 CONFIGS = (
-    {"AHEAD": False, "LATE": False, "Q_STAGES": 3, "DQ_STAGES": 1},
-    {"AHEAD": False, "LATE": True, "Q_STAGES": 3, "DQ_STAGES": 1},
-    {"AHEAD": True, "LATE": False, "Q_STAGES": 2, "DQ_STAGES": 2},
-    {"AHEAD": True, "LATE": True, "Q_STAGES": 2, "DQ_STAGES": 2},
-    {"AHEAD": True, "LATE": False, "Q_STAGES": 3, "DQ_STAGES": 1},
+    {"AHEAD": False, "LATE": False, "BY_FMA": 0, "Q_STAGES": 3, "DQ_STAGES": 1},
+    {"AHEAD": False, "LATE": True, "BY_FMA": 0, "Q_STAGES": 3, "DQ_STAGES": 1},
+    {"AHEAD": True, "LATE": False, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 2},
+    {"AHEAD": True, "LATE": True, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 2},
+    {"AHEAD": True, "LATE": False, "BY_FMA": 0, "Q_STAGES": 3, "DQ_STAGES": 1},
+    {"AHEAD": True, "LATE": False, "BY_FMA": 2, "Q_STAGES": 2, "DQ_STAGES": 2},
+    {"AHEAD": False, "LATE": True, "BY_FMA": 3, "Q_STAGES": 3, "DQ_STAGES": 1},
 )
 LIMITS = Limits(registers=168, shared_bytes=227 * 1024)
 BACKWARD = (

@@ -186,13 +186,22 @@ template <int EARLY> struct Columns {
   ROOFTILE_DEVICE float2 of(int i) const { return i < EARLY ? first[i < EARLY ? i : 0] : sMine[4 * i]; }
 };
 
-// p = 2^(s scale - lse) in place; a query past T has lse = inf and so no weight.
-template <int R, int EARLY> ROOFTILE_DEVICE void weights(float (&s)[R], const Columns<EARLY>& lse, float scale_log2) {
+// 2^x for x below 128 by sums and products, 1.0e-4 of itself off at most, in 8 instructions; 0 where x is -127 or less. The least such polynomial that is 1 at 0.
+ROOFTILE_DEVICE float exp2_by_products(float x) {
+  x = fmaxf(x, -127.0f);
+  const float whole = x + 12582912.0f, part = x - (whole - 12582912.0f);  // 1.5 * 2^23: whole's last bits are x, rounded
+  const float y = fmaf(fmaf(fmaf(0.0550089301f, part, 0.242210959f), part, 0.693282927f), part, 1.0f);
+  return __uint_as_float(__float_as_uint(y) + (__float_as_uint(whole) << 23));
+}
+
+// p = 2^(s scale - lse) in place; a query past T has lse = inf and so no weight. BY_FMA of 8 are made by products: the unit for exponentials takes 4 a cycle
+// of a scheduler's 32 threads.
+template <int BY_FMA, int R, int EARLY> ROOFTILE_DEVICE void weights(float (&s)[R], const Columns<EARLY>& lse, float scale_log2) {
 #pragma unroll
-  for (int i = 0; i < R; i += 4) {
+  for (int i = 0; i < R; ++i) {
     const float2 of = lse.of(i / 4);
-    s[i] = exp2_fast(fmaf(s[i], scale_log2, -of.x)), s[i + 1] = exp2_fast(fmaf(s[i + 1], scale_log2, -of.y));
-    s[i + 2] = exp2_fast(fmaf(s[i + 2], scale_log2, -of.x)), s[i + 3] = exp2_fast(fmaf(s[i + 3], scale_log2, -of.y));
+    const float x = fmaf(s[i], scale_log2, i % 2 ? -of.y : -of.x);
+    s[i] = i * BY_FMA % 8 < BY_FMA ? exp2_by_products(x) : exp2_fast(x);
   }
 }
 
@@ -252,7 +261,7 @@ ROOFTILE_DEVICE void hand_over(char* sHalf, Pipeline<DQ_STAGES>& sRing, const St
 // A product under way across the loop's back edge makes the assembler run all of them one by one: the body ends with a wait for everything.
 // AHEAD, products queue up in another order: dK before the barrier of dS, which it covers, and the next block's S beside what is done with dQ.
 // LATE, dV is queued when dS is stored, not before dS is computed: it covers the barrier then.
-template <typename T, int D, bool CAUSAL, bool AHEAD, bool LATE, int Q_STAGES, int DQ_STAGES>
+template <typename T, int D, bool CAUSAL, bool AHEAD, bool LATE, int BY_FMA, int Q_STAGES, int DQ_STAGES>
 ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, char* sX, Rings<Q_STAGES, DQ_STAGES>& sR, const Work& w, int half, float scale,
                               float scale_log2) {
   using X = Tile<D>;
@@ -282,7 +291,7 @@ ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, char* 
     consumer_wait(sR.dout, at_dout);
     scores<T, D>(dp, sV + half * 64 * LINE, sDout);
     if (!AHEAD) wgmma_wait<1>(s);
-    weights(s, lse, scale_log2);
+    weights<BY_FMA>(s, lse, scale_log2);
     if ((w.i_tile + 1) * BLOCK_N > w.S || (CAUSAL && i * M < (w.i_tile + 1) * BLOCK_N - 1 + shift)) mask(s, i_key, w.S, shift - i * M);
 #pragma unroll
     for (int k = 0; k < M / 16; ++k) wgmma_operand<T>(p16[k], s, k);
@@ -328,7 +337,7 @@ ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, char* 
 
 // ---- the kernels -------------------------------------------------------------------------------------------------------------
 
-template <typename T, int D, bool CAUSAL, bool ORDERED, bool AHEAD, bool LATE, int Q_STAGES, int DQ_STAGES>
+template <typename T, int D, bool CAUSAL, bool ORDERED, bool AHEAD, bool LATE, int BY_FMA, int Q_STAGES, int DQ_STAGES>
 __global__ void __launch_bounds__(384, 1)
     attention_backward(const __grid_constant__ TensorMap tDk, const __grid_constant__ TensorMap tDv, const __grid_constant__ TensorMap tQ,
                        const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, float* gDq,
@@ -353,7 +362,7 @@ __global__ void __launch_bounds__(384, 1)
       drain<D, CAUSAL, ORDERED>(gDq, gTurn, sX + At::DQ + (i_warp - 1) * HALF_BYTES, sR, w, i_warp - 1);
   } else {
     registers_raise<D == 128 ? 240 : 232>();
-    multiply<T, D, CAUSAL, AHEAD, LATE>(tDk, tDv, uniform(sX), *uniform(&sR), w, uniform(threadIdx.x / 128), scale, scale_log2);
+    multiply<T, D, CAUSAL, AHEAD, LATE, BY_FMA>(tDk, tDv, uniform(sX), *uniform(&sR), w, uniform(threadIdx.x / 128), scale, scale_log2);
   }
 }
 
