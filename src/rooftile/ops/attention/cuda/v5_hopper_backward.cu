@@ -213,6 +213,18 @@ template <int R> ROOFTILE_DEVICE void mask(float (&p)[R], int i_key, int S, int 
     if (i / 4 * 8 + i % 2 < (i / 2 % 2 ? high : low)) p[i] = 0.0f;  // the column, less this thread's first
 }
 
+template <typename T, int R> ROOFTILE_DEVICE void operands(unsigned (&a)[R / 8][4], const float (&d)[R]) {
+#pragma unroll
+  for (int k = 0; k < R / 8; ++k) wgmma_operand<T>(a[k], d, k);
+}
+// As in fragments.cuh, for words that are not operands yet.
+template <int R> ROOFTILE_DEVICE void finish_first(const float (&s)[R]) {
+  unsigned last[1][4] = {};
+#pragma unroll
+  for (int i = 0; i < R; ++i) last[0][1] |= __float_as_uint(s[i]);
+  finish_first(last);
+}
+
 // dS = P (dP - delta), two at a time as operands. At D = 64 P is taken from its 16 bits: its float32 registers are wanted for the other 128 queries' dP.
 template <typename T, bool FROM_PACKED, int R, int EARLY>
 ROOFTILE_DEVICE void score_gradients(unsigned (&ds)[R / 8][4], const unsigned (&p16)[R / 8][4], const float (&p)[R], const float (&dp)[R], const Columns<EARLY>& rows) {
@@ -233,8 +245,7 @@ ROOFTILE_DEVICE void store_keys(const TensorMap& map, char* sX, float (&d)[D / 2
   unsigned out[D / 16][4];
 #pragma unroll
   for (int i = 0; i < D / 2; ++i) d[i] *= scale;
-#pragma unroll
-  for (int k = 0; k < D / 16; ++k) wgmma_operand<T>(out[k], d, k);
+  operands<T>(out, d);
   store_operand(sX, X::KEY_PANEL, half * 64 + warp() % 4 * 16, out);
   fence_async();
   barrier_sync(2 + half, 128);
@@ -293,13 +304,16 @@ ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, char* 
     if (!AHEAD) wgmma_wait<1>(s);
     weights<BY_FMA>(s, lse, scale_log2);
     if ((w.i_tile + 1) * BLOCK_N > w.S || (CAUSAL && i * M < (w.i_tile + 1) * BLOCK_N - 1 + shift)) mask(s, i_key, w.S, shift - i * M);
-#pragma unroll
-    for (int k = 0; k < M / 16; ++k) wgmma_operand<T>(p16[k], s, k);
+    if (!LATE) operands<T>(p16, s);
     const Columns<EARLY> delta(reinterpret_cast<const float*>(sX + At::DELTA) + at_dout.index * M);
-    finish_first(p16);
+    if (LATE)
+      finish_first(s);
+    else
+      finish_first(p16);
     wgmma_wait<0>(dp);
     if (!LATE) gradient<T, D>(dv, p16, sDout, step > 0);
-    score_gradients<T, D == 64>(ds16, p16, s, dp, delta);
+    score_gradients<T, D == 64 && !LATE>(ds16, p16, s, dp, delta);
+    if (LATE) operands<T>(p16, s);
     if (AHEAD && !LATE) gradient<T, D>(dk, ds16, sQ, step > 0);
     char* sDs = sX + At::DS + step % DS_STAGES * (BLOCK_N * M * 2);
     store_operand(sDs, X::KEY_PANEL, half * 64 + warp() % 4 * 16, ds16);
@@ -355,13 +369,13 @@ __global__ void __launch_bounds__(384, 1)
   }
   __syncthreads();
   if (threadIdx.x >= 256) {
-    registers_lower<D == 128 ? 24 : 40>();  // three warpgroups have 3 x 168 to share
+    registers_lower<24>();  // three warpgroups have 3 x 168 to share
     const int i_warp = (threadIdx.x - 256) / WARP;
     if (lane() == 0 && i_warp == 0) produce<D>(sX, sR, tQ, tK, tV, tDout, gRows, w);
     if (lane() == 0 && (i_warp == 1 || i_warp == 2))
       drain<D, CAUSAL, ORDERED>(gDq, gTurn, sX + At::DQ + (i_warp - 1) * HALF_BYTES, sR, w, i_warp - 1);
   } else {
-    registers_raise<D == 128 ? 240 : 232>();
+    registers_raise<240>();
     multiply<T, D, CAUSAL, AHEAD, LATE, BY_FMA>(tDk, tDv, uniform(sX), *uniform(&sR), w, uniform(threadIdx.x / 128), scale, scale_log2);
   }
 }
