@@ -47,12 +47,16 @@ template <int Q_STAGES, int DQ_STAGES> struct Rings {
 struct Work {
   int i_b, i_g, i_h, i_bh, group, i_tile, tiles, first, count, blocks, T, S;
 };
-template <int M, bool CAUSAL> ROOFTILE_DEVICE Work work(int G, int group, int T, int S, bool last_first) {
+// Tiles are dealt out head by head, so that heads have the L2 to themselves one after the other. Causal, the first keys are seen by the most queries:
+// `together` heads have their first tiles, then their second dealt out, the longest first, so that the last to begin are short. Those that add in turn begin
+// with the last tile of a head.
+template <int M, bool CAUSAL, bool ORDERED> ROOFTILE_DEVICE Work work(int G, int group, int T, int S) {
   Work w;
   w.T = T, w.S = S, w.tiles = ceil_div(S, BLOCK_N), w.blocks = ceil_div(T, M);
-  const int i_bg = blockIdx.x / w.tiles;
-  w.i_tile = blockIdx.x % w.tiles;  // the first keys are seen by the most queries: the longest first
-  if (last_first) w.i_tile = w.tiles - 1 - w.i_tile;
+  const int together = CAUSAL && !ORDERED ? max(2, (1 << 15) / T) : 1, dealt = together * w.tiles, first = blockIdx.x / dealt * together;
+  const int heads = min(together, int(gridDim.x) / w.tiles - first), i_bg = first + blockIdx.x % dealt % heads;
+  w.i_tile = blockIdx.x % dealt / heads;
+  if (CAUSAL && ORDERED) w.i_tile = w.tiles - 1 - w.i_tile;
   w.i_b = i_bg / G, w.i_g = i_bg % G, w.group = group, w.i_h = w.i_g * group, w.i_bh = i_bg * group;
   w.first = CAUSAL ? max(0, w.i_tile * BLOCK_N + T - S) / M : 0;
   w.count = (w.blocks - w.first) * group;
@@ -393,7 +397,7 @@ __global__ void __launch_bounds__(384, 1)
   using At = Place<D, M, Q_STAGES, DQ_STAGES>;
   extern __shared__ __align__(1024) char sX[];
   __shared__ Rings<Q_STAGES, DQ_STAGES> sR;
-  const Work w = work<M, CAUSAL>(G, group, T_, S, ORDERED && CAUSAL);
+  const Work w = work<M, CAUSAL, ORDERED>(G, group, T_, S);
   if (threadIdx.x == 0) {
     sR.first = w.first, sR.blocks = w.blocks, sR.count = w.count;
     mbarrier_init(&sR.keys, 1);
