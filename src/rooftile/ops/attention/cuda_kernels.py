@@ -23,13 +23,14 @@ def _shared(d, config):
     """Bytes of dynamic shared memory (struct Place): keys, values, two stages of dout and of dS, and the stages to choose."""
     m = _queries(d, config)
     rows = 2 * KEYS + (config["Q_STAGES"] + 2) * m
-    return rows * d * 2 + 2 * m * KEYS * 2 + config["DQ_STAGES"] * m * d * 4 + (config["Q_STAGES"] + 2) * m * 4
+    return rows * d * 2 + (3 if config["LAG"] else 2) * m * KEYS * 2 + config["DQ_STAGES"] * m * d * 4 + (config["Q_STAGES"] + 2) * m * 4
 
 
 def instance(dtype, d, causal, ordered, config):
     """The pass over the queries, as the compiler knows it."""
     flags = ", ".join(str(x).lower() for x in (causal, ordered, config["AHEAD"], config["LATE"]))
-    return f"attention_backward<{dtype}, {d}, {_queries(d, config)}, {flags}, {config['BY_FMA']}, {config['Q_STAGES']}, {config['DQ_STAGES']}>"
+    numbers = ", ".join(str(config[x]) for x in ("LAG", "BY_FMA", "Q_STAGES", "DQ_STAGES"))
+    return f"attention_backward<{dtype}, {d}, {_queries(d, config)}, {flags}, {numbers}>"
 
 
 def _backward(ordered, dout, q, k, v, out, lse, causal, scale, config, into):
@@ -78,15 +79,17 @@ def _refuse(call):
 
 # 227 KiB hold two stages of queries and of dq, or three and one. AHEAD the first product of the next block runs beside the end of this one; LATE dv waits for ds.
 CONFIGS = (
-    {"AHEAD": False, "LATE": False, "BLOCK_M": 64, "BY_FMA": 0, "Q_STAGES": 3, "DQ_STAGES": 1},
-    {"AHEAD": False, "LATE": True, "BLOCK_M": 64, "BY_FMA": 0, "Q_STAGES": 3, "DQ_STAGES": 1},
-    {"AHEAD": True, "LATE": False, "BLOCK_M": 64, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 2},
-    {"AHEAD": True, "LATE": True, "BLOCK_M": 64, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 2},
-    {"AHEAD": True, "LATE": False, "BLOCK_M": 64, "BY_FMA": 0, "Q_STAGES": 3, "DQ_STAGES": 1},
-    {"AHEAD": False, "LATE": False, "BLOCK_M": 80, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 1},
-    {"AHEAD": True, "LATE": False, "BLOCK_M": 80, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 1},
-    {"AHEAD": True, "LATE": False, "BLOCK_M": 64, "BY_FMA": 2, "Q_STAGES": 2, "DQ_STAGES": 2},
-    {"AHEAD": False, "LATE": True, "BLOCK_M": 64, "BY_FMA": 3, "Q_STAGES": 3, "DQ_STAGES": 1},
+    {"AHEAD": False, "LATE": False, "BLOCK_M": 64, "LAG": 0, "BY_FMA": 0, "Q_STAGES": 3, "DQ_STAGES": 1},
+    {"AHEAD": False, "LATE": True, "BLOCK_M": 64, "LAG": 0, "BY_FMA": 0, "Q_STAGES": 3, "DQ_STAGES": 1},
+    {"AHEAD": True, "LATE": False, "BLOCK_M": 64, "LAG": 0, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 2},
+    {"AHEAD": True, "LATE": True, "BLOCK_M": 64, "LAG": 0, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 2},
+    {"AHEAD": True, "LATE": False, "BLOCK_M": 64, "LAG": 0, "BY_FMA": 0, "Q_STAGES": 3, "DQ_STAGES": 1},
+    {"AHEAD": False, "LATE": False, "BLOCK_M": 80, "LAG": 0, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 1},
+    {"AHEAD": True, "LATE": False, "BLOCK_M": 80, "LAG": 0, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 1},
+    {"AHEAD": False, "LATE": False, "BLOCK_M": 64, "LAG": 2, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 1},
+    {"AHEAD": True, "LATE": False, "BLOCK_M": 64, "LAG": 1, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 1},
+    {"AHEAD": True, "LATE": False, "BLOCK_M": 64, "LAG": 0, "BY_FMA": 2, "Q_STAGES": 2, "DQ_STAGES": 2},
+    {"AHEAD": False, "LATE": True, "BLOCK_M": 64, "LAG": 0, "BY_FMA": 3, "Q_STAGES": 3, "DQ_STAGES": 1},
 )
 LIMITS = Limits(registers=168, shared_bytes=227 * 1024)
 BACKWARD = (

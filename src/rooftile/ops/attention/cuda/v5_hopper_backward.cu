@@ -19,7 +19,7 @@
 using namespace rooftile;
 
 constexpr int BLOCK_N = 128, LINE = 128;         // keys of a block; bytes of a panel's line: 64 columns
-constexpr int DOUT_STAGES = 2, DS_STAGES = 2, NEVER = 1 << 30;
+constexpr int DOUT_STAGES = 2, NEVER = 1 << 30;
 
 template <int D, int M> struct Tile {  // M queries, a block of them
   static_assert((D == 64 && M == 128) || (D == 128 && (M == 64 || M == 80)), "128 queries of 64, 64 or 80 of 128");
@@ -29,18 +29,19 @@ template <int D, int M> struct Tile {  // M queries, a block of them
 };
 
 // Where things lie in dynamic shared memory; the launcher counts the same bytes.
-template <int D, int M, int Q_STAGES, int DQ_STAGES> struct Place {
+template <int D, int M, int Q_STAGES, int DQ_STAGES, int DS_STAGES> struct Place {
   using X = Tile<D, M>;
   static constexpr int K = 0, V = X::KEYS, Q = 2 * X::KEYS, DOUT = Q + Q_STAGES * X::QUERIES, DS = DOUT + DOUT_STAGES * X::QUERIES;
   static constexpr int DQ = DS + DS_STAGES * 2 * X::QUERY_PANEL, LSE = DQ + DQ_STAGES * 2 * X::HALF_BYTES, DELTA = LSE + Q_STAGES * M * 4;
 };
 
-template <int Q_STAGES, int DQ_STAGES> struct Rings {
-  MBarrier keys;
+template <int Q_STAGES, int DQ_STAGES, int DS_STAGES> struct Rings {
+  MBarrier keys, begin;
   int first, blocks, count;  // of Work, read where they are wanted: registers are full
   Pipeline<Q_STAGES> q;
   Pipeline<DOUT_STAGES> dout;
   Pipeline<DQ_STAGES> dq[2];  // one a warpgroup
+  Pipeline<2> ds;             // where dQ lags
 };
 
 // What a block does: query blocks `first` to `blocks` - 1 of each of `group` heads, from i_bh on, against one tile of keys of the head i_g they read.
@@ -87,11 +88,11 @@ template <int PANELS> ROOFTILE_DEVICE void bring(char* sX, int panel, const Tens
   for (int p = 0; p < PANELS; ++p) tensor_load(sX + p * panel, map, sBarrier, p * 64, i_h, row, i_b);
 }
 
-template <int D, int M, int Q_STAGES, int DQ_STAGES>
-ROOFTILE_DEVICE void produce(char* sX, Rings<Q_STAGES, DQ_STAGES>& sR, const TensorMap& tQ, const TensorMap& tK, const TensorMap& tV, const TensorMap& tDout,
+template <int D, int M, int Q_STAGES, int DQ_STAGES, int DS_STAGES>
+ROOFTILE_DEVICE void produce(char* sX, Rings<Q_STAGES, DQ_STAGES, DS_STAGES>& sR, const TensorMap& tQ, const TensorMap& tK, const TensorMap& tV, const TensorMap& tDout,
                              const float* gRows, const Work& w) {
   using X = Tile<D, M>;
-  using At = Place<D, M, Q_STAGES, DQ_STAGES>;
+  using At = Place<D, M, Q_STAGES, DQ_STAGES, DS_STAGES>;
   constexpr int ROWS = M * 4;
   mbarrier_arrive_expect(&sR.keys, 2 * X::KEYS);
   bring<X::PANELS>(sX + At::K, X::KEY_PANEL, tK, &sR.keys, w.i_g, w.i_tile * BLOCK_N, w.i_b);
@@ -119,8 +120,8 @@ template <int M, bool CAUSAL> ROOFTILE_DEVICE int before(const Work& w, int i_bl
 }
 
 // One thread: a warpgroup's halves of dQ, added in global memory while both multiply on.
-template <int D, int M, bool CAUSAL, bool ORDERED, int Q_STAGES, int DQ_STAGES>
-ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, const char* sDq, Rings<Q_STAGES, DQ_STAGES>& sR, const Work& w, int half) {
+template <int D, int M, bool CAUSAL, bool ORDERED, int Q_STAGES, int DQ_STAGES, int DS_STAGES>
+ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, const char* sDq, Rings<Q_STAGES, DQ_STAGES, DS_STAGES>& sR, const Work& w, int half) {
   constexpr int HALF = Tile<D, M>::HALF, HALF_BYTES = Tile<D, M>::HALF_BYTES;
   Pipeline<DQ_STAGES>& sRing = sR.dq[half];
   gDq += ((long long)w.i_bh * w.blocks + w.first) * 2 * HALF + half * HALF;
@@ -310,11 +311,11 @@ ROOFTILE_DEVICE void hand_over(char* sHalf, Pipeline<DQ_STAGES>& sRing, const St
 // A product under way across the loop's back edge makes the assembler run all of them one by one: the body ends with a wait for everything.
 // AHEAD, products queue up in another order: dK before the barrier of dS, which it covers, and the next block's S beside what is done with dQ.
 // LATE, dV is queued when dS is stored, not before dS is computed: it covers the barrier then.
-template <typename T, int D, int M, bool CAUSAL, bool AHEAD, bool LATE, int BY_FMA, int Q_STAGES, int DQ_STAGES>
-ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, char* sX, Rings<Q_STAGES, DQ_STAGES>& sR, const Work& w, int half, float scale,
+template <typename T, int D, int M, bool CAUSAL, bool AHEAD, bool LATE, int LAG, int BY_FMA, int Q_STAGES, int DQ_STAGES, int DS_STAGES>
+ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, char* sX, Rings<Q_STAGES, DQ_STAGES, DS_STAGES>& sR, const Work& w, int half, float scale,
                               float scale_log2) {
   using X = Tile<D, M>;
-  using At = Place<D, M, Q_STAGES, DQ_STAGES>;
+  using At = Place<D, M, Q_STAGES, DQ_STAGES, DS_STAGES>;
   constexpr int EARLY = M == 64 ? M / 8 : 4;
   const int i_key = w.i_tile * BLOCK_N + half * 64 + wgmma_row(0), shift = CAUSAL ? w.T - w.S : -NEVER;
   char *sK = sX + At::K, *sV = sX + At::V;
@@ -322,6 +323,7 @@ ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, char* 
   Stage<Q_STAGES> at_q;
   int step = 0, i = w.first;
   mbarrier_wait(&sR.keys, 0);
+  if (LAG == 2 && half == 1) mbarrier_wait(&sR.begin, 0);
   if (AHEAD) {
     consumer_wait(sR.q, at_q);
     scores<T, D, M>(s, sK + half * 64 * LINE, sX + At::Q);
@@ -350,6 +352,10 @@ ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, char* 
       finish_first(p16);
     wgmma_wait<0>(dp);
     if (!LATE) gradient<T, D, M>(dv, p16, sDout, step > 0);
+    if (LAG == 2 && half == 0 && step == 0) {
+      __syncwarp();
+      if (lane() == 0) mbarrier_arrive(&sR.begin);
+    }
     score_gradients<T, M != 64 && !LATE>(ds16, p16, s, dp, delta);
     if (LATE) operands<T>(p16, s);
     if (AHEAD && !LATE) gradient<T, D, M>(dk, ds16, sQ, step > 0);
@@ -358,7 +364,12 @@ ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, char* 
     if (LATE) gradient<T, D, M>(dv, p16, sDout, step > 0);
     if (AHEAD && LATE) gradient<T, D, M>(dk, ds16, sQ, step > 0);
     fence_async();
-    barrier_sync(1, 256);
+    if (!LAG)
+      barrier_sync(1, 256);
+    else if (step > 0)
+      consumer_wait(sR.ds, nth_stage<2>(step - 1)), sDs = sX + At::DS + (step - 1) % DS_STAGES * (2 * X::QUERY_PANEL);
+    else
+      sDs = sX;  // something finite: what comes of it is not handed over
     queries<T, X::N>(dq, sK + (D == 128) * half * X::KEY_PANEL, sDs + (D == 64) * half * 64 * LINE, X::QUERY_PANEL);
     if (!AHEAD) gradient<T, D, M>(dk, ds16, sQ, step > 0);
     const Stage<Q_STAGES> now = at_q;
@@ -373,14 +384,25 @@ ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, char* 
     wgmma_wait<1>(dq);
     consumer_release(sR.dout, at_dout);
     if (AHEAD) consumer_release(sR.q, now);
-    hand_over(sX + At::DQ + half * X::HALF_BYTES, sR.dq[half], nth_stage<DQ_STAGES>(step), dq);
+    if (!LAG || step > 0) hand_over(sX + At::DQ + half * X::HALF_BYTES, sR.dq[half], nth_stage<DQ_STAGES>(step - (LAG > 0)), dq);
     wgmma_wait<0>(s, dk, dv);
+    if (LAG) {  // dS of this block is there, that of the one before has been read
+      __syncwarp();
+      if (lane() == 0) producer_commit(sR.ds, nth_stage<2>(step));
+    }
     if (!AHEAD) {
       consumer_release(sR.q, now);
       ++at_q;
     }
     if (++i == sR.blocks) i = sR.first;
   } while (++step < w.count);
+  if (LAG) {
+    float dq[X::N / 2];
+    consumer_wait(sR.ds, nth_stage<2>(step - 1));
+    queries<T, X::N>(dq, sK + (D == 128) * half * X::KEY_PANEL, sX + At::DS + (step - 1) % DS_STAGES * (2 * X::QUERY_PANEL) + (D == 64) * half * 64 * LINE, X::QUERY_PANEL);
+    wgmma_wait<0>(dq);
+    hand_over(sX + At::DQ + half * X::HALF_BYTES, sR.dq[half], nth_stage<DQ_STAGES>(step - 1), dq);
+  }
   store_keys<T, D, M>(tDv, sV, dv, 1.0f, w, half);  // these rows of V are this warpgroup's alone
   barrier_sync(1, 256);                                               // both read all of K
   store_keys<T, D, M>(tDk, sK, dk, scale, w, half);
@@ -389,18 +411,21 @@ ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, char* 
 
 // ---- the kernels -------------------------------------------------------------------------------------------------------------
 
-template <typename T, int D, int M, bool CAUSAL, bool ORDERED, bool AHEAD, bool LATE, int BY_FMA, int Q_STAGES, int DQ_STAGES>
+template <typename T, int D, int M, bool CAUSAL, bool ORDERED, bool AHEAD, bool LATE, int LAG, int BY_FMA, int Q_STAGES, int DQ_STAGES>
 __global__ void __launch_bounds__(384, 1)
     attention_backward(const __grid_constant__ TensorMap tDk, const __grid_constant__ TensorMap tDv, const __grid_constant__ TensorMap tQ,
                        const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, float* gDq,
                        int* gTurn, const float* gRows, int G, int group, int T_, int S, float scale, float scale_log2) {
-  using At = Place<D, M, Q_STAGES, DQ_STAGES>;
+  constexpr int DS_STAGES = LAG ? 3 : 2;
+  using At = Place<D, M, Q_STAGES, DQ_STAGES, DS_STAGES>;
   extern __shared__ __align__(1024) char sX[];
-  __shared__ Rings<Q_STAGES, DQ_STAGES> sR;
+  __shared__ Rings<Q_STAGES, DQ_STAGES, DS_STAGES> sR;
   const Work w = work<M, CAUSAL, ORDERED>(G, group, T_, S);
   if (threadIdx.x == 0) {
     sR.first = w.first, sR.blocks = w.blocks, sR.count = w.count;
     mbarrier_init(&sR.keys, 1);
+    mbarrier_init(&sR.begin, 4);
+    pipeline_init(sR.ds, 8, 1);
     pipeline_init(sR.q, 1, 8);
     pipeline_init(sR.dout, 1, 8);
     for (int half = 0; half < 2; ++half) pipeline_init(sR.dq[half], 4, 1);
@@ -414,7 +439,7 @@ __global__ void __launch_bounds__(384, 1)
       drain<D, M, CAUSAL, ORDERED>(gDq, gTurn, sX + At::DQ + (i_warp - 1) * At::X::HALF_BYTES, sR, w, i_warp - 1);
   } else {
     registers_raise<240>();
-    multiply<T, D, M, CAUSAL, AHEAD, LATE, BY_FMA>(tDk, tDv, uniform(sX), *uniform(&sR), w, uniform(threadIdx.x / 128), scale, scale_log2);
+    multiply<T, D, M, CAUSAL, AHEAD, LATE, LAG, BY_FMA>(tDk, tDv, uniform(sX), *uniform(&sR), w, uniform(threadIdx.x / 128), scale, scale_log2);
   }
 }
 
