@@ -43,7 +43,9 @@ def _backward(ordered, dout, q, k, v, out, lse, causal, scale, config, into):
     turn = q.new_empty(blocks, 2, dtype=torch.int32)
     rows = q.new_empty(blocks, 2, m, dtype=torch.float32)  # lse to base 2 and delta of each block of queries
     kind = f"{CTYPE[q.dtype]}, {d}, {m}"
-    launch(V5, f"prepare<{kind}>", blocks * m * d // 2048, 256, sums, turn, rows, dout, out, lse, h, t, *dout.stride()[:3], *out.stride()[:3])
+    launch(
+        V5, f"prepare<{kind}>", blocks * m * d // 2048, 256, sums, turn, rows, dout, out, lse, h, t, *dout.stride()[:3], *out.stride()[:3]
+    )
     maps = [TensorMap(x, (1, 64, 1, 64), 128) for x in (dk, dv)]
     maps += [TensorMap(x, (1, n, 1, 64), 128) for x, n in ((q, m), (k, KEYS), (v, KEYS), (dout, m))]
     launch(V5, instance(CTYPE[q.dtype], d, causal, ordered, config), cdiv(s, KEYS) * b * g, 384, *maps, sums, turn, rows, g, h // g, t, s, scale, scale * LOG2E,
