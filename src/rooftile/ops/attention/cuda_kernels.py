@@ -88,7 +88,7 @@ CONFIGS = (
     {"AHEAD": True, "LATE": False, "BLOCK_M": 64, "LAG": 0, "BY_FMA": 0, "Q_STAGES": 3, "DQ_STAGES": 1},
     {"AHEAD": False, "LATE": False, "BLOCK_M": 80, "LAG": 0, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 1},
     {"AHEAD": True, "LATE": False, "BLOCK_M": 80, "LAG": 0, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 1},
-    {"AHEAD": False, "LATE": False, "BLOCK_M": 64, "LAG": 2, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 1},
+    {"AHEAD": False, "LATE": True, "BLOCK_M": 64, "LAG": 2, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 1},
     {"AHEAD": True, "LATE": False, "BLOCK_M": 64, "LAG": 1, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 1},
     {"AHEAD": True, "LATE": False, "BLOCK_M": 64, "LAG": 0, "BY_FMA": 2, "Q_STAGES": 2, "DQ_STAGES": 2},
     {"AHEAD": False, "LATE": True, "BLOCK_M": 64, "LAG": 0, "BY_FMA": 3, "Q_STAGES": 3, "DQ_STAGES": 1},
