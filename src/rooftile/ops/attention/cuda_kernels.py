@@ -11,32 +11,44 @@ from rooftile.ops.attention.cudnn_kernels import too_small, wider_values
 
 V5 = Source.beside(__file__, "v5_hopper_backward.cu")
 LOG2E = 1.4426950408889634
-KEYS, HALF = 128, 4096  # keys of a block; floats of dq that a warpgroup makes of a block of queries, which has 2 HALF / D
+KEYS = 128  # of a block
+
+
+def _queries(d, config):
+    """Of a block of queries: at D = 64 there are 128, at 128 there is a choice."""
+    return config["BLOCK_M"] if d == 128 else 128
 
 
 def _shared(d, config):
     """Bytes of dynamic shared memory (struct Place): keys, values, two stages of dout and of dS, and the stages to choose."""
-    m = 2 * HALF // d
-    rows = 2 * d + (config["Q_STAGES"] + 2) * m * d // KEYS
-    return rows * KEYS * 2 + 2 * m * KEYS * 2 + config["DQ_STAGES"] * 2 * HALF * 4 + (config["Q_STAGES"] + 2) * m * 4
+    m = _queries(d, config)
+    rows = 2 * KEYS + (config["Q_STAGES"] + 2) * m
+    return rows * d * 2 + (3 if config["LAG"] else 2) * m * KEYS * 2 + config["DQ_STAGES"] * m * d * 4 + (config["Q_STAGES"] + 2) * m * 4
+
+
+def instance(dtype, d, causal, ordered, config):
+    """The pass over the queries, as the compiler knows it."""
+    flags = ", ".join(str(x).lower() for x in (causal, ordered, config["AHEAD"], config["LATE"]))
+    numbers = ", ".join(str(config[x]) for x in ("LAG", "BY_FMA", "Q_STAGES", "DQ_STAGES"))
+    return f"attention_backward<{dtype}, {d}, {_queries(d, config)}, {flags}, {numbers}>"
 
 
 def _backward(ordered, dout, q, k, v, out, lse, causal, scale, config, into):
     (b, t, h, d), (s, g) = q.shape, k.shape[1:3]
     dq, dk, dv = into or (x.new_empty(x.shape) for x in (q, k, v))
     lse = lse.contiguous()
-    m = 2 * HALF // d
+    m = _queries(d, config)
     blocks = cdiv(t, m) * b * h
-    sums = q.new_empty(blocks, 2, HALF, dtype=torch.float32)
+    sums = q.new_empty(blocks, 2, m * d // 2, dtype=torch.float32)
     turn = q.new_empty(blocks, 2, dtype=torch.int32)
     rows = q.new_empty(blocks, 2, m, dtype=torch.float32)  # lse to base 2 and delta of each block of queries
-    kind = f"{CTYPE[q.dtype]}, {d}"
-    launch(V5, f"prepare<{kind}>", blocks * 4, 256, sums, turn, rows, dout, out, lse, h, t, *dout.stride()[:3], *out.stride()[:3])
-    flags = ", ".join(str(x).lower() for x in (causal, ordered, config["AHEAD"]))
-    instance = f"attention_backward<{kind}, {flags}, {config['Q_STAGES']}, {config['DQ_STAGES']}>"
+    kind = f"{CTYPE[q.dtype]}, {d}, {m}"
+    launch(
+        V5, f"prepare<{kind}>", blocks * m * d // 2048, 256, sums, turn, rows, dout, out, lse, h, t, *dout.stride()[:3], *out.stride()[:3]
+    )
     maps = [TensorMap(x, (1, 64, 1, 64), 128) for x in (dk, dv)]
     maps += [TensorMap(x, (1, n, 1, 64), 128) for x, n in ((q, m), (k, KEYS), (v, KEYS), (dout, m))]
-    launch(V5, instance, cdiv(s, KEYS) * b * g, 384, *maps, sums, turn, rows, g, h // g, t, s, scale, scale * LOG2E,
+    launch(V5, instance(CTYPE[q.dtype], d, causal, ordered, config), cdiv(s, KEYS) * b * g, 384, *maps, sums, turn, rows, g, h // g, t, s, scale, scale * LOG2E,
            shared=_shared(d, config))  # fmt: skip
     launch(V5, f"finish<{kind}>", blocks * 2, 128, dq, sums, h, t, *dq.stride()[:3], scale)
     return dq, dk, dv
@@ -67,11 +79,19 @@ def _refuse(call):
     return off_gpu(q)
 
 
-# 227 KiB hold two stages of queries and of dq, or three and one. AHEAD the first product of the next block runs beside the end of this one.
+# 227 KiB hold two stages of queries and of dq, or three and one. AHEAD the first product of the next block runs beside the end of this one; LATE dv waits for ds.
 CONFIGS = (
-    {"AHEAD": False, "Q_STAGES": 3, "DQ_STAGES": 1},
-    {"AHEAD": False, "Q_STAGES": 2, "DQ_STAGES": 2},
-    {"AHEAD": True, "Q_STAGES": 2, "DQ_STAGES": 2},
+    {"AHEAD": False, "LATE": False, "BLOCK_M": 64, "LAG": 0, "BY_FMA": 0, "Q_STAGES": 3, "DQ_STAGES": 1},
+    {"AHEAD": False, "LATE": True, "BLOCK_M": 64, "LAG": 0, "BY_FMA": 0, "Q_STAGES": 3, "DQ_STAGES": 1},
+    {"AHEAD": True, "LATE": False, "BLOCK_M": 64, "LAG": 0, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 2},
+    {"AHEAD": True, "LATE": True, "BLOCK_M": 64, "LAG": 0, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 2},
+    {"AHEAD": True, "LATE": False, "BLOCK_M": 64, "LAG": 0, "BY_FMA": 0, "Q_STAGES": 3, "DQ_STAGES": 1},
+    {"AHEAD": False, "LATE": False, "BLOCK_M": 80, "LAG": 0, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 1},
+    {"AHEAD": True, "LATE": False, "BLOCK_M": 80, "LAG": 0, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 1},
+    {"AHEAD": False, "LATE": True, "BLOCK_M": 64, "LAG": 2, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 1},
+    {"AHEAD": True, "LATE": False, "BLOCK_M": 64, "LAG": 1, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 1},
+    {"AHEAD": True, "LATE": False, "BLOCK_M": 64, "LAG": 0, "BY_FMA": 2, "Q_STAGES": 2, "DQ_STAGES": 2},
+    {"AHEAD": False, "LATE": True, "BLOCK_M": 64, "LAG": 0, "BY_FMA": 3, "Q_STAGES": 3, "DQ_STAGES": 1},
 )
 LIMITS = Limits(registers=168, shared_bytes=227 * 1024)
 BACKWARD = (
