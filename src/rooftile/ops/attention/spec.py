@@ -33,6 +33,8 @@ BENCH = (
     (4, 4096, 16, 128, "anchor"),
     (4, 4096, 32, 64, "anchor: exponentials weigh as much as products"),
     (1, 16384, 16, 128, "anchor, one long sequence"),
+    (4, 4096, 8, 256, "the widest heads"),
+    (1, 16384, 8, 256, "the widest heads, one long sequence"),
 )
 BF16 = {"use": ("bench",), "dtype": torch.bfloat16}
 
