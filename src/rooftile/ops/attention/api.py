@@ -25,7 +25,12 @@ _attention = Op(
     CUDNN,
     *KERNELS,
     *LADDER,
-    backward=ranked((CUDNN_BACKWARD, *KERNELS_BACKWARD, *CUDA_BACKWARD, *LADDER_BACKWARD), "cuda.v5_hopper", "cuda.v5_hopper_ordered", "cuda.v6_hopper_wide"),
+    backward=ranked(
+        (CUDNN_BACKWARD, *KERNELS_BACKWARD, *CUDA_BACKWARD, *LADDER_BACKWARD),
+        "cuda.v5_hopper",
+        "cuda.v5_hopper_ordered",
+        "cuda.v6_hopper_wide",
+    ),
 )
 _attention_options = Op(OPTIONS_SPEC, *OPTIONS, backward=OPTIONS_BACKWARD)
 _attention_varlen = Op(VARLEN_SPEC, *VARLEN, backward=VARLEN_BACKWARD)

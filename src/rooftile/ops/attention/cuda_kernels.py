@@ -64,10 +64,14 @@ def hopper_wide(dout, q, k, v, out, lse, causal, scale, *, config, into=None):
     rows = q.new_empty(blocks, 2, BLOCK, dtype=torch.float32)  # lse to base 2 and delta
     dtype, flag = CTYPE[q.dtype], str(causal).lower()
     launch(V6, f"prepare<{dtype}, {dv}>", blocks * dv // 32, 256, rows, dout, out, lse, h, t, *dout.stride()[:3], *out.stride()[:3])
-    maps = {n: TensorMap(x, (1, BLOCK, 1, 64), 128) for n, x in zip(("dq", "dk", "dv", "q", "k", "v", "dout"), (dq, dk, dv_, q, k, v, dout))}
-    instance = f"keys<{dtype}, {d}, {dv}, {flag}, {stages}, {config['K_HELD']}, {config['V_HELD']}>"
+    maps = {
+        n: TensorMap(x, (1, BLOCK, 1, 64), 128) for n, x in zip(("dq", "dk", "dv", "q", "k", "v", "dout"), (dq, dk, dv_, q, k, v, dout))
+    }
+    cluster = config["CLUSTER"]
+    parts = [TensorMap(x, (1, BLOCK // cluster, 1, 64), 128) for x in (q, dout)]
+    instance = f"keys<{dtype}, {d}, {dv}, {flag}, {stages}, {config['K_HELD']}, {config['V_HELD']}, {cluster}>"
     shared = (1 + stages) * (d + dv) * BLOCK * 2 + 2 * BLOCK * BLOCK * 2 + 2 * stages * BLOCK * 4
-    launch(V6, instance, cdiv(s, BLOCK) * b * g, 384, *(maps[n] for n in ("dk", "dv", "q", "k", "v", "dout")), rows, g, h // g, t, s, scale,
+    launch(V6, instance, cdiv(s, BLOCK * cluster) * cluster * b * g, 384, maps["dk"], maps["dv"], parts[0], maps["k"], maps["v"], parts[1], rows, g, h // g, t, s, scale,
            scale * LOG2E, shared=shared)  # fmt: skip
     instance = f"queries<{dtype}, {d}, {dv}, {flag}, {k_stages}, {v_stages}, {config['Q_HELD']}, {config['DOUT_HELD']}>"
     shared = ((2 + k_stages) * d + (2 + v_stages) * dv) * BLOCK * 2
@@ -114,7 +118,13 @@ CONFIGS = (
     {"AHEAD": False, "Q_STAGES": 2, "DQ_STAGES": 2},
     {"AHEAD": True, "Q_STAGES": 2, "DQ_STAGES": 2},
 )
-CONFIGS_WIDE = ({"K_HELD": 0, "V_HELD": 0, "Q_HELD": 0, "DOUT_HELD": 0}, {"K_HELD": 1, "V_HELD": 1, "Q_HELD": 1, "DOUT_HELD": 0})
+
+
+def _held(k, v, q, dout, cluster):
+    return {"K_HELD": k, "V_HELD": v, "Q_HELD": q, "DOUT_HELD": dout, "CLUSTER": cluster}
+
+
+CONFIGS_WIDE = (_held(0, 0, 0, 0, 1), _held(2, 2, 1, 0, 1), _held(0, 0, 0, 0, 2), _held(2, 2, 1, 0, 2))
 LIMITS = Limits(registers=168, shared_bytes=227 * 1024)
 BACKWARD = (
     Kernel(

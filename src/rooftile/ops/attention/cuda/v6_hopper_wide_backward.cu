@@ -7,11 +7,13 @@
 // leaves it to the second, whose threads want the same elements beside dP^T = V dO^T for dK += dS^T Q. A third warpgroup brings tiles.
 // `queries`: two warpgroups own 64 queries each and walk the keys that they see, 64 at a time: S = Q K^T, dP = dO V^T, dQ += dS K.
 // Every step queues its last product and the next step's first ones together and waits once; what threads compute runs beside the other's products.
+// CLUSTER blocks of neighbouring keys walk in step, and each brings its part of the queries to all of them.
 // HELD panels of 64 columns of a left operand stay in registers: shared memory is used up as soon as the tensor cores are.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "rooftile/fragments.cuh"
+#include "rooftile/multicast.cuh"
 #include "rooftile/pipeline.cuh"
 #include "rooftile/reduce.cuh"
 #include "rooftile/vec.cuh"
@@ -104,17 +106,39 @@ template <int STAGES> struct KeysRings {
 struct Keys {
   int i_b, i_g, i_h, i_bh, i_s, first, count, blocks;
 };
-ROOFTILE_DEVICE Keys keys_of(bool causal, int G, int group, int T, int S) {
+template <int CLUSTER> ROOFTILE_DEVICE Keys keys_of(bool causal, int G, int group, int T, int S) {
   Keys w;
-  const int tiles = ceil_div(S, BLOCK), i_bg = blockIdx.x / tiles;  // the first keys are seen by the most queries: the longest first
+  const int tiles = ceil_div(S, BLOCK * CLUSTER) * CLUSTER, i_bg = blockIdx.x / tiles;  // the first keys are seen by the most queries: the longest first
   w.i_s = blockIdx.x % tiles * BLOCK, w.blocks = ceil_div(T, BLOCK);
   w.i_b = i_bg / G, w.i_g = i_bg % G, w.i_h = w.i_g * group, w.i_bh = i_bg * group;
-  w.first = causal ? max(0, w.i_s + T - S) / BLOCK : 0;
+  w.first = causal ? max(0, w.i_s / (BLOCK * CLUSTER) * (BLOCK * CLUSTER) + T - S) / BLOCK : 0;
   w.count = (w.blocks - w.first) * group;
   return w;
 }
 
-template <int D, int DV, int STAGES>
+// This block's part of a tile of queries, to all blocks of the cluster.
+template <int D, int CLUSTER> ROOFTILE_DEVICE void bring_part(char* sX, const TensorMap& map, MBarrier* sBarrier, int i_h, int row, int i_b) {
+  if constexpr (CLUSTER == 1) {
+    bring<D>(sX, map, sBarrier, i_h, row, i_b);
+  } else {
+#ifdef ROOFTILE_SIMULATOR
+    for (int part = 0; part < CLUSTER; ++part)
+#else
+    const int part = cluster_rank();
+#endif
+#pragma unroll
+    for (int p = 0; p < D / 64; ++p)
+      multicast_load<CLUSTER>(sX + p * PANEL + part * (PANEL / CLUSTER), map, sBarrier, p * 64, i_h, row + part * (BLOCK / CLUSTER), i_b);
+  }
+}
+template <int CLUSTER, int STAGES> ROOFTILE_DEVICE void release(Pipeline<STAGES>& sRing, const Stage<STAGES>& at) {
+  if constexpr (CLUSTER == 1)
+    consumer_release(sRing, at);
+  else
+    cluster_release<CLUSTER>(sRing, at);
+}
+
+template <int D, int DV, int CLUSTER, int STAGES>
 ROOFTILE_DEVICE void bring_queries(char* sX, KeysRings<STAGES>& sR, const TensorMap& tQ, const TensorMap& tK, const TensorMap& tV, const TensorMap& tDout,
                                    const float* gRows, const Keys& w) {
   using At = KeysPlace<D, DV, STAGES>;
@@ -125,10 +149,10 @@ ROOFTILE_DEVICE void bring_queries(char* sX, KeysRings<STAGES>& sR, const Tensor
   const float* gRow = gRows + ((long long)w.i_bh * w.blocks + w.first) * 2 * BLOCK;
   for (int step = 0, i = w.first, i_h = w.i_h; step < w.count; ++step, ++at, gRow += 2 * BLOCK) {
     producer_acquire(sR.q, at, TILE<D> + ROW_BYTES);
-    bring<D>(sX + At::Q + at.index * TILE<D>, tQ, &sR.q.full[at.index], i_h, i * BLOCK, w.i_b);
+    bring_part<D, CLUSTER>(sX + At::Q + at.index * TILE<D>, tQ, &sR.q.full[at.index], i_h, i * BLOCK, w.i_b);
     bulk_load(sX + At::LSE + at.index * ROW_BYTES, gRow, ROW_BYTES, &sR.q.full[at.index]);
     producer_acquire(sR.dout, at, TILE<DV> + ROW_BYTES);
-    bring<DV>(sX + At::DOUT + at.index * TILE<DV>, tDout, &sR.dout.full[at.index], i_h, i * BLOCK, w.i_b);
+    bring_part<DV, CLUSTER>(sX + At::DOUT + at.index * TILE<DV>, tDout, &sR.dout.full[at.index], i_h, i * BLOCK, w.i_b);
     bulk_load(sX + At::DELTA + at.index * ROW_BYTES, gRow + BLOCK, ROW_BYTES, &sR.dout.full[at.index]);
     if (++i == w.blocks) i = w.first, ++i_h, gRow += w.first * 2 * BLOCK;  // the next head's, which lie behind this one's
   }
@@ -145,7 +169,7 @@ ROOFTILE_DEVICE void weights(float (&s)[32], const float* sLse2, float scale_log
 }
 
 // dV and P.
-template <typename T, int D, int DV, bool CAUSAL, int HELD, int STAGES>
+template <typename T, int D, int DV, bool CAUSAL, int CLUSTER, int HELD, int STAGES>
 ROOFTILE_DEVICE void own_values(const TensorMap& tDv, char* sX, KeysRings<STAGES>& sR, const Keys& w, int T_, int S, float scale_log2) {
   using At = KeysPlace<D, DV, STAGES>;
   const int shift = T_ - S, i_key = w.i_s + wgmma_row(0);
@@ -170,7 +194,7 @@ ROOFTILE_DEVICE void own_values(const TensorMap& tDv, char* sX, KeysRings<STAGES
     }
 #pragma unroll
     for (int j = 0; j < 4; ++j) wgmma_operand<T>(p16[j], s, j);
-    consumer_release(sR.q, at);
+    release<CLUSTER>(sR.q, at);
     producer_acquire(sR.p, at_p);
     uint4* sP = reinterpret_cast<uint4*>(sX + At::P + at_p.index * P_BYTES) + threadIdx.x % 128;
 #pragma unroll
@@ -187,7 +211,7 @@ ROOFTILE_DEVICE void own_values(const TensorMap& tDv, char* sX, KeysRings<STAGES
     }
     scores<T, D>(s, k, sX + At::K, sX + At::Q + next.index * TILE<D>);
     wgmma_wait<0>(s, dv);
-    consumer_release(sR.dout, at);
+    release<CLUSTER>(sR.dout, at);
     at = next;
     if (++i == w.blocks) i = w.first;
   } while (++step < w.count);
@@ -196,7 +220,7 @@ ROOFTILE_DEVICE void own_values(const TensorMap& tDv, char* sX, KeysRings<STAGES
 }
 
 // dK, of the P that the other leaves.
-template <typename T, int D, int DV, int HELD, int STAGES>
+template <typename T, int D, int DV, int CLUSTER, int HELD, int STAGES>
 ROOFTILE_DEVICE void own_keys(const TensorMap& tDk, char* sX, KeysRings<STAGES>& sR, const Keys& w, float scale) {
   using At = KeysPlace<D, DV, STAGES>;
   float dk[D / 2], dp[32];
@@ -226,7 +250,7 @@ ROOFTILE_DEVICE void own_keys(const TensorMap& tDk, char* sX, KeysRings<STAGES>&
     }
     consumer_release(sR.p, at_p);
     ++at_p;
-    consumer_release(sR.dout, at);
+    release<CLUSTER>(sR.dout, at);
     consumer_wait(sR.q, at);
     gradient<T, D>(dk, ds16, sX + At::Q + at.index * TILE<D>, step > 0);
     Stage<STAGES> next = at;
@@ -236,37 +260,42 @@ ROOFTILE_DEVICE void own_keys(const TensorMap& tDk, char* sX, KeysRings<STAGES>&
     }
     scores<T, DV>(dp, v, sX + At::V, sX + At::DOUT + next.index * TILE<DV>);
     wgmma_wait<0>(dp, dk);
-    consumer_release(sR.q, at);
+    release<CLUSTER>(sR.q, at);
     at = next;
   } while (++step < w.count);
   barrier_sync(1, 256);  // the other reads Q no more
   store_rows<T, D>(tDk, sX + At::Q, dk, scale, w.i_g, w.i_s, w.i_b);
 }
 
-template <typename T, int D, int DV, bool CAUSAL, int STAGES, int K_HELD, int V_HELD>
-__global__ void __launch_bounds__(384, 1)
+template <typename T, int D, int DV, bool CAUSAL, int STAGES, int K_HELD, int V_HELD, int CLUSTER>
+__global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(384, 1)
     keys(const __grid_constant__ TensorMap tDk, const __grid_constant__ TensorMap tDv, const __grid_constant__ TensorMap tQ,
          const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, const float* gRows, int G,
          int group, int T_, int S, float scale, float scale_log2) {
   extern __shared__ __align__(1024) char sX[];
   __shared__ KeysRings<STAGES> sR;
-  const Keys w = keys_of(CAUSAL, G, group, T_, S);
+  const Keys w = keys_of<CLUSTER>(CAUSAL, G, group, T_, S);
   if (threadIdx.x == 0) {
     mbarrier_init(&sR.home, 1);
-    pipeline_init(sR.q, 1, 8);
-    pipeline_init(sR.dout, 1, 8);
+    pipeline_init(sR.q, 1, 8 * CLUSTER);
+    pipeline_init(sR.dout, 1, 8 * CLUSTER);
     pipeline_init(sR.p, 4, 4);
   }
   __syncthreads();
+  if constexpr (CLUSTER > 1) cluster_sync();
   if (threadIdx.x >= 256) {
     registers_lower<24>();
-    if (threadIdx.x == 256) bring_queries<D, DV>(sX, sR, tQ, tK, tV, tDout, gRows, w);
+    if (threadIdx.x == 256) bring_queries<D, DV, CLUSTER>(sX, sR, tQ, tK, tV, tDout, gRows, w);
   } else {
     registers_raise<240>();
     if (threadIdx.x < 128)
-      own_values<T, D, DV, CAUSAL, K_HELD>(tDv, sX, sR, w, T_, S, scale_log2);
+      own_values<T, D, DV, CAUSAL, CLUSTER, K_HELD>(tDv, sX, sR, w, T_, S, scale_log2);
     else
-      own_keys<T, D, DV, V_HELD>(tDk, sX, sR, w, scale);
+      own_keys<T, D, DV, CLUSTER, V_HELD>(tDk, sX, sR, w, scale);
+  }
+  if constexpr (CLUSTER > 1) {  // the other's consumers arrive at this block's barriers
+    __syncwarp();
+    cluster_sync();
   }
 }
 
@@ -339,17 +368,13 @@ ROOFTILE_DEVICE void own_queries(const TensorMap& tDq, char* sX, QueriesRings<K_
     hold(dout, sDout);
     consumer_wait(sR.k, at_k);
     scores<T, D>(s, q, sQ, sX + At::K);
-    consumer_wait(sR.v, at_v);
-    scores<T, DV>(dp, dout, sDout, sX + At::V);
-    wgmma_wait<0>(s, dp);
+    wgmma_wait<0>(s);
     int left = w.count;
     do {
       unsigned ds16[4][4];
       const int i_s = (left - 1) * BLOCK;
-      if (left > 1) {
-        consumer_release(sR.v, at_v);
-        ++at_v;
-      }
+      consumer_wait(sR.v, at_v);
+      scores<T, DV>(dp, dout, sDout, sX + At::V + at_v.index * TILE<DV>);
 #pragma unroll
       for (int j = 0; j < 32; ++j) s[j] = exp2_fast(fmaf(s[j], scale_log2, -lse[j / 2 % 2]));
       if (i_s + BLOCK > S || (CAUSAL && i_s + BLOCK - 1 > i_t + last)) {  // a key past S: p may be inf, and inf times 0 would be NaN
@@ -359,19 +384,24 @@ ROOFTILE_DEVICE void own_queries(const TensorMap& tDq, char* sX, QueriesRings<K_
         for (int j = 0; j < 32; ++j)
           if (j / 4 * 8 + j % 2 > (j / 2 % 2 ? high : low)) s[j] = 0.0f;
       }
+      unsigned done[8][4];
+#pragma unroll
+      for (int j = 0; j < 32; ++j) done[j / 4][j % 4] = __float_as_uint(s[j]);
+      finish_first(done);
+      wgmma_wait<0>(dp);
+      consumer_release(sR.v, at_v);
+      ++at_v;
 #pragma unroll
       for (int j = 0; j < 32; j += 2)
         ds16[j / 8][j / 2 % 4] = pack_pair(T(), s[j] * (dp[j] - delta[j / 2 % 2]), s[j + 1] * (dp[j + 1] - delta[j / 2 % 2]));
       gradient<T, D>(dq, ds16, sX + At::K + at_k.index * TILE<D>, left < w.count);
       Stage<K_STAGES> next = at_k;
-      if (left > 1) {  // after the last tile its own S and dP are made again, and not read
+      if (left > 1) {  // after the last tile its own S is made again, and not read
         ++next;
         consumer_wait(sR.k, next);
       }
       scores<T, D>(s, q, sQ, sX + At::K + next.index * TILE<D>);
-      if (left > 1) consumer_wait(sR.v, at_v);
-      scores<T, DV>(dp, dout, sDout, sX + At::V + at_v.index * TILE<DV>);
-      wgmma_wait<0>(s, dp, dq);
+      wgmma_wait<0>(s, dq);
       consumer_release(sR.k, at_k);
       at_k = next;
     } while (--left > 0);
