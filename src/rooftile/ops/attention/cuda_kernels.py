@@ -10,7 +10,6 @@ from rooftile.ops._shared.launch import cdiv
 from rooftile.ops.attention.cudnn_kernels import too_small, wider_values
 
 V5 = Source.beside(__file__, "v5_hopper_backward.cu")
-V6 = Source.beside(__file__, "v6_hopper_wide_backward.cu")
 LOG2E = 1.4426950408889634
 KEYS, HALF = 128, 4096  # keys of a block; floats of dq that a warpgroup makes of a block of queries, which has 2 HALF / D
 
@@ -51,43 +50,6 @@ def hopper_ordered(dout, q, k, v, out, lse, causal, scale, *, config, into=None)
     return _backward(True, dout, q, k, v, out, lse, causal, scale, config, into)
 
 
-WIDE = {(192, 128): (4, 3, 3), (256, 256): (2, 2, 1)}  # D, Dv: stages of queries and dout; of keys and of values, where queries are at home
-BLOCK = 64  # rows of every tile of V6
-
-
-def hopper_wide(dout, q, k, v, out, lse, causal, scale, *, config, into=None):
-    (b, t, h, d), (s, g), dv = q.shape, k.shape[1:3], v.shape[-1]
-    dq, dk, dv_ = into or (x.new_empty(x.shape) for x in (q, k, v))
-    lse = lse.contiguous()
-    stages, k_stages, v_stages = WIDE[d, dv]
-    blocks = cdiv(t, BLOCK) * b * h
-    rows = q.new_empty(blocks, 2, BLOCK, dtype=torch.float32)  # lse to base 2 and delta
-    dtype, flag = CTYPE[q.dtype], str(causal).lower()
-    launch(V6, f"prepare<{dtype}, {dv}>", blocks * dv // 32, 256, rows, dout, out, lse, h, t, *dout.stride()[:3], *out.stride()[:3])
-    maps = {
-        n: TensorMap(x, (1, BLOCK, 1, 64), 128) for n, x in zip(("dq", "dk", "dv", "q", "k", "v", "dout"), (dq, dk, dv_, q, k, v, dout))
-    }
-    cluster = config["CLUSTER"]
-    parts = [TensorMap(x, (1, BLOCK // cluster, 1, 64), 128) for x in (q, dout)]
-    instance = f"keys<{dtype}, {d}, {dv}, {flag}, {stages}, {config['K_HELD']}, {config['V_HELD']}, {cluster}>"
-    shared = (1 + stages) * (d + dv) * BLOCK * 2 + 2 * BLOCK * BLOCK * 2 + 2 * stages * BLOCK * 4
-    launch(V6, instance, cdiv(s, BLOCK * cluster) * cluster * b * g, 384, maps["dk"], maps["dv"], parts[0], maps["k"], maps["v"], parts[1], rows, g, h // g, t, s, scale,
-           scale * LOG2E, shared=shared)  # fmt: skip
-    instance = f"queries<{dtype}, {d}, {dv}, {flag}, {k_stages}, {v_stages}, {config['Q_HELD']}, {config['DOUT_HELD']}>"
-    shared = ((2 + k_stages) * d + (2 + v_stages) * dv) * BLOCK * 2
-    launch(V6, instance, cdiv(t, 2 * BLOCK) * b * h, 384, *(maps[n] for n in ("dq", "q", "k", "v", "dout")), rows, h, h // g, t, s, scale,
-           scale * LOG2E, shared=shared)  # fmt: skip
-    return dq, dk, dv_
-
-
-def _unreadable(call):
-    for n in ("dout", "q", "k", "v", "out"):
-        x = call[n]
-        if x.stride(-1) != 1 or x.data_ptr() % 16 or any(s % 8 or s <= 0 for s, size in zip(x.stride()[:3], x.shape) if size > 1):
-            return f"{n} with strides {list(x.stride())} at {x.data_ptr() % 16} bytes past a multiple of 16 is none TMA can read"
-    return off_gpu(call["q"])
-
-
 def _refuse(call):
     q, d = call["q"], call["q"].shape[-1]
     if q.dtype == torch.float32:
@@ -98,18 +60,11 @@ def _refuse(call):
         return wider_values(call)
     if q.numel() == 0 or call["k"].numel() == 0:
         return "there is nothing to compute"
-    return _unreadable(call)
-
-
-def _refuse_wide(call):
-    q, d, dv = call["q"], call["q"].shape[-1], call["v"].shape[-1]
-    if q.dtype == torch.float32:
-        return "its products are of 16-bit numbers, the tensor is float32"
-    if (d, dv) not in WIDE:
-        return f"D={d} and values of {dv}: it is written for 256, and for 192 with values of 128"
-    if q.numel() == 0 or call["k"].numel() == 0:
-        return "there is nothing to compute"
-    return _unreadable(call)
+    for n in ("dout", "q", "k", "v", "out"):
+        x = call[n]
+        if x.stride(-1) != 1 or x.data_ptr() % 16 or any(s % 8 or s <= 0 for s, size in zip(x.stride()[:3], x.shape) if size > 1):
+            return f"{n} with strides {list(x.stride())} at {x.data_ptr() % 16} bytes past a multiple of 16 is none TMA can read"
+    return off_gpu(q)
 
 
 # 227 KiB hold two stages of queries and of dq, or three and one. AHEAD the first product of the next block runs beside the end of this one.
@@ -118,13 +73,6 @@ CONFIGS = (
     {"AHEAD": False, "Q_STAGES": 2, "DQ_STAGES": 2},
     {"AHEAD": True, "Q_STAGES": 2, "DQ_STAGES": 2},
 )
-
-
-def _held(k, v, q, dout, cluster):
-    return {"K_HELD": k, "V_HELD": v, "Q_HELD": q, "DOUT_HELD": dout, "CLUSTER": cluster}
-
-
-CONFIGS_WIDE = (_held(0, 0, 0, 0, 1), _held(2, 2, 1, 0, 1), _held(0, 0, 0, 0, 2), _held(2, 2, 1, 0, 2))
 LIMITS = Limits(registers=168, shared_bytes=227 * 1024)
 BACKWARD = (
     Kernel(
@@ -148,17 +96,6 @@ BACKWARD = (
         limits=LIMITS,
         architectures=(90,),
         sources=(V5,),
-        declines=too_small,
-    ),
-    Kernel(
-        "cuda.v6_hopper_wide",
-        hopper_wide,
-        "seven products by wgmma, no sums in memory: D = 256, and 192 with values of 128",
-        _refuse_wide,
-        CONFIGS_WIDE,
-        limits=LIMITS,
-        architectures=(90,),
-        sources=(V6,),
         declines=too_small,
     ),
 )

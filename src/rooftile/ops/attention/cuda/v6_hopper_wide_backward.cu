@@ -96,16 +96,17 @@ template <int D, int DV, int STAGES> struct KeysPlace {
   static constexpr int K = 0, V = TILE<D>, Q = V + TILE<DV>, DOUT = Q + STAGES * TILE<D>, P = DOUT + STAGES * TILE<DV>;
   static constexpr int LSE = P + P_STAGES * P_BYTES, DELTA = LSE + STAGES * ROW_BYTES;
 };
+// What a block does: query blocks `first` to `blocks` - 1 of each of `group` heads, from i_h on, against 64 keys of the head i_g they read.
+struct Keys {
+  int i_b, i_g, i_h, i_bh, i_s, first, count, blocks;
+};
 template <int STAGES> struct KeysRings {
+  Keys work;  // read where it is wanted: registers are full
   MBarrier home;
   Pipeline<STAGES> q, dout;
   Pipeline<P_STAGES> p;
 };
 
-// What a block does: query blocks `first` to `blocks` - 1 of each of `group` heads, from i_h on, against 64 keys of the head i_g they read.
-struct Keys {
-  int i_b, i_g, i_h, i_bh, i_s, first, count, blocks;
-};
 template <int CLUSTER> ROOFTILE_DEVICE Keys keys_of(bool causal, int G, int group, int T, int S) {
   Keys w;
   const int tiles = ceil_div(S, BLOCK * CLUSTER) * CLUSTER, i_bg = blockIdx.x / tiles;  // the first keys are seen by the most queries: the longest first
@@ -138,22 +139,15 @@ template <int CLUSTER, int STAGES> ROOFTILE_DEVICE void release(Pipeline<STAGES>
     cluster_release<CLUSTER>(sRing, at);
 }
 
-template <int D, int DV, int CLUSTER, int STAGES>
-ROOFTILE_DEVICE void bring_queries(char* sX, KeysRings<STAGES>& sR, const TensorMap& tQ, const TensorMap& tK, const TensorMap& tV, const TensorMap& tDout,
-                                   const float* gRows, const Keys& w) {
-  using At = KeysPlace<D, DV, STAGES>;
-  mbarrier_arrive_expect(&sR.home, TILE<D> + TILE<DV>);
-  bring<D>(sX + At::K, tK, &sR.home, w.i_g, w.i_s, w.i_b);
-  bring<DV>(sX + At::V, tV, &sR.home, w.i_g, w.i_s, w.i_b);
+// One thread: queries, or dout, and a row of `gRow` with each tile.
+template <int D, int CLUSTER, int STAGES>
+ROOFTILE_DEVICE void bring_queries(char* sTiles, char* sRows, Pipeline<STAGES>& sRing, const TensorMap& map, const float* gRow, const Keys& w) {
   Stage<STAGES> at;
-  const float* gRow = gRows + ((long long)w.i_bh * w.blocks + w.first) * 2 * BLOCK;
+  gRow += ((long long)w.i_bh * w.blocks + w.first) * 2 * BLOCK;
   for (int step = 0, i = w.first, i_h = w.i_h; step < w.count; ++step, ++at, gRow += 2 * BLOCK) {
-    producer_acquire(sR.q, at, TILE<D> + ROW_BYTES);
-    bring_part<D, CLUSTER>(sX + At::Q + at.index * TILE<D>, tQ, &sR.q.full[at.index], i_h, i * BLOCK, w.i_b);
-    bulk_load(sX + At::LSE + at.index * ROW_BYTES, gRow, ROW_BYTES, &sR.q.full[at.index]);
-    producer_acquire(sR.dout, at, TILE<DV> + ROW_BYTES);
-    bring_part<DV, CLUSTER>(sX + At::DOUT + at.index * TILE<DV>, tDout, &sR.dout.full[at.index], i_h, i * BLOCK, w.i_b);
-    bulk_load(sX + At::DELTA + at.index * ROW_BYTES, gRow + BLOCK, ROW_BYTES, &sR.dout.full[at.index]);
+    producer_acquire(sRing, at, TILE<D> + ROW_BYTES);
+    bring_part<D, CLUSTER>(sTiles + at.index * TILE<D>, map, &sRing.full[at.index], i_h, i * BLOCK, w.i_b);
+    bulk_load(sRows + at.index * ROW_BYTES, gRow, ROW_BYTES, &sRing.full[at.index]);
     if (++i == w.blocks) i = w.first, ++i_h, gRow += w.first * 2 * BLOCK;  // the next head's, which lie behind this one's
   }
 }
@@ -274,8 +268,9 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(384, 1)
          int group, int T_, int S, float scale, float scale_log2) {
   extern __shared__ __align__(1024) char sX[];
   __shared__ KeysRings<STAGES> sR;
-  const Keys w = keys_of<CLUSTER>(CAUSAL, G, group, T_, S);
+  const Keys& w = sR.work;
   if (threadIdx.x == 0) {
+    sR.work = keys_of<CLUSTER>(CAUSAL, G, group, T_, S);
     mbarrier_init(&sR.home, 1);
     pipeline_init(sR.q, 1, 8 * CLUSTER);
     pipeline_init(sR.dout, 1, 8 * CLUSTER);
@@ -285,7 +280,14 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(384, 1)
   if constexpr (CLUSTER > 1) cluster_sync();
   if (threadIdx.x >= 256) {
     registers_lower<24>();
-    if (threadIdx.x == 256) bring_queries<D, DV, CLUSTER>(sX, sR, tQ, tK, tV, tDout, gRows, w);
+    using At = KeysPlace<D, DV, STAGES>;
+    if (threadIdx.x == 256) {
+      mbarrier_arrive_expect(&sR.home, TILE<D> + TILE<DV>);
+      bring<D>(sX + At::K, tK, &sR.home, w.i_g, w.i_s, w.i_b);
+      bring<DV>(sX + At::V, tV, &sR.home, w.i_g, w.i_s, w.i_b);
+      bring_queries<D, CLUSTER>(sX + At::Q, sX + At::LSE, sR.q, tQ, gRows, w);
+    }
+    if (threadIdx.x == 256 + WARP) bring_queries<DV, CLUSTER>(sX + At::DOUT, sX + At::DELTA, sR.dout, tDout, gRows + BLOCK, w);
   } else {
     registers_raise<240>();
     if (threadIdx.x < 128)
@@ -304,16 +306,17 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(384, 1)
 template <int D, int DV, int K_STAGES, int V_STAGES> struct QueriesPlace {  // two tiles of queries, one a warpgroup
   static constexpr int Q = 0, DOUT = 2 * TILE<D>, K = DOUT + 2 * TILE<DV>, V = K + K_STAGES * TILE<D>;
 };
+struct Queries {
+  int i_b, i_g, i_h, i_t, count;
+  long long i_row;
+};
 template <int K_STAGES, int V_STAGES> struct QueriesRings {
+  Queries work;
   MBarrier home;
   Pipeline<K_STAGES> k;
   Pipeline<V_STAGES> v;
 };
 
-struct Queries {
-  int i_b, i_g, i_h, i_t, count;
-  long long i_row;
-};
 ROOFTILE_DEVICE Queries queries_of(bool causal, int H, int group, int T, int S) {
   Queries w;
   const int blocks = ceil_div(T, 2 * BLOCK), i_bh = blockIdx.x / blocks;  // the last queries see the most keys: the longest first
@@ -416,8 +419,9 @@ __global__ void __launch_bounds__(384, 1)
             float scale_log2) {
   extern __shared__ __align__(1024) char sX[];
   __shared__ QueriesRings<K_STAGES, V_STAGES> sR;
-  const Queries w = queries_of(CAUSAL, H, group, T_, S);
+  const Queries& w = sR.work;
   if (threadIdx.x == 0) {
+    sR.work = queries_of(CAUSAL, H, group, T_, S);
     mbarrier_init(&sR.home, 1);
     pipeline_init(sR.k, 1, 8);
     pipeline_init(sR.v, 1, 8);
