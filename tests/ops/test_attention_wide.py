@@ -116,20 +116,31 @@ ORDERING = re.compile(
     r"(producer_\w+|consumer_\w+|release<CLUSTER>)\(.*?\);|wgmma_(commit|wait<.>)\(.*?\);"
 )
 LINES = wide_kernels.V6.text.splitlines()
-NEEDED = [i for i, line in enumerate(LINES) if ORDERING.search(line) and not line.startswith("//") and "ROOFTILE_DEVICE" not in line]
+# What the simulator does not miss: a commit that the next product's makes good, a wait for queries that whoever left P has waited for, and the warp
+# that comes together again for the cluster's barrier, which is there in a cluster alone.
+FREE = [next(i for i, line in enumerate(LINES) if "void gradient(" in line) + 7]
+FREE += [i - 1 for i, line in enumerate(LINES) if "gradient<T, D>(dk" in line] + [
+    i - 1 for i, line in enumerate(LINES) if line == "    cluster_sync();"
+]
+NEEDED = [
+    i
+    for i, line in enumerate(LINES)
+    if ORDERING.search(line) and not line.startswith("//") and "ROOFTILE_DEVICE" not in line and i not in FREE
+]
 
 
-def faulty(source, monkeypatch) -> bool:
+def faulty(source, config, monkeypatch) -> bool:
     monkeypatch.setattr(wide_kernels, "V6", source)
-    call = problem(270, 200, 192, True)
+    call = problem(460, 200, 192, True)
     try:
-        return not close(call, computed(call, 0, level="all"))
+        return not close(call, computed(call, config, level="all"))
     except simulator.Found:
         return True
 
 
-def test_whole_it_has_no_fault(monkeypatch):
-    assert not faulty(wide_kernels.V6, monkeypatch)
+@pytest.mark.parametrize("config", [0, 1])
+def test_whole_it_has_no_fault(config, monkeypatch):
+    assert not faulty(wide_kernels.V6, config, monkeypatch)
 
 
 @pytest.mark.thorough
@@ -139,7 +150,7 @@ def test_no_barrier_fence_or_wait_can_be_taken_away(line, tmp_path, monkeypatch)
     lines[line] = ORDERING.sub(";", lines[line], count=1)
     path = tmp_path / wide_kernels.V6.path.name
     path.write_text("\n".join(lines) + "\n")
-    assert faulty(Source(path), monkeypatch)
+    assert any(faulty(Source(path), config, monkeypatch) for config in (0, 1))
 
 
 WALKS = {  # as it stands, and forgotten
