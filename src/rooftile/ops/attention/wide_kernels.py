@@ -45,7 +45,16 @@ def hopper_wide(dout, q, k, v, out, lse, causal, scale, *, config, into=None):
     _keys(
         f"keys<{kind}, {stages}, {k_held}, {v_held}, {config['CLUSTER']}>", grads, (q, k, v, dout), rows, scale, stages, config["CLUSTER"]
     )
-    _queries(f"queries<{kind}, {k_stages}, {v_stages}, {q_held}, {dout_held}>", grads[0], (q, k, v, dout), rows, scale, k_stages, v_stages)
+    _queries(
+        f"queries<{kind}, {k_stages}, {v_stages}, {q_held}, {dout_held}, {config['CLUSTER']}>",
+        grads[0],
+        (q, k, v, dout),
+        rows,
+        scale,
+        k_stages,
+        v_stages,
+        config["CLUSTER"],
+    )
     return grads
 
 
@@ -59,12 +68,13 @@ def _keys(instance, grads, tensors, rows, scale, stages, cluster):
            _map(dout, part), rows, g, h // g, t, s, scale, scale * LOG2E, shared=shared)  # fmt: skip
 
 
-def _queries(instance, dq, tensors, rows, scale, k_stages, v_stages):
+def _queries(instance, dq, tensors, rows, scale, k_stages, v_stages, cluster):
     """Dynamic shared memory as struct QueriesPlace has it: two tiles of queries and of dout, stages of keys and of values."""
     q, k, v, dout = tensors
     (b, t, h, d), (s, g), dv = q.shape, k.shape[1:3], v.shape[-1]
     shared = ((2 + k_stages) * d + (2 + v_stages) * dv) * BLOCK * 2
-    launch(V6, instance, cdiv(t, 2 * BLOCK) * b * h, 384, _map(dq), _map(q), _map(k), _map(v), _map(dout), rows, h, h // g, t, s, scale,
+    launch(V6, instance, cdiv(t, 2 * BLOCK * cluster) * cluster * b * h, 384, _map(dq), _map(q), _map(k, BLOCK // cluster),
+           _map(v, BLOCK // cluster), _map(dout), rows, h, h // g, t, s, scale,
            scale * LOG2E, shared=shared)  # fmt: skip
 
 
@@ -83,7 +93,7 @@ def _refuse(call):
     return off_gpu(q)
 
 
-# HELD: a part of the left operands that stay at home lies in registers. CLUSTER: so many blocks share the queries that they bring.
+# HELD: a part of the left operands that stay at home lies in registers. CLUSTER: so many blocks share the tiles that they bring.
 CONFIGS = tuple({"HELD": held, "CLUSTER": cluster} for held in (True, False) for cluster in (1, 2))
 BACKWARD = (
     Kernel(

@@ -7,7 +7,7 @@
 // leaves it to the second, whose threads want the same elements beside dP^T = V dO^T for dK += dS^T Q. A third warpgroup brings tiles.
 // `queries`: two warpgroups own 64 queries each and walk the keys that they see, 64 at a time: S = Q K^T, dP = dO V^T, dQ += dS K.
 // Every step queues its last product and the next step's first ones together and waits once; what threads compute runs beside the other's products.
-// CLUSTER blocks of neighbouring keys walk in step, and each brings its part of the queries to all of them.
+// CLUSTER neighbouring blocks walk in step, and each brings its part of every tile to all of them.
 // HELD panels of 64 columns of a left operand stay in registers: shared memory is used up as soon as the tensor cores are.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -27,6 +27,28 @@ template <int D> constexpr int TILE = D / 64 * PANEL;
 template <int D> ROOFTILE_DEVICE void bring(char* sX, const TensorMap& map, MBarrier* sBarrier, int i_h, int row, int i_b) {
 #pragma unroll
   for (int p = 0; p < D / 64; ++p) tensor_load(sX + p * PANEL, map, sBarrier, p * 64, i_h, row, i_b);
+}
+
+// This block's part of a tile, to all blocks of the cluster.
+template <int D, int CLUSTER> ROOFTILE_DEVICE void bring_part(char* sX, const TensorMap& map, MBarrier* sBarrier, int i_h, int row, int i_b) {
+  if constexpr (CLUSTER == 1) {
+    bring<D>(sX, map, sBarrier, i_h, row, i_b);
+  } else {
+#ifdef ROOFTILE_SIMULATOR
+    for (int part = 0; part < CLUSTER; ++part)
+#else
+    const int part = cluster_rank();
+#endif
+#pragma unroll 1  // 24 registers
+    for (int p = 0; p < D / 64; ++p)
+      multicast_load<CLUSTER>(sX + p * PANEL + part * (PANEL / CLUSTER), map, sBarrier, p * 64, i_h, row + part * (BLOCK / CLUSTER), i_b);
+  }
+}
+template <int CLUSTER, int STAGES> ROOFTILE_DEVICE void release(Pipeline<STAGES>& sRing, const Stage<STAGES>& at) {
+  if constexpr (CLUSTER == 1)
+    consumer_release(sRing, at);
+  else
+    cluster_release<CLUSTER>(sRing, at);
 }
 
 // ---- products ----------------------------------------------------------------------------------------------------------------
@@ -115,28 +137,6 @@ template <int CLUSTER> ROOFTILE_DEVICE Keys keys_of(bool causal, int G, int grou
   w.first = causal ? max(0, w.i_s / (BLOCK * CLUSTER) * (BLOCK * CLUSTER) + T - S) / BLOCK : 0;
   w.count = (w.blocks - w.first) * group;
   return w;
-}
-
-// This block's part of a tile of queries, to all blocks of the cluster.
-template <int D, int CLUSTER> ROOFTILE_DEVICE void bring_part(char* sX, const TensorMap& map, MBarrier* sBarrier, int i_h, int row, int i_b) {
-  if constexpr (CLUSTER == 1) {
-    bring<D>(sX, map, sBarrier, i_h, row, i_b);
-  } else {
-#ifdef ROOFTILE_SIMULATOR
-    for (int part = 0; part < CLUSTER; ++part)
-#else
-    const int part = cluster_rank();
-#endif
-#pragma unroll
-    for (int p = 0; p < D / 64; ++p)
-      multicast_load<CLUSTER>(sX + p * PANEL + part * (PANEL / CLUSTER), map, sBarrier, p * 64, i_h, row + part * (BLOCK / CLUSTER), i_b);
-  }
-}
-template <int CLUSTER, int STAGES> ROOFTILE_DEVICE void release(Pipeline<STAGES>& sRing, const Stage<STAGES>& at) {
-  if constexpr (CLUSTER == 1)
-    consumer_release(sRing, at);
-  else
-    cluster_release<CLUSTER>(sRing, at);
 }
 
 // One thread: queries, or dout, and a row of `gRow` with each tile.
@@ -317,35 +317,26 @@ template <int K_STAGES, int V_STAGES> struct QueriesRings {
   Pipeline<V_STAGES> v;
 };
 
-ROOFTILE_DEVICE Queries queries_of(bool causal, int H, int group, int T, int S) {
+template <int CLUSTER> ROOFTILE_DEVICE Queries queries_of(bool causal, int H, int group, int T, int S) {
   Queries w;
-  const int blocks = ceil_div(T, 2 * BLOCK), i_bh = blockIdx.x / blocks;  // the last queries see the most keys: the longest first
+  const int blocks = ceil_div(T, 2 * BLOCK * CLUSTER) * CLUSTER, i_bh = blockIdx.x / blocks;  // the last queries see the most keys: the longest first
   w.i_t = (blocks - 1 - blockIdx.x % blocks) * 2 * BLOCK, w.i_b = i_bh / H, w.i_h = i_bh % H, w.i_g = w.i_h / group;
   w.i_row = (long long)i_bh * ceil_div(T, BLOCK) * 2 * BLOCK;
-  w.count = ceil_div(causal ? max(0, min(S, min(T, w.i_t + 2 * BLOCK) + S - T)) : S, BLOCK);
+  w.count = ceil_div(causal ? max(0, min(S, min(T, (w.i_t / (2 * BLOCK * CLUSTER) + 1) * (2 * BLOCK * CLUSTER)) + S - T)) : S, BLOCK);
   return w;
 }
 
-template <int D, int DV, int K_STAGES, int V_STAGES>
-ROOFTILE_DEVICE void bring_keys(char* sX, QueriesRings<K_STAGES, V_STAGES>& sR, const TensorMap& tQ, const TensorMap& tK, const TensorMap& tV,
-                                const TensorMap& tDout, const Queries& w) {
-  using At = QueriesPlace<D, DV, K_STAGES, V_STAGES>;
-  mbarrier_arrive_expect(&sR.home, 2 * (TILE<D> + TILE<DV>));
-  for (int half = 0; half < 2; ++half) {
-    bring<D>(sX + At::Q + half * TILE<D>, tQ, &sR.home, w.i_h, w.i_t + half * BLOCK, w.i_b);
-    bring<DV>(sX + At::DOUT + half * TILE<DV>, tDout, &sR.home, w.i_h, w.i_t + half * BLOCK, w.i_b);
-  }
-  Stage<K_STAGES> at_k;
-  Stage<V_STAGES> at_v;
-  for (int i = w.count - 1; i >= 0; --i, ++at_k, ++at_v) {
-    producer_acquire(sR.k, at_k, TILE<D>);
-    bring<D>(sX + At::K + at_k.index * TILE<D>, tK, &sR.k.full[at_k.index], w.i_g, i * BLOCK, w.i_b);
-    producer_acquire(sR.v, at_v, TILE<DV>);
-    bring<DV>(sX + At::V + at_v.index * TILE<DV>, tV, &sR.v.full[at_v.index], w.i_g, i * BLOCK, w.i_b);
+// One thread: keys, or values, from the last that a query sees.
+template <int D, int CLUSTER, int STAGES>
+ROOFTILE_DEVICE void bring_keys(char* sTiles, Pipeline<STAGES>& sRing, const TensorMap& map, const Queries& w) {
+  Stage<STAGES> at;
+  for (int i = w.count - 1; i >= 0; --i, ++at) {
+    producer_acquire(sRing, at, TILE<D>);
+    bring_part<D, CLUSTER>(sTiles + at.index * TILE<D>, map, &sRing.full[at.index], w.i_g, i * BLOCK, w.i_b);
   }
 }
 
-template <typename T, int D, int DV, bool CAUSAL, int Q_HELD, int DOUT_HELD, int K_STAGES, int V_STAGES>
+template <typename T, int D, int DV, bool CAUSAL, int CLUSTER, int Q_HELD, int DOUT_HELD, int K_STAGES, int V_STAGES>
 ROOFTILE_DEVICE void own_queries(const TensorMap& tDq, char* sX, QueriesRings<K_STAGES, V_STAGES>& sR, const float* gRows, const Queries& w, int half, int T_,
                                  int S, float scale, float scale_log2) {
   using At = QueriesPlace<D, DV, K_STAGES, V_STAGES>;
@@ -392,7 +383,7 @@ ROOFTILE_DEVICE void own_queries(const TensorMap& tDq, char* sX, QueriesRings<K_
       for (int j = 0; j < 32; ++j) done[j / 4][j % 4] = __float_as_uint(s[j]);
       finish_first(done);
       wgmma_wait<0>(dp);
-      consumer_release(sR.v, at_v);
+      release<CLUSTER>(sR.v, at_v);
       ++at_v;
 #pragma unroll
       for (int j = 0; j < 32; j += 2)
@@ -405,15 +396,15 @@ ROOFTILE_DEVICE void own_queries(const TensorMap& tDq, char* sX, QueriesRings<K_
       }
       scores<T, D>(s, q, sQ, sX + At::K + next.index * TILE<D>);
       wgmma_wait<0>(s, dq);
-      consumer_release(sR.k, at_k);
+      release<CLUSTER>(sR.k, at_k);
       at_k = next;
     } while (--left > 0);
   }
   store_rows<T, D>(tDq, sQ, dq, scale, w.i_h, i_t, w.i_b);
 }
 
-template <typename T, int D, int DV, bool CAUSAL, int K_STAGES, int V_STAGES, int Q_HELD, int DOUT_HELD>
-__global__ void __launch_bounds__(384, 1)
+template <typename T, int D, int DV, bool CAUSAL, int K_STAGES, int V_STAGES, int Q_HELD, int DOUT_HELD, int CLUSTER>
+__global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(384, 1)
     queries(const __grid_constant__ TensorMap tDq, const __grid_constant__ TensorMap tQ, const __grid_constant__ TensorMap tK,
             const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, const float* gRows, int H, int group, int T_, int S, float scale,
             float scale_log2) {
@@ -421,18 +412,33 @@ __global__ void __launch_bounds__(384, 1)
   __shared__ QueriesRings<K_STAGES, V_STAGES> sR;
   const Queries& w = sR.work;
   if (threadIdx.x == 0) {
-    sR.work = queries_of(CAUSAL, H, group, T_, S);
+    sR.work = queries_of<CLUSTER>(CAUSAL, H, group, T_, S);
     mbarrier_init(&sR.home, 1);
-    pipeline_init(sR.k, 1, 8);
-    pipeline_init(sR.v, 1, 8);
+    pipeline_init(sR.k, 1, 8 * CLUSTER);
+    pipeline_init(sR.v, 1, 8 * CLUSTER);
   }
   __syncthreads();
+  if constexpr (CLUSTER > 1) cluster_sync();
   if (threadIdx.x >= 256) {
     registers_lower<24>();
-    if (threadIdx.x == 256) bring_keys<D, DV>(sX, sR, tQ, tK, tV, tDout, w);
+    using At = QueriesPlace<D, DV, K_STAGES, V_STAGES>;
+    if (threadIdx.x == 256) {
+      mbarrier_arrive_expect(&sR.home, 2 * (TILE<D> + TILE<DV>));
+#pragma unroll 1
+      for (int half = 0; half < 2; ++half) {
+        bring<D>(sX + At::Q + half * TILE<D>, tQ, &sR.home, w.i_h, w.i_t + half * BLOCK, w.i_b);
+        bring<DV>(sX + At::DOUT + half * TILE<DV>, tDout, &sR.home, w.i_h, w.i_t + half * BLOCK, w.i_b);
+      }
+      bring_keys<D, CLUSTER>(sX + At::K, sR.k, tK, w);
+    }
+    if (threadIdx.x == 256 + WARP) bring_keys<DV, CLUSTER>(sX + At::V, sR.v, tV, w);
   } else {
     registers_raise<240>();
-    own_queries<T, D, DV, CAUSAL, Q_HELD, DOUT_HELD>(tDq, sX, sR, gRows, w, threadIdx.x / 128, T_, S, scale, scale_log2);
+    own_queries<T, D, DV, CAUSAL, CLUSTER, Q_HELD, DOUT_HELD>(tDq, sX, sR, gRows, w, threadIdx.x / 128, T_, S, scale, scale_log2);
+  }
+  if constexpr (CLUSTER > 1) {
+    __syncwarp();
+    cluster_sync();
   }
 }
 
