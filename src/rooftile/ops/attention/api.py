@@ -18,6 +18,7 @@ from rooftile.ops.attention.packed_spec import SPEC as PACKED_SPEC
 from rooftile.ops.attention.spec import SPEC
 from rooftile.ops.attention.triton_kernels import KERNELS, KERNELS_BACKWARD
 from rooftile.ops.attention.varlen_spec import SPEC as VARLEN_SPEC
+from rooftile.ops.attention.wide_kernels import BACKWARD as WIDE_BACKWARD
 
 _attention = Op(
     SPEC,
@@ -25,7 +26,12 @@ _attention = Op(
     CUDNN,
     *KERNELS,
     *LADDER,
-    backward=ranked((CUDNN_BACKWARD, *KERNELS_BACKWARD, *CUDA_BACKWARD, *LADDER_BACKWARD), "cuda.v5_hopper", "cuda.v5_hopper_ordered"),
+    backward=ranked(
+        (CUDNN_BACKWARD, *KERNELS_BACKWARD, *CUDA_BACKWARD, *WIDE_BACKWARD, *LADDER_BACKWARD),
+        "cuda.v5_hopper",
+        "cuda.v5_hopper_ordered",
+        "cuda.v6_hopper_wide",
+    ),
 )
 _attention_options = Op(OPTIONS_SPEC, *OPTIONS, backward=OPTIONS_BACKWARD)
 _attention_varlen = Op(VARLEN_SPEC, *VARLEN, backward=VARLEN_BACKWARD)

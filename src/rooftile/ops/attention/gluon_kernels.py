@@ -40,6 +40,7 @@ TURN = gl.constexpr(5)  # whose turn it is to queue products, one a group
 K_EMPTY = gl.constexpr(8)  # one a stage
 V_EMPTY = gl.constexpr(11)
 Q_EMPTY = gl.constexpr(14)  # one a slot
+OUT_FREE = gl.constexpr(7)  # and 15: where two groups with one slot take turns at the output's memory
 LAZY = 8  # the maximum moves in steps of 2^8 at least: a term is at most 256, which a 16-bit p holds
 ROWS = 64  # query rows of a group: what one wgmma takes
 L2_BYTES = 24 << 20  # keys and values of the heads worked on at a time: half the L2, queries and outputs pass through too
@@ -120,27 +121,31 @@ def _steps(row, T, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, CAUSAL: gl.constex
 
 @gluon.jit
 def _produce(tQ, tK, tV, gTable, sQ, sK, sV, q_full, k_full, v_full, H, T, stride,
-             GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, SHARED_BY: gl.constexpr):  # fmt: skip
+             GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, PIECES: gl.constexpr, SLOTS: gl.constexpr, STAGES: gl.constexpr,
+             CAUSAL: gl.constexpr, SHARED_BY: gl.constexpr):  # fmt: skip
     BLOCK_M: gl.constexpr = tQ.block_type.shape[2]
+    WIDTH: gl.constexpr = tQ.block_type.shape[3]
     THREADS: gl.constexpr = GROUPS * 128 + 32
     stage = 0
     seen = 0
     for i in range(gl.load(gTable + gl.program_id(0)).to(gl.int32)):
         row, i_bh = _entry(gTable, i, stride, GROUPS, BLOCK_M)
         i_b, i_h = i_bh // H, i_bh % H
-        slot = i & 1
-        if i >= 2:
+        slot = i % SLOTS
+        if i >= SLOTS:
             _wait(Q_EMPTY + slot, THREADS)
-        mbarrier.expect(q_full.index(slot), tQ.block_type.nbytes * GROUPS)
-        for w in gl.static_range(GROUPS):
-            _load_tile(tQ, [i_b, i_h, row + w * BLOCK_M, 0], q_full.index(slot), _box(sQ.index(slot * GROUPS + w), tQ))
+        mbarrier.expect(q_full.index(slot), tQ.block_type.nbytes * GROUPS * PIECES)
+        for w in gl.static_range(GROUPS * PIECES):
+            _load_tile(tQ, [i_b, i_h, row + w // PIECES * BLOCK_M, w % PIECES * WIDTH], q_full.index(slot),
+                       _box(sQ.index(slot * (GROUPS * PIECES) + w), tQ))  # fmt: skip
         n = _steps(row, T, GROUPS * BLOCK_M, BLOCK_N, CAUSAL)
         for j in range(n):
             first = (n - 1 - j) * BLOCK_N
             if seen >= STAGES:
                 _wait(K_EMPTY + stage, THREADS)
-            mbarrier.expect(k_full.index(stage), tK.block_type.nbytes)
-            _load_tile(tK, [i_b, i_h // SHARED_BY, first, 0], k_full.index(stage), _box(sK.index(stage), tK))
+            mbarrier.expect(k_full.index(stage), tK.block_type.nbytes * PIECES)
+            for p in gl.static_range(PIECES):
+                _load_tile(tK, [i_b, i_h // SHARED_BY, first, p * WIDTH], k_full.index(stage), _box(sK.index(stage * PIECES + p), tK))
             if seen >= STAGES:
                 _wait(V_EMPTY + stage, THREADS)
             mbarrier.expect(v_full.index(stage), tV.block_type.nbytes)
@@ -201,17 +206,37 @@ def _next(stage, phase, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def _step(q, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2, i_m, first,
-          GROUP: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, MASKED: gl.constexpr, S_LAYOUT: gl.constexpr,
-          P_LAYOUT: gl.constexpr):  # fmt: skip
+def _queries(sQ, at, LAYOUT: gl.constexpr, IN_REGISTERS: gl.constexpr):
+    """A group's first piece of queries, as products are to read it."""
+    if IN_REGISTERS:
+        q = sQ.index(at).load(LAYOUT)
+    else:
+        q = sQ.index(at)
+    return q
+
+
+@gluon.jit
+def _scores(q, sQ, at, sK, k, PIECES: gl.constexpr, LAYOUT: gl.constexpr):
+    """Queues QK, a piece of the head's dimension after the other; `at`: where in sQ the group's first piece lies, which `q` is."""
+    BLOCK_M: gl.constexpr = sQ.shape[1]
+    BLOCK_N: gl.constexpr = sK.shape[1]
+    rS = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, LAYOUT)
+    rS = warpgroup_mma(q, sK.index(k * PIECES).permute((1, 0)), rS, use_acc=False, is_async=True)
+    for p in gl.static_range(1, PIECES):
+        rS = warpgroup_mma(sQ.index(at + p), sK.index(k * PIECES + p).permute((1, 0)), rS, is_async=True)
+    return rS
+
+
+@gluon.jit
+def _step(q, sQ, at, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2, i_m, first,
+          GROUP: gl.constexpr, GROUPS: gl.constexpr, PIECES: gl.constexpr, STAGES: gl.constexpr, MASKED: gl.constexpr,
+          S_LAYOUT: gl.constexpr, P_LAYOUT: gl.constexpr):  # fmt: skip
     """QK of this tile and PV of the last go out together; the softmax of this one runs under PV."""
     THREADS: gl.constexpr = GROUPS * 128 + 32
-    BLOCK_M: gl.constexpr = rAcc.shape[0]
     BLOCK_N: gl.constexpr = sK.shape[1]
-    zero = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, S_LAYOUT)
     mbarrier.wait(k_full.index(k), k_phase)
     _wait(TURN + GROUP, 256)
-    rS = warpgroup_mma(q, sK.index(k).permute((1, 0)), zero, use_acc=False, is_async=True)
+    rS = _scores(q, sQ, at, sK, k, PIECES, S_LAYOUT)
     mbarrier.wait(v_full.index(v), v_phase)
     rAcc = warpgroup_mma(rP, sV.index(v), rAcc, is_async=True)
     _arrive(TURN + (GROUP + 1) % GROUPS, 256)
@@ -244,63 +269,93 @@ def _edge(rS, row, first, T, CAUSAL: gl.constexpr, TAIL: gl.constexpr):
 
 
 @gluon.jit
-def _finish(rAcc, rMax, rSum, tOut, gLse, sOut, i_bh, H, row, T):
+def _first(rS, row, first, T, scale_log2, CAUSAL: gl.constexpr, TAIL: gl.constexpr):
+    """The softmax of a tile's first step, whose queries have seen nothing yet: (p, maximum, sum)."""
+    rS = _edge(rS, row, first, T, CAUSAL, TAIL)
+    no_sum = gl.sum(gl.sum(_quads(gl.zeros_like(rS)), 3), 1)
+    rNew, _factor, rMax, rSum = _softmax(rS, no_sum - float("inf"), no_sum, scale_log2, CAUSAL or TAIL)
+    return rNew, rMax, rSum
+
+
+@gluon.jit
+def _finish(rAcc, rMax, rSum, tOut, gLse, sOut, i_bh, H, row, T, GROUP: gl.constexpr, TURNS: gl.constexpr):
+    """The output and lse. TURNS: both groups' outputs leave through the same memory, one after the other."""
     layout: gl.constexpr = rAcc.type.layout
     total = gl.convert_layout(gl.sum(rSum, 1), gl.SliceLayout(1, layout))
     peak = gl.convert_layout(gl.max(rMax, 1), gl.SliceLayout(1, layout))
     rAcc = rAcc * (1.0 / total)[:, None]
-    tma.store_wait(0)  # the tile before has left sOut
+    if TURNS:
+        _wait(OUT_FREE + 8 * GROUP, 256)
+    else:
+        tma.store_wait(0)  # the tile before has left sOut
     _group_barrier()
     sOut.store(rAcc.to(tOut.dtype))
     fence_async_shared()
     _store_tile(tOut, [i_bh // H, i_bh % H, row, 0], _box(sOut, tOut))
     i_m = row + gl.arange(0, rAcc.shape[0], gl.SliceLayout(1, layout))
     gl.store(gLse + i_bh.to(gl.int64) * T + i_m, (peak + gl.log2(total)) * 0.6931471805599453, mask=i_m < T)
+    if TURNS:
+        tma.store_wait(0)
+        _arrive(OUT_FREE + 8 * (1 - GROUP), 256)
 
 
 @gluon.jit
 def _consume(tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale_log2, H, T, stride, GROUPS: gl.constexpr,
-             BLOCK_N: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, TAIL: gl.constexpr, Q_REGISTERS: gl.constexpr,
-             GROUP: gl.constexpr):  # fmt: skip
+             BLOCK_N: gl.constexpr, PIECES: gl.constexpr, SLOTS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr,
+             TAIL: gl.constexpr, Q_REGISTERS: gl.constexpr, GROUP: gl.constexpr):  # fmt: skip
     BLOCK_M: gl.constexpr = tOut.block_type.shape[2]
     D: gl.constexpr = tOut.block_type.shape[3]
     ALL: gl.constexpr = GROUPS * BLOCK_M
     THREADS: gl.constexpr = GROUPS * 128 + 32
-    EDGE: gl.constexpr = CAUSAL or TAIL
+    SEAM: gl.constexpr = SLOTS == 2
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16])
     O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, D, 16])
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=O_LAYOUT, k_width=2)
     Q_LAYOUT: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=S_LAYOUT, k_width=2)
     mine = gl.load(gTable + gl.program_id(0)).to(gl.int32)
-    zero = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, S_LAYOUT)
-    no_sum = gl.sum(gl.sum(_quads(zero), 3), 1)
-    no_max = no_sum - float("inf")
     if GROUP == GROUPS - 1:
         _arrive(TURN + 0, 256)
-    # the first tile has nothing to overlap with
+        if not SEAM:
+            _arrive(OUT_FREE + 0, 256)
     row, i_bh = _entry(gTable, 0, stride, GROUPS, BLOCK_M)
     n = _steps(row, T, ALL, BLOCK_N, CAUSAL)
-    mbarrier.wait(q_full.index(0), 0)
-    mbarrier.wait(k_full.index(0), 0)
-    _wait(TURN + GROUP, 256)
-    if Q_REGISTERS:
-        q = sQ.index(GROUP).load(Q_LAYOUT)
-    else:
-        q = sQ.index(GROUP)
-    rS = warpgroup_mma(q, sK.index(0).permute((1, 0)), zero, use_acc=False, is_async=True)
-    _arrive(TURN + (GROUP + 1) % GROUPS, 256)
-    rS = warpgroup_mma_wait(0, deps=(rS,))
-    _arrive(K_EMPTY + 0, THREADS)
-    rS = _edge(rS, row + GROUP * BLOCK_M, (n - 1) * BLOCK_N, T, CAUSAL, TAIL)
-    rNew, _factor, rMax, rSum = _softmax(rS, no_max, no_sum, scale_log2, EDGE)
-    rP = gl.convert_layout(rNew.to(tOut.dtype), P_LAYOUT)
+    at = GROUP * PIECES
+    k = 0
+    k_phase = 0
     v = 0
     v_phase = 0
-    k, k_phase = _next(0, 0, STAGES)
+    if SEAM:  # the first tile has nothing to overlap with
+        mbarrier.wait(q_full.index(0), 0)
+        mbarrier.wait(k_full.index(0), 0)
+        _wait(TURN + GROUP, 256)
+        q = _queries(sQ, at, Q_LAYOUT, Q_REGISTERS)
+        rS = _scores(q, sQ, at, sK, 0, PIECES, S_LAYOUT)
+        _arrive(TURN + (GROUP + 1) % GROUPS, 256)
+        rS = warpgroup_mma_wait(0, deps=(rS,))
+        _arrive(K_EMPTY + 0, THREADS)
+        rNew, rMax, rSum = _first(rS, row + GROUP * BLOCK_M, (n - 1) * BLOCK_N, T, scale_log2, CAUSAL, TAIL)
+        rP = gl.convert_layout(rNew.to(tOut.dtype), P_LAYOUT)
+        k, k_phase = _next(0, 0, STAGES)
     for i in range(mine):
-        slot = i & 1
-        if not Q_REGISTERS:
-            q = sQ.index(slot * GROUPS + GROUP)
+        slot = i % SLOTS
+        at = (slot * GROUPS + GROUP) * PIECES
+        if SEAM:
+            if not Q_REGISTERS:
+                q = _queries(sQ, at, Q_LAYOUT, False)
+        else:
+            mbarrier.wait(q_full.index(0), i & 1)
+            q = _queries(sQ, at, Q_LAYOUT, Q_REGISTERS)
+            mbarrier.wait(k_full.index(k), k_phase)
+            _wait(TURN + GROUP, 256)
+            rS = _scores(q, sQ, at, sK, k, PIECES, S_LAYOUT)
+            _arrive(TURN + (GROUP + 1) % GROUPS, 256)
+            rS = warpgroup_mma_wait(0, deps=(rS,))
+            _arrive(K_EMPTY + k, THREADS)
+            rNew, rMax, rSum = _first(rS, row + GROUP * BLOCK_M, (n - 1) * BLOCK_N, T, scale_log2, CAUSAL, TAIL)
+            rP = gl.convert_layout(rNew.to(tOut.dtype), P_LAYOUT)
+            v = k
+            v_phase = k_phase
+            k, k_phase = _next(k, k_phase, STAGES)
         more = i + 1 < mine
         row_after, i_bh_after = _entry(gTable, gl.minimum(i + 1, mine - 1), stride, GROUPS, BLOCK_M)
         rAcc = gl.zeros([BLOCK_M, D], gl.float32, O_LAYOUT)
@@ -310,62 +365,71 @@ def _consume(tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale
             begin = n - row // BLOCK_N  # key tiles that reach beyond the first query
             for j in range(1, begin):
                 k, k_phase, v, v_phase, rP, rAcc, rMax, rSum = _step(
-                    q, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2, i_m, (n - 1 - j) * BLOCK_N,
-                    GROUP, GROUPS, STAGES, True, S_LAYOUT, P_LAYOUT)  # fmt: skip
+                    q, sQ, at, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2, i_m, (n - 1 - j) * BLOCK_N,
+                    GROUP, GROUPS, PIECES, STAGES, True, S_LAYOUT, P_LAYOUT)  # fmt: skip
         for _ in range(begin, n):
             k, k_phase, v, v_phase, rP, rAcc, rMax, rSum = _step(
-                q, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2, 0, 0,
-                GROUP, GROUPS, STAGES, False, S_LAYOUT, P_LAYOUT)  # fmt: skip
-        # The seam: the next tile's first QK, this one's last PV, the next softmax under it, then this one's output. After the last
-        # tile that QK runs on what lies in shared memory and is dropped.
+                q, sQ, at, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2, 0, 0,
+                GROUP, GROUPS, PIECES, STAGES, False, S_LAYOUT, P_LAYOUT)  # fmt: skip
         row_done, i_bh_done = row, i_bh
         row, i_bh = row_after, i_bh_after
         n = _steps(row, T, ALL, BLOCK_N, CAUSAL)
-        if more:
-            mbarrier.wait(q_full.index(slot ^ 1), ((i + 1) >> 1) & 1)
-            mbarrier.wait(k_full.index(k), k_phase)
-        if Q_REGISTERS:
-            q = sQ.index((slot ^ 1) * GROUPS + GROUP).load(Q_LAYOUT)
-        else:
-            q = sQ.index((slot ^ 1) * GROUPS + GROUP)
-        _wait(TURN + GROUP, 256)
-        rS = warpgroup_mma(q, sK.index(k).permute((1, 0)), zero, use_acc=False, is_async=True)
-        mbarrier.wait(v_full.index(v), v_phase)
-        rAcc = warpgroup_mma(rP, sV.index(v), rAcc, is_async=True)
-        _arrive(TURN + (GROUP + 1) % GROUPS, 256)
-        rS = warpgroup_mma_wait(1, deps=(rS,))
-        _arrive(Q_EMPTY + slot, THREADS)
-        if more:
-            _arrive(K_EMPTY + k, THREADS)
-        rS = _edge(rS, row + GROUP * BLOCK_M, (n - 1) * BLOCK_N, T, CAUSAL, TAIL)
-        rNew, _factor, max_after, sum_after = _softmax(rS, no_max, no_sum, scale_log2, EDGE)
-        sum_after = _hold(sum_after)
-        rAcc, rP = warpgroup_mma_wait(0, deps=(rAcc, rP))
-        _arrive(V_EMPTY + v, THREADS)
-        rP = gl.convert_layout(rNew.to(tOut.dtype), P_LAYOUT)
-        _finish(rAcc, rMax, rSum, tOut, gLse, sOut.index(GROUP), i_bh_done, H, row_done + GROUP * BLOCK_M, T)
-        rMax = max_after
-        rSum = sum_after
-        v = k
-        v_phase = k_phase
-        k, k_phase = _next(k, k_phase, STAGES)
+        if SEAM:
+            # The next tile's first QK, this one's last PV, the next softmax under it, then this one's output. After the last tile that QK
+            # runs on what lies in shared memory and is dropped.
+            if more:
+                mbarrier.wait(q_full.index(slot ^ 1), ((i + 1) >> 1) & 1)
+                mbarrier.wait(k_full.index(k), k_phase)
+            after = ((slot ^ 1) * GROUPS + GROUP) * PIECES
+            q = _queries(sQ, after, Q_LAYOUT, Q_REGISTERS)
+            _wait(TURN + GROUP, 256)
+            rS = _scores(q, sQ, after, sK, k, PIECES, S_LAYOUT)
+            mbarrier.wait(v_full.index(v), v_phase)
+            rAcc = warpgroup_mma(rP, sV.index(v), rAcc, is_async=True)
+            _arrive(TURN + (GROUP + 1) % GROUPS, 256)
+            rS = warpgroup_mma_wait(1, deps=(rS,))
+            _arrive(Q_EMPTY + slot, THREADS)
+            if more:
+                _arrive(K_EMPTY + k, THREADS)
+            rNew, max_after, sum_after = _first(rS, row + GROUP * BLOCK_M, (n - 1) * BLOCK_N, T, scale_log2, CAUSAL, TAIL)
+            sum_after = _hold(sum_after)
+            rAcc, rP = warpgroup_mma_wait(0, deps=(rAcc, rP))
+            _arrive(V_EMPTY + v, THREADS)
+            rP = gl.convert_layout(rNew.to(tOut.dtype), P_LAYOUT)
+            _finish(rAcc, rMax, rSum, tOut, gLse, sOut.index(GROUP), i_bh_done, H, row_done + GROUP * BLOCK_M, T, GROUP, False)
+            rMax = max_after
+            rSum = sum_after
+            v = k
+            v_phase = k_phase
+            k, k_phase = _next(k, k_phase, STAGES)
+        else:  # the next tile's queries arrive while the last PV runs and the output leaves
+            _arrive(Q_EMPTY, THREADS)
+            mbarrier.wait(v_full.index(v), v_phase)
+            _wait(TURN + GROUP, 256)
+            rAcc = warpgroup_mma(rP, sV.index(v), rAcc, is_async=True)
+            _arrive(TURN + (GROUP + 1) % GROUPS, 256)
+            rAcc, rP = warpgroup_mma_wait(0, deps=(rAcc, rP))
+            _arrive(V_EMPTY + v, THREADS)
+            _finish(rAcc, rMax, rSum, tOut, gLse, sOut.index(0), i_bh_done, H, row_done + GROUP * BLOCK_M, T, GROUP, True)
     tma.store_wait(0)
 
 
 @gluon.jit
-def _forward(gLse, gTable, tQ, tK, tV, tOut, scale_log2, H, T, stride, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
-             CAUSAL: gl.constexpr, TAIL: gl.constexpr, SHARED_BY: gl.constexpr, Q_REGISTERS: gl.constexpr, REGISTERS: gl.constexpr):  # fmt: skip
+def _forward(gLse, gTable, tQ, tK, tV, tOut, scale_log2, H, T, stride, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, PIECES: gl.constexpr,
+             SLOTS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, TAIL: gl.constexpr, SHARED_BY: gl.constexpr,
+             Q_REGISTERS: gl.constexpr, REGISTERS: gl.constexpr):  # fmt: skip
     BLOCK_M: gl.constexpr = tQ.block_type.shape[2]
-    D: gl.constexpr = tQ.block_type.shape[3]
+    WIDTH: gl.constexpr = tQ.block_type.shape[3]
+    D: gl.constexpr = tOut.block_type.shape[3]
     TILE: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
-    sQ = gl.allocate_shared_memory(tQ.dtype, [2 * GROUPS, BLOCK_M, D], TILE)
-    sOut = gl.allocate_shared_memory(tQ.dtype, [GROUPS, BLOCK_M, D], TILE)
-    sK = gl.allocate_shared_memory(tQ.dtype, [STAGES, BLOCK_N, D], TILE)
+    sQ = gl.allocate_shared_memory(tQ.dtype, [SLOTS * GROUPS * PIECES, BLOCK_M, WIDTH], TILE)
+    sOut = gl.allocate_shared_memory(tQ.dtype, [GROUPS if SLOTS == 2 else 1, BLOCK_M, D], TILE)
+    sK = gl.allocate_shared_memory(tQ.dtype, [STAGES * PIECES, BLOCK_N, WIDTH], TILE)
     sV = gl.allocate_shared_memory(tQ.dtype, [STAGES, BLOCK_N, D], TILE)
-    q_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    q_full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
     k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
+    for i in gl.static_range(SLOTS):
         mbarrier.init(q_full.index(i), count=1)
     for i in gl.static_range(STAGES):
         mbarrier.init(k_full.index(i), count=1)
@@ -373,23 +437,23 @@ def _forward(gLse, gTable, tQ, tK, tV, tOut, scale_log2, H, T, stride, GROUPS: g
     fence_async_shared()
     if GROUPS == 2:
         gl.warp_specialize([
-            (_consume, (tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale_log2, H, T, stride, GROUPS, BLOCK_N, STAGES,
-                        CAUSAL, TAIL, Q_REGISTERS, 0)),
-            (_consume, (tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale_log2, H, T, stride, GROUPS, BLOCK_N, STAGES,
-                        CAUSAL, TAIL, Q_REGISTERS, 1)),
-            (_produce, (tQ, tK, tV, gTable, sQ, sK, sV, q_full, k_full, v_full, H, T, stride, GROUPS, BLOCK_N, STAGES, CAUSAL,
-                        SHARED_BY)),
+            (_consume, (tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale_log2, H, T, stride, GROUPS, BLOCK_N, PIECES,
+                        SLOTS, STAGES, CAUSAL, TAIL, Q_REGISTERS, 0)),
+            (_consume, (tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale_log2, H, T, stride, GROUPS, BLOCK_N, PIECES,
+                        SLOTS, STAGES, CAUSAL, TAIL, Q_REGISTERS, 1)),
+            (_produce, (tQ, tK, tV, gTable, sQ, sK, sV, q_full, k_full, v_full, H, T, stride, GROUPS, BLOCK_N, PIECES, SLOTS, STAGES,
+                        CAUSAL, SHARED_BY)),
         ], [4, 1], [REGISTERS, 24])  # fmt: skip
     else:
         gl.warp_specialize([
-            (_consume, (tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale_log2, H, T, stride, GROUPS, BLOCK_N, STAGES,
-                        CAUSAL, TAIL, Q_REGISTERS, 0)),
-            (_consume, (tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale_log2, H, T, stride, GROUPS, BLOCK_N, STAGES,
-                        CAUSAL, TAIL, Q_REGISTERS, 1)),
-            (_consume, (tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale_log2, H, T, stride, GROUPS, BLOCK_N, STAGES,
-                        CAUSAL, TAIL, Q_REGISTERS, 2)),
-            (_produce, (tQ, tK, tV, gTable, sQ, sK, sV, q_full, k_full, v_full, H, T, stride, GROUPS, BLOCK_N, STAGES, CAUSAL,
-                        SHARED_BY)),
+            (_consume, (tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale_log2, H, T, stride, GROUPS, BLOCK_N, PIECES,
+                        SLOTS, STAGES, CAUSAL, TAIL, Q_REGISTERS, 0)),
+            (_consume, (tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale_log2, H, T, stride, GROUPS, BLOCK_N, PIECES,
+                        SLOTS, STAGES, CAUSAL, TAIL, Q_REGISTERS, 1)),
+            (_consume, (tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale_log2, H, T, stride, GROUPS, BLOCK_N, PIECES,
+                        SLOTS, STAGES, CAUSAL, TAIL, Q_REGISTERS, 2)),
+            (_produce, (tQ, tK, tV, gTable, sQ, sK, sV, q_full, k_full, v_full, H, T, stride, GROUPS, BLOCK_N, PIECES, SLOTS, STAGES,
+                        CAUSAL, SHARED_BY)),
         ], [4, 4, 1], [REGISTERS, REGISTERS, 32])  # fmt: skip
 
 
@@ -420,36 +484,41 @@ def _table(*about):
     return _schedule(*about)[0]
 
 
-def _tensor(x, rows):
-    """The TMA view of [B, T, H, D] as [B, H, T, D] in boxes of `rows` rows."""
+def _tensor(x, rows, width):
+    """The TMA view of [B, T, H, D] as [B, H, T, D] in boxes of `rows` rows and `width` columns."""
     (b, t, h, d), (stride_b, stride_t, stride_h, _) = x.shape, x.stride()
     layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=4)
-    return TensorDescriptor(x, [b, h, t, d], [stride_b, stride_h, stride_t, 1], [1, 1, rows, d], layout)
+    return TensorDescriptor(x, [b, h, t, d], [stride_b, stride_h, stride_t, 1], [1, 1, rows, width], layout)
 
 
 def attention(q, k, v, causal, scale, *, config):
-    b, t, h, d = q.shape
-    rows, block_n = ROWS * config["groups"], config["block_n"]
-    out = q.new_empty(b, t, h, d)
+    (b, t, h, d), dv = q.shape, v.shape[-1]
+    rows, block_n, width = ROWS * config["groups"], config["block_n"], d // config["pieces"]
+    out = q.new_empty(b, t, h, dv)
     lse = q.new_empty(b, h, t, dtype=torch.float32)
     programs = min(cdiv(t, rows) * b * h, resident(q, 1))
     shared_by = h // k.shape[2]  # heads that read one key head: the producer alone knows, and the table, of what lies in the L2
-    about = (b * h, shared_by, t, d, rows, block_n, causal, programs)
+    about = (b * h, shared_by, t, (d + dv) // 2, rows, block_n, causal, programs)
     table, stride = lasting(_table, about, q.device), _schedule(*about)[1]
-    tensors = (_tensor(q, ROWS), _tensor(k, block_n), _tensor(v, block_n), _tensor(out, ROWS))
+    tensors = (_tensor(q, ROWS, width), _tensor(k, block_n, width), _tensor(v, block_n, dv), _tensor(out, ROWS, dv))
     launch_described(_forward, (programs,), lse, table, *tensors, scale * math.log2(math.e), h, t, stride,
-                     GROUPS=config["groups"], BLOCK_N=block_n, STAGES=config["stages"], CAUSAL=causal,
-                     TAIL=not causal and t % block_n != 0, SHARED_BY=shared_by, Q_REGISTERS=config["q_registers"], REGISTERS=config["registers"],
-                     num_warps=4)  # fmt: skip
+                     GROUPS=config["groups"], BLOCK_N=block_n, PIECES=config["pieces"], SLOTS=config["slots"], STAGES=config["stages"],
+                     CAUSAL=causal, TAIL=not causal and t % block_n != 0, SHARED_BY=shared_by, Q_REGISTERS=config["q_registers"],
+                     REGISTERS=config["registers"], num_warps=4)  # fmt: skip
     return out, lse
 
 
-def _config(groups, stages, registers, q_registers):
-    return {"groups": groups, "block_n": 128, "stages": stages, "registers": registers, "q_registers": q_registers}
+def _config(groups, stages, registers, q_registers, block_n=128, slots=2, pieces=1):
+    """`pieces` of the head's dimension are brought and multiplied one after the other; `q_registers` holds the first of the queries' there.
+    One slot of queries: their memory is refilled, and the next tile begun, when a tile has ended; both groups' outputs share memory."""
+    return {"groups": groups, "block_n": block_n, "stages": stages, "pieces": pieces, "slots": slots, "registers": registers,
+            "q_registers": q_registers}  # fmt: skip
 
 
 NARROW = (_config(2, 3, 240, True), _config(2, 3, 240, False), _config(3, 3, 160, False))  # D = 64
 WIDE = (_config(2, 2, 240, False),)  # D = 128: shared memory is full
+LATENT = (_config(2, 2, 240, False, slots=1, pieces=3), _config(2, 2, 240, True, slots=1, pieces=3))  # D = 192, values of 128
+WIDEST = (_config(2, 2, 240, False, 64, 1), _config(2, 2, 240, True, 64, 1, 2))  # D = 256
 
 
 def pick_narrow(call):
@@ -459,7 +528,7 @@ def pick_narrow(call):
     return NARROW[2] if t >= (16384 if call["causal"] else 4096) else NARROW[0 if call["causal"] else 1]
 
 
-def _refuse(d):
+def _refuse(d, dv=None):
     def refuse(call):
         q, k = call["q"], call["k"]
         if not q.is_cuda and not DRY:
@@ -468,8 +537,8 @@ def _refuse(d):
             return "its products are of 16-bit numbers, the tensor is float32"
         if q.shape[-1] != d:
             return f"D={q.shape[-1]}, it is written for {d}"
-        if call["v"].shape[-1] != d:
-            return wider_values(call)
+        if call["v"].shape[-1] != (dv or d):
+            return wider_values(call) or f"values of {d}, it is written for {dv}"
         if q.shape[1] != k.shape[1]:
             return f"T={q.shape[1]} and S={k.shape[1]} differ"
         if q.numel() == 0:
@@ -499,4 +568,15 @@ KERNELS = (
         declines=too_small,
     ),
     Kernel("gluon.wide", attention, "the same for D = 128", _refuse(128), WIDE, limits=HOPPER, architectures=(90,), declines=too_small),
+    Kernel(
+        "gluon.latent",
+        attention,
+        "the same for D = 192 and values of 128",
+        _refuse(192, 128),
+        LATENT,
+        limits=HOPPER,
+        architectures=(90,),
+        declines=too_small,
+    ),
+    Kernel("gluon.widest", attention, "the same for D = 256", _refuse(256), WIDEST, limits=HOPPER, architectures=(90,), declines=too_small),
 )

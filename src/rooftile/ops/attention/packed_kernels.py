@@ -9,6 +9,7 @@ from rooftile.ops.attention import cuda_kernels
 from rooftile.ops.attention.cudnn_kernels import CUDNN, CUDNN_BACKWARD
 from rooftile.ops.attention.gluon_kernels import KERNELS as GLUON
 from rooftile.ops.attention.triton_kernels import KERNELS, KERNELS_BACKWARD
+from rooftile.ops.attention.wide_kernels import BACKWARD as WIDE_BACKWARD
 
 
 def _views(x):
@@ -43,6 +44,6 @@ def _packed(kernel, how):
 
 FORWARD = tuple(_packed(k, _on_views) for k in (*GLUON, CUDNN, *KERNELS))
 BACKWARD = (
-    *(_packed(k, _in_place) for k in cuda_kernels.BACKWARD),
+    *(_packed(k, _in_place) for k in (*cuda_kernels.BACKWARD, *WIDE_BACKWARD)),
     *(_packed(k, _stacked) for k in (CUDNN_BACKWARD, *KERNELS_BACKWARD)),
 )

@@ -33,6 +33,8 @@ BENCH = (
     (4, 4096, 16, 128, "anchor"),
     (4, 4096, 32, 64, "anchor: exponentials weigh as much as products"),
     (1, 16384, 16, 128, "anchor, one long sequence"),
+    (4, 4096, 8, 256, "the widest heads"),
+    (1, 16384, 8, 256, "the widest heads, one long sequence"),
 )
 BF16 = {"use": ("bench",), "dtype": torch.bfloat16}
 
@@ -72,6 +74,13 @@ SPEC = OpSpec(
             case(1, 300, 300, 6, 64, True, "three heads read a key head, tiles cut short", G=2),
             case(2, 257, 257, 4, 128, False, "all heads read one key head, one row past the tiles", G=1),
             case(1, 1024, 1024, 24, 64, True, "more work than multiprocessors: programs take several tiles each"),
+            case(1, 67, 67, 2, 256, True, "the widest heads, a tile of 3 queries", use=("smoke", "check")),
+            case(1, 70, 70, 4, 192, False, "latent attention's heads, two read a key head", use=("smoke", "check"), G=2, Dv=128),
+            case(2, 389, 389, 2, 256, False, "the widest heads, keys past the last tile"),
+            case(1, 300, 257, 4, 256, True, "the widest heads, two read a key head, queries that see nothing", G=2),
+            case(1, 200, 333, 3, 192, True, "latent attention's heads, shifted diagonal", Dv=128),
+            case(1, 1024, 1024, 24, 192, True, "latent attention's heads, more work than multiprocessors", Dv=128),
+            case(1, 1024, 1024, 24, 256, True, "the widest heads, more work than multiprocessors"),
         ),
         case(1, 8192, 8192, 64, 128, True, "acceptance: eight heads read a key head", G=8, **BF16),
         case(1, 8192, 8192, 16, 192, True, "latent attention's training shape", Dv=128, **BF16),

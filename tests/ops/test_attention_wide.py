@@ -1,0 +1,171 @@
+"""The wide heads' backward in CUDA C++ in the simulator: what the grid's cases do not reach, and that no line that orders anything can be taken away."""
+
+import contextlib
+import re
+
+import pytest
+import torch
+
+from rooftile.core.kernel import OPS
+from rooftile.cuda import compile as compiler
+from rooftile.cuda import simulator
+from rooftile.cuda.source import Source
+from rooftile.ops.attention import reference, wide_kernels
+from rooftile.workbench.build import instances
+
+OP = OPS["attention_backward"]
+(KERNEL,) = wide_kernels.BACKWARD
+
+
+def problem(t, s, d, causal, dtype=torch.bfloat16, b=1, h=1, g=0):
+    gen = torch.Generator().manual_seed(t + s)
+    dv = 128 if d == 192 else d
+    sizes = ((t, h, d), (s, g or h, d), (s, g or h, dv), (t, h, dv))
+    q, k, v, dout = (torch.randn(b, n, x, w, generator=gen).to(dtype) for n, x, w in sizes)
+    scale = d**-0.5
+    return dout, q, k, v, *reference.attention(q, k, v, causal, scale), causal, scale
+
+
+def computed(call, config=0, level="checks", seed=None):
+    with simulator.active(level, seed=seed):
+        return KERNEL.run(*call, config=KERNEL.configs[config])
+
+
+def close(call, got):
+    """Within a few roundings of P and dS to 16 bits, as a share of the largest element or of one: NaN is not."""
+    wanted = reference.attention_backward(*(x.double() if isinstance(x, torch.Tensor) else x for x in call))
+    unit = torch.finfo(call[0].dtype).eps
+    return all(float((g.double() - w).abs().max()) <= 2 * unit * max(1.0, float(w.abs().max())) for g, w in zip(got, wanted))
+
+
+SHAPES = [  # T, S around tiles of 64, and of 128 queries; a cluster's second block with no key of its own
+    (1, 1, 192, True), (1, 129, 256, True), (127, 128, 192, False), (129, 63, 192, True), (64, 65, 256, False), (65, 128, 256, True),
+    (200, 65, 256, True), (40, 300, 192, True), (193, 384, 192, True), (192, 320, 256, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("config", range(len(KERNEL.configs)))
+@pytest.mark.parametrize("t, s, d, causal", SHAPES)
+def test_edges(t, s, d, causal, config):
+    call = problem(t, s, d, causal, torch.float16 if t % 2 else torch.bfloat16)
+    assert close(call, computed(call, config))
+
+
+@pytest.mark.parametrize("d", [192, 256])
+@pytest.mark.parametrize("causal", [True, False])
+def test_heads_that_share_keys(causal, d):
+    call = problem(140, 150, d, causal, b=2, h=6, g=2)
+    assert close(call, computed(call, 1))
+
+
+def test_a_query_that_sees_nothing_gives_exactly_nothing():
+    call = problem(200, 65, 192, True)
+    dq, _, _ = computed(call)
+    assert not dq[:, :135].any() and dq[:, 136:].any(-1).all()  # query 135 has one key: its weight is 1 whatever the score
+
+
+def test_keys_past_the_end_where_scores_are_far_below_zero():
+    """lse near -200: the keys past S score 0, and 2^(0 - lse) is inf."""
+    dout, q, k, v, *_ = problem(70, 40, 256, False)
+    q, k = q.abs() * 4, -k.abs() * 4
+    call = (dout, q, k, v, *reference.attention(q, k, v, False, 0.0625), False, 0.0625)
+    got = computed(call)
+    assert all(g.isfinite().all() for g in got) and close(call, got)
+
+
+def test_heads_that_lie_before_positions():
+    call = problem(140, 140, 256, True, b=2, h=2)
+    moved = [x.transpose(1, 2).contiguous().transpose(1, 2) if isinstance(x, torch.Tensor) else x for x in call]
+    assert all(map(torch.equal, computed(moved), computed(call)))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_same_bits_whatever_comes_first(seed):
+    call = problem(260, 200, 192, True)
+    assert all(map(torch.equal, computed(call, 1, "values"), computed(call, 1, "values", seed)))
+
+
+REFUSED = {
+    "the tensor is float32": lambda c: {n: x.float() if isinstance(x, torch.Tensor) else x for n, x in c.items()},
+    "D=256 and values of 128: it is written for 256 and 256, and for 192 and 128": lambda c: {**c, "v": c["v"][..., :128]},
+    "there is nothing to compute": lambda c: {**c, "k": c["k"][:, :0], "v": c["v"][:, :0]},
+    "dout with strides .* is none TMA can read": lambda c: {**c, "dout": c["dout"][:1, :1, :1, :1].expand(c["q"].shape)},
+}
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_what_it_refuses(said):
+    call = REFUSED[said](dict(zip(OP.names, problem(4, 4, 256, False, h=2))))
+    with simulator.active("checks"):
+        assert re.search(said, KERNEL.refuse(call) or "")
+
+
+def test_no_spills_and_no_product_waits_for_another():
+    found = {w.instance: w for w in instances(OP, KERNEL, every=True)}
+    assert len(found) >= 12
+    for w in found.values():
+        made = compiler.compiled(w.source, w.instance, "sm_90a")
+        assert (made.spill_bytes, made.loss) == (0, ""), w.instance
+        assert made.registers <= 168 and made.shared_bytes + w.shared <= 227 * 1024, w.instance
+
+
+# ---- faults ------------------------------------------------------------------------------------------------------------------
+
+ORDERING = re.compile(
+    r"__sync(threads|warp)\(\);|mbarrier_(wait|arrive_expect)\(.*?\);|fence_async\(\);|bulk_(commit|wait_read)(<0>)?\(\);|barrier_sync\(.*?\);|"
+    r"(producer_\w+|consumer_\w+|(cluster_)?release<CLUSTER>)\(.*?\);|wgmma_(commit|wait<.>)\(.*?\);"
+)
+LINES = wide_kernels.V6.text.splitlines()
+# What the simulator does not miss: a commit that the next product's makes good, a wait for queries that whoever left P has waited for, and the warp
+# that comes together again for the cluster's barrier, which is there in a cluster alone.
+FREE = [next(i for i, line in enumerate(LINES) if "void gradient(" in line) + 7]
+FREE += [i - 1 for i, line in enumerate(LINES) if "gradient<T, D>(dk" in line] + [
+    i - 1 for i, line in enumerate(LINES) if line == "    cluster_sync();"
+]
+NEEDED = [
+    i
+    for i, line in enumerate(LINES)
+    if ORDERING.search(line) and not line.startswith("//") and "ROOFTILE_DEVICE" not in line and i not in FREE
+]
+
+
+def faulty(source, config, monkeypatch) -> bool:
+    monkeypatch.setattr(wide_kernels, "V6", source)
+    call = problem(330, 200, 192, False)
+    try:
+        return not close(call, computed(call, config, level="all"))
+    except simulator.Found:
+        return True
+
+
+@pytest.mark.parametrize("config", [0, 1])
+def test_whole_it_has_no_fault(config, monkeypatch):
+    assert not faulty(wide_kernels.V6, config, monkeypatch)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("line", NEEDED, ids=[f"line-{i + 1}" for i in NEEDED])
+def test_no_barrier_fence_or_wait_can_be_taken_away(line, tmp_path, monkeypatch):
+    lines = list(LINES)
+    lines[line] = ORDERING.sub(";", lines[line], count=1)
+    path = tmp_path / wide_kernels.V6.path.name
+    path.write_text("\n".join(lines) + "\n")
+    assert any(faulty(Source(path), config, monkeypatch) for config in (0, 1))
+
+
+WALKS = {  # as it stands, and forgotten
+    "i = w.first, ++i_h, gRow += w.first * 2 * BLOCK": "i = w.first, ++i_h",
+    "if (++i == w.blocks) i = w.first;": "++i;",
+    "if (w.count == 0)": "if (false)",
+}
+
+
+@pytest.mark.parametrize("stands", WALKS)
+def test_a_walk_that_misses_the_next_head_is_seen(stands, tmp_path, monkeypatch):
+    path = tmp_path / wide_kernels.V6.path.name
+    assert wide_kernels.V6.text.count(stands) == 1
+    path.write_text(wide_kernels.V6.text.replace(stands, WALKS[stands]))
+    monkeypatch.setattr(wide_kernels, "V6", Source(path))
+    call = problem(260, 100, 192, True, h=2, g=1)
+    with contextlib.suppress(simulator.Found):
+        assert not close(call, computed(call))
