@@ -123,7 +123,8 @@ class _Contestant:
         self.config = config = dataclasses.replace(config, kernels=table, **({} if kernels == "rooftile" else theirs))
         self.tokens, self.step = tokens, 0
         torch.manual_seed(config.seed)
-        made = peer_model(kernels, model, config) if kernels in PEERS else new_model(model, config)
+        with torch.device(config.device):  # a CPU takes a quarter of a minute to draw a billion weights
+            made = peer_model(kernels, model, config) if kernels in PEERS else new_model(model, config)
         network = made.to(config.device)
         forward = torch.compile(network) if kernels == "compile" else network
         self.stepper = Stepper(forward, build_optimizer(network, config), config)

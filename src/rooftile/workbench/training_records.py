@@ -17,6 +17,7 @@ MODULES = {f"{what}.{model}": f"rooftile.models.{module}" for what in ("train", 
            for model, module in (("gpt2-124m", "gpt2"), ("llama-1.2b", "llama"))}  # fmt: skip
 PEERS = {"train.gpt2-124m": ("torch", "compile"), "train.llama-1.2b": ("torch", "compile", "liger")}
 BAND_STEPS, SEEDS = 500, (0, 1, 2)  # ours takes the first
+TIMED_STEPS = {"train.gpt2-124m": 20, "train.llama-1.2b": 10}  # of a turn
 LOSS_STEPS = {"train.gpt2-124m": 200, "train.llama-1.2b": 40}  # of the series held beside the peers'
 SMOOTH = 20  # steps the loss is averaged over before two series are compared
 
@@ -35,7 +36,7 @@ def bench(name: str, against: list[str], where: torch.device, run: str, progress
     kernels = ("rooftile", *(p for p in against if p in PEERS[name]))
     if progress is not None:
         progress.print(f"{name}: {', '.join(kernels)} in turn", style="dim")
-    rows = benchmark_training(kernels, setup)
+    rows = benchmark_training(kernels, setup, steps=TIMED_STEPS[name])
     series = {r["kernels"]: r["losses"] for r in compare_losses(kernels, setup, steps=LOSS_STEPS[name])}
     apart = {one: {other: distances(losses, series[other]) for other in series if other != one} for one, losses in series.items()}
     environment = dict(vars(Environment.here()))
