@@ -222,6 +222,11 @@ def pick_registers(call: Call) -> dict[str, int]:
     return REGISTERS[0] if row(call).shape[-1] * row(call).itemsize < 1 << 15 else REGISTERS[2]
 
 
+def pick_short_moments(call: Call) -> dict[str, int]:
+    """layernorm: above 768 columns of 16 bits a row a warp, and blocks of two."""
+    return SHORT[0] if row(call).shape[-1] * row(call).itemsize <= 1536 else SHORT[-1]
+
+
 def pick_short_sums(call: Call) -> dict[str, int]:
     """rmsnorm: a sum a row leaves registers for the weight, and up to 768 columns of 16 bits for 4 rows."""
     return SHORT[2] if row(call).shape[-1] * row(call).itemsize <= 1536 else SHORT[1]
@@ -279,7 +284,8 @@ REGISTERS = ({"vecs": 4}, {"vecs": 2}, {"vecs": 8})
 SHORT = tuple(
     {"vecs": v, "threads": t, "each": e, "ahead": a}
     for v, t, e, a in (
-        (4, 128, 2, 0), (4, 64, 2, 1), (4, 128, 4, 1), (4, 64, 2, 0), (4, 64, 4, 1), (4, 64, 1, 1), (4, 128, 1, 0), (8, 256, 1, 0), (8, 128, 2, 0)
+        (4, 128, 2, 0), (4, 64, 2, 1), (4, 128, 4, 1), (4, 64, 2, 0), (4, 64, 4, 1), (4, 64, 1, 1), (4, 128, 1, 0), (8, 256, 1, 0), (8, 128, 2, 0),
+        (4, 64, 1, 0),
     )
 )  # fmt: skip
 GRADIENTS = tuple(

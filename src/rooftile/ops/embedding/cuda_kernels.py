@@ -23,13 +23,13 @@ SHARE_TOKENS = 8192  # of a block that sorts them in shared memory, twice 32 KiB
 SORT_BYTES = 2**27  # of indices, read by all blocks of the sort together: 24 us of the L2, about what torch's sort takes
 
 
-def _lanes(x, n, stride, most=4):
+def _lanes(x, n, stride):
     """(elements an access, accesses a lane, strips of columns): 16 bytes an access where rows allow it, and as few idle lanes as can be."""
     width = 16 // x.itemsize
     if x.data_ptr() % 16 or n % width or stride % width:
         width = 1
     need = cdiv(n, 32 * width)
-    vectors = min(range(1, most + 1), key=lambda v: cdiv(need, v) * (v + 1))  # a strip costs one more than its accesses
+    vectors = min(range(1, 5), key=lambda v: cdiv(need, v) * (v + 1))  # a strip costs one more than its accesses
     return width, vectors, cdiv(need, vectors)
 
 
@@ -117,24 +117,6 @@ def _balanced(source, sort):
     return embedding_backward
 
 
-def _owners(source):
-    def embedding_backward(dout, indices, weight, padding_idx, *, config):
-        v, n = weight.shape
-        dweight, (dout, m, _, stride) = weight.new_empty((v, n)), rows(dout)
-        if not dweight.numel():
-            return dweight
-        indices, warps = indices.contiguous(), config["warps"]
-        steps, share, blocks = _ranges_of(indices, v, config["per"], warps)
-        order = indices.new_empty(m, dtype=torch.int32)
-        width, vectors, strips = _lanes(dout, n, stride, most=3)  # 4 spill where 1024 threads share the registers
-        instance = f"owners<{CTYPE[dout.dtype]}, {width}, {vectors}, {config['tokens']}, {warps}>"
-        launch(source, instance, blocks, 32 * warps, dweight, order, dout, indices, m, v, n, stride, padding_idx, share, steps, strips,
-               shared=4 * (warps * (share + steps) + share))  # fmt: skip
-        return dweight
-
-    return embedding_backward
-
-
 def _shares(source):
     def embedding_backward(dout, indices, weight, padding_idx, *, config):
         v, n = weight.shape
@@ -199,9 +181,11 @@ def _slow(call):
 _SPANS = tuple(
     {"tokens": t, "span": s, "share": r} for t, s, r in ((4, 16, 8), (2, 16, 8), (4, 48, 8), (2, 48, 8), (4, 16, 32), (4, 48, 2))
 )
-# 32 warps of 64 registers, a token of 3 vectors each on its way: 48 KB a multiprocessor; or 16 with up to 4 tokens
-_OWNERS = tuple({"tokens": t, "per": p, "warps": w} for t, p, w in ((1, 1, 32), (4, 1, 16), (2, 1, 16), (1, 2, 32)))
-_RANGES = tuple({**c, "per": p, "warps": w} for p, w in ((1, SORT_WARPS), (1, 32), (2, SORT_WARPS)) for c in _SPANS[:4])
+# 32 warps a block halve what a warp reads of the indices in its two walks
+_RANGES = tuple(
+    {"tokens": t, "span": s, "share": 8, "per": p, "warps": w}
+    for t, s, p, w in ((2, 16, 1, 32), (4, 16, 1, 32), (2, 16, 1, 16), (4, 16, 1, 16), (2, 16, 2, 16), (4, 48, 1, 32), (2, 48, 1, 16))
+)
 # 32 columns a warp and element of width. 4: 22 shares of 1490 tokens, 17 MB of tables at 256 rows of 768; 2: half the tables, sorts twice as long
 _SHARES = tuple(
     {"width": w, "tokens": t, "warps": b} for w, t, b in ((2, 8, 32), (4, 4, 32), (2, 4, 32), (2, 8, 16), (4, 8, 16), (4, 4, 16))
@@ -209,8 +193,8 @@ _SHARES = tuple(
 
 
 def _kernels():
-    names = ("v5_owners", "v4_shares", "v3_ranges", "v2_balanced", "v1_warp_row")
-    owners, shares, ranges, balanced, row = (Source.beside(__file__, f"{name}.cu") for name in names)
+    names = ("v4_shares", "v3_ranges", "v2_balanced", "v1_warp_row")
+    shares, ranges, balanced, row = (Source.beside(__file__, f"{name}.cu") for name in names)
 
     def by_ranges(indices, v, padding_idx, config):
         return _ranges(ranges, indices, v, padding_idx, config["per"], config["warps"])
@@ -218,8 +202,6 @@ def _kernels():
     def by_torch(indices, v, padding_idx, config):
         return _sorted(row, indices, v, padding_idx)
 
-    yield Kernel("cuda.v5_owners", _owners(owners), "the blocks that sort a range of rows sum it too", _many, _OWNERS, sources=(owners,),
-                 declines=_slow)  # fmt: skip
     yield Kernel("cuda.v4_shares", _shares(shares), "a block sorts its share in shared memory, sums in registers", _few_rows, _SHARES,
                  sources=(shares, ADD_ROWS))  # fmt: skip
     yield Kernel("cuda.v3_ranges", _balanced(balanced, by_ranges), "sorted in one launch by blocks that own ranges of rows", _many, _RANGES,

@@ -9,7 +9,7 @@ _gemv = Op(
     *cuda_kernels.FORWARD[:1],
     *triton_kernels.FORWARD,
     *cuda_kernels.FORWARD[1:],
-    backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD),
+    backward=(*cuda_kernels.BACKWARD, *triton_kernels.BACKWARD),
 )
 
 

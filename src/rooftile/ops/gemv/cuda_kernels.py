@@ -9,6 +9,7 @@ from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda import BLOCK
 from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows
 from rooftile.ops._shared.launch import cdiv, dense_like, processors
+from rooftile.ops.gemv.triton_kernels import one_row
 
 PER_SM = 8  # blocks a multiprocessor before a row is cut
 
@@ -68,6 +69,12 @@ def _gradients(source):
     return gemv_backward
 
 
+def _one_row(call):
+    """Why Triton's program a row does sooner, or None."""
+    m, k = call["a"].shape
+    return f"{m} rows of {k} columns are a program each, all of a row in flight at once" if one_row(call) else None
+
+
 def _no_vectors(call):
     """Why rows of a, or x, do not begin at multiples of 16 bytes, or None."""
     a, x = call["a"], call["x"]
@@ -89,7 +96,7 @@ _SPLIT = tuple(
     for t, r, e in ((256, 4, 2), (128, 4, 2), (256, 2, 4), (256, 1, 8), (256, 8, 1), (128, 2, 4), (128, 1, 4), (256, 4, 1))
 )
 _WARPS = tuple({"rows": r, "each": e} for r, e in ((2, 4), (4, 2), (1, 4), (1, 8), (2, 2)))
-_GRADIENTS = tuple({"per_sm": p} for p in (3, 6, 12, 24))
+_GRADIENTS = tuple({"per_sm": p} for p in (3, 2, 6, 12))
 
 
 def _kernels():
@@ -101,7 +108,8 @@ def _kernels():
     def refuse(call):
         return off_gpu(call["a"])
 
-    yield Kernel("cuda.v4_split", _split(split), "a block a few rows, flat matrices cut into slices", narrow, _SPLIT, sources=(split,))
+    yield Kernel("cuda.v4_split", _split(split), "a block a few rows, flat matrices cut into slices", narrow, _SPLIT, sources=(split,),
+                 declines=_one_row)  # fmt: skip
     yield Kernel("cuda.v3_vector", _warps(vector), "16 bytes an access, several in flight", narrow, _WARPS, sources=(vector,))
     yield Kernel("cuda.v2_warp", _rows(warp, 8), "a warp a row", refuse, sources=(warp,))
     yield Kernel("cuda.v1_naive", _rows(naive, 256), "a thread a row", refuse, sources=(naive,))
@@ -109,6 +117,11 @@ def _kernels():
 
 FORWARD = tuple(_kernels())
 _LAST = FORWARD[0].sources[0]
+
+
+def pick_gradients(call):
+    """Two blocks a multiprocessor where the matrix is much larger than the caches: fewer rows of both are open at a time."""
+    return _GRADIENTS[1] if call["a"].numel() * call["a"].itemsize >= 1 << 27 else _GRADIENTS[0]
 
 
 def _backward_refuses(call):
@@ -126,6 +139,7 @@ BACKWARD = (
         "strips of columns, both gradients in one read",
         _backward_refuses,
         _GRADIENTS,
+        pick_gradients,
         sources=(_LAST, ADD_ROWS),
     ),
 )

@@ -96,12 +96,31 @@ def gemv_backward(dout, a, x):
 
 
 # 4096 sums on 4 warps: 32 a lane, 8 loads of 16 bytes in flight in float32; 4 rows share one read of the vector from the L2
-_CONFIGS = tuple({"rows": r, "block": b, "warps": w} for r, b, w in ((4, 1024, 4), (8, 512, 4), (2, 1024, 4), (4, 512, 4), (8, 1024, 8), (1, 2048, 4), (2, 2048, 8), (1, 4096, 8)))  # fmt: skip
+_CONFIGS = tuple({"rows": r, "block": b, "warps": w} for r, b, w in ((4, 1024, 4), (8, 512, 4), (2, 1024, 4), (4, 512, 4), (8, 1024, 8), (1, 2048, 4), (2, 2048, 8), (1, 4096, 8), (1, 4096, 16)))  # fmt: skip
+
+
+def one_row(call):
+    """A row a program, all of it in flight at once: rows of 8 to 16 KB, enough of them for every multiprocessor."""
+    m, k = call["a"].shape
+    return 2048 < k <= 4096 and m >= 1024
+
+
+def pick(call):
+    return _CONFIGS[-2 if call["a"].itemsize == 2 else -1] if one_row(call) else _CONFIGS[0]
+
 
 LIMITS = Limits(spill_bytes_elsewhere=8)  # triton 3.6 on sm_80: 56 registers for 9 programs a multiprocessor, and two are parked
 
 FORWARD = (
-    Kernel("triton", gemv, "a few rows a program, flat matrices cut into slices", lambda call: off_gpu(call["a"]), _CONFIGS, limits=LIMITS),
+    Kernel(
+        "triton",
+        gemv,
+        "a few rows a program, flat matrices cut into slices",
+        lambda call: off_gpu(call["a"]),
+        _CONFIGS,
+        pick,
+        limits=LIMITS,
+    ),
 )
 BACKWARD = (
     Kernel("triton", gemv_backward, "strips of columns: both gradients in one read of the matrix", lambda call: off_gpu(call["a"])),

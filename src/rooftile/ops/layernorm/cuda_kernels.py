@@ -19,6 +19,7 @@ from rooftile.ops._shared.cuda_norms import (
     one_column,
     pick_cluster_backward,
     pick_gradients,
+    pick_short_moments,
     pipeline,
     said,
     serial,
@@ -102,7 +103,7 @@ def _shared_sums(x, m, n, config, *parameters):
 # 1024 threads of 64 registers would spill
 two_rows, CLUSTERED = functools.partial(pipeline, tensors=2, most=4, widest=512), functools.partial(cluster, tensors=2, widest=512)
 
-FORWARD = forward_rungs(_forward, SOURCES, serial(4096), serial(4096), ELSEWHERE)
+FORWARD = forward_rungs(_forward, SOURCES, serial(4096), serial(4096), ELSEWHERE, pick_short_moments)
 BACKWARD = (
     Kernel("cuda.v8_exchange", _backward(V8, _shared_sums), "numbers travel while the row before is written, the weight stays",
            shared(2, _sums, 2, "weight"), SHARE, pick_share, sources=(V8, ADD_ROWS), declines=alone, limits=ALL, architectures=(90,)),
