@@ -16,7 +16,8 @@ V4 = Source.beside(__file__, "v4_mma.cu")
 THREADS = 256
 ROWS = THREADS // 8  # of a block, 8 lanes each
 TILE = 64  # queries or keys of a tile
-MOST_PAIRS = 2**33  # v1 keeps 4 bytes of each forward, 8 backward
+MOST_PAIRS = 2**29  # v1 keeps 4 bytes of each forward, 8 backward
+LONGEST = 2**31  # pairs for v2: half a second of an H200
 
 
 def _flat(*tensors):
@@ -150,11 +151,21 @@ def mma_backward(dout, q, k, v, out, lse, causal, scale):
 # ---- who takes what ----------------------------------------------------------------------------------------------------------
 
 
-def _too_many(call):
+def _pairs(call):
     (b, t, h, _), s = call["q"].shape, call["k"].shape[1]
-    if b * h * t * s > MOST_PAIRS:
-        return f"{b * h * t * s} pairs of query and key, it keeps at most {MOST_PAIRS} in memory"
+    return b * h * t * s
+
+
+def _too_many(call):
+    if _pairs(call) > MOST_PAIRS:
+        return f"{_pairs(call)} pairs of query and key, it keeps at most {MOST_PAIRS} in memory"
     return plain_heads(call) or off_gpu(call["q"])
+
+
+def _too_long(call):
+    if _pairs(call) > LONGEST:
+        return f"{_pairs(call)} pairs of query and key, it goes through at most {LONGEST}, one after the other"
+    return _up_to(128)(call)
 
 
 def _up_to(most):
@@ -185,12 +196,12 @@ def _refuse_mma(call):
 FORWARD = (
     Kernel("cuda.v4_mma", mma, "tensor cores by mma.sync, tiles by cp.async two deep", _refuse_mma, sources=(V4,)),
     Kernel("cuda.v3_tiled", tiled, "tiles of 64 queries and 64 keys in shared memory", _up_to(128), sources=(V3,)),
-    Kernel("cuda.v2_online", online, "8 lanes a row, running softmax: no score in memory", _up_to(128), sources=(V2,)),
+    Kernel("cuda.v2_online", online, "8 lanes a row, running softmax: no score in memory", _too_long, sources=(V2,)),
     Kernel("cuda.v1_naive", naive, "the definition: scores in memory", _too_many, sources=(V1,)),
 )
 BACKWARD = (
     Kernel("cuda.v4_mma", mma_backward, "the same: scores once with queries and once with keys at home", _refuse_mma, sources=(V4,)),
     Kernel("cuda.v3_tiled", tiled_backward, "the same tiles: a pass of queries, a pass of keys", _up_to(128), sources=(V3,)),
-    Kernel("cuda.v2_online", online_backward, "8 lanes a query, then 8 a key: no atomics", _up_to(128), sources=(V2,)),
+    Kernel("cuda.v2_online", online_backward, "8 lanes a query, then 8 a key: no atomics", _too_long, sources=(V2,)),
     Kernel("cuda.v1_naive", naive_backward, "weights and their gradient in memory", _too_many, sources=(V1,)),
 )
