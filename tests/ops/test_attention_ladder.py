@@ -110,6 +110,10 @@ def _wide_head(call, d):
     return {n: x.new_zeros(*x.shape[:-1], d) if isinstance(x, torch.Tensor) and x.ndim == 4 else x for n, x in call.items()}
 
 
+def _long(call):
+    return {n: call[n][:, :1].expand(1, 2**17, 1, 16) if n != "lse" else call[n] for n in ("dout", "q", "k", "v", "out", "lse")}
+
+
 REFUSED = {
     ("v4_mma", "the tensor is float32"): lambda c: {n: x.float() if isinstance(x, torch.Tensor) else x for n, x in c.items()},
     ("v4_mma", "D=24, it is written for multiples of 16 up to 128"): lambda c: _wide_head(c, 24),
@@ -120,9 +124,8 @@ REFUSED = {
     ("v4_mma", r"v with strides \[80, 20, 20, 1\]"): lambda c: {**c, "v": c["v"].new_zeros(1, 4, 1, 20)[..., :16]},
     ("v3_tiled", "D=144, it is written for at most 128"): lambda c: _wide_head(c, 144),
     ("v2_online", "D=144, it is written for at most 128"): lambda c: _wide_head(c, 144),
-    ("v1_naive", "17179869184 pairs of query and key, it keeps at most 8589934592"): lambda c: {
-        n: c[n][:, :1].expand(1, 2**17, 1, 16) if n != "lse" else c[n] for n in ("dout", "q", "k", "v", "out", "lse")
-    },
+    ("v1_naive", "17179869184 pairs of query and key, it keeps at most 536870912 in memory"): _long,
+    ("v2_online", "17179869184 pairs of query and key, it goes through at most 2147483648"): _long,
 }
 
 
