@@ -28,9 +28,9 @@ def _stacked(run, dout, qkv, out, lse, causal, scale, **config):
     return torch.stack(run(dout, *_views(qkv), out, lse, causal, scale, **config), 2)
 
 
-def _in_place(run, dout, qkv, out, lse, causal, scale, *, config):
+def _in_place(run, dout, qkv, out, lse, causal, scale, **config):
     dqkv = qkv.new_empty(qkv.shape)
-    run(dout, *_views(qkv), out, lse, causal, scale, config=config, into=_views(dqkv))
+    run(dout, *_views(qkv), out, lse, causal, scale, **config, into=_views(dqkv))
     return dqkv
 
 
