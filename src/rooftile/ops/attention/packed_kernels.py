@@ -7,7 +7,7 @@ import torch
 
 from rooftile.ops.attention import cuda_kernels
 from rooftile.ops.attention.cudnn_kernels import CUDNN, CUDNN_BACKWARD
-from rooftile.ops.attention.gluon_kernels import KERNELS as GLUON
+from rooftile.ops.attention.gluon_launchers import KERNELS as GLUON
 from rooftile.ops.attention.triton_kernels import KERNELS, KERNELS_BACKWARD
 from rooftile.ops.attention.wide_kernels import BACKWARD as WIDE_BACKWARD
 
