@@ -5,7 +5,7 @@ from rooftile.core.kernel import Op, ranked
 from rooftile.ops._shared.philox import drawn
 from rooftile.ops.attention.cuda_kernels import BACKWARD as CUDA_BACKWARD
 from rooftile.ops.attention.cudnn_kernels import CUDNN, CUDNN_BACKWARD
-from rooftile.ops.attention.gluon_kernels import KERNELS as GLUON
+from rooftile.ops.attention.gluon_launchers import KERNELS as GLUON
 from rooftile.ops.attention.ladder_kernels import BACKWARD as LADDER_BACKWARD
 from rooftile.ops.attention.ladder_kernels import FORWARD as LADDER
 from rooftile.ops.attention.options_launchers import KERNELS as OPTIONS

@@ -7,7 +7,7 @@ import torch
 
 from rooftile.ops.attention import cuda_kernels
 from rooftile.ops.attention.cudnn_kernels import CUDNN, CUDNN_BACKWARD
-from rooftile.ops.attention.gluon_kernels import KERNELS as GLUON
+from rooftile.ops.attention.gluon_launchers import KERNELS as GLUON
 from rooftile.ops.attention.triton_kernels import KERNELS, KERNELS_BACKWARD
 from rooftile.ops.attention.wide_kernels import BACKWARD as WIDE_BACKWARD
 
@@ -28,9 +28,9 @@ def _stacked(run, dout, qkv, out, lse, causal, scale, **config):
     return torch.stack(run(dout, *_views(qkv), out, lse, causal, scale, **config), 2)
 
 
-def _in_place(run, dout, qkv, out, lse, causal, scale, *, config):
+def _in_place(run, dout, qkv, out, lse, causal, scale, **config):
     dqkv = qkv.new_empty(qkv.shape)
-    run(dout, *_views(qkv), out, lse, causal, scale, config=config, into=_views(dqkv))
+    run(dout, *_views(qkv), out, lse, causal, scale, **config, into=_views(dqkv))
     return dqkv
 
 

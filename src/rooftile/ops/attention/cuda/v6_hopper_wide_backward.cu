@@ -6,14 +6,13 @@
 // transposed. One warpgroup owns dV, the other dK: the first makes S^T = K Q^T and P^T, the left operand of dV += P^T dO as its registers hold it, and
 // leaves it to the second, whose threads want the same elements beside dP^T = V dO^T for dK += dS^T Q. A third warpgroup brings tiles.
 // `queries`: two warpgroups own 64 queries each and walk the keys that they see, 64 at a time: S = Q K^T, dP = dO V^T, dQ += dS K.
-// Every step queues its last product and the next step's first ones together and waits once; what threads compute runs beside the other's products.
-// CLUSTER neighbouring blocks walk in step, and each brings its part of every tile to all of them.
+// Every step queues its last product and the next step's first ones together; what threads compute runs beside the other's products. AHEAD, the next
+// step's first product is queued as soon as this step's has been read from its registers, and runs beside what is made of it.
 // HELD panels of 64 columns of a left operand stay in registers: shared memory is used up as soon as the tensor cores are.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "rooftile/fragments.cuh"
-#include "rooftile/multicast.cuh"
 #include "rooftile/pipeline.cuh"
 #include "rooftile/reduce.cuh"
 #include "rooftile/vec.cuh"
@@ -27,28 +26,6 @@ template <int D> constexpr int TILE = D / 64 * PANEL;
 template <int D> ROOFTILE_DEVICE void bring(char* sX, const TensorMap& map, MBarrier* sBarrier, int i_h, int row, int i_b) {
 #pragma unroll
   for (int p = 0; p < D / 64; ++p) tensor_load(sX + p * PANEL, map, sBarrier, p * 64, i_h, row, i_b);
-}
-
-// This block's part of a tile, to all blocks of the cluster.
-template <int D, int CLUSTER> ROOFTILE_DEVICE void bring_part(char* sX, const TensorMap& map, MBarrier* sBarrier, int i_h, int row, int i_b) {
-  if constexpr (CLUSTER == 1) {
-    bring<D>(sX, map, sBarrier, i_h, row, i_b);
-  } else {
-#ifdef ROOFTILE_SIMULATOR
-    for (int part = 0; part < CLUSTER; ++part)
-#else
-    const int part = cluster_rank();
-#endif
-#pragma unroll 1  // 24 registers
-    for (int p = 0; p < D / 64; ++p)
-      multicast_load<CLUSTER>(sX + p * PANEL + part * (PANEL / CLUSTER), map, sBarrier, p * 64, i_h, row + part * (BLOCK / CLUSTER), i_b);
-  }
-}
-template <int CLUSTER, int STAGES> ROOFTILE_DEVICE void release(Pipeline<STAGES>& sRing, const Stage<STAGES>& at) {
-  if constexpr (CLUSTER == 1)
-    consumer_release(sRing, at);
-  else
-    cluster_release<CLUSTER>(sRing, at);
 }
 
 // ---- products ----------------------------------------------------------------------------------------------------------------
@@ -129,41 +106,48 @@ template <int STAGES> struct KeysRings {
   Pipeline<P_STAGES> p;
 };
 
-template <int CLUSTER> ROOFTILE_DEVICE Keys keys_of(bool causal, int G, int group, int T, int S) {
+ROOFTILE_DEVICE Keys keys_of(bool causal, int G, int group, int T, int S) {
   Keys w;
-  const int tiles = ceil_div(S, BLOCK * CLUSTER) * CLUSTER, i_bg = blockIdx.x / tiles;  // the first keys are seen by the most queries: the longest first
+  const int tiles = ceil_div(S, BLOCK), i_bg = blockIdx.x / tiles;  // the first keys are seen by the most queries: the longest first
   w.i_s = blockIdx.x % tiles * BLOCK, w.blocks = ceil_div(T, BLOCK);
   w.i_b = i_bg / G, w.i_g = i_bg % G, w.i_h = w.i_g * group, w.i_bh = i_bg * group;
-  w.first = causal ? max(0, w.i_s / (BLOCK * CLUSTER) * (BLOCK * CLUSTER) + T - S) / BLOCK : 0;
+  w.first = causal ? max(0, w.i_s + T - S) / BLOCK : 0;
   w.count = (w.blocks - w.first) * group;
   return w;
 }
 
 // One thread: queries, or dout, and a row of `gRow` with each tile.
-template <int D, int CLUSTER, int STAGES>
+template <int D, int STAGES>
 ROOFTILE_DEVICE void bring_queries(char* sTiles, char* sRows, Pipeline<STAGES>& sRing, const TensorMap& map, const float* gRow, const Keys& w) {
   Stage<STAGES> at;
   gRow += ((long long)w.i_bh * w.blocks + w.first) * 2 * BLOCK;
   for (int step = 0, i = w.first, i_h = w.i_h; step < w.count; ++step, ++at, gRow += 2 * BLOCK) {
     producer_acquire(sRing, at, TILE<D> + ROW_BYTES);
-    bring_part<D, CLUSTER>(sTiles + at.index * TILE<D>, map, &sRing.full[at.index], i_h, i * BLOCK, w.i_b);
+    bring<D>(sTiles + at.index * TILE<D>, map, &sRing.full[at.index], i_h, i * BLOCK, w.i_b);
     bulk_load(sRows + at.index * ROW_BYTES, gRow, ROW_BYTES, &sRing.full[at.index]);
     if (++i == w.blocks) i = w.first, ++i_h, gRow += w.first * 2 * BLOCK;  // the next head's, which lie behind this one's
   }
 }
 
-// p = 2^(s scale - lse) in place, queries along the columns; a query past T has lse = inf and so no weight.
-ROOFTILE_DEVICE void weights(float (&s)[32], const float* sLse2, float scale_log2) {
+// log2 of p = 2^(s scale - lse), queries along the columns; a query past T has lse = inf and so no weight.
+ROOFTILE_DEVICE void exponents(float (&x)[32], const float (&s)[32], const float* sLse2, float scale_log2) {
 #pragma unroll
   for (int i = 0; i < 32; i += 4) {
     const float2 lse = *reinterpret_cast<const float2*>(sLse2 + wgmma_column(i));
-    s[i] = exp2_fast(fmaf(s[i], scale_log2, -lse.x)), s[i + 1] = exp2_fast(fmaf(s[i + 1], scale_log2, -lse.y));
-    s[i + 2] = exp2_fast(fmaf(s[i + 2], scale_log2, -lse.x)), s[i + 3] = exp2_fast(fmaf(s[i + 3], scale_log2, -lse.y));
+    x[i] = fmaf(s[i], scale_log2, -lse.x), x[i + 1] = fmaf(s[i + 1], scale_log2, -lse.y);
+    x[i + 2] = fmaf(s[i + 2], scale_log2, -lse.x), x[i + 3] = fmaf(s[i + 3], scale_log2, -lse.y);
+  }
+}
+ROOFTILE_DEVICE void less_delta(float (&x)[32], const float (&dp)[32], const float* sDelta) {
+#pragma unroll
+  for (int i = 0; i < 32; i += 4) {
+    const float2 delta = *reinterpret_cast<const float2*>(sDelta + wgmma_column(i));
+    x[i] = dp[i] - delta.x, x[i + 1] = dp[i + 1] - delta.y, x[i + 2] = dp[i + 2] - delta.x, x[i + 3] = dp[i + 3] - delta.y;
   }
 }
 
 // dV and P.
-template <typename T, int D, int DV, bool CAUSAL, int CLUSTER, int HELD, int STAGES>
+template <typename T, int D, int DV, bool CAUSAL, bool AHEAD, int HELD, int STAGES>
 ROOFTILE_DEVICE void own_values(const TensorMap& tDv, char* sX, KeysRings<STAGES>& sR, const Keys& w, int T_, int S, float scale_log2) {
   using At = KeysPlace<D, DV, STAGES>;
   const int shift = T_ - S, i_key = w.i_s + wgmma_row(0);
@@ -178,17 +162,26 @@ ROOFTILE_DEVICE void own_values(const TensorMap& tDv, char* sX, KeysRings<STAGES
   scores<T, D>(s, k, sX + At::K, sX + At::Q);
   wgmma_wait<0>(s);
   do {
+    float x[32];
     unsigned p16[4][4];
-    weights(s, reinterpret_cast<const float*>(sX + At::LSE + at.index * ROW_BYTES), scale_log2);
+    exponents(x, s, reinterpret_cast<const float*>(sX + At::LSE + at.index * ROW_BYTES), scale_log2);
+    consumer_release(sR.q, at);
+    Stage<STAGES> next = at;
+    if (step + 1 < w.count) ++next;  // after the last block its own S is made again, and not read
+    if (AHEAD) {
+      if (step + 1 < w.count) consumer_wait(sR.q, next);
+      scores<T, D>(s, k, sX + At::K, sX + At::Q + next.index * TILE<D>);
+    }
+#pragma unroll
+    for (int j = 0; j < 32; ++j) x[j] = exp2_fast(x[j]);
     if (CAUSAL && i * BLOCK < w.i_s + BLOCK - 1 + shift) {  // a key past S makes rows of dK and dV that nobody stores
       const int low = i_key + shift - i * BLOCK - wgmma_column(0);
 #pragma unroll
       for (int j = 0; j < 32; ++j)
-        if (j / 4 * 8 + j % 2 < (j / 2 % 2 ? low + 8 : low)) s[j] = 0.0f;  // the column, less this thread's first
+        if (j / 4 * 8 + j % 2 < (j / 2 % 2 ? low + 8 : low)) x[j] = 0.0f;  // the column, less this thread's first
     }
 #pragma unroll
-    for (int j = 0; j < 4; ++j) wgmma_operand<T>(p16[j], s, j);
-    release<CLUSTER>(sR.q, at);
+    for (int j = 0; j < 4; ++j) wgmma_operand<T>(p16[j], x, j);
     producer_acquire(sR.p, at_p);
     uint4* sP = reinterpret_cast<uint4*>(sX + At::P + at_p.index * P_BYTES) + threadIdx.x % 128;
 #pragma unroll
@@ -198,14 +191,14 @@ ROOFTILE_DEVICE void own_values(const TensorMap& tDv, char* sX, KeysRings<STAGES
     ++at_p;
     consumer_wait(sR.dout, at);
     gradient<T, DV>(dv, p16, sX + At::DOUT + at.index * TILE<DV>, step > 0);
-    Stage<STAGES> next = at;
-    if (step + 1 < w.count) {  // after the last block its own S is made again, and not read
-      ++next;
-      consumer_wait(sR.q, next);
+    if (!AHEAD) {
+      if (step + 1 < w.count) consumer_wait(sR.q, next);
+      scores<T, D>(s, k, sX + At::K, sX + At::Q + next.index * TILE<D>);
+      wgmma_wait<1>(dv);
+      consumer_release(sR.dout, at);
     }
-    scores<T, D>(s, k, sX + At::K, sX + At::Q + next.index * TILE<D>);
     wgmma_wait<0>(s, dv);
-    release<CLUSTER>(sR.dout, at);
+    if (AHEAD) consumer_release(sR.dout, at);
     at = next;
     if (++i == w.blocks) i = w.first;
   } while (++step < w.count);
@@ -214,7 +207,7 @@ ROOFTILE_DEVICE void own_values(const TensorMap& tDv, char* sX, KeysRings<STAGES
 }
 
 // dK, of the P that the other leaves.
-template <typename T, int D, int DV, int CLUSTER, int HELD, int STAGES>
+template <typename T, int D, int DV, bool AHEAD, int HELD, int STAGES>
 ROOFTILE_DEVICE void own_keys(const TensorMap& tDk, char* sX, KeysRings<STAGES>& sR, const Keys& w, float scale) {
   using At = KeysPlace<D, DV, STAGES>;
   float dk[D / 2], dp[32];
@@ -228,8 +221,16 @@ ROOFTILE_DEVICE void own_keys(const TensorMap& tDk, char* sX, KeysRings<STAGES>&
   scores<T, DV>(dp, v, sX + At::V, sX + At::DOUT);
   wgmma_wait<0>(dp);
   do {
+    float x[32];
     unsigned ds16[4][4];
-    const float* sDelta = reinterpret_cast<const float*>(sX + At::DELTA + at.index * ROW_BYTES);
+    less_delta(x, dp, reinterpret_cast<const float*>(sX + At::DELTA + at.index * ROW_BYTES));
+    consumer_release(sR.dout, at);
+    Stage<STAGES> next = at;
+    if (step + 1 < w.count) ++next;  // after the last block its own dP is made again, and not read
+    if (AHEAD) {
+      if (step + 1 < w.count) consumer_wait(sR.dout, next);
+      scores<T, DV>(dp, v, sX + At::V, sX + At::DOUT + next.index * TILE<DV>);
+    }
     consumer_wait(sR.p, at_p);
     const uint4* sP = reinterpret_cast<const uint4*>(sX + At::P + at_p.index * P_BYTES) + threadIdx.x % 128;
 #pragma unroll
@@ -238,31 +239,30 @@ ROOFTILE_DEVICE void own_keys(const TensorMap& tDk, char* sX, KeysRings<STAGES>&
       const unsigned p16[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
-        const float2 p = unpack_pair(T(), p16[n]), delta = *reinterpret_cast<const float2*>(sDelta + wgmma_column(j * 8 + 2 * n));
-        ds16[j][n] = pack_pair(T(), p.x * (dp[j * 8 + 2 * n] - delta.x), p.y * (dp[j * 8 + 2 * n + 1] - delta.y));
+        const float2 p = unpack_pair(T(), p16[n]);
+        ds16[j][n] = pack_pair(T(), p.x * x[j * 8 + 2 * n], p.y * x[j * 8 + 2 * n + 1]);
       }
     }
     consumer_release(sR.p, at_p);
     ++at_p;
-    release<CLUSTER>(sR.dout, at);
     consumer_wait(sR.q, at);
     gradient<T, D>(dk, ds16, sX + At::Q + at.index * TILE<D>, step > 0);
-    Stage<STAGES> next = at;
-    if (step + 1 < w.count) {  // after the last block its own dP is made again, and not read
-      ++next;
-      consumer_wait(sR.dout, next);
+    if (!AHEAD) {
+      if (step + 1 < w.count) consumer_wait(sR.dout, next);
+      scores<T, DV>(dp, v, sX + At::V, sX + At::DOUT + next.index * TILE<DV>);
+      wgmma_wait<1>(dk);
+      consumer_release(sR.q, at);
     }
-    scores<T, DV>(dp, v, sX + At::V, sX + At::DOUT + next.index * TILE<DV>);
     wgmma_wait<0>(dp, dk);
-    release<CLUSTER>(sR.q, at);
+    if (AHEAD) consumer_release(sR.q, at);
     at = next;
   } while (++step < w.count);
   barrier_sync(1, 256);  // the other reads Q no more
   store_rows<T, D>(tDk, sX + At::Q, dk, scale, w.i_g, w.i_s, w.i_b);
 }
 
-template <typename T, int D, int DV, bool CAUSAL, int STAGES, int K_HELD, int V_HELD, int CLUSTER>
-__global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(384, 1)
+template <typename T, int D, int DV, bool CAUSAL, int STAGES, int K_HELD, int V_HELD, bool AHEAD>
+__global__ void __launch_bounds__(384, 1)
     keys(const __grid_constant__ TensorMap tDk, const __grid_constant__ TensorMap tDv, const __grid_constant__ TensorMap tQ,
          const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, const float* gRows, int G,
          int group, int T_, int S, float scale, float scale_log2) {
@@ -270,14 +270,13 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(384, 1)
   __shared__ KeysRings<STAGES> sR;
   const Keys& w = sR.work;
   if (threadIdx.x == 0) {
-    sR.work = keys_of<CLUSTER>(CAUSAL, G, group, T_, S);
+    sR.work = keys_of(CAUSAL, G, group, T_, S);
     mbarrier_init(&sR.home, 1);
-    pipeline_init(sR.q, 1, 8 * CLUSTER);
-    pipeline_init(sR.dout, 1, 8 * CLUSTER);
+    pipeline_init(sR.q, 1, 8);
+    pipeline_init(sR.dout, 1, 8);
     pipeline_init(sR.p, 4, 4);
   }
   __syncthreads();
-  if constexpr (CLUSTER > 1) cluster_sync();
   if (threadIdx.x >= 256) {
     registers_lower<24>();
     using At = KeysPlace<D, DV, STAGES>;
@@ -285,19 +284,15 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(384, 1)
       mbarrier_arrive_expect(&sR.home, TILE<D> + TILE<DV>);
       bring<D>(sX + At::K, tK, &sR.home, w.i_g, w.i_s, w.i_b);
       bring<DV>(sX + At::V, tV, &sR.home, w.i_g, w.i_s, w.i_b);
-      bring_queries<D, CLUSTER>(sX + At::Q, sX + At::LSE, sR.q, tQ, gRows, w);
+      bring_queries<D>(sX + At::Q, sX + At::LSE, sR.q, tQ, gRows, w);
     }
-    if (threadIdx.x == 256 + WARP) bring_queries<DV, CLUSTER>(sX + At::DOUT, sX + At::DELTA, sR.dout, tDout, gRows + BLOCK, w);
+    if (threadIdx.x == 256 + WARP) bring_queries<DV>(sX + At::DOUT, sX + At::DELTA, sR.dout, tDout, gRows + BLOCK, w);
   } else {
     registers_raise<240>();
     if (threadIdx.x < 128)
-      own_values<T, D, DV, CAUSAL, CLUSTER, K_HELD>(tDv, sX, sR, w, T_, S, scale_log2);
+      own_values<T, D, DV, CAUSAL, AHEAD, K_HELD>(tDv, sX, sR, w, T_, S, scale_log2);
     else
-      own_keys<T, D, DV, CLUSTER, V_HELD>(tDk, sX, sR, w, scale);
-  }
-  if constexpr (CLUSTER > 1) {  // the other's consumers arrive at this block's barriers
-    __syncwarp();
-    cluster_sync();
+      own_keys<T, D, DV, AHEAD, V_HELD>(tDk, sX, sR, w, scale);
   }
 }
 
@@ -317,26 +312,26 @@ template <int K_STAGES, int V_STAGES> struct QueriesRings {
   Pipeline<V_STAGES> v;
 };
 
-template <int CLUSTER> ROOFTILE_DEVICE Queries queries_of(bool causal, int H, int group, int T, int S) {
+ROOFTILE_DEVICE Queries queries_of(bool causal, int H, int group, int T, int S) {
   Queries w;
-  const int blocks = ceil_div(T, 2 * BLOCK * CLUSTER) * CLUSTER, i_bh = blockIdx.x / blocks;  // the last queries see the most keys: the longest first
+  const int blocks = ceil_div(T, 2 * BLOCK), i_bh = blockIdx.x / blocks;  // the last queries see the most keys: the longest first
   w.i_t = (blocks - 1 - blockIdx.x % blocks) * 2 * BLOCK, w.i_b = i_bh / H, w.i_h = i_bh % H, w.i_g = w.i_h / group;
   w.i_row = (long long)i_bh * ceil_div(T, BLOCK) * 2 * BLOCK;
-  w.count = ceil_div(causal ? max(0, min(S, min(T, (w.i_t / (2 * BLOCK * CLUSTER) + 1) * (2 * BLOCK * CLUSTER)) + S - T)) : S, BLOCK);
+  w.count = ceil_div(causal ? max(0, min(S, min(T, w.i_t + 2 * BLOCK) + S - T)) : S, BLOCK);
   return w;
 }
 
 // One thread: keys, or values, from the last that a query sees.
-template <int D, int CLUSTER, int STAGES>
+template <int D, int STAGES>
 ROOFTILE_DEVICE void bring_keys(char* sTiles, Pipeline<STAGES>& sRing, const TensorMap& map, const Queries& w) {
   Stage<STAGES> at;
   for (int i = w.count - 1; i >= 0; --i, ++at) {
     producer_acquire(sRing, at, TILE<D>);
-    bring_part<D, CLUSTER>(sTiles + at.index * TILE<D>, map, &sRing.full[at.index], w.i_g, i * BLOCK, w.i_b);
+    bring<D>(sTiles + at.index * TILE<D>, map, &sRing.full[at.index], w.i_g, i * BLOCK, w.i_b);
   }
 }
 
-template <typename T, int D, int DV, bool CAUSAL, int CLUSTER, int Q_HELD, int DOUT_HELD, int K_STAGES, int V_STAGES>
+template <typename T, int D, int DV, bool CAUSAL, bool AHEAD, int Q_HELD, int DOUT_HELD, int K_STAGES, int V_STAGES>
 ROOFTILE_DEVICE void own_queries(const TensorMap& tDq, char* sX, QueriesRings<K_STAGES, V_STAGES>& sR, const float* gRows, const Queries& w, int half, int T_,
                                  int S, float scale, float scale_log2) {
   using At = QueriesPlace<D, DV, K_STAGES, V_STAGES>;
@@ -369,42 +364,49 @@ ROOFTILE_DEVICE void own_queries(const TensorMap& tDq, char* sX, QueriesRings<K_
       const int i_s = (left - 1) * BLOCK;
       consumer_wait(sR.v, at_v);
       scores<T, DV>(dp, dout, sDout, sX + At::V + at_v.index * TILE<DV>);
+      float x[32];
 #pragma unroll
-      for (int j = 0; j < 32; ++j) s[j] = exp2_fast(fmaf(s[j], scale_log2, -lse[j / 2 % 2]));
+      for (int j = 0; j < 32; ++j) x[j] = fmaf(s[j], scale_log2, -lse[j / 2 % 2]);
+      Stage<K_STAGES> next = at_k;
+      if (left > 1) ++next;  // after the last tile its own S is made again, and not read
+      if (AHEAD) {
+        if (left > 1) consumer_wait(sR.k, next);
+        scores<T, D>(s, q, sQ, sX + At::K + next.index * TILE<D>);
+      }
+#pragma unroll
+      for (int j = 0; j < 32; ++j) x[j] = exp2_fast(x[j]);
       if (i_s + BLOCK > S || (CAUSAL && i_s + BLOCK - 1 > i_t + last)) {  // a key past S: p may be inf, and inf times 0 would be NaN
         const int mine = i_s + wgmma_column(0), low = min(S - 1, CAUSAL ? i_query + last : NEVER) - mine,
                   high = min(S - 1, CAUSAL ? i_query + 8 + last : NEVER) - mine;
 #pragma unroll
         for (int j = 0; j < 32; ++j)
-          if (j / 4 * 8 + j % 2 > (j / 2 % 2 ? high : low)) s[j] = 0.0f;
+          if (j / 4 * 8 + j % 2 > (j / 2 % 2 ? high : low)) x[j] = 0.0f;
       }
       unsigned done[8][4];
 #pragma unroll
-      for (int j = 0; j < 32; ++j) done[j / 4][j % 4] = __float_as_uint(s[j]);
+      for (int j = 0; j < 32; ++j) done[j / 4][j % 4] = __float_as_uint(x[j]);
       finish_first(done);
-      wgmma_wait<0>(dp);
-      release<CLUSTER>(sR.v, at_v);
+      wgmma_wait<AHEAD>(dp);
+      consumer_release(sR.v, at_v);
       ++at_v;
 #pragma unroll
       for (int j = 0; j < 32; j += 2)
-        ds16[j / 8][j / 2 % 4] = pack_pair(T(), s[j] * (dp[j] - delta[j / 2 % 2]), s[j + 1] * (dp[j + 1] - delta[j / 2 % 2]));
+        ds16[j / 8][j / 2 % 4] = pack_pair(T(), x[j] * (dp[j] - delta[j / 2 % 2]), x[j + 1] * (dp[j + 1] - delta[j / 2 % 2]));
       gradient<T, D>(dq, ds16, sX + At::K + at_k.index * TILE<D>, left < w.count);
-      Stage<K_STAGES> next = at_k;
-      if (left > 1) {  // after the last tile its own S is made again, and not read
-        ++next;
-        consumer_wait(sR.k, next);
+      if (!AHEAD) {
+        if (left > 1) consumer_wait(sR.k, next);
+        scores<T, D>(s, q, sQ, sX + At::K + next.index * TILE<D>);
       }
-      scores<T, D>(s, q, sQ, sX + At::K + next.index * TILE<D>);
       wgmma_wait<0>(s, dq);
-      release<CLUSTER>(sR.k, at_k);
+      consumer_release(sR.k, at_k);
       at_k = next;
     } while (--left > 0);
   }
   store_rows<T, D>(tDq, sQ, dq, scale, w.i_h, i_t, w.i_b);
 }
 
-template <typename T, int D, int DV, bool CAUSAL, int K_STAGES, int V_STAGES, int Q_HELD, int DOUT_HELD, int CLUSTER>
-__global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(384, 1)
+template <typename T, int D, int DV, bool CAUSAL, int K_STAGES, int V_STAGES, int Q_HELD, int DOUT_HELD, bool AHEAD>
+__global__ void __launch_bounds__(384, 1)
     queries(const __grid_constant__ TensorMap tDq, const __grid_constant__ TensorMap tQ, const __grid_constant__ TensorMap tK,
             const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, const float* gRows, int H, int group, int T_, int S, float scale,
             float scale_log2) {
@@ -412,13 +414,12 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(384, 1)
   __shared__ QueriesRings<K_STAGES, V_STAGES> sR;
   const Queries& w = sR.work;
   if (threadIdx.x == 0) {
-    sR.work = queries_of<CLUSTER>(CAUSAL, H, group, T_, S);
+    sR.work = queries_of(CAUSAL, H, group, T_, S);
     mbarrier_init(&sR.home, 1);
-    pipeline_init(sR.k, 1, 8 * CLUSTER);
-    pipeline_init(sR.v, 1, 8 * CLUSTER);
+    pipeline_init(sR.k, 1, 8);
+    pipeline_init(sR.v, 1, 8);
   }
   __syncthreads();
-  if constexpr (CLUSTER > 1) cluster_sync();
   if (threadIdx.x >= 256) {
     registers_lower<24>();
     using At = QueriesPlace<D, DV, K_STAGES, V_STAGES>;
@@ -429,16 +430,12 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(384, 1)
         bring<D>(sX + At::Q + half * TILE<D>, tQ, &sR.home, w.i_h, w.i_t + half * BLOCK, w.i_b);
         bring<DV>(sX + At::DOUT + half * TILE<DV>, tDout, &sR.home, w.i_h, w.i_t + half * BLOCK, w.i_b);
       }
-      bring_keys<D, CLUSTER>(sX + At::K, sR.k, tK, w);
+      bring_keys<D>(sX + At::K, sR.k, tK, w);
     }
-    if (threadIdx.x == 256 + WARP) bring_keys<DV, CLUSTER>(sX + At::V, sR.v, tV, w);
+    if (threadIdx.x == 256 + WARP) bring_keys<DV>(sX + At::V, sR.v, tV, w);
   } else {
     registers_raise<240>();
-    own_queries<T, D, DV, CAUSAL, CLUSTER, Q_HELD, DOUT_HELD>(tDq, sX, sR, gRows, w, threadIdx.x / 128, T_, S, scale, scale_log2);
-  }
-  if constexpr (CLUSTER > 1) {
-    __syncwarp();
-    cluster_sync();
+    own_queries<T, D, DV, CAUSAL, AHEAD, Q_HELD, DOUT_HELD>(tDq, sX, sR, gRows, w, threadIdx.x / 128, T_, S, scale, scale_log2);
   }
 }
 
