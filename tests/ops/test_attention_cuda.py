@@ -46,7 +46,7 @@ SHAPES = [  # T, S around every tile boundary: blocks of 128 and 64 queries, til
 @pytest.mark.parametrize("t, s, d, causal", SHAPES)
 def test_edges(t, s, d, causal, name):
     call = problem(t, s, d, causal, torch.float16 if t % 2 else torch.bfloat16)
-    assert close(call, computed(call, name, config=t % len(cuda_kernels.CONFIGS)))
+    assert close(call, computed(call, name, config=t % len(KERNELS[name].configs)))
 
 
 @pytest.mark.parametrize("d", [64, 128])
@@ -71,10 +71,10 @@ def test_races_between_heads_that_share_keys():
 
 
 WALKS = {  # where the next head begins, as it stands and forgotten
-    "i = sR.first, ++i_h, gRow": "i = sR.first, gRow",
-    "++i_h, gRow += sR.first * 2 * M": "++i_h",
-    "i = sR.first, gDq += sR.first * 2 * HALF": "i = sR.first",
-    "if (++i == sR.blocks) i = sR.first;": "++i;",
+    "i = w.first, ++i_h, gRow": "i = w.first, gRow",
+    "++i_h, gRow += w.first * 2 * M": "++i_h",
+    "i = w.first, gDq += w.first * 2 * HALF": "i = w.first",
+    "if (++i == w.blocks) i = w.first;": "++i;",
 }
 
 
@@ -150,7 +150,7 @@ def test_in_turn_whatever_comes_first(seed):
 
 def test_no_spills_and_no_product_waits_for_another():
     found = {w.instance: w for k in cuda_kernels.BACKWARD for w in instances(OP, k, every=True)}
-    assert len(found) >= 24
+    assert len(found) >= 21
     for w in found.values():
         made = compiler.compiled(w.source, w.instance, "sm_90a")
         assert (made.spill_bytes, made.loss) == (0, ""), w.instance
@@ -163,11 +163,11 @@ ORDERING = re.compile(
     r"__sync(threads|warp)\(\);|mbarrier_(wait|arrive|arrive_expect)\(.*?\);|fence_async\(\);|bulk_(commit|wait_read)(<0>)?\(\);|barrier_sync\(.*?\);|"
     r"(producer|consumer)_\w+\(.*\);|wgmma_(commit|wait<.>)\(.*?\);|(?<= )(wgmma_)?fence\(d.*\);"
 )
-# What the simulator does not miss: the order of two blocks' additions, which is in no value, and a second wgmma_fence since the last wait, though it
-# is for other registers.
+# What the simulator does not miss: that an addition has been carried out before the next block's begins, which is in no value, and a second wgmma_fence
+# since the last wait, though it is for other registers.
 FREE = ("bulk_wait<0>", "ROOFTILE_DEVICE")
 LINES = cuda_kernels.V5.text.splitlines()
-SECOND_FENCE = next(i for i, line in enumerate(LINES) if "void queries(" in line) + 2
+SECOND_FENCE = next(i for i, line in enumerate(LINES) if "void queries(" in line) + 3
 NEEDED = [
     i
     for i, line in enumerate(LINES)
@@ -175,26 +175,57 @@ NEEDED = [
 ]
 
 
-def faulty(source, config, monkeypatch) -> bool:
+def faulty(source, monkeypatch, name="cuda.v5_hopper_ordered", config=0) -> bool:
     monkeypatch.setattr(cuda_kernels, "V5", source)
     call = problem(260, 260, 128, True)
     try:
-        return not close(call, computed(call, "cuda.v5_hopper_ordered", config, level="all"))
+        return not close(call, computed(call, name, config, level="all"))
     except simulator.Found:
         return True
 
 
-@pytest.mark.parametrize("config", range(len(cuda_kernels.CONFIGS)))
-def test_whole_it_has_no_fault(config, monkeypatch):
-    assert not faulty(cuda_kernels.V5, config, monkeypatch)
+@pytest.mark.parametrize("name, config", [(k.name, i) for k in KERNELS.values() for i in range(len(k.configs))])
+def test_whole_it_has_no_fault(name, config, monkeypatch):
+    assert not faulty(cuda_kernels.V5, monkeypatch, name, config)
+
+
+STORES = "if (first)\n      bulk_store"
+SLOWLY = "if (first)\n      for (int i = 0; i < 1000; ++i) spin_pause();\n    if (first)\n      bulk_store"
+FIRST = {  # who stores and when others add, as it stands and wrong
+    "if (first)\n      bulk_store(gDq, sDq": "if (false)\n      bulk_store(gDq, sDq",
+    "state == 0 && atomicCAS(gTurn, 0, 1) == 0": "state == 0",
+    "for (; state != (ORDERED ? turn : STORED); state = load_acquire(gTurn)) spin_pause();": "",
+    "= CLEAR ? STORED : 0;": "= STORED;",
+    "if (made) load_global": "load_global",
+}
+
+
+def adds(text, path, monkeypatch) -> bool:
+    """Right where others come while the first tile stores, and where no tile stores for the first block of queries: 100 see nothing."""
+    path.write_text(text.replace(STORES, SLOWLY))
+    monkeypatch.setattr(cuda_kernels, "V5", Source(path))
+    try:
+        return all(close(call, computed(call, level="all")) for call in (problem(400, 300, 128, True), problem(130, 390, 128, False)))
+    except simulator.Found:
+        return False
+
+
+def test_others_add_when_the_first_has_stored(tmp_path, monkeypatch):
+    assert cuda_kernels.V5.text.count(STORES) == 1
+    assert adds(cuda_kernels.V5.text, tmp_path / cuda_kernels.V5.path.name, monkeypatch)
+
+
+@pytest.mark.parametrize("stands", FIRST)
+def test_adding_to_what_nobody_stored_is_seen(stands, tmp_path, monkeypatch):
+    assert cuda_kernels.V5.text.count(stands) == 1
+    assert not adds(cuda_kernels.V5.text.replace(stands, FIRST[stands]), tmp_path / cuda_kernels.V5.path.name, monkeypatch)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("line", NEEDED, ids=[f"line-{i + 1}" for i in NEEDED])
 def test_no_barrier_fence_or_wait_can_be_taken_away(line, tmp_path, monkeypatch):
-    """Where AHEAD decides whether a line runs, in the config that it runs in."""
     lines = list(LINES)
     lines[line] = ORDERING.sub(";", lines[line], count=1)
     path = tmp_path / cuda_kernels.V5.path.name
     path.write_text("\n".join(lines) + "\n")
-    assert any(faulty(Source(path), config, monkeypatch) for config in (0, 1))
+    assert faulty(Source(path), monkeypatch)

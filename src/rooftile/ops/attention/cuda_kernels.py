@@ -14,43 +14,29 @@ LOG2E = 1.4426950408889634
 KEYS = 128  # of a block
 
 
-def _queries(d, config):
-    """Of a block of queries: at D = 64 there are 128, at 128 there is a choice."""
-    return config["BLOCK_M"] if d == 128 else 128
-
-
-def _shared(d, config):
-    """Bytes of dynamic shared memory (struct Place): keys, values, two stages of dout and of dS, and the stages to choose."""
-    m = _queries(d, config)
-    rows = 2 * KEYS + (config["Q_STAGES"] + 2) * m
-    return rows * d * 2 + (3 if config["LAG"] else 2) * m * KEYS * 2 + config["DQ_STAGES"] * m * d * 4 + (config["Q_STAGES"] + 2) * m * 4
-
-
-def instance(dtype, d, causal, ordered, config):
-    """The pass over the queries, as the compiler knows it."""
-    flags = ", ".join(str(x).lower() for x in (causal, ordered, config["AHEAD"], config["LATE"]))
-    numbers = ", ".join(str(config[x]) for x in ("LAG", "BY_FMA", "Q_STAGES", "DQ_STAGES"))
-    return f"attention_backward<{dtype}, {d}, {_queries(d, config)}, {flags}, {numbers}>"
+def _shared(d):
+    """Bytes of dynamic shared memory (struct Tile): keys, values, two stages of q and dout, three of dS, one of dq, rows of lse and delta."""
+    m = 8192 // d
+    return (2 * KEYS + 4 * m) * d * 2 + 3 * m * KEYS * 2 + m * d * 4 + 4 * m * 4
 
 
 def _backward(ordered, dout, q, k, v, out, lse, causal, scale, config, into):
     (b, t, h, d), (s, g) = q.shape, k.shape[1:3]
     dq, dk, dv = into or (x.new_empty(x.shape) for x in (q, k, v))
     lse = lse.contiguous()
-    m = _queries(d, config)
+    m = 8192 // d
     blocks = cdiv(t, m) * b * h
     sums = q.new_empty(blocks, 2, m * d // 2, dtype=torch.float32)
     turn = q.new_empty(blocks, 2, dtype=torch.int32)
     rows = q.new_empty(blocks, 2, m, dtype=torch.float32)  # lse to base 2 and delta of each block of queries
-    kind = f"{CTYPE[q.dtype]}, {d}, {m}"
-    launch(
-        V5, f"prepare<{kind}>", blocks * m * d // 2048, 256, sums, turn, rows, dout, out, lse, h, t, *dout.stride()[:3], *out.stride()[:3]
-    )
+    kind, flags = f"{CTYPE[q.dtype]}, {d}", f"{str(causal).lower()}, {str(ordered).lower()}"
+    clear = str(config["CLEAR"]).lower()
+    launch(V5, f"prepare<{kind}, {clear}>", blocks * 4, 256, sums, turn, rows, dout, out, lse, h, t, *dout.stride()[:3], *out.stride()[:3])
     maps = [TensorMap(x, (1, 64, 1, 64), 128) for x in (dk, dv)]
     maps += [TensorMap(x, (1, n, 1, 64), 128) for x, n in ((q, m), (k, KEYS), (v, KEYS), (dout, m))]
-    launch(V5, instance(CTYPE[q.dtype], d, causal, ordered, config), cdiv(s, KEYS) * b * g, 384, *maps, sums, turn, rows, g, h // g, t, s, scale, scale * LOG2E,
-           shared=_shared(d, config))  # fmt: skip
-    launch(V5, f"finish<{kind}>", blocks * 2, 128, dq, sums, h, t, *dq.stride()[:3], scale)
+    launch(V5, f"attention_backward<{kind}, {flags}>", cdiv(s, KEYS) * b * g, 384, *maps, sums, turn, rows, g, h // g, t, s, scale, scale * LOG2E,
+           shared=_shared(d))  # fmt: skip
+    launch(V5, f"finish<{kind}>", blocks * 2, 128, dq, sums, turn, h, t, *dq.stride()[:3], scale)
     return dq, dk, dv
 
 
@@ -79,20 +65,15 @@ def _refuse(call):
     return off_gpu(q)
 
 
-# 227 KiB hold two stages of queries and of dq, or three and one. AHEAD the first product of the next block runs beside the end of this one; LATE dv waits for ds.
-CONFIGS = (
-    {"AHEAD": False, "LATE": False, "BLOCK_M": 64, "LAG": 0, "BY_FMA": 0, "Q_STAGES": 3, "DQ_STAGES": 1},
-    {"AHEAD": False, "LATE": True, "BLOCK_M": 64, "LAG": 0, "BY_FMA": 0, "Q_STAGES": 3, "DQ_STAGES": 1},
-    {"AHEAD": True, "LATE": False, "BLOCK_M": 64, "LAG": 0, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 2},
-    {"AHEAD": True, "LATE": True, "BLOCK_M": 64, "LAG": 0, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 2},
-    {"AHEAD": True, "LATE": False, "BLOCK_M": 64, "LAG": 0, "BY_FMA": 0, "Q_STAGES": 3, "DQ_STAGES": 1},
-    {"AHEAD": False, "LATE": False, "BLOCK_M": 80, "LAG": 0, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 1},
-    {"AHEAD": True, "LATE": False, "BLOCK_M": 80, "LAG": 0, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 1},
-    {"AHEAD": False, "LATE": True, "BLOCK_M": 64, "LAG": 2, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 1},
-    {"AHEAD": True, "LATE": False, "BLOCK_M": 64, "LAG": 1, "BY_FMA": 0, "Q_STAGES": 2, "DQ_STAGES": 1},
-    {"AHEAD": True, "LATE": False, "BLOCK_M": 64, "LAG": 0, "BY_FMA": 2, "Q_STAGES": 2, "DQ_STAGES": 2},
-    {"AHEAD": False, "LATE": True, "BLOCK_M": 64, "LAG": 0, "BY_FMA": 3, "Q_STAGES": 3, "DQ_STAGES": 1},
-)
+# CLEAR: the sums of dq begin as zeros that `prepare` writes; else the first tile of keys that comes to a block of queries stores. In turn it always does.
+CONFIGS = ({"CLEAR": False}, {"CLEAR": True})
+
+
+def _pick(call):
+    """A walk over many tiles of keys hides what zeros cost, and its tiles never wait for who is first."""
+    return CONFIGS[call["k"].shape[1] > 4096]
+
+
 LIMITS = Limits(registers=168, shared_bytes=227 * 1024)
 BACKWARD = (
     Kernel(
@@ -101,6 +82,7 @@ BACKWARD = (
         "five products by wgmma, dq added by the copy engine",
         _refuse,
         CONFIGS,
+        _pick,
         limits=LIMITS,
         architectures=(90,),
         sources=(V5,),
@@ -112,7 +94,7 @@ BACKWARD = (
         hopper_ordered,
         "the same, tiles of keys add to dq in turn",
         _refuse,
-        CONFIGS,
+        CONFIGS[:1],
         limits=LIMITS,
         architectures=(90,),
         sources=(V5,),

@@ -1,57 +1,57 @@
 // adds: dq, dk and dv in one pass of five products: wgmma on tiles the copy engine brings; P and dS turn into operands in registers; the engine adds dq
-// costs: dq in float32, which is cleared, added to by every tile of keys and read again; 227 KiB and all registers: a block a multiprocessor
-// loses when: few tiles of keys meet a query, so that clearing and converting dq weigh as much as adding to it; it varies unless ORDERED
+// costs: dq in float32, which is stored, added to by every tile of keys and read again; 208 KiB and all registers: a block a multiprocessor
+// loses when: few tiles of keys meet a query, so that storing and converting dq weigh as much as adding to it; it varies unless ORDERED
 
-// A block owns 128 keys and walks the queries that see them, BLOCK_M at a time, of one head that reads them after the other. Scores are made transposed, S^T = K Q^T: two warpgroups have 64 keys
-// each, and P^T and dS^T, as registers hold them, are the left operands of dV += P^T dO and dK += dS^T Q. Only dS crosses between them, once through
-// shared memory, for dQ = dS K: each makes a 64 x 64 half of it. A third warpgroup copies: one thread tiles in, two threads dQ out.
-// gDq [B H, blocks of queries, half, 4096] keeps a half as the threads held it: 8 times 4 floats of each of 128 threads.
+// A block owns 128 keys and walks the queries that see them, BLOCK_M at a time, of one head that reads them after the other. Scores are made transposed,
+// S^T = K Q^T: two warpgroups have 64 keys each, and P^T and dS^T, as registers hold them, are the left operands of dV += P^T dO and dK += dS^T Q. Only dS
+// crosses between them, through shared memory and a step late, for dQ = dS K: each makes a 64 x 64 half of it. A third warpgroup copies: one thread tiles
+// in, two threads dQ out. gDq [B H, blocks of queries, half, 4096] keeps a half as the threads held it: 8 times 4 floats of each of 128 threads.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "rooftile/early.cuh"
 #include "rooftile/fragments.cuh"
 #include "rooftile/pipeline.cuh"
 #include "rooftile/reduce.cuh"
 #include "rooftile/sync.cuh"
 #include "rooftile/vec.cuh"
-#include "rooftile/wgmma80.cuh"
+#include "rooftile/wgmma.cuh"
 
 using namespace rooftile;
 
 constexpr int BLOCK_N = 128, LINE = 128;         // keys of a block; bytes of a panel's line: 64 columns
-constexpr int DOUT_STAGES = 2, NEVER = 1 << 30;
+constexpr int HALF = 64 * 64, HALF_BYTES = 4 * HALF;  // of dQ a warpgroup makes 64 queries by 64 of D
+constexpr int STAGES = 2, DS_STAGES = 3, NEVER = 1 << 30;
+constexpr int STORED = 2;  // gTurn of a half of dQ, unless ORDERED: 0 nobody has come, 1 the first is storing, STORED others may add
 
-template <int D, int M> struct Tile {  // M queries, a block of them
-  static_assert((D == 64 && M == 128) || (D == 128 && (M == 64 || M == 80)), "128 queries of 64, 64 or 80 of 128");
-  static constexpr int BLOCK_M = M, PANELS = D / 64;
-  static constexpr int KEY_PANEL = BLOCK_N * LINE, QUERY_PANEL = M * LINE, KEYS = PANELS * KEY_PANEL, QUERIES = PANELS * QUERY_PANEL;
-  static constexpr int N = M * D / 128, HALF = 64 * N, HALF_BYTES = 4 * HALF;  // of dQ a warpgroup makes N queries by 64 of D
+template <int D> struct Tile {
+  static_assert(D == 64 || D == 128, "128 queries of 64, 64 of 128");
+  static constexpr int BLOCK_M = 8192 / D, PANELS = D / 64, ROWS = BLOCK_M * 4;
+  static constexpr int KEY_PANEL = BLOCK_N * LINE, QUERY_PANEL = BLOCK_M * LINE, KEYS = PANELS * KEY_PANEL, QUERIES = PANELS * QUERY_PANEL;
+  // Where things lie in dynamic shared memory; the launcher counts the same bytes.
+  static constexpr int K = 0, V = KEYS, Q = 2 * KEYS, DOUT = Q + STAGES * QUERIES, DS = DOUT + STAGES * QUERIES;
+  static constexpr int DQ = DS + DS_STAGES * 2 * QUERY_PANEL, LSE = DQ + 2 * HALF_BYTES, DELTA = LSE + STAGES * ROWS;
 };
 
-// Where things lie in dynamic shared memory; the launcher counts the same bytes.
-template <int D, int M, int Q_STAGES, int DQ_STAGES, int DS_STAGES> struct Place {
-  using X = Tile<D, M>;
-  static constexpr int K = 0, V = X::KEYS, Q = 2 * X::KEYS, DOUT = Q + Q_STAGES * X::QUERIES, DS = DOUT + DOUT_STAGES * X::QUERIES;
-  static constexpr int DQ = DS + DS_STAGES * 2 * X::QUERY_PANEL, LSE = DQ + DQ_STAGES * 2 * X::HALF_BYTES, DELTA = LSE + Q_STAGES * M * 4;
-};
-
-template <int Q_STAGES, int DQ_STAGES, int DS_STAGES> struct Rings {
-  MBarrier keys, begin;
-  int first, blocks, count;  // of Work, read where they are wanted: registers are full
-  Pipeline<Q_STAGES> q;
-  Pipeline<DOUT_STAGES> dout;
-  Pipeline<DQ_STAGES> dq[2];  // one a warpgroup
-  Pipeline<2> ds;             // where dQ lags
-};
-
-// What a block does: query blocks `first` to `blocks` - 1 of each of `group` heads, from i_bh on, against one tile of keys of the head i_g they read.
+// What a block does: query blocks `first` to `blocks` - 1 of each of `group` heads, from i_bh on, against one tile of keys of the head i_g they read. Blocks
+// below `masked` have queries that do not see all keys. It lies in shared memory, and is read where it is wanted: registers are full.
 struct Work {
-  int i_b, i_g, i_h, i_bh, group, i_tile, tiles, first, count, blocks, T, S;
+  int i_b, i_g, i_h, i_bh, group, i_tile, tiles, first, count, blocks, masked, T, S;
 };
+
+struct Rings {
+  MBarrier keys;
+  Work w;
+  Pipeline<STAGES> q, dout;
+  Pipeline<1> dq[2];    // one a warpgroup
+  Pipeline<STAGES> ds;  // only ever full: who has waited for a step's dS knows that the one three steps before has been read
+};
+
 // Tiles are dealt out head by head, so that heads have the L2 to themselves one after the other. Causal, the first keys are seen by the most queries:
 // `together` heads have their first tiles, then their second dealt out, the longest first, so that the last to begin are short. Those that add in turn begin
 // with the last tile of a head.
-template <int M, bool CAUSAL, bool ORDERED> ROOFTILE_DEVICE Work work(int G, int group, int T, int S) {
+template <int D, bool CAUSAL, bool ORDERED> ROOFTILE_DEVICE Work work(int G, int group, int T, int S) {
+  constexpr int M = Tile<D>::BLOCK_M;
   Work w;
   w.T = T, w.S = S, w.tiles = ceil_div(S, BLOCK_N), w.blocks = ceil_div(T, M);
   const int together = CAUSAL && !ORDERED ? max(2, (1 << 15) / T) : 1, dealt = together * w.tiles, first = blockIdx.x / dealt * together;
@@ -61,14 +61,13 @@ template <int M, bool CAUSAL, bool ORDERED> ROOFTILE_DEVICE Work work(int G, int
   w.i_b = i_bg / G, w.i_g = i_bg % G, w.group = group, w.i_h = w.i_g * group, w.i_bh = i_bg * group;
   w.first = CAUSAL ? max(0, w.i_tile * BLOCK_N + T - S) / M : 0;
   w.count = (w.blocks - w.first) * group;
+  const int last = (w.i_tile + 1) * BLOCK_N - 1;
+  w.masked = last >= S ? w.blocks : CAUSAL ? ceil_div(max(0, last + T - S), M) : 0;
   return w;
 }
 
-// The n-th stage of a ring that holds a power of two: two registers fewer than walking it.
-template <int STAGES> ROOFTILE_DEVICE Stage<STAGES> nth_stage(int n) {
-  static_assert(power_of_two(STAGES), "");
-  return {n % STAGES, n / STAGES % 2};
-}
+// The n-th stage of a ring: two registers fewer than walking it.
+template <int N = STAGES> ROOFTILE_DEVICE Stage<N> nth_stage(int n) { return {n % N, n / N % 2}; }
 
 // The same in all lanes of a warp, and what the assembler cannot make anew: it stays in the uniform registers that descriptors are read from, where what
 // follows from threadIdx would be brought there before each product, and an address of shared memory be made from its parts in each step.
@@ -88,59 +87,70 @@ template <int PANELS> ROOFTILE_DEVICE void bring(char* sX, int panel, const Tens
   for (int p = 0; p < PANELS; ++p) tensor_load(sX + p * panel, map, sBarrier, p * 64, i_h, row, i_b);
 }
 
-template <int D, int M, int Q_STAGES, int DQ_STAGES, int DS_STAGES>
-ROOFTILE_DEVICE void produce(char* sX, Rings<Q_STAGES, DQ_STAGES, DS_STAGES>& sR, const TensorMap& tQ, const TensorMap& tK, const TensorMap& tV, const TensorMap& tDout,
-                             const float* gRows, const Work& w) {
-  using X = Tile<D, M>;
-  using At = Place<D, M, Q_STAGES, DQ_STAGES, DS_STAGES>;
-  constexpr int ROWS = M * 4;
+// Keys and values were there before `prepare` began; rows, and zeros to add to, are its work.
+template <int D>
+ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const TensorMap& tK, const TensorMap& tV, const TensorMap& tDout, const float* gRows) {
+  using X = Tile<D>;
+  constexpr int M = X::BLOCK_M, ROWS = X::ROWS;
+  const Work& w = sR.w;
   mbarrier_arrive_expect(&sR.keys, 2 * X::KEYS);
-  bring<X::PANELS>(sX + At::K, X::KEY_PANEL, tK, &sR.keys, w.i_g, w.i_tile * BLOCK_N, w.i_b);
-  bring<X::PANELS>(sX + At::V, X::KEY_PANEL, tV, &sR.keys, w.i_g, w.i_tile * BLOCK_N, w.i_b);
-  Stage<Q_STAGES> q;
+  bring<X::PANELS>(sX + X::K, X::KEY_PANEL, tK, &sR.keys, w.i_g, w.i_tile * BLOCK_N, w.i_b);
+  bring<X::PANELS>(sX + X::V, X::KEY_PANEL, tV, &sR.keys, w.i_g, w.i_tile * BLOCK_N, w.i_b);
+  earlier_done();
   const float* gRow = gRows + ((long long)w.i_bh * w.blocks + w.first) * 2 * M;
-  for (int step = 0, i = w.first, i_h = w.i_h; step < sR.count; ++step, ++q, gRow += 2 * M) {
-    const Stage<DOUT_STAGES> dout = nth_stage<DOUT_STAGES>(step);
+  for (int step = 0, i = w.first, i_h = w.i_h; step < w.count; ++step, gRow += 2 * M) {
+    const Stage<STAGES> at = nth_stage(step);
     const int i_t = i * M;
-    producer_acquire(sR.q, q, X::QUERIES + ROWS);
-    bring<X::PANELS>(sX + At::Q + q.index * X::QUERIES, X::QUERY_PANEL, tQ, &sR.q.full[q.index], i_h, i_t, w.i_b);
-    bulk_load(sX + At::LSE + q.index * ROWS, gRow, ROWS, &sR.q.full[q.index]);
-    producer_acquire(sR.dout, dout, X::QUERIES + ROWS);
-    bring<X::PANELS>(sX + At::DOUT + dout.index * X::QUERIES, X::QUERY_PANEL, tDout, &sR.dout.full[dout.index], i_h, i_t, w.i_b);
-    bulk_load(sX + At::DELTA + dout.index * ROWS, gRow + M, ROWS, &sR.dout.full[dout.index]);
-    if (++i == sR.blocks) i = sR.first, ++i_h, gRow += sR.first * 2 * M;  // the next head's, which lie behind this one's
+    producer_acquire(sR.q, at, X::QUERIES + ROWS);
+    bring<X::PANELS>(sX + X::Q + at.index * X::QUERIES, X::QUERY_PANEL, tQ, &sR.q.full[at.index], i_h, i_t, w.i_b);
+    bulk_load(sX + X::LSE + at.index * ROWS, gRow, ROWS, &sR.q.full[at.index]);
+    producer_acquire(sR.dout, at, X::QUERIES + ROWS);
+    bring<X::PANELS>(sX + X::DOUT + at.index * X::QUERIES, X::QUERY_PANEL, tDout, &sR.dout.full[at.index], i_h, i_t, w.i_b);
+    bulk_load(sX + X::DELTA + at.index * ROWS, gRow + M, ROWS, &sR.dout.full[at.index]);
+    if (++i == w.blocks) i = w.first, ++i_h, gRow += w.first * 2 * M;  // the next head's, which lie behind this one's
   }
 }
 
 // How many tiles of keys add to this block of queries before this one. Causal, the last tile that the block sees comes to it first, in its first
 // step, and the tile before it two or one steps later: in this order nobody waits for a tile that has not begun.
-template <int M, bool CAUSAL> ROOFTILE_DEVICE int before(const Work& w, int i_block) {
+template <int D, bool CAUSAL> ROOFTILE_DEVICE int before(const Work& w, int i_block) {
   if (!CAUSAL) return w.i_tile;
-  return min(w.tiles - 1, ((i_block + 1) * M - 1 + w.S - w.T) / BLOCK_N) - w.i_tile;
+  return min(w.tiles - 1, ((i_block + 1) * Tile<D>::BLOCK_M - 1 + w.S - w.T) / BLOCK_N) - w.i_tile;
+}
+
+// Whether this thread's half of dQ is to be stored, not added: ORDERED when its turn is the first, else when it is there first. Others come back when they
+// may add. `state` is what gTurn said when the half was not made yet: in most steps it is known then that somebody has stored.
+template <bool ORDERED> ROOFTILE_DEVICE bool comes_first(int* gTurn, int state, int turn) {
+  if (ORDERED ? turn == 0 : state == 0 && atomicCAS(gTurn, 0, 1) == 0) return true;
+  for (; state != (ORDERED ? turn : STORED); state = load_acquire(gTurn)) spin_pause();
+  fence_async_global();
+  return false;
 }
 
 // One thread: a warpgroup's halves of dQ, added in global memory while both multiply on.
-template <int D, int M, bool CAUSAL, bool ORDERED, int Q_STAGES, int DQ_STAGES, int DS_STAGES>
-ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, const char* sDq, Rings<Q_STAGES, DQ_STAGES, DS_STAGES>& sR, const Work& w, int half) {
-  constexpr int HALF = Tile<D, M>::HALF, HALF_BYTES = Tile<D, M>::HALF_BYTES;
-  Pipeline<DQ_STAGES>& sRing = sR.dq[half];
+template <int D, bool CAUSAL, bool ORDERED> ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, const char* sDq, Rings& sR, int half) {
+  const Work& w = sR.w;
   gDq += ((long long)w.i_bh * w.blocks + w.first) * 2 * HALF + half * HALF;
   gTurn += (w.i_bh * w.blocks + w.first) * 2 + half;
-  for (int step = 0, i = w.first; step < sR.count; ++step, gDq += 2 * HALF, gTurn += 2) {
-    const Stage<DQ_STAGES> at = nth_stage<DQ_STAGES>(step);
-    consumer_wait(sRing, at);
-    if (ORDERED)
-      while (load_acquire(gTurn) != before<M, CAUSAL>(w, i)) spin_pause();
-    bulk_add(gDq, reinterpret_cast<const float*>(sDq + at.index * 2 * HALF_BYTES), HALF_BYTES);
+  earlier_done();
+  for (int step = 0, i = w.first; step < w.count; ++step, gDq += 2 * HALF, gTurn += 2) {
+    const Stage<1> at = nth_stage<1>(step);
+    const int state = load_acquire(gTurn), turn = ORDERED ? before<D, CAUSAL>(w, i) : 0;
+    consumer_wait(sR.dq[half], at);
+    const bool first = comes_first<ORDERED>(gTurn, state, turn);
+    if (first)
+      bulk_store(gDq, sDq, HALF_BYTES);
+    else
+      bulk_add(gDq, reinterpret_cast<const float*>(sDq), HALF_BYTES);
     bulk_commit();
     bulk_wait_read<0>();
-    mbarrier_arrive(&sRing.empty[at.index]);
-    if (ORDERED) {
+    mbarrier_arrive(&sR.dq[half].empty[0]);
+    if (ORDERED || first) {
       bulk_wait<0>();
       fence_async_global();
-      store_release(gTurn, before<M, CAUSAL>(w, i) + 1);
+      store_release(gTurn, ORDERED ? turn + 1 : STORED);
     }
-    if (++i == sR.blocks) i = sR.first, gDq += sR.first * 2 * HALF, gTurn += sR.first * 2;
+    if (++i == w.blocks) i = w.first, gDq += w.first * 2 * HALF, gTurn += w.first * 2;
   }
 }
 
@@ -152,38 +162,32 @@ template <int R, int K> ROOFTILE_DEVICE void fence(float (&d)[R], unsigned (&a)[
   wgmma_fence(d);
 }
 
-template <typename T, int N, Major A = K_MAJOR> ROOFTILE_DEVICE void product(float (&d)[N / 2], Matrix a, Matrix b, bool more) {
-  if constexpr (N == 80)
-    wgmma_80<T, A>(d, a, b, more);
-  else
-    wgmma<T, N, A>(d, a, b, more);
-}
-
-// d[64 keys, M queries] = A B^T, both K-major along D.
-template <typename T, int D, int M> ROOFTILE_DEVICE void scores(float (&d)[M / 2], const char* sA, const char* sB) {
-  using X = Tile<D, M>;
+// d[64 keys, BLOCK_M queries] = A B^T, both K-major along D.
+template <typename T, int D> ROOFTILE_DEVICE void scores(float (&d)[Tile<D>::BLOCK_M / 2], const char* sA, const char* sB) {
+  using X = Tile<D>;
   const Matrix a = k_major<128>(sA), b = k_major<128>(sB);
   wgmma_fence(d);
 #pragma unroll
-  for (int k = 0; k < D / 16; ++k) product<T, M>(d, a + (k / 4 * X::KEY_PANEL + k % 4 * 32), b + (k / 4 * X::QUERY_PANEL + k % 4 * 32), k > 0);
+  for (int k = 0; k < D / 16; ++k) wgmma<T, X::BLOCK_M>(d, a + (k / 4 * X::KEY_PANEL + k % 4 * 32), b + (k / 4 * X::QUERY_PANEL + k % 4 * 32), k > 0);
   wgmma_commit();
 }
 
-// d[64 keys, D] += A B: A [64 keys, M queries] in registers, B the queries' tile as it lies.
-template <typename T, int D, int M> ROOFTILE_DEVICE void gradient(float (&d)[D / 2], unsigned (&a)[M / 16][4], const char* sB, bool more) {
-  const Matrix b = mn_major<128>(sB, Tile<D, M>::QUERY_PANEL);
+// d[64 keys, D] += A B: A [64 keys, BLOCK_M queries] in registers, B the queries' tile as it lies.
+template <typename T, int D, int K> ROOFTILE_DEVICE void gradient(float (&d)[D / 2], unsigned (&a)[K][4], const char* sB, bool more) {
+  const Matrix b = mn_major<128>(sB, Tile<D>::QUERY_PANEL);
   fence(d, a);
 #pragma unroll
-  for (int k = 0; k < M / 16; ++k) wgmma<T, D, MN_MAJOR>(d, a[k], b + k * 16 * LINE, k > 0 || more);
+  for (int k = 0; k < K; ++k) wgmma<T, D, MN_MAJOR>(d, a[k], b + k * 16 * LINE, k > 0 || more);
   wgmma_commit();
 }
 
-// d[64 of D, N queries] = K^T dS^T over the block's 128 keys: K as it lies, dS a query a line, 64 keys a panel.
-template <typename T, int N> ROOFTILE_DEVICE void queries(float (&d)[N / 2], const char* sK, const char* sDs, int panel) {
-  const Matrix a = mn_major<128>(sK, 0), b = k_major<128>(sDs);
+// d[64 of D, 64 queries] = K^T dS^T over the block's 128 keys: K as it lies, dS a query a line, 64 keys a panel.
+template <typename T, int D> ROOFTILE_DEVICE void queries(float (&d)[32], const char* sK, const char* sDs, int half) {
+  using X = Tile<D>;
+  const Matrix a = mn_major<128>(sK + (D == 128) * half * X::KEY_PANEL, 0), b = k_major<128>(sDs + (D == 64) * half * 64 * LINE);
   wgmma_fence(d);
 #pragma unroll
-  for (int k = 0; k < BLOCK_N / 16; ++k) product<T, N, MN_MAJOR>(d, a + k * 16 * LINE, b + (k / 4 * panel + k % 4 * 32), k > 0);
+  for (int k = 0; k < BLOCK_N / 16; ++k) wgmma<T, 64, MN_MAJOR>(d, a + k * 16 * LINE, b + (k / 4 * X::QUERY_PANEL + k % 4 * 32), k > 0);
   wgmma_commit();
 }
 
@@ -225,22 +229,12 @@ template <int EARLY> struct Columns {
   ROOFTILE_DEVICE float2 of(int i) const { return i < EARLY ? first[i < EARLY ? i : 0] : sMine[4 * i]; }
 };
 
-// 2^x for x below 128 by sums and products, 1.0e-4 of itself off at most, in 8 instructions; 0 where x is -127 or less. The least such polynomial that is 1 at 0.
-ROOFTILE_DEVICE float exp2_by_products(float x) {
-  x = fmaxf(x, -127.0f);
-  const float whole = x + 12582912.0f, part = x - (whole - 12582912.0f);  // 1.5 * 2^23: whole's last bits are x, rounded
-  const float y = fmaf(fmaf(fmaf(0.0550089301f, part, 0.242210959f), part, 0.693282927f), part, 1.0f);
-  return __uint_as_float(__float_as_uint(y) + (__float_as_uint(whole) << 23));
-}
-
-// p = 2^(s scale - lse) in place; a query past T has lse = inf and so no weight. BY_FMA of 8 are made by products: the unit for exponentials takes 4 a cycle
-// of a scheduler's 32 threads.
-template <int BY_FMA, int R, int EARLY> ROOFTILE_DEVICE void weights(float (&s)[R], const Columns<EARLY>& lse, float scale_log2) {
+// p = 2^(s scale - lse) in place; a query past T has lse = inf and so no weight.
+template <int R, int EARLY> ROOFTILE_DEVICE void weights(float (&s)[R], const Columns<EARLY>& lse, float scale_log2) {
 #pragma unroll
   for (int i = 0; i < R; ++i) {
     const float2 of = lse.of(i / 4);
-    const float x = fmaf(s[i], scale_log2, i % 2 ? -of.y : -of.x);
-    s[i] = i * BY_FMA % 8 < BY_FMA ? exp2_by_products(x) : exp2_fast(x);
+    s[i] = exp2_fast(fmaf(s[i], scale_log2, i % 2 ? -of.y : -of.x));
   }
 }
 
@@ -264,23 +258,20 @@ template <int R> ROOFTILE_DEVICE void finish_first(const float (&s)[R]) {
   finish_first(last);
 }
 
-// dS = P (dP - delta), two at a time as operands. At D = 64 P is taken from its 16 bits: its float32 registers are wanted for the other 128 queries' dP.
-template <typename T, bool FROM_PACKED, int R, int EARLY>
-ROOFTILE_DEVICE void score_gradients(unsigned (&ds)[R / 8][4], const unsigned (&p16)[R / 8][4], const float (&p)[R], const float (&dp)[R], const Columns<EARLY>& rows) {
+// dS = P (dP - delta), two at a time as operands.
+template <typename T, int R, int EARLY>
+ROOFTILE_DEVICE void score_gradients(unsigned (&ds)[R / 8][4], const float (&p)[R], const float (&dp)[R], const Columns<EARLY>& rows) {
 #pragma unroll
   for (int i = 0; i < R; i += 4) {
     const float2 delta = rows.of(i / 4);
 #pragma unroll
-    for (int j = i; j < i + 4; j += 2) {
-      const float2 both = FROM_PACKED ? unpack_pair(T(), p16[j / 8][j / 2 % 4]) : make_float2(p[j], p[j + 1]);
-      ds[j / 8][j / 2 % 4] = pack_pair(T(), both.x * (dp[j] - delta.x), both.y * (dp[j + 1] - delta.y));
-    }
+    for (int j = i; j < i + 4; j += 2) ds[j / 8][j / 2 % 4] = pack_pair(T(), p[j] * (dp[j] - delta.x), p[j + 1] * (dp[j + 1] - delta.y));
   }
 }
 
-template <typename T, int D, int M>
+template <typename T, int D>
 ROOFTILE_DEVICE void store_keys(const TensorMap& map, char* sX, float (&d)[D / 2], float scale, const Work& w, int half) {
-  using X = Tile<D, M>;
+  using X = Tile<D>;
   unsigned out[D / 16][4];
 #pragma unroll
   for (int i = 0; i < D / 2; ++i) d[i] *= scale;
@@ -296,166 +287,120 @@ ROOFTILE_DEVICE void store_keys(const TensorMap& map, char* sX, float (&d)[D / 2
   }
 }
 
-// dQ as this thread holds it, to the ring that `drain` empties.
-template <int R, int DQ_STAGES>
-ROOFTILE_DEVICE void hand_over(char* sHalf, Pipeline<DQ_STAGES>& sRing, const Stage<DQ_STAGES>& at, const float (&dq)[R]) {
+// dQ of this step's queries as this thread holds it, where `drain` takes it.
+ROOFTILE_DEVICE void hand_over(char* sHalf, Pipeline<1>& sRing, int step, const float (&dq)[32]) {
+  const Stage<1> at = nth_stage<1>(step);
   producer_acquire(sRing, at);
-  float4* sDq = reinterpret_cast<float4*>(sHalf + at.index * 2 * 128 * R * 4) + threadIdx.x % 128;
+  float4* sDq = reinterpret_cast<float4*>(sHalf) + threadIdx.x % 128;
 #pragma unroll
-  for (int k = 0; k < R / 4; ++k) sDq[k * 128] = make_float4(dq[4 * k], dq[4 * k + 1], dq[4 * k + 2], dq[4 * k + 3]);
+  for (int k = 0; k < 8; ++k) sDq[k * 128] = make_float4(dq[4 * k], dq[4 * k + 1], dq[4 * k + 2], dq[4 * k + 3]);
   fence_async();
   __syncwarp();
   if (lane() == 0) producer_commit(sRing, at);
 }
 
-// A product under way across the loop's back edge makes the assembler run all of them one by one: the body ends with a wait for everything.
-// AHEAD, products queue up in another order: dK before the barrier of dS, which it covers, and the next block's S beside what is done with dQ.
-// LATE, dV is queued when dS is stored, not before dS is computed: it covers the barrier then.
-template <typename T, int D, int M, bool CAUSAL, bool AHEAD, bool LATE, int LAG, int BY_FMA, int Q_STAGES, int DQ_STAGES, int DS_STAGES>
-ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, char* sX, Rings<Q_STAGES, DQ_STAGES, DS_STAGES>& sR, const Work& w, int half, float scale,
-                              float scale_log2) {
-  using X = Tile<D, M>;
-  using At = Place<D, M, Q_STAGES, DQ_STAGES, DS_STAGES>;
-  constexpr int EARLY = M == 64 ? M / 8 : 4;
-  const int i_key = w.i_tile * BLOCK_N + half * 64 + wgmma_row(0), shift = CAUSAL ? w.T - w.S : -NEVER;
-  char *sK = sX + At::K, *sV = sX + At::V;
+// A product under way across the loop's back edge makes the assembler run all of them one by one: the body ends with a wait for everything. The two
+// warpgroups do not meet: a step stores its dS and makes dQ of the one before, whose other half was stored a step ago. dV is queued when dS is stored, so
+// that it runs beside that dQ's way through the ring.
+template <typename T, int D, bool CAUSAL>
+ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, char* sX, Rings& sR, int half, float scale, float scale_log2) {
+  using X = Tile<D>;
+  constexpr int M = X::BLOCK_M, EARLY = M == 64 ? 8 : 4;
+  const Work& w = sR.w;
+  char *sK = sX + X::K, *sV = sX + X::V, *sDs = sX + X::DS, *sDq = sX + X::DQ + half * HALF_BYTES;
   float dk[D / 2], dv[D / 2], s[M / 2];
-  Stage<Q_STAGES> at_q;
   int step = 0, i = w.first;
   mbarrier_wait(&sR.keys, 0);
-  if (LAG == 2 && half == 1) mbarrier_wait(&sR.begin, 0);
-  if (AHEAD) {
-    consumer_wait(sR.q, at_q);
-    scores<T, D, M>(s, sK + half * 64 * LINE, sX + At::Q);
-    wgmma_wait<0>(s);
-  }
   do {
-    const Stage<DOUT_STAGES> at_dout = nth_stage<DOUT_STAGES>(step);
-    float dp[M / 2], dq[X::N / 2];
+    const Stage<STAGES> at = nth_stage(step);
+    float dp[M / 2], dq[32];
     unsigned p16[M / 16][4], ds16[M / 16][4];
-    const char *sQ = sX + At::Q + at_q.index * X::QUERIES, *sDout = sX + At::DOUT + at_dout.index * X::QUERIES;
-    if (!AHEAD) {
-      consumer_wait(sR.q, at_q);
-      scores<T, D, M>(s, sK + half * 64 * LINE, sQ);
-    }
-    const Columns<EARLY> lse(reinterpret_cast<const float*>(sX + At::LSE) + at_q.index * M);
-    consumer_wait(sR.dout, at_dout);
-    scores<T, D, M>(dp, sV + half * 64 * LINE, sDout);
-    if (!AHEAD) wgmma_wait<1>(s);
-    weights<BY_FMA>(s, lse, scale_log2);
-    if ((w.i_tile + 1) * BLOCK_N > w.S || (CAUSAL && i * M < (w.i_tile + 1) * BLOCK_N - 1 + shift)) mask(s, i_key, w.S, shift - i * M);
-    if (!LATE) operands<T>(p16, s);
-    const Columns<EARLY> delta(reinterpret_cast<const float*>(sX + At::DELTA) + at_dout.index * M);
-    if (LATE)
-      finish_first(s);
-    else
-      finish_first(p16);
+    const char *sQ = sX + X::Q + at.index * X::QUERIES, *sDout = sX + X::DOUT + at.index * X::QUERIES;
+    consumer_wait(sR.q, at);
+    scores<T, D>(s, sK + half * 64 * LINE, sQ);
+    const Columns<EARLY> lse(reinterpret_cast<const float*>(sX + X::LSE) + at.index * M);
+    consumer_wait(sR.dout, at);
+    scores<T, D>(dp, sV + half * 64 * LINE, sDout);
+    wgmma_wait<1>(s);
+    weights(s, lse, scale_log2);
+    if (i < w.masked) mask(s, w.i_tile * BLOCK_N + half * 64 + wgmma_row(0), w.S, (CAUSAL ? w.T - w.S : -NEVER) - i * M);
+    const Columns<EARLY> delta(reinterpret_cast<const float*>(sX + X::DELTA) + at.index * M);
+    finish_first(s);
     wgmma_wait<0>(dp);
-    if (!LATE) gradient<T, D, M>(dv, p16, sDout, step > 0);
-    if (LAG == 2 && half == 0 && step == 0) {
-      __syncwarp();
-      if (lane() == 0) mbarrier_arrive(&sR.begin);
-    }
-    score_gradients<T, M != 64 && !LATE>(ds16, p16, s, dp, delta);
-    if (LATE) operands<T>(p16, s);
-    if (AHEAD && !LATE) gradient<T, D, M>(dk, ds16, sQ, step > 0);
-    char* sDs = sX + At::DS + step % DS_STAGES * (2 * X::QUERY_PANEL);
-    store_columns(sDs + half * X::QUERY_PANEL, ds16);
-    if (LATE) gradient<T, D, M>(dv, p16, sDout, step > 0);
-    if (AHEAD && LATE) gradient<T, D, M>(dk, ds16, sQ, step > 0);
+    score_gradients<T>(ds16, s, dp, delta);
+    operands<T>(p16, s);
+    store_columns(sDs + step % DS_STAGES * (2 * X::QUERY_PANEL) + half * X::QUERY_PANEL, ds16);
+    gradient<T, D>(dv, p16, sDout, step > 0);
     fence_async();
-    if (!LAG)
-      barrier_sync(1, 256);
-    else if (step > 0)
-      consumer_wait(sR.ds, nth_stage<2>(step - 1)), sDs = sX + At::DS + (step - 1) % DS_STAGES * (2 * X::QUERY_PANEL);
-    else
-      sDs = sX;  // something finite: what comes of it is not handed over
-    queries<T, X::N>(dq, sK + (D == 128) * half * X::KEY_PANEL, sDs + (D == 64) * half * 64 * LINE, X::QUERY_PANEL);
-    if (!AHEAD) gradient<T, D, M>(dk, ds16, sQ, step > 0);
-    const Stage<Q_STAGES> now = at_q;
-    if (AHEAD) {
-      if (step + 1 < w.count) {  // after the last block its own S is made again, and not read
-        ++at_q;
-        consumer_wait(sR.q, at_q);
-      }
-      wgmma_wait<1>(dv, dk);  // their operands' registers are wanted
-      scores<T, D, M>(s, sK + half * 64 * LINE, sX + At::Q + at_q.index * X::QUERIES);
-    }
+    if (step > 0) consumer_wait(sR.ds, nth_stage(step - 1));
+    queries<T, D>(dq, sK, step > 0 ? sDs + (step - 1) % DS_STAGES * (2 * X::QUERY_PANEL) : sK, half);  // of the first step nothing is handed over
+    gradient<T, D>(dk, ds16, sQ, step > 0);
     wgmma_wait<1>(dq);
-    consumer_release(sR.dout, at_dout);
-    if (AHEAD) consumer_release(sR.q, now);
-    if (!LAG || step > 0) hand_over(sX + At::DQ + half * X::HALF_BYTES, sR.dq[half], nth_stage<DQ_STAGES>(step - (LAG > 0)), dq);
-    wgmma_wait<0>(s, dk, dv);
-    if (LAG) {  // dS of this block is there, that of the one before has been read
-      __syncwarp();
-      if (lane() == 0) producer_commit(sR.ds, nth_stage<2>(step));
-    }
-    if (!AHEAD) {
-      consumer_release(sR.q, now);
-      ++at_q;
-    }
-    if (++i == sR.blocks) i = sR.first;
+    consumer_release(sR.dout, at);
+    if (step > 0) hand_over(sDq, sR.dq[half], step - 1, dq);
+    wgmma_wait<0>(dk, dv);
+    if (lane() == 0) producer_commit(sR.ds, at);  // dS of this step is there, seen by the warp since dout's release; that of the one before has been read
+    consumer_release(sR.q, at);
+    if (++i == w.blocks) i = w.first;
   } while (++step < w.count);
-  if (LAG) {
-    float dq[X::N / 2];
-    consumer_wait(sR.ds, nth_stage<2>(step - 1));
-    queries<T, X::N>(dq, sK + (D == 128) * half * X::KEY_PANEL, sX + At::DS + (step - 1) % DS_STAGES * (2 * X::QUERY_PANEL) + (D == 64) * half * 64 * LINE, X::QUERY_PANEL);
-    wgmma_wait<0>(dq);
-    hand_over(sX + At::DQ + half * X::HALF_BYTES, sR.dq[half], nth_stage<DQ_STAGES>(step - 1), dq);
-  }
-  store_keys<T, D, M>(tDv, sV, dv, 1.0f, w, half);  // these rows of V are this warpgroup's alone
-  barrier_sync(1, 256);                                               // both read all of K
-  store_keys<T, D, M>(tDk, sK, dk, scale, w, half);
+  float dq[32];
+  consumer_wait(sR.ds, nth_stage(step - 1));
+  queries<T, D>(dq, sK, sDs + (step - 1) % DS_STAGES * (2 * X::QUERY_PANEL), half);
+  wgmma_wait<0>(dq);
+  hand_over(sDq, sR.dq[half], step - 1, dq);
+  store_keys<T, D>(tDv, sV, dv, 1.0f, w, half);  // these rows of V are this warpgroup's alone
+  barrier_sync(1, 256);                          // both read all of K
+  store_keys<T, D>(tDk, sK, dk, scale, w, half);
   if (threadIdx.x % 128 == 0) bulk_wait_read<0>();
 }
 
 // ---- the kernels -------------------------------------------------------------------------------------------------------------
 
-template <typename T, int D, int M, bool CAUSAL, bool ORDERED, bool AHEAD, bool LATE, int LAG, int BY_FMA, int Q_STAGES, int DQ_STAGES>
-__global__ void __launch_bounds__(384, 1)
+template <typename T, int D, bool CAUSAL, bool ORDERED>
+__global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
     attention_backward(const __grid_constant__ TensorMap tDk, const __grid_constant__ TensorMap tDv, const __grid_constant__ TensorMap tQ,
                        const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, float* gDq,
                        int* gTurn, const float* gRows, int G, int group, int T_, int S, float scale, float scale_log2) {
-  constexpr int DS_STAGES = LAG ? 3 : 2;
-  using At = Place<D, M, Q_STAGES, DQ_STAGES, DS_STAGES>;
   extern __shared__ __align__(1024) char sX[];
-  __shared__ Rings<Q_STAGES, DQ_STAGES, DS_STAGES> sR;
-  const Work w = work<M, CAUSAL, ORDERED>(G, group, T_, S);
+  __shared__ Rings sR;
   if (threadIdx.x == 0) {
-    sR.first = w.first, sR.blocks = w.blocks, sR.count = w.count;
+    let_next_stand_by();
+    sR.w = work<D, CAUSAL, ORDERED>(G, group, T_, S);
     mbarrier_init(&sR.keys, 1);
-    mbarrier_init(&sR.begin, 4);
-    pipeline_init(sR.ds, 8, 1);
     pipeline_init(sR.q, 1, 8);
     pipeline_init(sR.dout, 1, 8);
+    pipeline_init(sR.ds, 8, 1);
     for (int half = 0; half < 2; ++half) pipeline_init(sR.dq[half], 4, 1);
   }
   __syncthreads();
   if (threadIdx.x >= 256) {
     registers_lower<24>();  // three warpgroups have 3 x 168 to share
     const int i_warp = (threadIdx.x - 256) / WARP;
-    if (lane() == 0 && i_warp == 0) produce<D, M>(sX, sR, tQ, tK, tV, tDout, gRows, w);
+    if (lane() == 0 && i_warp == 0) produce<D>(sX, sR, tQ, tK, tV, tDout, gRows);
     if (lane() == 0 && (i_warp == 1 || i_warp == 2))
-      drain<D, M, CAUSAL, ORDERED>(gDq, gTurn, sX + At::DQ + (i_warp - 1) * At::X::HALF_BYTES, sR, w, i_warp - 1);
+      drain<D, CAUSAL, ORDERED>(gDq, gTurn, sX + Tile<D>::DQ + (i_warp - 1) * HALF_BYTES, sR, i_warp - 1);
   } else {
     registers_raise<240>();
-    multiply<T, D, M, CAUSAL, AHEAD, LATE, LAG, BY_FMA>(tDk, tDv, uniform(sX), *uniform(&sR), w, uniform(threadIdx.x / 128), scale, scale_log2);
+    multiply<T, D, CAUSAL>(tDk, tDv, uniform(sX), *uniform(&sR), uniform(threadIdx.x / 128), scale, scale_log2);
   }
 }
 
-// delta = rowsum(dout out), lse to base 2, zeros in gDq and gTurn: 2048 / D queries of a head a block, D / 8 threads a query. Queries up to the end of
-// the last block are written too; where one sees nothing, or is none, lse is inf.
-template <typename T, int D, int BLOCK_M>
+// delta = rowsum(dout out), lse to base 2: 2048 / D queries of a head a block, D / 8 threads a query. Queries up to the end of the last block are written
+// too; where one sees nothing, or is none, lse is inf. CLEAR makes zeros in gDq that all add to, else gTurn says that nobody has stored.
+template <typename T, int D, bool CLEAR>
 __global__ void __launch_bounds__(256)
     prepare(float* gDq, int* gTurn, float* gRows, const T* gDout, const T* gOut, const float* gLse, int H, int T_, long long stride_gb,
             long long stride_gt, long long stride_gh, long long stride_ob, long long stride_ot, long long stride_oh) {
-  constexpr int LANES = D / 8, ROWS = 256 / LANES;
+  constexpr int LANES = D / 8, ROWS = 256 / LANES, BLOCK_M = Tile<D>::BLOCK_M;
   const int padded = ceil_div(T_, BLOCK_M) * BLOCK_M, chunks = padded / ROWS, i_bh = blockIdx.x / chunks, i_b = i_bh / H, i_h = i_bh % H;
   const int i_t = blockIdx.x % chunks * ROWS + threadIdx.x / LANES, i_d = threadIdx.x % LANES * 8;
   const long long row = (long long)i_bh * padded + i_t;
-  float4* gZero = reinterpret_cast<float4*>(gDq + (row - threadIdx.x / LANES) * D);
-  gZero[threadIdx.x] = gZero[threadIdx.x + 256] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  if (i_t % BLOCK_M == 0 && i_d == 0) gTurn[row / BLOCK_M * 2] = gTurn[row / BLOCK_M * 2 + 1] = 0;
+  let_next_stand_by();
+  if (CLEAR) {
+    float4* gZero = reinterpret_cast<float4*>(gDq + (row - threadIdx.x / LANES) * D);
+    gZero[threadIdx.x] = gZero[threadIdx.x + 256] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  }
+  if (i_t % BLOCK_M == 0 && i_d == 0) gTurn[row / BLOCK_M * 2] = gTurn[row / BLOCK_M * 2 + 1] = CLEAR ? STORED : 0;
   const float INF = __uint_as_float(0x7f800000u);
   float sum = 0.0f;
   if (i_t < T_) {
@@ -474,19 +419,21 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-// dQ from the order of threads to rows, rounded: a half a block, through shared memory.
-template <typename T, int D, int BLOCK_M>
-__global__ void __launch_bounds__(128)
-    finish(T* gOut, const float* gDq, int H, int T_, long long stride_b, long long stride_t, long long stride_h, float scale) {
-  constexpr int N = Tile<D, BLOCK_M>::N, HALF = Tile<D, BLOCK_M>::HALF;
+// dQ from the order of threads to rows, rounded: a half a block, through shared memory. Zeros where no tile has keys for it.
+template <typename T, int D>
+__global__ void ROOFTILE_EARLY __launch_bounds__(128)
+    finish(T* gOut, const float* gDq, const int* gTurn, int H, int T_, long long stride_b, long long stride_t, long long stride_h, float scale) {
+  constexpr int N = 64, BLOCK_M = Tile<D>::BLOCK_M;
   __shared__ __align__(1024) char sX[N * LINE];
   const int blocks = ceil_div(T_, BLOCK_M), i_half = blockIdx.x % 2, i_bh = blockIdx.x / 2 / blocks, i_b = i_bh / H, i_h = i_bh % H;
   const int i_t = blockIdx.x / 2 % blocks * BLOCK_M + (D == 64) * i_half * N, i_d = (D == 128) * i_half * 64;
+  earlier_done();
+  const bool made = gTurn[blockIdx.x] != 0;
   unsigned out[N / 16][4];
 #pragma unroll
   for (int k = 0; k < N / 8; ++k) {
-    Vec<float, 4> r;
-    load_global(r, gDq + (long long)blockIdx.x * HALF + k * 512 + threadIdx.x * 4);
+    Vec<float, 4> r = {};
+    if (made) load_global(r, gDq + (long long)blockIdx.x * HALF + k * 512 + threadIdx.x * 4);
     out[k / 2][k % 2 * 2] = pack_pair(T(), r[0] * scale, r[1] * scale), out[k / 2][k % 2 * 2 + 1] = pack_pair(T(), r[2] * scale, r[3] * scale);
   }
   store_columns(sX, out);
