@@ -1,7 +1,7 @@
 """The head's product and its loss over chunks of rows. Floor: 2 M K V operations forward, 4 M K V more for both gradients.
 
 The logits of a chunk are made, turned into their loss, overwritten by their gradient and multiplied on, in one buffer. Products are the
-vendor's (gemm/products.py), the loss and its gradient are cross_entropy's own kernels, whichever it chooses for the chunk.
+vendor's (_shared/products.py), the loss and its gradient are cross_entropy's own kernels, whichever it chooses for the chunk.
 
     bytes     of an element of the logits: written by the product, read by the loss, written by the gradient (which reads it again for
               "none"), read by two products: 10 in 16 bits, against 6 K operations; of an element of the weight's gradient 8 a chunk, as it
@@ -18,8 +18,8 @@ import torch
 import rooftile.ops.cross_entropy.api  # noqa: F401  fills OPS
 from rooftile.core.kernel import OPS, Kernel
 from rooftile.ops._shared.launch import cdiv
+from rooftile.ops._shared.products import product
 from rooftile.ops.cross_entropy.reference import check_target
-from rooftile.ops.gemm.products import product
 
 FULL = 2048  # rows a product needs: the accumulator's 8 bytes at 4.2 TB/s take as long as 2 operations a row at 750 TFLOP/s do for 714
 TILE = 128  # rows of a tile of the vendor's products

@@ -11,8 +11,8 @@ import torch
 import rooftile.ops.gelu.api  # noqa: F401  fills OPS
 from rooftile.core.kernel import OPS, Kernel
 from rooftile.ops._shared.launch import off_gpu
+from rooftile.ops._shared.products import product
 from rooftile.ops.gemm.api import column_sum
-from rooftile.ops.gemm.products import product
 from rooftile.ops.gemm.reference import flat
 
 
