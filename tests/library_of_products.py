@@ -17,19 +17,24 @@ PROTOTYPES = {  # as the header has them; every one returns a status
     "cublasLtMatmulPreferenceDestroy": (P,),
     "cublasLtMatmulPreferenceSetAttribute": (P, I, P, N),
     "cublasLtMatmulAlgoGetHeuristic": (P, P, P, P, P, P, P, I, P, P),
+    "cublasLtMatmulAlgoConfigGetAttribute": (P, I, P, N, P),
     "cublasLtMatmul": (P, P, P, P, P, P, P, P, P, P, P, P, P, P, N, P),
 }
 INVALID, UNSUPPORTED = 7, 15
 SIZES = {3: 4, 4: 4, 7: 4, 8: 8, 11: 8, 12: 8}  # bytes of a description's attributes: transposed A and B, epilogue, bias, aux and its rows
 PREFERRED = {1: 8, 5: 4, 6: 4, 7: 4, 8: 4}  # of a preference's: workspace, alignments
 DTYPES = {2: torch.float16, 14: torch.bfloat16, 0: torch.float32}
+LEAN = 1000  # what is offered without a workspace is counted from here
 DEFAULT, BIAS, GELU_AUX, GELU_AUX_BIAS, DGELU, ANSWER = 1, 4, 32 | 128, 32 | 128 | 4, 64 | 128, 96  # the last: bytes of one answer
 
 
 class Library:
-    """offered: algorithms for every product; the i-th asks for i KB. fails: status by function. `log` has every product that ran."""
+    """offered: algorithms for every product; the i-th asks for i KB, has tile 100 + i, or that of `tiles`, and parts the sum where `parted` names it;
+    without a workspace `lean` tiles are offered, and none is needed. fails: status by function. `log` has every product that ran."""
 
-    def __init__(self, offered=5, fails=None, before_matmul=lambda: None):
+    def __init__(self, offered=5, fails=None, before_matmul=lambda: None, tiles=(), parted=(), lean=()):
+        self.tiles, self.parted, self.lean = dict(enumerate(range(100, 200))) | dict(enumerate(tiles)), parted, lean
+        self.tiles |= {LEAN + i: tile for i, tile in enumerate(lean)}
         self.offered, self.fails, self.before_matmul = offered, fails or {}, before_matmul
         self.alive, self.counts, self.log = {}, dict.fromkeys(PROTOTYPES, 0), []
         self.used = 0x1000
@@ -88,18 +93,24 @@ class Library:
         assert epilogue[7] in (DEFAULT, BIAS) or (epilogue[11] % 16 == 0 and epilogue[12] % 8 == 0)
         if min(preferred[i] for i in (5, 6, 7, 8)) < 16:
             return UNSUPPORTED
-        for i in range(min(wanted, self.offered)):
-            U.from_address(answers + i * ANSWER).value = i + 1  # the algorithm's own 64 bytes
-            N.from_address(answers + i * ANSWER + 64).value = i * 1024
+        offered = [(i, i * 1024) for i in range(self.offered)] if preferred[1] else [(LEAN + i, 0) for i in range(len(self.lean))]
+        for i, (which, space) in enumerate(offered[:wanted]):
+            U.from_address(answers + i * ANSWER).value = which + 1  # the algorithm's own 64 bytes
+            N.from_address(answers + i * ANSWER + 64).value = space
             I.from_address(answers + i * ANSWER + 72).value = 0
-        I.from_address(count).value = min(wanted, self.offered)
+        I.from_address(count).value = min(wanted, len(offered))
         return 0
+
+    def MatmulAlgoConfigGetAttribute(self, algorithm, attribute, at, size, written):
+        which = U.from_address(algorithm).value - 1
+        assert size == 4 and written is None
+        I.from_address(at).value = {1: self.tiles[which], 2: 3 if which in self.parted else 1}[attribute]
 
     def Matmul(self, handle, description, alpha, a, of_a, b, of_b, beta, c, of_c, d, of_d, algorithm, work, size, stream):
         chosen = U.from_address(algorithm).value - 1
         kept = ctypes.c_float.from_address(beta).value
         assert ctypes.c_float.from_address(alpha).value == 1 and kept in (0, 1) and (c, of_c) == (d, of_d)
-        assert size == chosen * 1024 and (work is not None) == (size > 0)
+        assert size == (chosen * 1024 if chosen < LEAN else 0) and (work is not None) == (size > 0)
         self.before_matmul()
         wanted = self.alive[description]
         left, right, out = (self._matrix(at, self.alive[which]) for at, which in ((a, of_a), (b, of_b), (d, of_d)))

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import functools
 import os
 import threading
 import weakref
@@ -10,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from library_of_products import PROTOTYPES, SIZES, Library
+from library_of_products import LEAN, PROTOTYPES, SIZES, Library
 from rooftile.core import replay
 from rooftile.cuda import cublaslt
 
@@ -162,6 +163,64 @@ def test_the_algorithm_asked_for_runs_in_the_workspace_it_wants(install, offered
     library = install(offered=offered)
     gelu(*tensors(), algorithm=asked)
     assert library.log[0][0] == runs
+
+
+LISTED = {"none": (32768, 2304, 768), "wave": (768, 3072, 32768), "gelu": (24, 40, 32)}  # M, N, K
+
+
+@pytest.mark.parametrize(
+    "kind, how, runs",
+    [
+        ("none", {"tiles": (24, 20, 29)}, 1),  # by tile, not by rank
+        ("none", {"tiles": (24, 20, 20), "parted": (1,)}, 2),  # one that parts the sum is another algorithm
+        ("none", {"tiles": (24, 23, 31)}, 0),  # nothing matches: the library's first
+        ("gelu", {"tiles": (24, 20, 28)}, 2),
+        ("wave", {"tiles": (209, 458), "lean": (20, 21)}, 1),
+        ("wave", {"tiles": (209, 29), "lean": (20, 458)}, LEAN + 1),  # only offered without a workspace
+        ("wave", {"tiles": (209, 29)}, 0),
+    ],
+)
+def test_a_tile_is_preferred(install, monkeypatch, kind, how, runs):
+    """The preferences of large shapes, on a small product."""
+    library, call = install(**how), tensors()
+    tiles = cublaslt.preferred(torch.device("cpu"), *LISTED[kind], kind if kind == "gelu" else "none")
+    monkeypatch.setattr(cublaslt, "preferred", lambda *shape: tiles)
+    monkeypatch.setattr(cublaslt, "LONG", 1 if kind == "wave" else 10**9)
+    if kind == "gelu":
+        gelu(*call)
+    else:
+        cublaslt.product(call[4], call[0], call[1].t())
+    assert library.log[-1][0] == runs
+    assert library.counts["cublasLtMatmulAlgoGetHeuristic"] == (2 if ("lean" in how and runs >= LEAN) or (kind, runs) == ("wave", 0) else 1)
+    exact = call[0].double() @ call[1].double().t() + (call[2].double() if kind == "gelu" else 0)
+    assert torch.equal(call[3] if kind == "gelu" else call[4], exact.bfloat16())
+
+
+GPT2, LLAMA = (32768, 768, 3072), (16384, 2048, 8192)
+
+
+def test_what_is_preferred_is_what_was_fastest():
+    """Products of GPT-2's step and of a Llama's; none where the heuristic's first was, and none of what was not asked for."""
+    of = functools.partial(cublaslt.preferred, torch.device("cpu"))
+    m, e, f = GPT2
+    assert of(m, 3 * e, e) == of(m, e, e) == of(m, e, 3 * e) == (20,)
+    assert of(m, f, e) == (29,) and of(8192, 50304, e) == (201, 197)
+    assert of(m, e, f) == () == of(e, e, m)
+    assert of(f, e, m) == of(e, f, m) == (458,) and of(3 * e, e, m) == (20,)
+    m, e, f = LLAMA
+    assert of(m, e, e) == of(m, 3072, e) == of(m, e, 3072) == of(m, f, e) == of(128256, e, 1024) == (29,)
+    assert of(m, 2 * f, e) == of(1024, 128256, e) == (197, 201)
+    assert of(m, e, f) == of(m, e, 2 * f) == of(e, e, m) == of(3072, e, m) == of(2 * f, e, m) == ()
+    assert of(4096, 4096, 4096) == of(8192, 8192, 8192) == of(128, 8192, 8192) == of(512, 768, 768) == ()
+
+
+def test_the_preferences_are_of_one_device(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for capability, tiles in (((9, 0), (20,)), ((8, 0), ()), ((10, 0), ())):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
+        cublaslt.preferred.cache_clear()
+        assert cublaslt.preferred(torch.device("cuda", 0), 32768, 768, 768) == tiles
+    cublaslt.preferred.cache_clear()
 
 
 def test_the_workspace_is_held_until_the_product_is_under_way(install, monkeypatch):

@@ -1,7 +1,15 @@
+import contextlib
+
 import pytest
 import torch
 
+from library_of_products import Library
 from rooftile import Linear, gemm, linear
+from rooftile.core.kernel import OPS
+from rooftile.cuda import cublaslt
+from rooftile.ops._shared.products import product
+from rooftile.ops.gemm import cublaslt_kernels
+from rooftile.workbench import check
 
 
 def test_linear_is_gemm_with_the_weight_transposed():
@@ -55,3 +63,74 @@ def test_autocast_casts_every_factor():
 def test_a_wrong_call_names_both_sides(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+# ---- cuBLASLt, on a library that is its header put into Python --------------------------------------------------------------
+
+
+@pytest.fixture
+def library(monkeypatch):
+    made = Library(offered=4, tiles=(24, 23, 20, 29))
+    monkeypatch.setattr(cublaslt, "relaxed", contextlib.nullcontext)
+    monkeypatch.setattr(cublaslt, "_stream", lambda x: 0)
+    monkeypatch.setattr(cublaslt, "_plans", {})
+    monkeypatch.setattr(cublaslt, "off_gpu", lambda x: None)
+    monkeypatch.setattr(cublaslt, "_find", lambda: made)
+    monkeypatch.setattr(cublaslt_kernels, "column_sum", lambda g: g.sum(0, dtype=torch.float32).to(g.dtype))
+    cublaslt._handle.cache_clear()
+    yield made
+    cublaslt._handle.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["gemm", "gemm_backward", "linear", "linear_backward"])
+def test_the_gate_on_cublaslt(name, library):
+    grid = [p for p in check.grid([OPS[name]]) if p.kernel.name == "cublaslt"]
+    made = check.run_points(grid, "cpu")
+    assert [v for v in made if v.status not in ("passed", "refused")] == []
+    for v in made:  # rows of odd lengths are not for it
+        assert v.status == "refused" or ("float32" not in v.case and ("K128" in v.case or "N48_K40" in v.case)), v
+    assert {v.case.split("-")[1] for v in made if v.status == "passed"} == {"bfloat16", "float16"} and library.log
+
+
+def test_a_wrong_product_is_refused(library, monkeypatch):
+    product = cublaslt.product
+    monkeypatch.setattr(cublaslt, "product", lambda out, left, right, **how: product(out, left.flip(0), right, **how))
+    case = next(c for c in OPS["linear"].spec.cases if c.dims.get("K") == 128 and c.dtype == torch.bfloat16)
+    assert check.Problem(OPS["linear"].spec, case, "normal", "cpu").judge(OPS["linear"].kernel("cublaslt")).status == "failed"
+
+
+@pytest.mark.parametrize("name", ["gemm", "linear"])
+def test_it_declines_what_the_first_algorithm_does_as_well(name, library, monkeypatch):
+    op, case = OPS[name], next(c for c in OPS[name].spec.cases if c.dims.get("K") == 128 and c.dtype == torch.bfloat16)
+    for at in (op, op.backward):
+        kernel, call = at.kernel("cublaslt"), at.spec.draw(case)
+        assert "as good as any known for M, N, K = (128, " in kernel.declines(call)
+        with monkeypatch.context() as patch:
+            patch.setattr(cublaslt, "preferred", lambda *shape: (29,))
+            assert kernel.declines(call) is None and at.choose(call).kernel.name == "cublaslt"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("better", [False, True])
+@pytest.mark.parametrize("result", ["same", torch.float32])
+def test_a_product_for_operators(dtype, better, result, library, monkeypatch):
+    """By either road the same: new, in what is given, added to it, with a bias."""
+    monkeypatch.setattr(cublaslt, "preferred", lambda *shape: (29,) if better else ())
+    to = dtype if result == "same" else result
+    gen = torch.Generator().manual_seed(0)
+    memory = torch.empty(4096, dtype=dtype)
+    start = -memory.data_ptr() % 256 // memory.itemsize
+    a, b = (memory[start + i * 1024 :][: m * n].view(m, n).normal_(generator=gen) for i, (m, n) in enumerate(((16, 24), (32, 24))))
+    bias, exact = memory[start + 3072 :][:32].normal_(generator=gen), a.double() @ b.double().t()
+    close = {"rtol": 0, "atol": 50 * torch.finfo(to).eps} if dtype == to else {"rtol": 0, "atol": 1e-4}
+    torch.testing.assert_close(product(a, b.t(), dtype=to), exact.to(to), **close)
+    out = torch.full((16, 32), 2.0, dtype=to)
+    made = product(a, b.t(), out=out)
+    assert made is out
+    torch.testing.assert_close(out, exact.to(to), **close)
+    product(a, b.t(), out=out, add=True)
+    torch.testing.assert_close(out, (2 * exact).to(to), **{**close, "atol": 4 * close["atol"]})
+    if result == "same":
+        for out in (None, torch.empty(16, 32, dtype=to)):
+            torch.testing.assert_close(product(a, b.t(), bias, out=out), (exact + bias.double()).to(to), **close)
+    assert bool(library.log) == (better and dtype != torch.float32)

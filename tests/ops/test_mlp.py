@@ -19,7 +19,7 @@ BOTH = ("mlp", "mlp_backward")
 @pytest.fixture
 def library(monkeypatch):
     """cuBLASLt on a CPU."""
-    made = Library(offered=4)
+    made = Library(offered=4, tiles=(24, 23, 20, 28))
     monkeypatch.setattr(cublaslt, "relaxed", contextlib.nullcontext)
     monkeypatch.setattr(cublaslt, "_stream", lambda x: 0)
     monkeypatch.setattr(cublaslt, "_plans", {})
@@ -47,6 +47,7 @@ WHY = {  # the words of a refusal, and the cases it is for
     "_K1_": "do not begin at whole 16 bytes",
     "misaligned": "bytes past a multiple of 16",
 }
+BACKWARD = {"float16": "cuBLASLt's gradient of gelu is up to 1.5e-5 off", **WHY}
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -54,12 +55,17 @@ def test_the_gate_on_cublaslt(name, library):
     made = verdicts(name, "cublaslt")
     assert [v for v in made if v.status not in ("passed", "refused")] == []
     for v in made:
-        first = next((words for mark, words in WHY.items() if mark in f"{v.case.replace('=float32', '')} {v.variant}"), None)
+        # bfloat16, or it would be float16
+        asked = f"{v.case.replace('=float32', '').replace('bfloat16', '')} {v.variant}"
+        first = next((words for mark, words in (WHY if name == "mlp" else BACKWARD).items() if mark in asked), None)
         assert (v.status == "refused") == (first is not None) and (first or "") in v.message, v
     taken = {(v.case.split("-")[1], v.variant) for v in made if v.status == "passed"}
-    assert {(d, v) for d in ("bfloat16", "float16") for v in ("normal", "sliced", "transposed", "scaled_rows", "nan")} <= taken
-    # the fourth answer of four forward, the third backward
-    assert {chosen for chosen, *_ in library.log} == {3 if name == "mlp" else 2}
+    assert {
+        (d, v)
+        for d in ("bfloat16", "float16")[: 2 if name == "mlp" else 1]
+        for v in ("normal", "sliced", "transposed", "scaled_rows", "nan")
+    } <= taken
+    assert {chosen for chosen, *_ in library.log} == {3 if name == "mlp" else 2}  # where the preferred tile is
 
 
 def _changed(**wrong):
@@ -96,8 +102,8 @@ def test_planted_products_are_refused(plant, library, monkeypatch):
 
 def test_it_is_first_in_line_where_it_takes_the_call(library):
     op, tanh = OPS["mlp"], next(c for c in OPS["mlp"].spec.cases if c.dtype == torch.bfloat16 and "smoke" in c.use)
-    assert op.choose(op.spec.draw(tanh)).kernel.name == "cublaslt" and op.choose(op.spec.draw(tanh)).config == {"ALGO": 3}
-    assert op.backward.choose(op.backward.spec.draw(tanh)).config == {"ALGO": 2}
+    assert op.choose(op.spec.draw(tanh)).kernel.name == "cublaslt" and op.choose(op.spec.draw(tanh)).config == {"ALGO": -1}
+    assert op.backward.choose(op.backward.spec.draw(tanh)).config == {"ALGO": -1}
     assert op.choose({**op.spec.draw(tanh), "approximate": "none"}).kernel.name == "composed"
 
 
@@ -200,7 +206,7 @@ def test_messages_have_both_numbers(change, said):
 
 
 def test_the_first_product_alone_is_the_librarys(library):
-    """One product forward and one backward: the others are PyTorch's own, which nothing beats."""
+    """One product forward and one backward: the others, this small, are PyTorch's own."""
     x, *parameters = (t.requires_grad_() for t in weights(torch.bfloat16))
     with forced("mlp", "cublaslt"):
         mlp(x, *parameters, "tanh").sum().backward()

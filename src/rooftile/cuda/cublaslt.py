@@ -7,11 +7,12 @@ their epilogue, which torch.mm and torch.addmm cannot ask for.
 
 The library is the one that PyTorch has loaded, called through ctypes. It sees columns where we see rows: out = left right of three
 row-major matrices is its outᵀ = rightᵀ leftᵀ, so its A is right and its B is left; a factor that is a transposed view is read as it lies. A product
-of one shape is planned once: descriptors, and the algorithms offered.
+of one shape is planned once: descriptors, the algorithms offered, and which of them is preferred: see `preferred`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib.util
@@ -28,7 +29,9 @@ from rooftile.core import replay
 from rooftile.cuda.launch import relaxed
 
 OFFERED = 8  # algorithms asked for
+PREFERRED = -1  # instead of an algorithm's rank: the one that `preferred` names, else the first
 WORKSPACE = 64 * 2**20  # bytes an algorithm may ask for; most ask for none
+LONG = 16384  # summands from which on a weight's gradient is a long sum
 OLDEST = (8, 0)
 
 _TYPES = {torch.float16: 2, torch.bfloat16: 14, torch.float32: 0}  # cudaDataType; float32 of a result alone
@@ -37,6 +40,7 @@ _DEFAULT, _BIAS, _GELU_AUX, _GELU_AUX_BIAS, _DGELU = 1, 4, 160, 164, 192  # cubl
 EPILOGUES = {"none": (_DEFAULT, _BIAS), "gelu": (_GELU_AUX, _GELU_AUX_BIAS), "gelu_backward": (_DGELU, None)}  # without and with a bias
 _TRANSA, _TRANSB, _EPILOGUE, _BIAS_POINTER, _AUX_POINTER, _AUX_LD = 3, 4, 7, 8, 11, 12  # cublasLtMatmulDescAttributes_t
 _MAX_WORKSPACE, _ALIGNMENTS = 1, (5, 6, 7, 8)  # cublasLtMatmulPreferenceAttributes_t: bytes; of A, B, C and D
+_TILE, _SPLITS = 1, 2  # cublasLtMatmulAlgoConfigAttributes_t: cublasLtMatmulTile_t, and parts of the sum that are added up afterwards
 _WIDEST = 256  # bytes: no algorithm wants more, and it is what the heuristic takes for granted
 
 
@@ -64,6 +68,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cublasLtMatmulPreferenceDestroy": (_P,),
     "cublasLtMatmulPreferenceSetAttribute": (_P, _I, _P, _N),
     "cublasLtMatmulAlgoGetHeuristic": (_P, _P, _P, _P, _P, _P, _P, _I, _P, _P),
+    "cublasLtMatmulAlgoConfigGetAttribute": (_P, _I, _P, _N, _P),
     "cublasLtMatmul": (_P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _N, _P),
 }
 
@@ -82,12 +87,12 @@ def missing() -> str | None:
 
 
 def product(out: Tensor, left: Tensor, right: Tensor, epilogue: str = "none", aux: Tensor | None = None, bias: Tensor | None = None, *,
-            add: bool = False, algorithm: int = 0) -> None:  # fmt: skip
+            add: bool = False, algorithm: int = PREFERRED) -> None:  # fmt: skip
     """out [M, N] = left [M, K] right [K, N] through the epilogue, on torch's current stream of their device; can be captured in a CUDA graph.
 
     All of one dtype, float16 or bfloat16, but for a float32 out; rows of neighbours that begin at whole 16 bytes, or of a factor columns
     (weight.t()). aux [M, N], bias [N]. add: to what out holds.
-    algorithm: which of those that the heuristic offers; one beyond them is the first, as their number is the library's to decide.
+    algorithm: PREFERRED, or which of those that the heuristic offers; one beyond them is the first, as their number is the library's to decide.
     """
     device = out.get_device()
     if out.is_cuda and device != torch._C._cuda_getDevice():
@@ -112,6 +117,37 @@ def product(out: Tensor, left: Tensor, right: Tensor, epilogue: str = "none", au
 
 
 _plans: dict[tuple[Any, ...], Plan] = {}
+
+# Tiles by cublasLtMatmulTile_t, columns x rows of ours
+_96x128, _128x128, _128x160, _168x128, _176x128, _192x96 = 28, 20, 29, 197, 201, 458
+_SHORT: tuple[tuple[float, tuple[tuple[int, tuple[int, ...]], ...]], ...] = (  # columns up to, and of these summands up to
+    (1024, ((2560, (_128x128,)),)),
+    (2560, ((1023, (_128x128,)), (3072, (_128x160,)))),
+    (12288, ((3072, (_128x160,)),)),
+    (float("inf"), ((1023, (_176x128, _168x128)), (3072, (_168x128, _176x128)))),
+)
+_WAVE = range(100, 133)  # tiles that keep an H200's 132 multiprocessors busy, once
+
+
+@functools.lru_cache(4096)
+def preferred(device: torch.device, m: int, n: int, k: int, epilogue: str = "none") -> tuple[int, ...]:
+    """Tiles to prefer to the heuristic's first algorithm for [m, k] by [k, n], the best first; none where it is as good as any, or nothing is known.
+
+    Asked on an H200 of cuBLASLt 13.1, all that it offers in bursts beside PyTorch's, for the products of GPT-2's training step and of a Llama's of
+    1.2e9 weights (M = 32768 and 16384). The first has large tiles, 256 x 128, and is as good as any for long sums. Of short ones much of the time
+    is the epilogue's, and smaller tiles are faster by up to a fifth. A weight's gradient is few tiles of a long sum: a tile of which one wave
+    is full was faster than parts of the sum added up. By tile, as ranks change with version and shape.
+    """
+    if device.type == "cuda" and torch.cuda.is_available() and torch.cuda.get_device_capability(device) != (9, 0):
+        return ()
+    if epilogue != "none":
+        return ((_96x128,) if epilogue == "gelu" else (_128x128,)) if k <= 2560 else ()
+    if m * n >= 2**24:
+        by_summands = next(rows for columns, rows in _SHORT if n <= columns)
+        return next((tiles for summands, tiles in by_summands if k <= summands), ())
+    if k < LONG:
+        return ()
+    return tuple(tile for tile, width, height in ((_192x96, 192, 96), (_128x128, 128, 128)) if -(-n // width) * -(-m // height) in _WAVE)
 
 
 def rows_or_columns(t: Tensor) -> bool:
@@ -175,7 +211,7 @@ def _leading(t: Tensor) -> int:
 
 
 class Plan:
-    """Descriptors of one product, and the algorithms that the heuristic offers for it, its own favourite first. The addresses of aux and bias
+    """Descriptors of one product, and the algorithms that the heuristic offers for it, its own favourite first, and ours. The addresses of aux and bias
     stand in the descriptor, so they are set and launched under a lock; the library reads it before cublasLtMatmul returns."""
 
     def __init__(
@@ -184,6 +220,9 @@ class Plan:
         self.library, self.lock = _library(), threading.Lock()
         self.beta = _ONE if add else _ZERO
         a, b = _stored(right), _stored(left)
+        (m, k), n = left.shape, right.shape[1]
+        name = next(name for name, codes in EPILOGUES.items() if epilogue in codes)
+        tiles = preferred(out.device, m, n, k, name)
         with relaxed():
             self.handle = _handle(out.get_device())
             self.description = self._made("MatmulDesc", _COMPUTE_FLOAT, _FLOAT)
@@ -195,10 +234,17 @@ class Plan:
             self.address = ctypes.c_void_p()
             self._point(aux, bias)  # the heuristic reads from the addresses how they are aligned
             self.layouts = [self._made("MatrixLayout", _TYPES[t.dtype], t.shape[1], t.shape[0], _leading(t)) for t in (a, b, out)]
-            self.answers = self._asked(alignment, f"{list(left.shape)} by {list(right.shape)} in {left.dtype}")
+            what = f"{list(left.shape)} by {list(right.shape)} in {left.dtype}"
+            self.answers = self._asked(alignment, WORKSPACE, what)
+            self.best = self._first_of(tiles)
+            if tiles and self.best is None and k >= LONG:  # with a workspace to fill, the heuristic likes to part long sums
+                with contextlib.suppress(RuntimeError):  # there may be none without
+                    self.answers += self._asked(alignment, 0, what)
+                self.best = self._first_of(tiles)
 
     def launch(self, out: Tensor, left: Tensor, right: Tensor, aux: Tensor | None, bias: Tensor | None, algorithm: int) -> None:
-        answer = self.answers[algorithm if algorithm < len(self.answers) else 0]
+        chosen = self.best or 0 if algorithm == PREFERRED else algorithm
+        answer = self.answers[chosen if chosen < len(self.answers) else 0]
         size, (a, b, d), to = answer.workspace, self.layouts, out.data_ptr()
         # from PyTorch's allocator, and held until the product is under way: then it is nobody else's before this stream has passed
         work = out.new_empty(size, dtype=torch.uint8) if size else None
@@ -227,9 +273,23 @@ class Plan:
         weakref.finalize(self, getattr(self.library, f"cublasLt{what}Destroy"), made).atexit = False
         return made
 
-    def _asked(self, alignment: int, what: str) -> list[Any]:
+    def tile(self, answer: Answer) -> int:
+        """cublasLtMatmulTile_t of an algorithm, or 0 where it parts the sum."""
+        tile, splits = (ctypes.c_int32() for _ in range(2))
+        for which, value in ((_TILE, tile), (_SPLITS, splits)):
+            status = self.library.cublasLtMatmulAlgoConfigGetAttribute(
+                ctypes.addressof(answer), which, ctypes.byref(value), ctypes.sizeof(value), None
+            )
+            _succeed(status, f"cublasLtMatmulAlgoConfigGetAttribute of attribute {which}")
+        return tile.value if splits.value <= 1 else 0
+
+    def _first_of(self, tiles: tuple[int, ...]) -> int | None:
+        offered = [self.tile(a) for a in self.answers] if tiles else []
+        return next((offered.index(t) for t in tiles if t in offered), None)
+
+    def _asked(self, alignment: int, workspace: int, what: str) -> list[Any]:
         preference = self._made("MatmulPreference")
-        values = {_MAX_WORKSPACE: ctypes.c_uint64(WORKSPACE), **{which: ctypes.c_uint32(alignment) for which in _ALIGNMENTS}}
+        values = {_MAX_WORKSPACE: ctypes.c_uint64(workspace), **{which: ctypes.c_uint32(alignment) for which in _ALIGNMENTS}}
         for which, value in values.items():
             status = self.library.cublasLtMatmulPreferenceSetAttribute(preference, which, ctypes.byref(value), ctypes.sizeof(value))
             _succeed(status, f"cublasLtMatmulPreferenceSetAttribute of attribute {which}")

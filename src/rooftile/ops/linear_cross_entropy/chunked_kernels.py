@@ -1,7 +1,7 @@
 """The head's product and its loss over chunks of rows. Floor: 2 M K V operations forward, 4 M K V more for both gradients.
 
 The logits of a chunk are made, turned into their loss, overwritten by their gradient and multiplied on, in one buffer. Products are the
-vendor's (torch.mm, torch.addmm), the loss and its gradient are cross_entropy's own kernels, whichever it chooses for the chunk.
+vendor's (_shared/products.py), the loss and its gradient are cross_entropy's own kernels, whichever it chooses for the chunk.
 
     bytes     of an element of the logits: written by the product, read by the loss, written by the gradient (which reads it again for
               "none"), read by two products: 10 in 16 bits, against 6 K operations; of an element of the weight's gradient 8 a chunk, as it
@@ -18,7 +18,7 @@ import torch
 import rooftile.ops.cross_entropy.api  # noqa: F401  fills OPS
 from rooftile.core.kernel import OPS, Kernel
 from rooftile.ops._shared.launch import cdiv
-from rooftile.ops._shared.reference import wide
+from rooftile.ops._shared.products import product
 from rooftile.ops.cross_entropy.reference import check_target
 
 FULL = 2048  # rows a product needs: the accumulator's 8 bytes at 4.2 TB/s take as long as 2 operations a row at 750 TFLOP/s do for 714
@@ -43,11 +43,7 @@ def _chunks(x, weight, target, bias, ignore_index, chunk):
     for begin in range(0, m, max(1, size)):
         rows = slice(begin, min(m, begin + size))
         logits = buffer[: rows.stop - begin]
-        if bias is None:
-            torch.mm(x[rows], weight.t(), out=logits)
-        else:
-            torch.addmm(bias, x[rows], weight.t(), out=logits)
-        yield rows, logits
+        yield rows, product(x[rows], weight.t(), bias, out=logits)
 
 
 def _reduced(row, target, ignore_index, reduction):
@@ -66,14 +62,9 @@ class _Gradients:
         self.dbias = None if bias is None else make(v, dtype=torch.float32)
 
     def add(self, rows, g):
-        torch.mm(g, self.weight, out=self.dx[rows])
-        beta = 1 if rows.start else 0  # the first chunk finds nothing to add to
-        if g.dtype == torch.float32:
-            torch.addmm(self.dweight, g.t(), self.x[rows], beta=beta, out=self.dweight)
-        elif g.is_cuda:  # 16 bits in, float32 out: no rounding between chunks
-            torch.addmm(self.dweight, g.t(), self.x[rows], out_dtype=torch.float32, beta=beta, out=self.dweight)
-        else:
-            torch.addmm(self.dweight, wide(g).t(), wide(self.x[rows]), beta=beta, out=self.dweight)
+        product(g, self.weight, out=self.dx[rows])
+        # 16 bits in, float32 out: no rounding between chunks; the first finds nothing to add to
+        product(g.t(), self.x[rows], out=self.dweight, add=rows.start > 0)
         if self.dbias is not None:
             torch.add(self.dbias if rows.start else 0, g.sum(0, dtype=torch.float32), out=self.dbias)
 

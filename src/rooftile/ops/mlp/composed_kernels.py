@@ -11,7 +11,7 @@ import torch
 import rooftile.ops.gelu.api  # noqa: F401  fills OPS
 from rooftile.core.kernel import OPS, Kernel
 from rooftile.ops._shared.launch import off_gpu
-from rooftile.ops._shared.reference import wide
+from rooftile.ops._shared.products import product
 from rooftile.ops.gemm.api import column_sum
 from rooftile.ops.gemm.reference import flat
 
@@ -19,7 +19,7 @@ from rooftile.ops.gemm.reference import flat
 def forward(x, weight1, bias1, weight2, bias2, approximate, activated):
     """(y, pre, h); activated(rows, weight, bias, approximate) -> (pre, h) is the first layer."""
     pre, h = activated(flat(x), low(x, weight1), low(x, bias1), approximate)
-    out = _product(h, low(x, weight2).t(), low(x, bias2))
+    out = product(h, low(x, weight2).t(), low(x, bias2))
     return tuple(t.view(*x.shape[:-1], t.shape[1]) for t in (out, pre, h))
 
 
@@ -27,24 +27,15 @@ def backward(dout, x, weight1, bias1, weight2, bias2, pre, h, approximate, slope
     """The five gradients; sloped(g, weight, pre, approximate) -> dpre is the second layer's way back, through gelu."""
     g = flat(dout)
     dpre = sloped(g, low(x, weight2), flat(pre), approximate)
-    dx = torch.mm(dpre, low(x, weight1)).view(x.shape)
-    return dx, _dweight(dpre, flat(x), weight1), _dbias(dpre, bias1), _dweight(g, flat(h), weight2), _dbias(g, bias2)
+    dx = product(dpre, low(x, weight1)).view(x.shape)
+    # of a float32 weight the gradient, summed in float32, is not rounded
+    dweight1, dweight2 = product(dpre.t(), flat(x), dtype=weight1.dtype), product(g.t(), flat(h), dtype=weight2.dtype)
+    return dx, dweight1, _dbias(dpre, bias1), dweight2, _dbias(g, bias2)
 
 
 def low(x, parameter):
     """In x's dtype, for the products."""
     return None if parameter is None else parameter.to(x.dtype)
-
-
-def _product(a, b, bias):
-    return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
-
-
-def _dweight(g, rows, weight):
-    """In the weight's dtype: a float32 one's sums, made in float32, are not rounded."""
-    if weight.dtype == g.dtype:
-        return torch.mm(g.t(), rows)
-    return torch.mm(g.t(), rows, out_dtype=weight.dtype) if g.is_cuda else torch.mm(wide(g).t(), wide(rows))
 
 
 def _dbias(g, bias):
@@ -56,12 +47,12 @@ def _dbias(g, bias):
 
 
 def _activated(rows, weight, bias, approximate):
-    pre = _product(rows, weight.t(), bias)
+    pre = product(rows, weight.t(), bias)
     return pre, OPS["gelu"].launch(pre, approximate)
 
 
 def _sloped(g, weight, pre, approximate):
-    return OPS["gelu_backward"].launch(torch.mm(g, weight), pre, approximate)
+    return OPS["gelu_backward"].launch(product(g, weight), pre, approximate)
 
 
 def mlp(x, weight1, bias1, weight2, bias2, approximate):
@@ -77,5 +68,5 @@ def _refuse(call):
     return f"its products are PyTorch's, which computes nothing on {where}" if where.type == "meta" else None
 
 
-FORWARD = (Kernel("composed", mlp, "product, gelu, product: torch.addmm and gelu's own kernel", _refuse),)
+FORWARD = (Kernel("composed", mlp, "product, gelu, product: the vendor's and gelu's own kernel", _refuse),)
 BACKWARD = (Kernel("composed", mlp_backward, "four products, gelu's own gradient, two sums of columns", _refuse),)
