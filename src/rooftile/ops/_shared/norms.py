@@ -90,7 +90,8 @@ def pick_persistent(call: Call, short: int = 1024, most: int = 4) -> dict[str, i
         "dsum" not in call and 1024 <= block <= 4096
     ):  # measured: half as many warps keep two tiles on their way as well, and write half the partial rows
         warps, per_sm = min(8, warps), max(1, 8 // warps)
-    per = min(most, 4 if block <= 1024 else 2 if block <= 4096 else 1)
+    rows = 4 if block < 1024 or (block == 1024 and "dsum" not in call) else 2 if block <= 4096 else 1  # of 4 with dsum few programs fit
+    per = min(most, rows)
     waiting = 2 * (3 if "dsum" in call else 2) * per * block * row(call).itemsize
     return {"rows": per, "warps": warps, "per_sm": per_sm, "stages": 3 if waiting <= 128 * 1024 else 2}
 
@@ -101,7 +102,7 @@ PERSISTENT = tuple(
     {"rows": r, "warps": w, "per_sm": p, "stages": s}
     for r, warps, per_sm, stages in (
         (1, (4, 8, 16), (1, 2, 4, 8), (1, 3)),
-        (2, (8, 16), (1, 2, 4), (1, 3)),
+        (2, (4, 8, 16), (1, 2, 4), (1, 3)),
         (4, (4, 8), (2, 4), (1, 2, 3)),
     )
     for w in warps

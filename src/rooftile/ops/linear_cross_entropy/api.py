@@ -21,8 +21,8 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor
         target: [...] int64, the class of each row, or `ignore_index`: such a row's loss and gradient are 0.
         bias: [V] of the same dtype or float32.
         ignore_index, label_smoothing, z_loss, softcap, reduction: as in `cross_entropy`.
-        chunk: rows whose logits exist at once; None takes what the shape asks for, max(2048, K, M K / V): the memory of x, or of the weight's
-            gradient, and enough rows for full matrix products.
+        chunk: rows whose logits exist at once; None takes what the shape asks for, max(2048, M K / V): the memory of x, and enough
+            rows for full matrix products.
 
     Returns:
         float32, a scalar, or [...] for "none". Logits and their gradient are rounded to x's dtype, as two operators would hand them over; the

@@ -26,9 +26,8 @@ TILE = 128  # rows of a tile of the vendor's products
 
 
 def chunk_rows(m, k, v):
-    """Rows whose logits take the memory of x, M K / V, or of a 16-bit gradient of the weight, K, which comes to lie there later; but not fewer than
-    FULL; chunks of one size, in whole tiles."""
-    most = max(FULL, k, m * k // max(1, v))
+    """Rows whose logits take the memory of x, M K / V, but not fewer than FULL; chunks of one size, in whole tiles."""
+    most = max(FULL, m * k // max(1, v))
     even = cdiv(m, max(1, cdiv(m, most)))
     return max(1, min(m, cdiv(even, TILE) * TILE))
 
