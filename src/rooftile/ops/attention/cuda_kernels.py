@@ -20,7 +20,7 @@ def _shared(d):
     return (2 * KEYS + 4 * m) * d * 2 + 3 * m * KEYS * 2 + m * d * 4 + 4 * m * 4
 
 
-def _backward(ordered, dout, q, k, v, out, lse, causal, scale, config, into):
+def _backward(ordered, dout, q, k, v, out, lse, causal, scale, into):
     (b, t, h, d), (s, g) = q.shape, k.shape[1:3]
     dq, dk, dv = into or (x.new_empty(x.shape) for x in (q, k, v))
     lse = lse.contiguous()
@@ -30,22 +30,21 @@ def _backward(ordered, dout, q, k, v, out, lse, causal, scale, config, into):
     turn = q.new_empty(blocks, 2, dtype=torch.int32)
     rows = q.new_empty(blocks, 2, m, dtype=torch.float32)  # lse to base 2 and delta of each block of queries
     kind, flags = f"{CTYPE[q.dtype]}, {d}", f"{str(causal).lower()}, {str(ordered).lower()}"
-    clear = str(config["CLEAR"]).lower()
-    launch(V5, f"prepare<{kind}, {clear}>", blocks * 4, 256, sums, turn, rows, dout, out, lse, h, t, *dout.stride()[:3], *out.stride()[:3])
+    launch(V5, f"prepare<{kind}>", blocks * 4, 256, sums, turn, rows, dout, out, lse, h, t, *dout.stride()[:3], *out.stride()[:3])
     maps = [TensorMap(x, (1, 64, 1, 64), 128) for x in (dk, dv)]
     maps += [TensorMap(x, (1, n, 1, 64), 128) for x, n in ((q, m), (k, KEYS), (v, KEYS), (dout, m))]
     launch(V5, f"attention_backward<{kind}, {flags}>", cdiv(s, KEYS) * b * g, 384, *maps, sums, turn, rows, g, h // g, t, s, scale, scale * LOG2E,
            shared=_shared(d))  # fmt: skip
-    launch(V5, f"finish<{kind}>", blocks * 2, 128, dq, sums, turn, h, t, *dq.stride()[:3], scale)
+    launch(V5, f"finish<{kind}>", blocks * 2, 128, dq, sums, h, t, *dq.stride()[:3], scale)
     return dq, dk, dv
 
 
-def hopper(dout, q, k, v, out, lse, causal, scale, *, config, into=None):
-    return _backward(False, dout, q, k, v, out, lse, causal, scale, config, into)
+def hopper(dout, q, k, v, out, lse, causal, scale, *, into=None):
+    return _backward(False, dout, q, k, v, out, lse, causal, scale, into)
 
 
-def hopper_ordered(dout, q, k, v, out, lse, causal, scale, *, config, into=None):
-    return _backward(True, dout, q, k, v, out, lse, causal, scale, config, into)
+def hopper_ordered(dout, q, k, v, out, lse, causal, scale, *, into=None):
+    return _backward(True, dout, q, k, v, out, lse, causal, scale, into)
 
 
 def _refuse(call):
@@ -65,15 +64,6 @@ def _refuse(call):
     return off_gpu(q)
 
 
-# CLEAR: the sums of dq begin as zeros that `prepare` writes; else the first tile of keys that comes to a block of queries stores. In turn it always does.
-CONFIGS = ({"CLEAR": False}, {"CLEAR": True})
-
-
-def _pick(call):
-    """A walk over many tiles of keys hides what zeros cost, and its tiles never wait for who is first."""
-    return CONFIGS[call["k"].shape[1] > 4096]
-
-
 LIMITS = Limits(registers=168, shared_bytes=227 * 1024)
 BACKWARD = (
     Kernel(
@@ -81,8 +71,6 @@ BACKWARD = (
         hopper,
         "five products by wgmma, dq added by the copy engine",
         _refuse,
-        CONFIGS,
-        _pick,
         limits=LIMITS,
         architectures=(90,),
         sources=(V5,),
@@ -94,7 +82,6 @@ BACKWARD = (
         hopper_ordered,
         "the same, tiles of keys add to dq in turn",
         _refuse,
-        CONFIGS[:1],
         limits=LIMITS,
         architectures=(90,),
         sources=(V5,),

@@ -1,6 +1,6 @@
 // adds: dq, dk and dv in one pass of five products: wgmma on tiles the copy engine brings; P and dS turn into operands in registers; the engine adds dq
-// costs: dq in float32, which is stored, added to by every tile of keys and read again; 208 KiB and all registers: a block a multiprocessor
-// loses when: few tiles of keys meet a query, so that storing and converting dq weigh as much as adding to it; it varies unless ORDERED
+// costs: dq in float32, which is cleared, added to by every tile of keys and read again; 208 KiB and all registers: a block a multiprocessor
+// loses when: few tiles of keys meet a query, so that clearing and converting dq weigh as much as adding to it; it varies unless ORDERED
 
 // A block owns 128 keys and walks the queries that see them, BLOCK_M at a time, of one head that reads them after the other. Scores are made transposed,
 // S^T = K Q^T: two warpgroups have 64 keys each, and P^T and dS^T, as registers hold them, are the left operands of dV += P^T dO and dK += dS^T Q. Only dS
@@ -22,7 +22,6 @@ using namespace rooftile;
 constexpr int BLOCK_N = 128, LINE = 128;         // keys of a block; bytes of a panel's line: 64 columns
 constexpr int HALF = 64 * 64, HALF_BYTES = 4 * HALF;  // of dQ a warpgroup makes 64 queries by 64 of D
 constexpr int STAGES = 2, DS_STAGES = 3, NEVER = 1 << 30;
-constexpr int STORED = 2;  // gTurn of a half of dQ, unless ORDERED: 0 nobody has come, 1 the first is storing, STORED others may add
 
 template <int D> struct Tile {
   static_assert(D == 64 || D == 128, "128 queries of 64, 64 of 128");
@@ -33,18 +32,18 @@ template <int D> struct Tile {
   static constexpr int DQ = DS + DS_STAGES * 2 * QUERY_PANEL, LSE = DQ + 2 * HALF_BYTES, DELTA = LSE + STAGES * ROWS;
 };
 
-// What a block does: query blocks `first` to `blocks` - 1 of each of `group` heads, from i_bh on, against one tile of keys of the head i_g they read. Blocks
-// below `masked` have queries that do not see all keys. It lies in shared memory, and is read where it is wanted: registers are full.
-struct Work {
-  int i_b, i_g, i_h, i_bh, group, i_tile, tiles, first, count, blocks, masked, T, S;
-};
-
 struct Rings {
   MBarrier keys;
-  Work w;
+  long long none;            // so that the next three lie at 16 bytes and are read at once
+  int first, blocks, count;  // of Work, read where they are wanted: registers are full
   Pipeline<STAGES> q, dout;
   Pipeline<1> dq[2];    // one a warpgroup
   Pipeline<STAGES> ds;  // only ever full: who has waited for a step's dS knows that the one three steps before has been read
+};
+
+// What a block does: query blocks `first` to `blocks` - 1 of each of `group` heads, from i_bh on, against one tile of keys of the head i_g they read.
+struct Work {
+  int i_b, i_g, i_h, i_bh, group, i_tile, tiles, first, count, blocks, T, S;
 };
 
 // Tiles are dealt out head by head, so that heads have the L2 to themselves one after the other. Causal, the first keys are seen by the most queries:
@@ -61,8 +60,6 @@ template <int D, bool CAUSAL, bool ORDERED> ROOFTILE_DEVICE Work work(int G, int
   w.i_b = i_bg / G, w.i_g = i_bg % G, w.group = group, w.i_h = w.i_g * group, w.i_bh = i_bg * group;
   w.first = CAUSAL ? max(0, w.i_tile * BLOCK_N + T - S) / M : 0;
   w.count = (w.blocks - w.first) * group;
-  const int last = (w.i_tile + 1) * BLOCK_N - 1;
-  w.masked = last >= S ? w.blocks : CAUSAL ? ceil_div(max(0, last + T - S), M) : 0;
   return w;
 }
 
@@ -89,25 +86,26 @@ template <int PANELS> ROOFTILE_DEVICE void bring(char* sX, int panel, const Tens
 
 // Keys and values were there before `prepare` began; rows, and zeros to add to, are its work.
 template <int D>
-ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const TensorMap& tK, const TensorMap& tV, const TensorMap& tDout, const float* gRows) {
+ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const TensorMap& tK, const TensorMap& tV, const TensorMap& tDout, const float* gRows,
+                             const Work& w) {
   using X = Tile<D>;
   constexpr int M = X::BLOCK_M, ROWS = X::ROWS;
-  const Work& w = sR.w;
   mbarrier_arrive_expect(&sR.keys, 2 * X::KEYS);
   bring<X::PANELS>(sX + X::K, X::KEY_PANEL, tK, &sR.keys, w.i_g, w.i_tile * BLOCK_N, w.i_b);
   bring<X::PANELS>(sX + X::V, X::KEY_PANEL, tV, &sR.keys, w.i_g, w.i_tile * BLOCK_N, w.i_b);
   earlier_done();
+  Stage<STAGES> q;
   const float* gRow = gRows + ((long long)w.i_bh * w.blocks + w.first) * 2 * M;
-  for (int step = 0, i = w.first, i_h = w.i_h; step < w.count; ++step, gRow += 2 * M) {
-    const Stage<STAGES> at = nth_stage(step);
+  for (int step = 0, i = w.first, i_h = w.i_h; step < sR.count; ++step, ++q, gRow += 2 * M) {
+    const Stage<STAGES> dout = nth_stage(step);
     const int i_t = i * M;
-    producer_acquire(sR.q, at, X::QUERIES + ROWS);
-    bring<X::PANELS>(sX + X::Q + at.index * X::QUERIES, X::QUERY_PANEL, tQ, &sR.q.full[at.index], i_h, i_t, w.i_b);
-    bulk_load(sX + X::LSE + at.index * ROWS, gRow, ROWS, &sR.q.full[at.index]);
-    producer_acquire(sR.dout, at, X::QUERIES + ROWS);
-    bring<X::PANELS>(sX + X::DOUT + at.index * X::QUERIES, X::QUERY_PANEL, tDout, &sR.dout.full[at.index], i_h, i_t, w.i_b);
-    bulk_load(sX + X::DELTA + at.index * ROWS, gRow + M, ROWS, &sR.dout.full[at.index]);
-    if (++i == w.blocks) i = w.first, ++i_h, gRow += w.first * 2 * M;  // the next head's, which lie behind this one's
+    producer_acquire(sR.q, q, X::QUERIES + ROWS);
+    bring<X::PANELS>(sX + X::Q + q.index * X::QUERIES, X::QUERY_PANEL, tQ, &sR.q.full[q.index], i_h, i_t, w.i_b);
+    bulk_load(sX + X::LSE + q.index * ROWS, gRow, ROWS, &sR.q.full[q.index]);
+    producer_acquire(sR.dout, dout, X::QUERIES + ROWS);
+    bring<X::PANELS>(sX + X::DOUT + dout.index * X::QUERIES, X::QUERY_PANEL, tDout, &sR.dout.full[dout.index], i_h, i_t, w.i_b);
+    bulk_load(sX + X::DELTA + dout.index * ROWS, gRow + M, ROWS, &sR.dout.full[dout.index]);
+    if (++i == sR.blocks) i = sR.first, ++i_h, gRow += sR.first * 2 * M;  // the next head's, which lie behind this one's
   }
 }
 
@@ -118,39 +116,27 @@ template <int D, bool CAUSAL> ROOFTILE_DEVICE int before(const Work& w, int i_bl
   return min(w.tiles - 1, ((i_block + 1) * Tile<D>::BLOCK_M - 1 + w.S - w.T) / BLOCK_N) - w.i_tile;
 }
 
-// Whether this thread's half of dQ is to be stored, not added: ORDERED when its turn is the first, else when it is there first. Others come back when they
-// may add. `state` is what gTurn said when the half was not made yet: in most steps it is known then that somebody has stored.
-template <bool ORDERED> ROOFTILE_DEVICE bool comes_first(int* gTurn, int state, int turn) {
-  if (ORDERED ? turn == 0 : state == 0 && atomicCAS(gTurn, 0, 1) == 0) return true;
-  for (; state != (ORDERED ? turn : STORED); state = load_acquire(gTurn)) spin_pause();
-  fence_async_global();
-  return false;
-}
-
 // One thread: a warpgroup's halves of dQ, added in global memory while both multiply on.
-template <int D, bool CAUSAL, bool ORDERED> ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, const char* sDq, Rings& sR, int half) {
-  const Work& w = sR.w;
+template <int D, bool CAUSAL, bool ORDERED>
+ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, const char* sDq, Rings& sR, const Work& w, int half) {
   gDq += ((long long)w.i_bh * w.blocks + w.first) * 2 * HALF + half * HALF;
   gTurn += (w.i_bh * w.blocks + w.first) * 2 + half;
   earlier_done();
-  for (int step = 0, i = w.first; step < w.count; ++step, gDq += 2 * HALF, gTurn += 2) {
+  for (int step = 0, i = w.first; step < sR.count; ++step, gDq += 2 * HALF, gTurn += 2) {
     const Stage<1> at = nth_stage<1>(step);
-    const int state = load_acquire(gTurn), turn = ORDERED ? before<D, CAUSAL>(w, i) : 0;
     consumer_wait(sR.dq[half], at);
-    const bool first = comes_first<ORDERED>(gTurn, state, turn);
-    if (first)
-      bulk_store(gDq, sDq, HALF_BYTES);
-    else
-      bulk_add(gDq, reinterpret_cast<const float*>(sDq), HALF_BYTES);
+    if (ORDERED)
+      while (load_acquire(gTurn) != before<D, CAUSAL>(w, i)) spin_pause();
+    bulk_add(gDq, reinterpret_cast<const float*>(sDq), HALF_BYTES);
     bulk_commit();
     bulk_wait_read<0>();
     mbarrier_arrive(&sR.dq[half].empty[0]);
-    if (ORDERED || first) {
+    if (ORDERED) {
       bulk_wait<0>();
       fence_async_global();
-      store_release(gTurn, ORDERED ? turn + 1 : STORED);
+      store_release(gTurn, before<D, CAUSAL>(w, i) + 1);
     }
-    if (++i == w.blocks) i = w.first, gDq += w.first * 2 * HALF, gTurn += w.first * 2;
+    if (++i == sR.blocks) i = sR.first, gDq += sR.first * 2 * HALF, gTurn += sR.first * 2;
   }
 }
 
@@ -302,50 +288,56 @@ ROOFTILE_DEVICE void hand_over(char* sHalf, Pipeline<1>& sRing, int step, const 
 // A product under way across the loop's back edge makes the assembler run all of them one by one: the body ends with a wait for everything. The two
 // warpgroups do not meet: a step stores its dS and makes dQ of the one before, whose other half was stored a step ago. dV is queued when dS is stored, so
 // that it runs beside that dQ's way through the ring.
-template <typename T, int D, bool CAUSAL>
-ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, char* sX, Rings& sR, int half, float scale, float scale_log2) {
+template <typename T, int D, bool CAUSAL, bool ORDERED>
+ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, char* sX, Rings& sR, const Work& w, int half, float scale, float scale_log2) {
   using X = Tile<D>;
   constexpr int M = X::BLOCK_M, EARLY = M == 64 ? 8 : 4;
-  const Work& w = sR.w;
-  char *sK = sX + X::K, *sV = sX + X::V, *sDs = sX + X::DS, *sDq = sX + X::DQ + half * HALF_BYTES;
+  const int i_key = w.i_tile * BLOCK_N + half * 64 + wgmma_row(0), shift = CAUSAL ? w.T - w.S : -NEVER;
+  char *sK = sX + X::K, *sV = sX + X::V, *sDq = sX + X::DQ + half * HALF_BYTES;
   float dk[D / 2], dv[D / 2], s[M / 2];
+  Stage<STAGES> at_q;
   int step = 0, i = w.first;
   mbarrier_wait(&sR.keys, 0);
   do {
-    const Stage<STAGES> at = nth_stage(step);
+    const Stage<STAGES> at_dout = nth_stage(step);
     float dp[M / 2], dq[32];
     unsigned p16[M / 16][4], ds16[M / 16][4];
-    const char *sQ = sX + X::Q + at.index * X::QUERIES, *sDout = sX + X::DOUT + at.index * X::QUERIES;
-    consumer_wait(sR.q, at);
+    const char *sQ = sX + X::Q + at_q.index * X::QUERIES, *sDout = sX + X::DOUT + at_dout.index * X::QUERIES;
+    consumer_wait(sR.q, at_q);
     scores<T, D>(s, sK + half * 64 * LINE, sQ);
-    const Columns<EARLY> lse(reinterpret_cast<const float*>(sX + X::LSE) + at.index * M);
-    consumer_wait(sR.dout, at);
+    const Columns<EARLY> lse(reinterpret_cast<const float*>(sX + X::LSE) + at_q.index * M);
+    consumer_wait(sR.dout, at_dout);
     scores<T, D>(dp, sV + half * 64 * LINE, sDout);
     wgmma_wait<1>(s);
     weights(s, lse, scale_log2);
-    if (i < w.masked) mask(s, w.i_tile * BLOCK_N + half * 64 + wgmma_row(0), w.S, (CAUSAL ? w.T - w.S : -NEVER) - i * M);
-    const Columns<EARLY> delta(reinterpret_cast<const float*>(sX + X::DELTA) + at.index * M);
+    if ((w.i_tile + 1) * BLOCK_N > w.S || (CAUSAL && i * M < (w.i_tile + 1) * BLOCK_N - 1 + shift)) mask(s, i_key, w.S, shift - i * M);
+    const Columns<EARLY> delta(reinterpret_cast<const float*>(sX + X::DELTA) + at_dout.index * M);
     finish_first(s);
     wgmma_wait<0>(dp);
     score_gradients<T>(ds16, s, dp, delta);
     operands<T>(p16, s);
-    store_columns(sDs + step % DS_STAGES * (2 * X::QUERY_PANEL) + half * X::QUERY_PANEL, ds16);
+    char* sDs = sX + X::DS + step % DS_STAGES * (2 * X::QUERY_PANEL);
+    store_columns(sDs + half * X::QUERY_PANEL, ds16);
     gradient<T, D>(dv, p16, sDout, step > 0);
     fence_async();
-    if (step > 0) consumer_wait(sR.ds, nth_stage(step - 1));
-    queries<T, D>(dq, sK, step > 0 ? sDs + (step - 1) % DS_STAGES * (2 * X::QUERY_PANEL) : sK, half);  // of the first step nothing is handed over
+    if (step > 0)
+      consumer_wait(sR.ds, nth_stage(step - 1)), sDs = sX + X::DS + (step - 1) % DS_STAGES * (2 * X::QUERY_PANEL);
+    else
+      sDs = sX;  // something finite: what comes of it is not handed over
+    queries<T, D>(dq, sK, sDs, half);
     gradient<T, D>(dk, ds16, sQ, step > 0);
     wgmma_wait<1>(dq);
-    consumer_release(sR.dout, at);
+    consumer_release(sR.dout, at_dout);
     if (step > 0) hand_over(sDq, sR.dq[half], step - 1, dq);
-    wgmma_wait<0>(dk, dv);
-    if (lane() == 0) producer_commit(sR.ds, at);  // dS of this step is there, seen by the warp since dout's release; that of the one before has been read
-    consumer_release(sR.q, at);
-    if (++i == w.blocks) i = w.first;
-  } while (++step < w.count);
+    wgmma_wait<0>(s, dk, dv);  // s: or the next step's would get other registers
+    if (lane() == 0) producer_commit(sR.ds, at_dout);  // this step's dS is there, seen by the warp since dout's release; the one before's has been read
+    consumer_release(sR.q, at_q);
+    ++at_q;
+    if (++i == sR.blocks) i = sR.first;
+  } while (++step < (ORDERED ? sR.count : w.count));  // in turn there is no register for it either
   float dq[32];
   consumer_wait(sR.ds, nth_stage(step - 1));
-  queries<T, D>(dq, sK, sDs + (step - 1) % DS_STAGES * (2 * X::QUERY_PANEL), half);
+  queries<T, D>(dq, sK, sX + X::DS + (step - 1) % DS_STAGES * (2 * X::QUERY_PANEL), half);
   wgmma_wait<0>(dq);
   hand_over(sDq, sR.dq[half], step - 1, dq);
   store_keys<T, D>(tDv, sV, dv, 1.0f, w, half);  // these rows of V are this warpgroup's alone
@@ -363,9 +355,10 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
                        int* gTurn, const float* gRows, int G, int group, int T_, int S, float scale, float scale_log2) {
   extern __shared__ __align__(1024) char sX[];
   __shared__ Rings sR;
+  const Work w = work<D, CAUSAL, ORDERED>(G, group, T_, S);
   if (threadIdx.x == 0) {
     let_next_stand_by();
-    sR.w = work<D, CAUSAL, ORDERED>(G, group, T_, S);
+    sR.first = w.first, sR.blocks = w.blocks, sR.count = w.count;
     mbarrier_init(&sR.keys, 1);
     pipeline_init(sR.q, 1, 8);
     pipeline_init(sR.dout, 1, 8);
@@ -376,18 +369,18 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
   if (threadIdx.x >= 256) {
     registers_lower<24>();  // three warpgroups have 3 x 168 to share
     const int i_warp = (threadIdx.x - 256) / WARP;
-    if (lane() == 0 && i_warp == 0) produce<D>(sX, sR, tQ, tK, tV, tDout, gRows);
+    if (lane() == 0 && i_warp == 0) produce<D>(sX, sR, tQ, tK, tV, tDout, gRows, w);
     if (lane() == 0 && (i_warp == 1 || i_warp == 2))
-      drain<D, CAUSAL, ORDERED>(gDq, gTurn, sX + Tile<D>::DQ + (i_warp - 1) * HALF_BYTES, sR, i_warp - 1);
+      drain<D, CAUSAL, ORDERED>(gDq, gTurn, sX + Tile<D>::DQ + (i_warp - 1) * HALF_BYTES, sR, w, i_warp - 1);
   } else {
     registers_raise<240>();
-    multiply<T, D, CAUSAL>(tDk, tDv, uniform(sX), *uniform(&sR), uniform(threadIdx.x / 128), scale, scale_log2);
+    multiply<T, D, CAUSAL, ORDERED>(tDk, tDv, uniform(sX), *uniform(&sR), w, uniform(threadIdx.x / 128), scale, scale_log2);
   }
 }
 
-// delta = rowsum(dout out), lse to base 2: 2048 / D queries of a head a block, D / 8 threads a query. Queries up to the end of the last block are written
-// too; where one sees nothing, or is none, lse is inf. CLEAR makes zeros in gDq that all add to, else gTurn says that nobody has stored.
-template <typename T, int D, bool CLEAR>
+// delta = rowsum(dout out), lse to base 2, zeros in gDq and gTurn: 2048 / D queries of a head a block, D / 8 threads a query. Queries up to the end of
+// the last block are written too; where one sees nothing, or is none, lse is inf.
+template <typename T, int D>
 __global__ void __launch_bounds__(256)
     prepare(float* gDq, int* gTurn, float* gRows, const T* gDout, const T* gOut, const float* gLse, int H, int T_, long long stride_gb,
             long long stride_gt, long long stride_gh, long long stride_ob, long long stride_ot, long long stride_oh) {
@@ -396,11 +389,9 @@ __global__ void __launch_bounds__(256)
   const int i_t = blockIdx.x % chunks * ROWS + threadIdx.x / LANES, i_d = threadIdx.x % LANES * 8;
   const long long row = (long long)i_bh * padded + i_t;
   let_next_stand_by();
-  if (CLEAR) {
-    float4* gZero = reinterpret_cast<float4*>(gDq + (row - threadIdx.x / LANES) * D);
-    gZero[threadIdx.x] = gZero[threadIdx.x + 256] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  }
-  if (i_t % BLOCK_M == 0 && i_d == 0) gTurn[row / BLOCK_M * 2] = gTurn[row / BLOCK_M * 2 + 1] = CLEAR ? STORED : 0;
+  float4* gZero = reinterpret_cast<float4*>(gDq + (row - threadIdx.x / LANES) * D);
+  gZero[threadIdx.x] = gZero[threadIdx.x + 256] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  if (i_t % BLOCK_M == 0 && i_d == 0) gTurn[row / BLOCK_M * 2] = gTurn[row / BLOCK_M * 2 + 1] = 0;
   const float INF = __uint_as_float(0x7f800000u);
   float sum = 0.0f;
   if (i_t < T_) {
@@ -419,21 +410,20 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-// dQ from the order of threads to rows, rounded: a half a block, through shared memory. Zeros where no tile has keys for it.
+// dQ from the order of threads to rows, rounded: a half a block, through shared memory.
 template <typename T, int D>
 __global__ void ROOFTILE_EARLY __launch_bounds__(128)
-    finish(T* gOut, const float* gDq, const int* gTurn, int H, int T_, long long stride_b, long long stride_t, long long stride_h, float scale) {
+    finish(T* gOut, const float* gDq, int H, int T_, long long stride_b, long long stride_t, long long stride_h, float scale) {
   constexpr int N = 64, BLOCK_M = Tile<D>::BLOCK_M;
   __shared__ __align__(1024) char sX[N * LINE];
   const int blocks = ceil_div(T_, BLOCK_M), i_half = blockIdx.x % 2, i_bh = blockIdx.x / 2 / blocks, i_b = i_bh / H, i_h = i_bh % H;
   const int i_t = blockIdx.x / 2 % blocks * BLOCK_M + (D == 64) * i_half * N, i_d = (D == 128) * i_half * 64;
   earlier_done();
-  const bool made = gTurn[blockIdx.x] != 0;
   unsigned out[N / 16][4];
 #pragma unroll
   for (int k = 0; k < N / 8; ++k) {
-    Vec<float, 4> r = {};
-    if (made) load_global(r, gDq + (long long)blockIdx.x * HALF + k * 512 + threadIdx.x * 4);
+    Vec<float, 4> r;
+    load_global(r, gDq + (long long)blockIdx.x * HALF + k * 512 + threadIdx.x * 4);
     out[k / 2][k % 2 * 2] = pack_pair(T(), r[0] * scale, r[1] * scale), out[k / 2][k % 2 * 2 + 1] = pack_pair(T(), r[2] * scale, r[3] * scale);
   }
   store_columns(sX, out);
