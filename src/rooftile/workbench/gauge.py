@@ -80,11 +80,13 @@ class Gauge:
             self.between = [self._narrowed(t, side * before) for side in (-1, 1)]
         norm = self._rows(t).norm(dim=-1)
         self.norm = torch.where((norm == 0) | ill[:, 0], self.row[:, 0] * math.sqrt(t.shape[-1] if t.dim() else 1), norm)
-        self.own_row = self._row_error(own, self.norm)
-        self.allowed_rows = [
-            (norm, tolerance.aggregate * max(self._row_error(own, norm), float((sense.norm(dim=-1) / norm).max()), 0.6 * u + 2 * inner))
-            for norm in (self.norm, self._terms(self.norm, sense.norm(dim=-1)))
-        ]
+        norms = self.norm, self._terms(self.norm, sense.norm(dim=-1))
+        self.own_rows = [(norm, self._row_error(own, norm)) for norm in norms]
+        self.allowed_rows = []
+        for norm, error in self.own_rows:
+            cast = 0.6 * u * float((self.norm / norm).square().mean().sqrt())  # the last one is as large as the row is, not its terms
+            moved = float((sense.norm(dim=-1) / norm).max())
+            self.allowed_rows.append((norm, tolerance.aggregate * max(error, moved, cast + 2 * inner)))
 
     def _narrowed(self, t: Tensor, apart: Tensor) -> Tensor:
         """What a number so far from t becomes in 8 bits."""
@@ -160,7 +162,8 @@ class Gauge:
                     t.numel() > 1 and t.itemsize > 1
                 ):  # there is nothing below 8 bits; one number may happen to be a number of the lower precision too
                     coarse = torch.where(self.finite, _coarse(self.expected), t)
-                    if self._row_error(coarse, self.norm) > 2 * self.own_row:  # float32 made of bfloat16 has no digits that this could lose
+                    # float32 made of bfloat16 has no digits that this could lose, nor has a row beside the terms that cancel in it
+                    if all(self._row_error(coarse, norm) > 2 * error for norm, error in self.own_rows):
                         made["lower precision"] = coarse
         return {n: c for n, c in made.items() if not self._right(c)}
 
