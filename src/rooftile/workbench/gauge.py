@@ -83,10 +83,10 @@ class Gauge:
         norms = self.norm, self._terms(self.norm, sense.norm(dim=-1))
         self.own_rows = [(norm, self._row_error(own, norm)) for norm in norms]
         self.allowed_rows = []
-        for norm, error in self.own_rows:
+        for norm, theirs in self.own_rows:
             cast = 0.6 * u * float((self.norm / norm).square().mean().sqrt())  # the last one is as large as the row is, not its terms
             moved = float((sense.norm(dim=-1) / norm).max())
-            self.allowed_rows.append((norm, tolerance.aggregate * max(error, moved, cast + 2 * inner)))
+            self.allowed_rows.append((norm, tolerance.aggregate * max(theirs, moved, cast + 2 * inner)))
 
     def _narrowed(self, t: Tensor, apart: Tensor) -> Tensor:
         """What a number so far from t becomes in 8 bits."""
