@@ -1,5 +1,6 @@
 """Small runs of training, and the series they leave behind."""
 
+import os
 from pathlib import Path
 
 from rooftile.training import TrainConfig, train
@@ -16,7 +17,9 @@ MASTER = {"kernels": "rooftile", "dtype": "bfloat16", "weights": "master"}
 
 def maker(folder):
     """Small runs over one text: tiny(out, **changes) -> TrainConfig."""
-    (folder / "text").write_bytes(VERSE * 40)
+    mine = folder / f"text.{os.getpid()}"  # another process of the same run may be reading it
+    mine.write_bytes(VERSE * 40)
+    mine.replace(folder / "text")
     return lambda out, **changes: TrainConfig(**{**TINY, "text": str(folder / "text"), "out": str(folder / out), **changes})
 
 

@@ -42,7 +42,8 @@ def _packed(kernel, how):
     return dataclasses.replace(kernel, run=run, pick=kernel.pick and _of_views(kernel.pick), **asks)
 
 
-FORWARD = tuple(_packed(k, _on_views) for k in (*GLUON, CUDNN, *KERNELS))
+ALIKE = tuple(k for k in GLUON if k.name != "gluon.latent")  # whose values are of another width than keys: not of one tensor
+FORWARD = tuple(_packed(k, _on_views) for k in (*ALIKE, CUDNN, *KERNELS))
 BACKWARD = (
     *(_packed(k, _in_place) for k in (*cuda_kernels.BACKWARD, *WIDE_BACKWARD)),
     *(_packed(k, _stacked) for k in (CUDNN_BACKWARD, *KERNELS_BACKWARD)),
