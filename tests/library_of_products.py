@@ -1,9 +1,12 @@
 """cuBLASLt as its header has it, on a CPU's memory: descriptors with attributes by number and size, matrices by columns, epilogues. It is called
 through C function pointers, so that what the binding hands over goes through the same machinery as to the library itself."""
 
+import contextlib
 import ctypes
 
 import torch
+
+from rooftile.cuda import cublaslt
 
 P, I, N, L, U = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_int64, ctypes.c_uint64
 PROTOTYPES = {  # as the header has them; every one returns a status
@@ -143,3 +146,22 @@ class Library:
         return torch.frombuffer((ctypes.c_char * (dtype.itemsize * count)).from_address(at), dtype=dtype).as_strided(
             (rows, columns), (1, leading)
         )
+
+
+@contextlib.contextmanager
+def in_the_machines_place(monkeypatch, stream=0):
+    """A function that makes a Library, which the binding finds from then on, on tensors that lie on the CPU."""
+    monkeypatch.setattr(cublaslt, "relaxed", contextlib.nullcontext)
+    monkeypatch.setattr(cublaslt, "_stream", lambda x: stream)
+    monkeypatch.setattr(cublaslt, "_plans", {})
+    find = cublaslt._find
+
+    def put(**how):
+        library = Library(**how)
+        cublaslt._handle.cache_clear()
+        monkeypatch.setattr(cublaslt, "_find", lambda: library)
+        return library
+
+    yield put
+    cublaslt._handle.cache_clear()
+    find.cache_clear()

@@ -1,6 +1,5 @@
 """The binding of cuBLASLt, on a library that is its header put into Python, and on its own where the CUDA build of PyTorch is installed."""
 
-import contextlib
 import ctypes
 import functools
 import os
@@ -11,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from library_of_products import LEAN, PROTOTYPES, SIZES, Library
+from library_of_products import LEAN, PROTOTYPES, SIZES, Library, in_the_machines_place
 from rooftile.core import replay
 from rooftile.cuda import cublaslt
 
@@ -21,20 +20,8 @@ STREAM = 0x5EA
 @pytest.fixture
 def install(monkeypatch):
     """Puts a library in the place of the machine's."""
-    monkeypatch.setattr(cublaslt, "relaxed", contextlib.nullcontext)
-    monkeypatch.setattr(cublaslt, "_stream", lambda x: STREAM)
-    monkeypatch.setattr(cublaslt, "_plans", {})
-    find = cublaslt._find
-
-    def put(**how):
-        library = Library(**how)
-        cublaslt._handle.cache_clear()
-        monkeypatch.setattr(cublaslt, "_find", lambda: library)
-        return library
-
-    yield put
-    cublaslt._handle.cache_clear()
-    find.cache_clear()
+    with in_the_machines_place(monkeypatch, STREAM) as put:
+        yield put
 
 
 def placed(t, beyond=0):

@@ -6,10 +6,10 @@ import re
 import pytest
 import torch
 
+from attention_gradients import close, problem, rewritten, without
 from rooftile.core.kernel import OPS
 from rooftile.cuda import compile as compiler
 from rooftile.cuda import simulator
-from rooftile.cuda.source import Source
 from rooftile.ops.attention import cuda_kernels, reference
 from rooftile.workbench.build import instances
 
@@ -17,23 +17,9 @@ OP = OPS["attention_backward"]
 KERNELS = {k.name: k for k in cuda_kernels.BACKWARD}
 
 
-def problem(t, s, d, causal, dtype=torch.bfloat16, b=1, h=1, g=0):
-    gen = torch.Generator().manual_seed(t + s)
-    q, k, v, dout = (torch.randn(b, n, x, d, generator=gen).to(dtype) for n, x in ((t, h), (s, g or h), (s, g or h), (t, h)))
-    scale = d**-0.5
-    return dout, q, k, v, *reference.attention(q, k, v, causal, scale), causal, scale
-
-
 def computed(call, name="cuda.v5_hopper", level="checks"):
     with simulator.active(level):
         return KERNELS[name].run(*call)
-
-
-def close(call, got):
-    """Within a few roundings of P and dS to 16 bits, as a share of the largest element or of one: NaN is not."""
-    wanted = reference.attention_backward(*(x.double() if isinstance(x, torch.Tensor) else x for x in call))
-    unit = torch.finfo(call[0].dtype).eps
-    return all(float((g.double() - w).abs().max()) <= 2 * unit * max(1.0, float(w.abs().max())) for g, w in zip(got, wanted))
 
 
 SHAPES = [  # T, S around every tile boundary: blocks of 128 and 64 queries, tiles of 128 keys
@@ -79,10 +65,7 @@ WALKS = {  # where the next head begins, as it stands and forgotten
 
 @pytest.mark.parametrize("stands", WALKS)
 def test_a_walk_that_misses_the_next_head_is_seen(stands, tmp_path, monkeypatch):
-    path = tmp_path / cuda_kernels.V5.path.name
-    assert cuda_kernels.V5.text.count(stands) == 1
-    path.write_text(cuda_kernels.V5.text.replace(stands, WALKS[stands]))
-    monkeypatch.setattr(cuda_kernels, "V5", Source(path))
+    monkeypatch.setattr(cuda_kernels, "V5", rewritten(cuda_kernels.V5, stands, WALKS[stands], tmp_path))
     call = problem(250, 250, 128, True, h=2, g=1)
     with contextlib.suppress(simulator.Found):
         assert not close(call, computed(call))
@@ -121,7 +104,7 @@ REFUSED = {
     "D=64 and values of 128: it takes values as wide as keys": lambda c: {**c, "v": c["v"].repeat(1, 1, 1, 2)},
     "D=32, it is written for 64 and 128": lambda c: {n: x[..., :32] if isinstance(x, torch.Tensor) else x for n, x in c.items()},
     "there is nothing to compute": lambda c: {**c, "k": c["k"][:, :0], "v": c["v"][:, :0]},
-    "dout with strides .* is none TMA can read": lambda c: {**c, "dout": c["dout"][:1, :1, :1, :1].expand(c["q"].shape)},
+    "dout with strides .* is not made of rows aligned to 16 bytes": lambda c: {**c, "dout": c["dout"][:1, :1, :1, :1].expand(c["q"].shape)},
     r"k with strides .* at 2 bytes past": lambda c: {**c, "k": torch.cat([c["k"].reshape(-1)] * 2)[1 : 1 + c["k"].numel()].view(c["k"].shape)},
 }  # fmt: skip
 
@@ -195,17 +178,11 @@ ZEROS = {"gZero[threadIdx.x] = gZero[threadIdx.x + 256] =": "gZero[threadIdx.x] 
     "stands", [pytest.param(s, marks=pytest.mark.thorough if s.startswith("*") else ()) for s in ZEROS]
 )  # that one waits for ever
 def test_adding_to_what_nobody_cleared_is_seen(stands, tmp_path, monkeypatch):
-    path = tmp_path / cuda_kernels.V5.path.name
-    assert cuda_kernels.V5.text.count(stands) == 1
-    path.write_text(cuda_kernels.V5.text.replace(stands, ZEROS[stands]))
-    assert faulty(Source(path), monkeypatch)
+    assert faulty(rewritten(cuda_kernels.V5, stands, ZEROS[stands], tmp_path), monkeypatch)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("line", NEEDED, ids=[f"line-{i + 1}" for i in NEEDED])
 def test_no_barrier_fence_or_wait_can_be_taken_away(line, tmp_path, monkeypatch):
-    lines = list(LINES)
-    lines[line] = ORDERING.sub(";", lines[line], count=1)
-    path = tmp_path / cuda_kernels.V5.path.name
-    path.write_text("\n".join(lines) + "\n")
-    assert faulty(Source(path), monkeypatch)
+    source = without(cuda_kernels.V5, line, ORDERING, tmp_path)
+    assert faulty(source, monkeypatch)

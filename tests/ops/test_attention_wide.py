@@ -6,10 +6,10 @@ import re
 import pytest
 import torch
 
+from attention_gradients import close, problem, rewritten, without
 from rooftile.core.kernel import OPS
 from rooftile.cuda import compile as compiler
 from rooftile.cuda import simulator
-from rooftile.cuda.source import Source
 from rooftile.ops.attention import reference, wide_kernels
 from rooftile.workbench.build import instances
 
@@ -17,25 +17,9 @@ OP = OPS["attention_backward"]
 (KERNEL,) = wide_kernels.BACKWARD
 
 
-def problem(t, s, d, causal, dtype=torch.bfloat16, b=1, h=1, g=0):
-    gen = torch.Generator().manual_seed(t + s)
-    dv = 128 if d == 192 else d
-    sizes = ((t, h, d), (s, g or h, d), (s, g or h, dv), (t, h, dv))
-    q, k, v, dout = (torch.randn(b, n, x, w, generator=gen).to(dtype) for n, x, w in sizes)
-    scale = d**-0.5
-    return dout, q, k, v, *reference.attention(q, k, v, causal, scale), causal, scale
-
-
 def computed(call, level="checks", seed=None):
     with simulator.active(level, seed=seed):
         return KERNEL.run(*call)
-
-
-def close(call, got):
-    """Within a few roundings of P and dS to 16 bits, as a share of the largest element or of one: NaN is not."""
-    wanted = reference.attention_backward(*(x.double() if isinstance(x, torch.Tensor) else x for x in call))
-    unit = torch.finfo(call[0].dtype).eps
-    return all(float((g.double() - w).abs().max()) <= 2 * unit * max(1.0, float(w.abs().max())) for g, w in zip(got, wanted))
 
 
 SHAPES = [  # T, S around tiles of 64, and of 128 queries
@@ -88,7 +72,7 @@ REFUSED = {
     "the tensor is float32": lambda c: {n: x.float() if isinstance(x, torch.Tensor) else x for n, x in c.items()},
     "D=256 and values of 128: it is written for 256 and 256, and for 192 and 128": lambda c: {**c, "v": c["v"][..., :128]},
     "there is nothing to compute": lambda c: {**c, "k": c["k"][:, :0], "v": c["v"][:, :0]},
-    "dout with strides .* is none TMA can read": lambda c: {**c, "dout": c["dout"][:1, :1, :1, :1].expand(c["q"].shape)},
+    "dout with strides .* is not made of rows aligned to 16 bytes": lambda c: {**c, "dout": c["dout"][:1, :1, :1, :1].expand(c["q"].shape)},
 }
 
 
@@ -142,11 +126,8 @@ def test_whole_it_has_no_fault(d, monkeypatch):
 @pytest.mark.thorough
 @pytest.mark.parametrize("line", NEEDED, ids=[f"line-{i + 1}" for i in NEEDED])
 def test_no_barrier_fence_or_wait_can_be_taken_away(line, tmp_path, monkeypatch):
-    lines = list(LINES)
-    lines[line] = ORDERING.sub(";", lines[line], count=1)
-    path = tmp_path / wide_kernels.V6.path.name
-    path.write_text("\n".join(lines) + "\n")
-    assert any(faulty(Source(path), d, monkeypatch) for d in (192, 256))  # ahead, and not
+    source = without(wide_kernels.V6, line, ORDERING, tmp_path)
+    assert any(faulty(source, d, monkeypatch) for d in (192, 256))  # ahead, and not
 
 
 WALKS = {  # as it stands, and forgotten
@@ -158,10 +139,7 @@ WALKS = {  # as it stands, and forgotten
 
 @pytest.mark.parametrize("stands", WALKS)
 def test_a_walk_that_misses_the_next_head_is_seen(stands, tmp_path, monkeypatch):
-    path = tmp_path / wide_kernels.V6.path.name
-    assert wide_kernels.V6.text.count(stands) == 1
-    path.write_text(wide_kernels.V6.text.replace(stands, WALKS[stands]))
-    monkeypatch.setattr(wide_kernels, "V6", Source(path))
+    monkeypatch.setattr(wide_kernels, "V6", rewritten(wide_kernels.V6, stands, WALKS[stands], tmp_path))
     call = problem(260, 100, 192, True, h=2, g=1)
     with contextlib.suppress(simulator.Found):
         assert not close(call, computed(call))

@@ -1,9 +1,7 @@
-import contextlib
-
 import pytest
 import torch
 
-from library_of_products import Library
+from library_of_products import in_the_machines_place
 from rooftile import Linear, gemm, linear
 from rooftile.core.kernel import OPS
 from rooftile.cuda import cublaslt
@@ -70,16 +68,10 @@ def test_a_wrong_call_names_both_sides(call, said):
 
 @pytest.fixture
 def library(monkeypatch):
-    made = Library(offered=4, tiles=(24, 23, 20, 29))
-    monkeypatch.setattr(cublaslt, "relaxed", contextlib.nullcontext)
-    monkeypatch.setattr(cublaslt, "_stream", lambda x: 0)
-    monkeypatch.setattr(cublaslt, "_plans", {})
     monkeypatch.setattr(cublaslt, "off_gpu", lambda x: None)
-    monkeypatch.setattr(cublaslt, "_find", lambda: made)
     monkeypatch.setattr(cublaslt_kernels, "column_sum", lambda g: g.sum(0, dtype=torch.float32).to(g.dtype))
-    cublaslt._handle.cache_clear()
-    yield made
-    cublaslt._handle.cache_clear()
+    with in_the_machines_place(monkeypatch) as put:
+        yield put(offered=4, tiles=(24, 23, 20, 29))
 
 
 @pytest.mark.parametrize("name", ["gemm", "gemm_backward", "linear", "linear_backward"])

@@ -1,12 +1,10 @@
 """What the grid cannot say of mlp: the grid itself on the kernels of cuBLASLt, over a library that is its header put into Python; planted errors; the module."""
 
-import contextlib
-
 import pytest
 import torch
 import torch.nn.functional as F
 
-from library_of_products import Library
+from library_of_products import in_the_machines_place
 from rooftile.core.kernel import OPS, forced
 from rooftile.cuda import cublaslt
 from rooftile.ops import MLP, mlp
@@ -19,15 +17,9 @@ BOTH = ("mlp", "mlp_backward")
 @pytest.fixture
 def library(monkeypatch):
     """cuBLASLt on a CPU."""
-    made = Library(offered=4, tiles=(24, 23, 20, 28))
-    monkeypatch.setattr(cublaslt, "relaxed", contextlib.nullcontext)
-    monkeypatch.setattr(cublaslt, "_stream", lambda x: 0)
-    monkeypatch.setattr(cublaslt, "_plans", {})
     monkeypatch.setattr(cublaslt, "off_gpu", lambda x: None)
-    monkeypatch.setattr(cublaslt, "_find", lambda: made)
-    cublaslt._handle.cache_clear()
-    yield made
-    cublaslt._handle.cache_clear()
+    with in_the_machines_place(monkeypatch) as put:
+        yield put(offered=4, tiles=(24, 23, 20, 28))
 
 
 def verdicts(name, kernel):

@@ -7,7 +7,7 @@ from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.cuda.tensor_map import TensorMap
 from rooftile.ops._shared.launch import cdiv
-from rooftile.ops.attention.cudnn_kernels import too_small, wider_values
+from rooftile.ops.attention.refusals import for_the_copy_engine, too_small, wider_values
 
 V5 = Source.beside(__file__, "v5_hopper_backward.cu")
 LOG2E = 1.4426950408889634
@@ -48,20 +48,10 @@ def hopper_ordered(dout, q, k, v, out, lse, causal, scale, *, into=None):
 
 
 def _refuse(call):
-    q, d = call["q"], call["q"].shape[-1]
-    if q.dtype == torch.float32:
-        return "its products are of 16-bit numbers, the tensor is float32"
+    d = call["q"].shape[-1]
     if d not in (64, 128):
         return f"D={d}, it is written for 64 and 128"
-    if call["v"].shape[-1] != d:
-        return wider_values(call)
-    if q.numel() == 0 or call["k"].numel() == 0:
-        return "there is nothing to compute"
-    for n in ("dout", "q", "k", "v", "out"):
-        x = call[n]
-        if x.stride(-1) != 1 or x.data_ptr() % 16 or any(s % 8 or s <= 0 for s, size in zip(x.stride()[:3], x.shape) if size > 1):
-            return f"{n} with strides {list(x.stride())} at {x.data_ptr() % 16} bytes past a multiple of 16 is none TMA can read"
-    return off_gpu(q)
+    return wider_values(call) or for_the_copy_engine(call) or off_gpu(call["q"])
 
 
 LIMITS = Limits(registers=168, shared_bytes=227 * 1024)

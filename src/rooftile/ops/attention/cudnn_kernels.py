@@ -4,6 +4,7 @@ import torch
 
 from rooftile.core.kernel import Kernel
 from rooftile.ops._shared.launch import DRY
+from rooftile.ops.attention.refusals import too_small, unaligned, wider_values
 
 _aten = torch.ops.aten
 
@@ -25,25 +26,8 @@ def attention_backward(dout, q, k, v, out, lse, causal, scale):
     return tuple(_heads(g).contiguous() for g in grads)
 
 
-def wider_values(call):
-    """None, or that values are not as wide as keys."""
-    d, dv = call["q"].shape[-1], call["v"].shape[-1]
-    return None if d == dv else f"D={d} and values of {dv}: it takes values as wide as keys"
-
-
-def shared_keys(call):
-    """None, or that heads share keys."""
-    h, g = call["q"].shape[2], call["k"].shape[2]
-    return None if h == g else f"{h} heads on {g} of keys: here every head has its own"
-
-
-def plain_heads(call):
-    return wider_values(call) or shared_keys(call)
-
-
 def _refuse(call):
     q, (t, s) = call["q"], (call["q"].shape[1], call["k"].shape[1])
-    tensors = [call[n] for n in ("dout", "q", "k", "v", "out") if n in call]
     if not q.is_cuda or DRY:
         return f"cuDNN needs a CUDA device, the tensor is on {q.device}"
     if not torch.backends.cudnn.is_available() or torch.cuda.get_device_capability(q.device) < (8, 0):
@@ -58,17 +42,7 @@ def _refuse(call):
         return wider_values(call)
     if t == 1 or (causal_shifted := call["causal"] and t != s):
         return f"T={t}, S={s}: its causal mask is aligned to the first key" if t != 1 and causal_shifted else "one query is decoding"
-    if any(x.stride(-1) != 1 or x.data_ptr() % 16 or any(n % 8 or n == 0 for n in x.stride()[:3]) for x in tensors):
-        return "a tensor is not made of rows aligned to 16 bytes"
-    return None
-
-
-def too_small(call):
-    """A launch through cuDNN's host code, or with TMA descriptors to encode, takes about 30 us of host time where a replayed one takes 8:
-    the GPU would wait for the host."""
-    q = call["q"]
-    operations = 4 * q.numel() * call["k"].shape[1] / (2 if call["causal"] else 1)
-    return None if operations >= 4e9 else f"{operations:.1e} operations are done before its host code is; it pays from 4e9"
+    return unaligned(call)
 
 
 CUDNN = Kernel("cudnn", attention, "the vendor's library, through PyTorch", _refuse, declines=too_small)

@@ -11,8 +11,8 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from rooftile.core.kernel import Kernel, Limits
 from rooftile.ops._shared.constants import lasting
 from rooftile.ops._shared.launch import DRY, cdiv, launch_described, resident
-from rooftile.ops.attention.cudnn_kernels import too_small, wider_values
 from rooftile.ops.attention.gluon_kernels import forward
+from rooftile.ops.attention.refusals import for_the_copy_engine, too_small, wider_values
 
 ROWS = 64  # query rows of a group: what one wgmma takes
 L2_BYTES = 24 << 20  # keys and values of the heads worked on at a time: half the L2, queries and outputs pass through too
@@ -94,23 +94,15 @@ def _refuse(d, dv=None):
         q, k = call["q"], call["k"]
         if not q.is_cuda and not DRY:
             return f"it needs a Hopper GPU, the tensor is on {q.device}"
-        if q.dtype == torch.float32:
-            return "its products are of 16-bit numbers, the tensor is float32"
         if q.shape[-1] != d:
             return f"D={q.shape[-1]}, it is written for {d}"
         if call["v"].shape[-1] != (dv or d):
             return wider_values(call) or f"values of {d}, it is written for {dv}"
         if q.shape[1] != k.shape[1]:
             return f"T={q.shape[1]} and S={k.shape[1]} differ"
-        if q.numel() == 0:
-            return "there is nothing to compute"
         if not call["scale"] > 0:
             return f"scale={call['scale']} is not positive, and the running maximum is taken before scaling"
-        for n in ("q", "k", "v"):
-            x = call[n]
-            if x.stride(-1) != 1 or x.data_ptr() % 16 or any(s % 8 or s == 0 for s in x.stride()[:3]):
-                return f"{n} with strides {list(x.stride())} at {x.data_ptr() % 16} bytes past a multiple of 16 is none TMA can read"
-        return None
+        return for_the_copy_engine(call)
 
     return refuse
 

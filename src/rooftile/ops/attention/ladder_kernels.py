@@ -7,7 +7,7 @@ from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.launch import cdiv
-from rooftile.ops.attention.cudnn_kernels import plain_heads
+from rooftile.ops.attention.refusals import plain_heads
 
 V1 = Source.beside(__file__, "v1_naive.cu")
 V2 = Source.beside(__file__, "v2_online.cu")

@@ -9,7 +9,7 @@ from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.cuda.tensor_map import TensorMap
 from rooftile.ops._shared.launch import cdiv
-from rooftile.ops.attention.cudnn_kernels import too_small
+from rooftile.ops.attention.refusals import for_the_copy_engine, too_small
 
 V6 = Source.beside(__file__, "v6_hopper_wide_backward.cu")
 LOG2E = 1.4426950408889634
@@ -80,18 +80,10 @@ def _queries(dq, tensors, rows, causal, scale):
 
 
 def _refuse(call):
-    q, d, dv = call["q"], call["q"].shape[-1], call["v"].shape[-1]
-    if q.dtype == torch.float32:
-        return "its products are of 16-bit numbers, the tensor is float32"
+    d, dv = call["q"].shape[-1], call["v"].shape[-1]
     if (d, dv) not in KEYS:
         return f"D={d} and values of {dv}: it is written for 256 and 256, and for 192 and 128"
-    if q.numel() == 0 or call["k"].numel() == 0:
-        return "there is nothing to compute"
-    for n in ("dout", "q", "k", "v", "out"):
-        x = call[n]
-        if x.stride(-1) != 1 or x.data_ptr() % 16 or any(s % 8 or s <= 0 for s, size in zip(x.stride()[:3], x.shape) if size > 1):
-            return f"{n} with strides {list(x.stride())} at {x.data_ptr() % 16} bytes past a multiple of 16 is none TMA can read"
-    return off_gpu(q)
+    return for_the_copy_engine(call) or off_gpu(call["q"])
 
 
 BACKWARD = (

@@ -1,10 +1,11 @@
-// What the rungs of attention below Hopper's share: where the rows of a head lie, and which keys a query sees.
+// What the rungs of attention share: where the rows of a head lie, which keys a query sees, what a gradient wants of each query.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "rooftile/activation.cuh"
 #include "rooftile/reduce.cuh"
+#include "rooftile/vec.cuh"
 
 namespace rooftile {
 
@@ -29,5 +30,27 @@ template <typename X> ROOFTILE_DEVICE Head<X> dense(X* g, int i_bh, int H, int N
 ROOFTILE_DEVICE int seen(bool causal, int i_t, int T, int S) { return causal ? min(S, max(0, i_t + 1 + S - T)) : S; }
 // Key i_s is seen from this query on.
 ROOFTILE_DEVICE int first_query(bool causal, int i_s, int T, int S) { return causal ? max(0, i_s + T - S) : 0; }
+
+// gRows [B H, blocks, 2, BLOCK]: lse to base 2 and delta = rowsum(dout out) of each query, up to the end of the last block. A query that sees nothing, or
+// is none, has lse = inf. D / 8 neighbouring threads have row i_t of `padded`, each 8 columns from i_d on.
+template <int BLOCK, int D, typename T>
+ROOFTILE_DEVICE void prepare_query(float* gRows, Head<const T> dout, Head<const T> out, const float* gLse, int i_bh, int i_t, int i_d, int T_, int padded) {
+  const float INF = -minus_inf();
+  float sum = 0.0f;
+  if (i_t < T_) {
+    Vec<T, 8> rDout, rOut;
+    load_global(rDout, dout[i_t] + i_d);
+    load_global(rOut, out[i_t] + i_d);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum += float(rDout[i]) * float(rOut[i]);
+  }
+  sum = warp_reduce<D / 8>(sum, Sum());
+  if (i_d == 0) {
+    const float lse = i_t < T_ ? gLse[(long long)i_bh * T_ + i_t] : -INF;
+    float* gRow = gRows + (long long)i_bh * padded * 2 + i_t / BLOCK * 2 * BLOCK + i_t % BLOCK;
+    gRow[0] = lse == -INF ? INF : lse * LOG2E;
+    gRow[BLOCK] = sum;
+  }
+}
 
 }  // namespace rooftile

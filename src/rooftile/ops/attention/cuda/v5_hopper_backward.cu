@@ -9,6 +9,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "rooftile/attention.cuh"
 #include "rooftile/early.cuh"
 #include "rooftile/fragments.cuh"
 #include "rooftile/pipeline.cuh"
@@ -378,36 +379,21 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
   }
 }
 
-// delta = rowsum(dout out), lse to base 2, zeros in gDq and gTurn: 2048 / D queries of a head a block, D / 8 threads a query. Queries up to the end of
-// the last block are written too; where one sees nothing, or is none, lse is inf.
+// The rows of lse and delta, zeros in gDq and gTurn: 2048 / D queries of a head a block.
 template <typename T, int D>
 __global__ void __launch_bounds__(256)
     prepare(float* gDq, int* gTurn, float* gRows, const T* gDout, const T* gOut, const float* gLse, int H, int T_, long long stride_gb,
             long long stride_gt, long long stride_gh, long long stride_ob, long long stride_ot, long long stride_oh) {
   constexpr int LANES = D / 8, ROWS = 256 / LANES, BLOCK_M = Tile<D>::BLOCK_M;
-  const int padded = ceil_div(T_, BLOCK_M) * BLOCK_M, chunks = padded / ROWS, i_bh = blockIdx.x / chunks, i_b = i_bh / H, i_h = i_bh % H;
+  const int padded = ceil_div(T_, BLOCK_M) * BLOCK_M, chunks = padded / ROWS, i_bh = blockIdx.x / chunks;
   const int i_t = blockIdx.x % chunks * ROWS + threadIdx.x / LANES, i_d = threadIdx.x % LANES * 8;
   const long long row = (long long)i_bh * padded + i_t;
   let_next_stand_by();
   float4* gZero = reinterpret_cast<float4*>(gDq + (row - threadIdx.x / LANES) * D);
   gZero[threadIdx.x] = gZero[threadIdx.x + 256] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   if (i_t % BLOCK_M == 0 && i_d == 0) gTurn[row / BLOCK_M * 2] = gTurn[row / BLOCK_M * 2 + 1] = 0;
-  const float INF = __uint_as_float(0x7f800000u);
-  float sum = 0.0f;
-  if (i_t < T_) {
-    Wide<T> rDout, rOut;
-    load_global(rDout, gDout + i_b * stride_gb + i_t * stride_gt + i_h * stride_gh + i_d);
-    load_global(rOut, gOut + i_b * stride_ob + i_t * stride_ot + i_h * stride_oh + i_d);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) sum += float(rDout[i]) * float(rOut[i]);
-  }
-  sum = warp_reduce<LANES>(sum, Sum());
-  if (i_d == 0) {
-    const float lse = i_t < T_ ? gLse[(long long)i_bh * T_ + i_t] : -INF;
-    float* gRow = gRows + row / BLOCK_M * 2 * BLOCK_M + row % BLOCK_M;
-    gRow[0] = lse == -INF ? INF : lse * 1.4426950408889634f;
-    gRow[BLOCK_M] = sum;
-  }
+  prepare_query<BLOCK_M, D>(gRows, head(gDout, stride_gb, stride_gt, stride_gh, i_bh, H), head(gOut, stride_ob, stride_ot, stride_oh, i_bh, H), gLse, i_bh,
+                            i_t, i_d, T_, padded);
 }
 
 // dQ from the order of threads to rows, rounded: a half a block, through shared memory.

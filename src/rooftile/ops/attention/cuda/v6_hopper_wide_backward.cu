@@ -12,6 +12,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "rooftile/attention.cuh"
 #include "rooftile/fragments.cuh"
 #include "rooftile/pipeline.cuh"
 #include "rooftile/reduce.cuh"
@@ -441,29 +442,14 @@ __global__ void __launch_bounds__(384, 1)
 
 // ---- rows --------------------------------------------------------------------------------------------------------------------
 
-// gRows [B H, blocks, 2, 64]: lse to base 2 and delta = rowsum(dout out), up to the end of the last block. A query that sees nothing, or is none, has
-// lse = inf. 2048 / DV queries a block.
+// 2048 / DV queries a block.
 template <typename T, int DV>
 __global__ void __launch_bounds__(256)
     prepare(float* gRows, const T* gDout, const T* gOut, const float* gLse, int H, int T_, long long stride_gb, long long stride_gt, long long stride_gh,
             long long stride_ob, long long stride_ot, long long stride_oh) {
   constexpr int LANES = DV / 8, ROWS = 256 / LANES;
-  const int padded = ceil_div(T_, BLOCK) * BLOCK, chunks = padded / ROWS, i_bh = blockIdx.x / chunks, i_b = i_bh / H, i_h = i_bh % H;
+  const int padded = ceil_div(T_, BLOCK) * BLOCK, chunks = padded / ROWS, i_bh = blockIdx.x / chunks;
   const int i_t = blockIdx.x % chunks * ROWS + threadIdx.x / LANES, i_d = threadIdx.x % LANES * 8;
-  const float INF = __uint_as_float(0x7f800000u);
-  float sum = 0.0f;
-  if (i_t < T_) {
-    Wide<T> rDout, rOut;
-    load_global(rDout, gDout + i_b * stride_gb + i_t * stride_gt + i_h * stride_gh + i_d);
-    load_global(rOut, gOut + i_b * stride_ob + i_t * stride_ot + i_h * stride_oh + i_d);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) sum += float(rDout[i]) * float(rOut[i]);
-  }
-  sum = warp_reduce<LANES>(sum, Sum());
-  if (i_d == 0) {
-    const float lse = i_t < T_ ? gLse[(long long)i_bh * T_ + i_t] : -INF;
-    float* gRow = gRows + (long long)i_bh * padded * 2 + i_t / BLOCK * 2 * BLOCK + i_t % BLOCK;
-    gRow[0] = lse == -INF ? INF : lse * 1.4426950408889634f;
-    gRow[BLOCK] = sum;
-  }
+  prepare_query<BLOCK, DV>(gRows, head(gDout, stride_gb, stride_gt, stride_gh, i_bh, H), head(gOut, stride_ob, stride_ot, stride_oh, i_bh, H), gLse, i_bh,
+                           i_t, i_d, T_, padded);
 }
