@@ -43,6 +43,17 @@ def test_a_kernel_that_varies_is_ruled_out_by_determinism(monkeypatch):
         rooftile.softmax(X + 1)
 
 
+def test_who_declines_is_passed_over_but_for_the_reference(monkeypatch):
+    op = OPS["softmax"]
+    modest = [Kernel(n, op.spec.reference, "", declines=lambda call: "another is sooner done") for n in ("modest", "shy")]
+    willing = Kernel("willing", op.spec.reference, "")
+    monkeypatch.setattr(op, "kernels", (*modest, willing, op.kernels[-1]))
+    choice = op.choose({"x": X})
+    assert choice.kernel is willing and choice.refused == (("modest", "another is sooner done"), ("shy", "another is sooner done"))
+    monkeypatch.setattr(op, "kernels", (*modest, op.kernels[-1]))
+    assert op.choose({"x": X}).kernel is modest[0]
+
+
 def test_lengths_that_never_repeat_do_not_fill_the_memory():
     op = OPS["gelu"]
     op.forget()

@@ -118,11 +118,17 @@ SQUARES = tuple(
     {"vecs": v, "threads": t, "per": p} for v, t, p in ((4, 256, 4), (2, 256, 8), (4, 256, 6), (4, 512, 3), (8, 256, 3), (4, 128, 12))
 )
 
+
+def _drawn(call):
+    """Random bits are some 60 instructions an element: blocks that stay make them while their next tiles arrive."""
+    return "stochastic rounding: its random bits are made while tiles arrive in cuda.v3_pipeline" if call["seed"] is not None else None
+
+
 FORWARD = (
     Kernel("cuda.v3_pipeline", _adamw(V3, _pipeline), "blocks that stay, the next steps of all tensors in flight",
            lambda call: _any(call) or _past(call), PIPELINE, pick, sources=(V3,)),
     Kernel("cuda.v2_vector", _adamw(V2, _vector), "16 bytes an access, several in flight", lambda call: _any(call) or _past(call), VECTOR,
-           sources=(V2,)),
+           sources=(V2,), declines=_drawn),
     Kernel("cuda.v1_naive", _adamw(V1, _plain), "a block a chunk, an element an access", _any, sources=(V1,)),
 )  # fmt: skip
 NORM = (

@@ -351,6 +351,18 @@ def _roomy(configs):
     return lambda call: {"block": 4096, "warps": 8} if call["softcap"] else configs[0]
 
 
+def _sooner(most):
+    """CUDA C++ takes tanh in two instructions where Triton's takes many, and keeps more of a very long row in flight."""
+
+    def declines(call):
+        v = call["logits"].shape[1]
+        if call["softcap"]:
+            return f"a soft cap of {call['softcap']:g}: its tanh is cheaper in CUDA C++"
+        return f"V={v}: rows of more than {most} classes are sooner read in CUDA C++" if v > most else None
+
+    return declines
+
+
 FORWARD = (
     Kernel("triton", cross_entropy, "short rows in registers, several a program: one read", _short),
     Kernel(
@@ -360,6 +372,7 @@ FORWARD = (
         lambda call: off_gpu(call["logits"]),
         _WALK,
         _roomy(_WALK),
+        declines=_sooner(100_000),
     ),
 )
 BACKWARD = (
@@ -370,9 +383,20 @@ BACKWARD = (
         lambda call: off_gpu(call["logits"]),
         _TILES,
         _roomy(_TILES),
+        declines=_sooner(200_000),
     ),
 )
-OVERWRITE = (Kernel("triton", cross_entropy_overwrite, "the same, into the logits' own memory", _writable, _TILES, _roomy(_TILES)),)
+OVERWRITE = (
+    Kernel(
+        "triton",
+        cross_entropy_overwrite,
+        "the same, into the logits' own memory",
+        _writable,
+        _TILES,
+        _roomy(_TILES),
+        declines=_sooner(200_000),
+    ),
+)
 # 32 warps a row: 264 rows at most are under way, 27 MB of 50304 classes in 16 bits
 _AGAIN = tuple({"block": b, "warps": w} for b, w in ((8192, 32), (16384, 32), (8192, 16)))
 AHEAD = (Kernel("triton", cross_entropy_ahead, "a row's sums, then its gradient in its place, read again from L2", _writable, _AGAIN),)

@@ -1,13 +1,17 @@
 from torch import Tensor
 
-from rooftile.core.kernel import Op
+from rooftile.core.kernel import Op, ranked
 from rooftile.ops._shared.philox import drawn
 from rooftile.ops.dropout_add_norm import cuda_kernels, triton_kernels
 from rooftile.ops.dropout_add_norm.spec import SPEC
 from rooftile.ops.layernorm.api import add_layernorm
 from rooftile.ops.rmsnorm.api import add_rmsnorm
 
-_dropout_add_norm = Op(SPEC, *triton_kernels.FORWARD, *cuda_kernels.FORWARD, backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD))
+_dropout_add_norm = Op(
+    SPEC,
+    *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v2_rows"),
+    backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD),
+)
 
 
 def dropout_add_norm(x: Tensor, residual: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, p: float = 0.5, eps: float = 1e-5,

@@ -8,7 +8,7 @@ from rooftile.ops.gelu.spec import SPEC
 _gelu = Op(
     SPEC,
     *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v4_flight"),
-    backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD),
+    backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), "cuda.v4_flight"),
 )
 
 

@@ -1,17 +1,17 @@
 from torch import Tensor
 
-from rooftile.core.kernel import Op
+from rooftile.core.kernel import Op, ranked
 from rooftile.core.spec import OpSpec
 from rooftile.ops.glu import cuda_kernels, triton_kernels
 from rooftile.ops.glu.spec import GEGLU, REGLU, SWIGLU
 
 
-def _wired(spec: OpSpec, act: str) -> Op:
+def _wired(spec: OpSpec, act: str, *first: str) -> Op:
     (forward, backward), (cuda_forward, cuda_backward) = triton_kernels.kernels(act), cuda_kernels.kernels(act)
-    return Op(spec, *forward, *cuda_forward, backward=(*backward, *cuda_backward))
+    return Op(spec, *ranked((*forward, *cuda_forward), *first), backward=(*backward, *cuda_backward))
 
 
-_swiglu, _geglu, _reglu = _wired(SWIGLU, "silu"), _wired(GEGLU, "gelu"), _wired(REGLU, "relu")
+_swiglu, _geglu, _reglu = _wired(SWIGLU, "silu"), _wired(GEGLU, "gelu", "cuda.v2_vector"), _wired(REGLU, "relu")
 
 
 def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:

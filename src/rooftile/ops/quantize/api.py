@@ -4,18 +4,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rooftile.core.kernel import Op
+from rooftile.core.kernel import Op, ranked
 from rooftile.ops.quantize import cuda_kernels, fused_cuda_kernels, fused_kernels, triton_kernels
 from rooftile.ops.quantize.fused_spec import ADD_SPEC, EIGHT_BIT_FLOATS, SWIGLU
 from rooftile.ops.quantize.fused_spec import SPEC as NORM_SPEC
 from rooftile.ops.quantize.reference import LARGEST
 from rooftile.ops.quantize.spec import AFFINE, BLOCKS, DEQUANTIZE, SPEC
 
-_quantize = Op(SPEC, *triton_kernels.FORWARD, *cuda_kernels.FORWARD)
+_quantize = Op(SPEC, *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v2_vector"))
 _affine = Op(AFFINE, *triton_kernels.AFFINE, *cuda_kernels.AFFINE)
-_rmsnorm = Op(NORM_SPEC, *fused_kernels.NORM, *fused_cuda_kernels.NORM)
-_add_rmsnorm = Op(ADD_SPEC, *fused_kernels.ADD_NORM, *fused_cuda_kernels.ADD_NORM)
-_swiglu = Op(SWIGLU, *fused_kernels.GATED, *fused_cuda_kernels.GATED)
+_rmsnorm = Op(NORM_SPEC, *ranked((*fused_kernels.NORM, *fused_cuda_kernels.NORM), "cuda.v4_fused_rows"))
+_add_rmsnorm = Op(ADD_SPEC, *ranked((*fused_kernels.ADD_NORM, *fused_cuda_kernels.ADD_NORM), "cuda.v4_fused_rows"))
+_swiglu = Op(SWIGLU, *ranked((*fused_kernels.GATED, *fused_cuda_kernels.GATED), "cuda.v4_fused_rows"))
 _dequantize = Op(DEQUANTIZE, *triton_kernels.DEQUANTIZE, *cuda_kernels.DEQUANTIZE)
 
 

@@ -14,6 +14,7 @@ LONGEST = 2**20  # columns that one block walks: a 128th of a row of 2^27 would 
 SEGMENT = 8192  # of v3_three_phase.cu
 GROUP = 32  # tiles, and groups of a super-group, of v4_look_back.cu
 SHARED = 220 * 1024  # bytes of shared memory of a multiprocessor that tiles may have
+TILE = 8192  # columns of a tile of v5_pipeline.cu as it is picked, whatever the dtype
 SHORTEST = 4096  # bytes of a row that v5_pipeline.cu takes: 8 warps with a vector a lane
 
 
@@ -113,6 +114,15 @@ def _long(call):
     return _any(call) or uneven(call)
 
 
+def _one_tile(call):
+    n = _tensor(call).shape[-1]
+    return (
+        f"a row of {n} columns is one tile of at most {TILE}: nothing is to look back at, and more rows are in flight without a ring"
+        if n <= TILE
+        else None
+    )
+
+
 def pick(call):
     """float32: 8 vectors of 16 bytes in 8 warps, 80 registers a thread, so 3 tiles of 32 KB on a multiprocessor; it writes what it reads at
     16 bytes a nanosecond, so a tile may take 6 us from its ticket to its last store. 16-bit numbers are twice as wide in registers: 4 vectors,
@@ -148,7 +158,7 @@ PIPELINES = tuple(
     )
 )
 CONFIGS = tuple({"vectors": v, "warps": w} for v, w in ((8, 8), (4, 8), (4, 16), (8, 4), (8, 16), (16, 4), (2, 8), (1, 8)))
-RUNGS = (  # name, launcher, idea, refuse, configs, pick; the highest first
+RUNGS = (  # name, launcher, idea, refuse, configs, pick, declines; the highest first
     (
         "v5_pipeline",
         _pipeline,
@@ -156,6 +166,7 @@ RUNGS = (  # name, launcher, idea, refuse, configs, pick; the highest first
         _long,
         PIPELINES,
         pick_pipeline,
+        _one_tile,
     ),
     ("v4_look_back", _look_back, "one read: tiles look back at the sums before them; 16 bytes an access", _any, CONFIGS, pick),
     ("v3_three_phase", _three_phase, "many blocks a row: sums, sums of sums, then each segment: two reads", _any, (), None),
@@ -164,7 +175,7 @@ RUNGS = (  # name, launcher, idea, refuse, configs, pick; the highest first
 )
 
 
-def _rung(backward, name, launcher, idea, refuse, configs, choose):
+def _rung(backward, name, launcher, idea, refuse, configs, choose, declines=lambda call: None):
     source = Source.beside(__file__, f"{name}.cu")
 
     def scan(x, exclusive, reverse, **config):
@@ -173,7 +184,7 @@ def _rung(backward, name, launcher, idea, refuse, configs, choose):
     def scan_backward(dout, exclusive, reverse, **config):
         return launcher(source, dout, exclusive, not reverse, **config)
 
-    return Kernel(f"cuda.{name}", scan_backward if backward else scan, idea, refuse, configs, choose, sources=(source,))
+    return Kernel(f"cuda.{name}", scan_backward if backward else scan, idea, refuse, configs, choose, sources=(source,), declines=declines)
 
 
 FORWARD = tuple(_rung(False, *rung) for rung in RUNGS)

@@ -8,7 +8,7 @@ from rooftile.ops.segment_sum.spec import SPEC
 _segment_sum = Op(
     SPEC,
     *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v4_numbers", "cuda.v3_balanced"),
-    backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), "cuda.v4_numbers"),
+    backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), "cuda.v4_numbers", "cuda.v3_balanced"),
 )
 
 
