@@ -36,11 +36,11 @@ def refusals(**kernel) -> int:
 
 def test_an_exact_kernel_is_not_refused_for_pytorchs_luck(monkeypatch):
     """It rounds once where PyTorch rounds twice. Without the scale of the terms it is refused now and then; with it a kernel that is off by two
-    parts in a hundred is refused as often as before."""
+    parts in a hundred is refused no less often than before."""
     exact, wrong = refusals(rounded=1), refusals(rounded=1, off=0.02)
     monkeypatch.setattr(measured, "CANCELS", float("inf"))
     assert exact == 0 and refusals(rounded=1) >= 10
-    assert wrong >= 80 and abs(wrong - refusals(rounded=1, off=0.02)) <= 2
+    assert wrong >= 80 and wrong >= refusals(rounded=1, off=0.02) - 2
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
@@ -67,3 +67,17 @@ def test_a_row_that_cancels_may_be_wrong_by_its_terms_and_no_more():
 
     assert passes(3, 0.5) and not passes(3, 5.0)
     assert passes(0, 2.0**-10) and not passes(0, 0.01)
+
+
+def test_a_row_that_cancels_says_nothing_of_the_others(monkeypatch):
+    """PyTorch is off by four times a row that cancels: no other row may be unwritten for that."""
+    truth, terms = drawn(0, 256, 8), torch.full((256, 1), 2.0, dtype=torch.float64)
+    truth[7], terms[7] = truth[7] / 1000, 4.0
+    noisy = [truth + 2 * measured.U32 * terms * drawn(i, 256, 8).sign() for i in (1, 2, 3)]
+    own = truth.clone()
+    own[7] *= 5
+    made = Gauge(truth, own.to(torch.bfloat16), noisy, 1.0, Tolerance(), False)
+    assert made.read(own.to(torch.bfloat16)).passed and not made.read(made.controls()["last row unwritten"]).passed
+    monkeypatch.setattr(measured, "CANCELS", float("inf"))
+    made = Gauge(truth, own.to(torch.bfloat16), noisy, 1.0, Tolerance(), False)
+    assert made.read(made.controls()["last row unwritten"]).passed  # by the row alone
