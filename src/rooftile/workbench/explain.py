@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
 
 from rooftile.core.bind import letter
 from rooftile.core.kernel import OPS, Op, nearest
 from rooftile.core.spec import Case, OpSpec
+from rooftile.ops._shared import launch
 from rooftile.workbench.check import all_ops
 
 
@@ -88,11 +94,29 @@ def blank(spec: OpSpec, case: Case, device: str) -> dict[str, Any]:
     return {n: call[n] for n in spec.signature.parameters}
 
 
+class _Imagined:
+    """What is asked of Triton's driver when a config is picked: an H200's answers."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+
+@contextlib.contextmanager
+def imagined(device: str) -> Iterator[None]:
+    """Tensors of this device have no memory; where there is no GPU, an H200 is imagined."""
+    with contextlib.ExitStack() as stack:
+        if device == "cuda" and not torch.cuda.is_available():
+            stack.enter_context(mock.patch.object(launch, "_processors", lambda device: 132))
+            stack.enter_context(mock.patch.object(driver, "_active", _Imagined()))
+        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        yield
+
+
 def explain(name: str, shape: str, dtype: str, device: str) -> dict[str, Any]:
     op = operator(name)
     case = case_of(op.spec.forward or op.spec, shape, dtype_named(dtype))
     real = device != "cuda" or torch.cuda.is_available()
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    with imagined(device):
         call = blank(op.spec, case, device)
         op.spec.bind(call)
         choice = op.choose(call)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import rooftile.ops  # noqa: F401  fills OPS
 from rooftile.core.kernel import OPS
-from rooftile.core.record import Record, read
-from rooftile.workbench import training_records
+from rooftile.core.record import Record, Status, read
+from rooftile.workbench import explain, training_records
 
 
 def every(folder: Path) -> Iterator[tuple[str, Record]]:
@@ -39,6 +40,27 @@ def is_stale(r: Record) -> bool:
     op = OPS.get(r.op)
     kernel = {k.name: k for k in op.kernels}.get(r.kernel) if op is not None else None
     return kernel is None or kernel.digest != r.digest
+
+
+def chosen_and_fastest(folder: Path) -> Iterator[tuple[Record, Record]]:
+    """Of every case with current records, whom an H200 would choose and who was fastest of those that take the call. What needs a library that is not
+    here is left out, and so are lists of tensors, and calls that even imagined tensors want a GPU for."""
+    for (_, name, case_id), records in latest(folder).items():
+        op = OPS.get(name)
+        case = next((c for c in op.spec.cases if c.id == case_id), None) if op is not None else None
+        if op is None or case is None or any(a.many for a in (op.spec.forward or op.spec).args.values()):
+            continue
+        with explain.imagined("cuda"), contextlib.suppress(RuntimeError):
+            call = explain.blank(op.spec, case, "cuda")
+            able = {k.name for k in op.kernels if k.objection(call) is None}
+            ours = {r.kernel: r for r in records if r.kernel in able and r.us and r.status == Status.PASSED and not is_stale(r)}
+            chosen = op.choose(call).kernel.name
+            if chosen in ours:
+                yield ours[chosen], min(ours.values(), key=_us)
+
+
+def _us(r: Record) -> float:
+    return r.us[1] if r.us else float("inf")
 
 
 def overview(folder: Path, only_stale: bool) -> list[dict[str, Any]]:

@@ -61,7 +61,8 @@ def bench(name: str, against: list[str], where: torch.device, run: str, progress
 
 
 def _losses(name: str, where: torch.device, run: str, progress: Console | None, folder: Path | None) -> list[Record]:
-    """Ours with the first seed, PyTorch's with each; the same seed is the same weights and batches."""
+    """Ours with the first seed, PyTorch's with each; the same seed is the same weights and batches. PyTorch's weights are float32 under autocast, as
+    its documentation trains: of bfloat16 weights its AdamW loses the updates that are too small to show, and the loss falls later."""
     from rooftile.training.benchmark import LLAMA, Setup, compare_losses
 
     shape = replace(LLAMA, context=1024) if name == "losses.llama-1.2b" else Setup()
@@ -69,7 +70,8 @@ def _losses(name: str, where: torch.device, run: str, progress: Console | None, 
     for kernels, seed in (("rooftile", SEEDS[0]), *(("torch", seed) for seed in SEEDS)):
         if progress is not None:
             progress.print(f"{name}: {BAND_STEPS} steps of {kernels}, seed {seed}", style="dim")
-        (row,) = compare_losses((kernels,), replace(shape, device=where.type, seed=seed), steps=BAND_STEPS)
+        weights = shape.weights if kernels == "rooftile" else "float32"
+        (row,) = compare_losses((kernels,), replace(shape, weights=weights, device=where.type, seed=seed), steps=BAND_STEPS)
         series.setdefault(kernels, []).append(row["losses"])
     environment = dict(vars(Environment.here()))
     records = []
