@@ -1,8 +1,11 @@
 """No figure without a record, and none that is older than its kernel without saying so."""
 
+import json
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +14,7 @@ from rooftile.core import record
 from rooftile.core.kernel import OPS, Kernel
 from rooftile.core.record import Record, Status, append, digest_of, essence, read
 from rooftile.cuda.source import Source
-from rooftile.workbench import explain, ledger, pages, training_records
+from rooftile.workbench import bench, explain, ledger, pages, scaling, training_records
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURE = re.compile(r"\d[\d,.]*\s*(?:GB/s|TFLOP/s|tokens/s|tok/s|us\b|ms\b|GiB)")
@@ -35,7 +38,7 @@ def test_committed_records_are_whole():
 
 def page(folder: Path, name: str) -> str:
     (folder / "README.md").write_text(
-        "".join(f"<!-- rooftile:{b} -->\n<!-- /rooftile:{b} -->\n" for b in ("speed", "training", "losses", "host"))
+        "".join(f"<!-- rooftile:{b} -->\n<!-- /rooftile:{b} -->\n" for b in ("speed", "training", "losses", "scaling", "host"))
     )
     pages.write(folder, verify=False)
     return (folder / "README.md").read_text()
@@ -169,3 +172,32 @@ def test_first_in_line_is_who_was_measured_to_be_fastest(tmp_path):
     append(tmp_path / "gpu" / "softmax.jsonl", [
         Record("softmax", k.name, case.id, Status.PASSED, us=(us, us, us), digest=k.digest, run="r") for k, us in ((first, 20.0), (other, 18.0))])  # fmt: skip
     assert [(a.kernel, b.kernel) for a, b in ledger.chosen_and_fastest(tmp_path)] == [(first.name, other.name)]
+
+
+def test_two_processes_beside_one_are_records(monkeypatch, tmp_path):
+    """The runs are started as a user starts them; here each leaves metrics behind, and the last fails."""
+    words = []
+
+    def run(command, **how):
+        words.append(command[1:])
+        out = Path(command[command.index("--out") + 1])
+        processes, rate = (2, 1950.0) if "torch.distributed.run" in command else (1, 1000.0)
+        rows = [{"step": i + 1, "loss": 2.0 + 0.001 * processes, "tokens_per_s": rate, "memory_bytes": 5} for i in range(scaling.STEPS)]
+        (out / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in [*rows, {"step": 40, "val_loss": 2.0}]))
+        return subprocess.CompletedProcess(command, int("fsdp" in command), stdout="", stderr="no room")
+
+    monkeypatch.setattr(scaling, "subprocess", SimpleNamespace(run=run))
+    one, whole, ddp, fsdp = bench.bench(["scaling.llama-1.2b"], [], "cpu", "", None, tmp_path)
+    assert words[0][:3] == ["-m", "rooftile", "train"] and words[2][:5] == [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+    ]
+    assert [w[w.index("--batch-size") + 1] for w in words] == ["4", "8", "4", "4"] and "--parallel ddp" in " ".join(words[2])
+    assert one.extra["of_one"] == 1 and ddp.extra["of_one"] == pytest.approx(1.95) and whole.us[1] == pytest.approx(8 * 4096 * 1e3)
+    assert ddp.extra["largest_smoothed_loss_difference_to"]["whole"] == pytest.approx(0.001)
+    assert (fsdp.status, fsdp.message) == ("error", "no room")
+    assert "| ddp | 2 | 1,950 | 1.95 |" in pages.scaling({("cpu", ddp.op, ddp.case): [one, whole, ddp, fsdp]})
+    assert not ledger.is_stale(ddp) and len(list(tmp_path.glob("*/scaling.llama-1.2b.jsonl"))) == 1

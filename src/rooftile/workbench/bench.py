@@ -21,7 +21,7 @@ from rooftile.core.kernel import OPS, Kernel, Op, nearest
 from rooftile.core.record import Environment, Record, Status, append
 from rooftile.core.spec import Case, OpSpec
 from rooftile.workbench import check as gate
-from rooftile.workbench import gatekeeper, training_records
+from rooftile.workbench import gatekeeper, scaling, training_records
 from rooftile.workbench.peers import PEERS, Run, copy_run, own_run, peer_run
 from rooftile.workbench.spread import CROWDED, Unit, spread
 
@@ -104,7 +104,10 @@ def bench(
         rest = [n for n in names if n not in training_records.MODULES]
         made: list[Record] = []
         for name in steps:
-            made += training_records.bench(name, against, session.where, session.run, progress, folder)
+            if name == scaling.NAME:
+                made += scaling.bench(session.where, session.run, progress, folder)
+            else:
+                made += training_records.bench(name, against, session.where, session.run, progress, folder)
         return made + (bench(rest, against, device, only, progress, folder, jobs) if rest else [])
     ops = gatekeeper.named(names)
     made = []

@@ -23,7 +23,13 @@ def write(repository: Path, verify: bool) -> list[str]:
     records = repository / "records"
     table = ledger.latest(records) if records.is_dir() else {}
     blocks: dict[Path, dict[str, str]] = {
-        repository / "README.md": {"speed": speed(table), "training": training(table), "losses": losses(table), "host": host(table)}
+        repository / "README.md": {
+            "speed": speed(table),
+            "training": training(table),
+            "losses": losses(table),
+            "scaling": scaling(table),
+            "host": host(table),
+        }
     }
     slices: dict[str, list[Op]] = {}  # several operators may live in one folder: layernorm and add_layernorm
     for op in all_ops():
@@ -152,6 +158,23 @@ def losses(table: Table) -> str:
             facts = [f"{ours.extra[n]:.3f}" for n in ("loss", "band", "outside_band")]
             lines.append([device, name.removeprefix("losses."), f"`{case}`", facts[0] + mark, *facts[1:]])
     return rows(["device", "model", "case", "final loss", "three seeds of PyTorch lie apart, at most", "outside them, at most"], lines)
+
+
+def scaling(table: Table) -> str:
+    lines = []
+    for (device, name, case), records in table.items():
+        for r in records if name.startswith("scaling.") else ():
+            facts = [
+                f"{r.extra[n]:{form}}" if n in r.extra else ""
+                for n, form in (("processes", ""), ("tokens_per_s", ",.0f"), ("of_one", ".2f"))
+            ]
+            apart = r.extra.get("largest_smoothed_loss_difference_to", {}).get("whole")
+            lines.append([device, name.removeprefix("scaling."), f"`{case}`", r.kernel.removeprefix("rooftile.") + (STALE if ledger.is_stale(r) else ""),
+                          *facts, f"{r.extra.get('peak_bytes', 0) / 2**30:.2f}", "" if apart is None else f"{apart:.4f}"])  # fmt: skip
+    return rows(
+        ["device", "model", "each process", "run", "processes", "tokens/s", "of one", "peak GiB of one", "loss from `whole`, at most"],
+        lines,
+    )
 
 
 def ladder(ops: list[Op], table: Table) -> str:

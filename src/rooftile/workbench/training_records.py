@@ -1,5 +1,5 @@
 """Whole training steps as Records: ops `train.gpt2-124m` and `train.llama-1.2b`, a record a table of operators, the peers beside ours in one run;
-and `losses.gpt2-124m`, `losses.llama-1.2b`: the loss of 500 steps of real text beside the band of three seeds of PyTorch's."""
+and `losses.gpt2-124m`, `losses.llama-1.2b`: the loss of 500 steps of real text beside the band of three seeds of PyTorch's. scaling.py has one more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rooftile.core import device as dev
 from rooftile.core.record import Environment, Record, Status, append, digest
 
 MODULES = {f"{what}.{model}": f"rooftile.models.{module}" for what in ("train", "losses")
-           for model, module in (("gpt2-124m", "gpt2"), ("llama-1.2b", "llama"))}  # fmt: skip
+           for model, module in (("gpt2-124m", "gpt2"), ("llama-1.2b", "llama"))} | {"scaling.llama-1.2b": "rooftile.models.llama"}  # fmt: skip
 PEERS = {"train.gpt2-124m": ("torch", "compile"), "train.llama-1.2b": ("torch", "compile", "liger")}
 BAND_STEPS, SEEDS = 500, (0, 1, 2)  # ours takes the first
 TIMED_STEPS = {"train.gpt2-124m": 20, "train.llama-1.2b": 10}  # of a turn
