@@ -244,7 +244,7 @@ def _consume(tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full
     tma.store_wait(0)
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=("left", "right", "H", "most", "stride_lse"))
 def forward(gLse, gTiles, tQ, tK, tV, tOut, scale_log2, left, right, H, most, stride_lse, GROUPS: gl.constexpr, STAGES: gl.constexpr,
              SHARED_BY: gl.constexpr, Q_REGISTERS: gl.constexpr, REGISTERS: gl.constexpr):  # fmt: skip
     AXES: gl.constexpr = len(tQ.block_type.shape)

@@ -23,7 +23,7 @@ def _lengths(gCu, i, N, total, RAGGED: tl.constexpr):
     return lengths
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("B", "H", "T_", "S_", "total_q", "total_k", "most", "reach", "near", "taken"))
 def list_tiles(gTiles, gCuQ, gCuK, B, H, T_, S_, total_q, total_k, most, reach, near, taken, RAGGED: tl.constexpr, BLOCK_M: tl.constexpr,
                BLOCK: tl.constexpr):  # fmt: skip
     """Row 0: the next tile to take, of which `taken` are the programs' first, and how many there are. Row 1 + i, tile i: its first query, how many
