@@ -6,6 +6,8 @@ from rooftile.ops._shared.philox import drawn
 from rooftile.ops.attention.cuda_kernels import BACKWARD as CUDA_BACKWARD
 from rooftile.ops.attention.cudnn_kernels import CUDNN, CUDNN_BACKWARD
 from rooftile.ops.attention.gluon_launchers import KERNELS as GLUON
+from rooftile.ops.attention.gluon_options_launchers import KERNELS as GLUON_OPTIONS
+from rooftile.ops.attention.gluon_options_launchers import VARLEN as GLUON_VARLEN
 from rooftile.ops.attention.ladder_kernels import BACKWARD as LADDER_BACKWARD
 from rooftile.ops.attention.ladder_kernels import FORWARD as LADDER
 from rooftile.ops.attention.options_launchers import KERNELS as OPTIONS
@@ -33,8 +35,8 @@ _attention = Op(
         "cuda.v6_hopper_wide",
     ),
 )
-_attention_options = Op(OPTIONS_SPEC, *OPTIONS, backward=OPTIONS_BACKWARD)
-_attention_varlen = Op(VARLEN_SPEC, *VARLEN, backward=VARLEN_BACKWARD)
+_attention_options = Op(OPTIONS_SPEC, *GLUON_OPTIONS, *OPTIONS, backward=OPTIONS_BACKWARD)
+_attention_varlen = Op(VARLEN_SPEC, *GLUON_VARLEN, *VARLEN, backward=VARLEN_BACKWARD)
 _attention_qkvpacked = Op(PACKED_SPEC, *PACKED, backward=PACKED_BACKWARD)
 _LAYOUTS = ("BTHD", "BHTD")
 

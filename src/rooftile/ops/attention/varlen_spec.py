@@ -1,6 +1,6 @@
 import torch
 
-from rooftile.core.spec import Arg, Backward, Case, OpSpec, across
+from rooftile.core.spec import FLOATS, Arg, Backward, Case, OpSpec, across
 from rooftile.ops.attention.options_spec import check_numbers, faint, seed, seen
 from rooftile.ops.attention.spec import shared_evenly
 from rooftile.ops.attention.varlen_reference import attention_varlen, attention_varlen_backward, torch_varlen
@@ -51,6 +51,8 @@ def case(b, m, n, h, d, why, use=("check",), dtype=torch.float32, given=(), **mo
 
 
 Q, OFFSETS = Arg("M H D"), Arg("B+1", "i32|i64")
+AROUND = ((131, 64, "4 and 127 rows"), (132, 128, "4 and 128 rows"), (133, 64, "4 and 129 rows"), (264, 64, "8 and 256 rows"),
+          (265, 128, "8 and 257 rows"))  # fmt: skip
 BF16 = {"use": ("bench",), "dtype": torch.bfloat16}
 
 SPEC = OpSpec(
@@ -74,6 +76,17 @@ SPEC = OpSpec(
             FLOAT32_AND_16,
             case(5, 300, 300, 2, 64, "lengths around a tile, causal", right=0),
             case(4, 150, 260, 4, 32, "more keys than queries and fewer, a cap", G=2, softcap=3.0, right=0),
+        ),
+        *across(
+            FLOATS[1:],
+            case(3, 66, 90, 2, 64, "more keys than queries and fewer, a sequence without either", RUN, right=0),
+            *(case(2, m, m, 2, d, why, right=0) for m, d, why in AROUND),
+            case(40, 500, 500, 4, 128, "forty lengths from 1 on, two heads read a key head", G=2, right=0),
+            case(6, 700, 900, 4, 64, "no mask, all heads read one key head", G=1),
+            case(5, 600, 400, 2, 128, "queries that see nothing, a window", left=40, right=3),
+            case(4, 900, 900, 2, 64, "a window over tiles", left=129, right=0),
+            case(7, 3000, 3000, 8, 128, "more tiles than multiprocessors", right=0),
+            case(7, 3000, 2000, 12, 64, "the same, three heads read a key head", G=4, left=500),
         ),
         case(3, 140, 140, 2, 96, "a window on both sides, all options", dtype=torch.bfloat16, given=("sinks",), left=20, right=30, softcap=4.0, p=0.1),
         case(3, 70, 70, 1, 256, "the widest head", dtype=torch.bfloat16, right=0),

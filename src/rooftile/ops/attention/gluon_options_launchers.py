@@ -1,0 +1,116 @@
+"""How FlashAttention's forward in Gluon is launched with a window, or on ragged sequences: gluon_options_kernels.py has the kernel."""
+
+import math
+
+import torch
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from rooftile.core.kernel import Kernel
+from rooftile.ops._shared.launch import DRY, cdiv, launch, launch_described, resident
+from rooftile.ops.attention.gluon_launchers import HOPPER, L2_BYTES, NARROW, ROWS, WIDE, _tensor
+from rooftile.ops.attention.gluon_options_kernels import RAGGED_ROWS, forward
+from rooftile.ops.attention.refusals import for_the_copy_engine, wider_values
+from rooftile.ops.attention.tile_list_kernels import FIELDS, list_tiles
+
+ALL = 2 * ROWS  # query rows of a tile: of two groups
+EVERYWHERE = 1 << 30  # how far a window reaches on a side without a bound
+
+
+def _reach(call):
+    return tuple(EVERYWHERE if call[n] < 0 else call[n] for n in ("left", "right"))
+
+
+def tile_list(q, k, cu, lengths, reach, programs):
+    """(the list of tiles, how many of `programs` programs are to take from it). `cu`: both offsets of ragged sequences, whose longest `lengths`
+    are; or (), where q and k are [B, T, H, D] and [B, S, G, D] of these lengths."""
+    (h, d), (t, s) = q.shape[-2:], lengths
+    if cu:
+        b, rows, keys = cu[0].shape[0] - 1, q.shape[0], k.shape[0]
+        most = h * (rows // ALL + b)
+    else:
+        b, rows, keys, cu = q.shape[0], 0, 0, (q, q)
+        most = h * cdiv(t, ALL) * b
+    tiles = q.new_empty(1 + most, FIELDS, dtype=torch.int32)
+    programs = min(programs, most)
+    near = L2_BYTES * (h // k.shape[-2]) // (2 * d * q.element_size())
+    pieces = min(16, cdiv(cdiv(t, ALL) * h, 1024))
+    launch(list_tiles, (b, max(1, pieces)), tiles, *cu, b, h, t, s, rows, keys, most, 2 * (sum(reach) + 1), near, programs,
+           RAGGED=rows > 0, BLOCK_M=ALL, BLOCK=1024, num_warps=4)  # fmt: skip
+    return tiles, programs
+
+
+def _ragged(x, rows):
+    """The TMA view of [M, H, D] in boxes of `rows` rows, which clips at the end of any slice: gluon_options_kernels.py says how."""
+    (_, h, d), (stride, stride_h, _), many = x.shape, x.stride(), RAGGED_ROWS.value
+    layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=5)
+    return TensorDescriptor(x, [2 * many - 1, 2 * many - 1, h, many, d], [(1 << 34) - stride, stride, stride_h, stride, 1],
+                            [1, 1, 1, rows, d], layout)  # fmt: skip
+
+
+def _forward(q, k, v, cu, lengths, reach, scale, config):
+    """`cu` and `lengths` as in `tile_list`."""
+    (h, d), t = q.shape[-2:], lengths[0]
+    out = q.new_empty(q.shape)
+    lse = q.new_empty((h, q.shape[0]) if cu else (q.shape[0], h, t), dtype=torch.float32)
+    tiles, programs = tile_list(q, k, cu, lengths, reach, resident(q, 1))
+
+    def view(x, rows):
+        return _ragged(x, rows) if cu else _tensor(x, rows, d)
+
+    tensors = (view(q, ROWS), view(k, config["block_n"]), view(v, config["block_n"]), view(out, ROWS))
+    launch_described(forward, (programs,), lse, tiles, *tensors, scale * math.log2(math.e), *reach, h, t, lse.shape[-1],
+                     GROUPS=config["groups"], STAGES=config["stages"], SHARED_BY=h // k.shape[-2], Q_REGISTERS=config["q_registers"],
+                     REGISTERS=config["registers"], num_warps=4)  # fmt: skip
+    return out, lse
+
+
+def attention_options(q, k, v, sinks, bias, constant_bias, mask, seed, scale, left, right, softcap, p, *, config):
+    return _forward(q, k, v, (), (q.shape[1], k.shape[1]), _reach({"left": left, "right": right}), scale, config)
+
+
+def attention_varlen(
+    q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, seed, max_seqlen_q, max_seqlen_k, scale, left, right, softcap, p, *, config
+):
+    cu = (cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous())
+    return _forward(q, k, v, cu, (max_seqlen_q, max_seqlen_k), _reach({"left": left, "right": right}), scale, config)
+
+
+def _refuse(d):
+    def refuse(call):
+        q = call["q"]
+        if not q.is_cuda and not DRY:
+            return f"it needs a Hopper GPU, the tensor is on {q.device}"
+        if q.shape[-1] != d:
+            return f"D={q.shape[-1]}, it is written for {d}"
+        asked = [n for n in ("sinks", "bias", "constant_bias", "mask", "seed") if call.get(n) is not None]
+        if call["softcap"]:
+            asked.append(f"softcap={call['softcap']}")
+        if asked:
+            return f"of all options it takes the window alone, the call has {', '.join(asked)}"
+        if not call["scale"] > 0:
+            return f"scale={call['scale']} is not positive, and the running maximum is taken before scaling"
+        return wider_values(call) or for_the_copy_engine({n: call[n] if q.dim() == 4 else call[n][None] for n in "qkv"})
+
+    return refuse
+
+
+def too_small(call):
+    """Its host code, two launches and descriptors to encode, takes longer than a replayed launch: the GPU would wait for the host. How long
+    ragged sequences are nobody knows here; they are taken to be as long as the longest."""
+    q = call["q"]
+    half = (call["max_seqlen_k"] if q.dim() == 3 else call["k"].shape[1]) / 2  # so many keys lie on either side of a query, on average
+    operations = 4 * q.numel() * (1 + sum(min(x, half) for x in _reach(call)))
+    return None if operations >= 4e9 else f"{operations:.1e} operations are done before its host code is; it pays from 4e9"
+
+
+def _both(run):
+    idea = "gluon's steps on tiles from a list made on the device, whose keys have two edges"
+    return tuple(
+        Kernel(name, run, what, _refuse(d), configs, limits=HOPPER, architectures=(90,), declines=too_small)
+        for name, what, d, configs in (("gluon", f"{idea}; D = 64", 64, NARROW[:1]), ("gluon.wide", "the same for D = 128", 128, WIDE))
+    )
+
+
+KERNELS = _both(attention_options)
+VARLEN = _both(attention_varlen)

@@ -1,0 +1,103 @@
+"""What the grid cannot say of Gluon's forward with a window and of ragged sequences: which calls are its own, and the list of tiles it walks."""
+
+import json
+from itertools import pairwise
+
+import pytest
+
+import processes
+
+CHOSEN = """
+import json, sys, torch
+from triton.runtime import driver
+from rooftile.core.kernel import OPS
+from rooftile.workbench.dry import StandIn
+
+driver.set_active(StandIn(90))
+
+def call(op, d=128, t=8192, dtype=torch.bfloat16, **more):
+    def empty(*shape):
+        return torch.empty(shape, dtype=dtype, device="meta")
+    numbers = {"scale": 1.0, "left": 999, "right": 0, "softcap": 0.0, "p": 0.0}
+    if op == "attention_options":
+        made = {n: empty(1, t, 8, d) for n in "qkv"} | dict.fromkeys(("sinks", "bias", "constant_bias", "mask", "seed")) | numbers
+    else:
+        made = {n: empty(t, 8, d) for n in "qkv"} | dict.fromkeys(("sinks", "seed")) | numbers | {"max_seqlen_q": t, "max_seqlen_k": t}
+    return made | {n: empty(*x) if isinstance(x, list) else x for n, x in more.items()}
+
+answers = []
+for op, more in json.loads(sys.argv[1]):
+    choice = OPS[op].choose(call(op, **more))
+    answers.append([choice.kernel.name, dict(choice.refused)])
+print(json.dumps(answers))
+"""
+BOTH = ("attention_options", "attention_varlen")
+WIDE = "gluon.wide"
+SAID = (
+    ({}, WIDE, None),
+    ({"d": 64, "left": -1}, "gluon", None),
+    ({"right": -1}, WIDE, None),
+    ({"t": 1024}, "triton", "operations are done before its host code is; it pays from 4e9"),
+    ({"d": 96}, "triton", "D=96, it is written for 128"),
+    ({"sinks": [8]}, "triton", "of all options it takes the window alone, the call has sinks"),
+    ({"seed": [], "p": 0.5}, "triton", "of all options it takes the window alone, the call has seed"),
+    ({"softcap": 2.0}, "triton", "of all options it takes the window alone, the call has softcap=2.0"),
+    ({"scale": -1.0}, "triton", "scale=-1.0 is not positive"),
+)
+
+
+@pytest.mark.parametrize("op", BOTH)
+def test_which_calls_are_its_own(op):
+    asked = [[op, more] for more, _, _ in SAID]
+    done = processes.run(json.dumps(asked), code=CHOSEN, ROOFTILE_DRY_GPU="1")
+    assert done.returncode == 0, done.stderr[-2000:]
+    for (more, chosen, why), (kernel, refused) in zip(SAID, json.loads(done.stdout)):
+        assert kernel == chosen, more
+        assert why is None or why in refused[WIDE], more
+
+
+LISTED = """
+import json, sys, torch
+from rooftile.ops.attention.gluon_options_launchers import tile_list
+from rooftile.workbench import check, interpreter
+
+q_offsets, k_offsets, rows, keys, heads, groups, reach = json.loads(sys.argv[1])
+q, k = torch.empty(rows, heads, 64, dtype=torch.bfloat16), torch.empty(keys, groups, 64, dtype=torch.bfloat16)
+cu = (torch.tensor(q_offsets), torch.tensor(k_offsets))
+for watch in check.before_run:
+    watch([q, k, *cu])
+tiles, programs = tile_list(q, k, cu, (rows, keys), (reach, reach), 132)
+print(json.dumps([tiles.tolist(), programs]))
+"""
+
+
+def listed(q_offsets, k_offsets, heads=2, groups=1, reach=1 << 30):
+    rows, keys = max(q_offsets), max(k_offsets)
+    done = processes.run(json.dumps([q_offsets, k_offsets, rows, keys, heads, groups, reach]), code=LISTED, TRITON_INTERPRET="1")
+    assert done.returncode == 0, done.stderr[-2000:]
+    (header, *tiles), programs = json.loads(done.stdout)
+    assert header[0] == programs <= len(tiles)
+    assert header[1] <= len(tiles)
+    return [t[:7] for t in tiles[: header[1]]]
+
+
+@pytest.mark.parametrize("heads, reach", [(2, 1 << 30), (6, 40), (3, 0)])
+def test_the_list_has_every_tile_once_the_longest_sequence_first(heads, reach):
+    q, k = [0, 3, 3, 303, 432, 560], [0, 9, 200, 500, 500, 812]
+    tiles = listed(q, k, heads, heads, reach)
+    want = [
+        [row, b - a, d - c, a, c, 0, h]
+        for (a, b), (c, d) in zip(pairwise(q), pairwise(k))
+        for row in range(0, b - a, 128)
+        for h in range(heads)
+    ]
+    assert sorted(tiles) == sorted(want)
+    assert [t[2] for t in tiles] == sorted((t[2] for t in tiles), reverse=True)
+    for own in ([t for t in tiles if t[2] == keys] for keys in (300, 312)):
+        per_head = [[t[0] for t in own if t[6] == h] for h in range(heads)]
+        assert all(rows == sorted(rows, reverse=True) for rows in per_head)
+
+
+def test_offsets_that_are_wrong_list_no_more_than_there_is_room_for():
+    tiles = listed([0, 500, 0, 500, 0, 500, -7, 900, 400], [0, 100, 0, 100, 0, 100, 0, 100, 5])
+    assert all(0 <= a <= a + n <= 900 and 0 <= row < n and 0 <= c <= c + s <= 100 for row, n, s, a, c, _, _ in tiles)
