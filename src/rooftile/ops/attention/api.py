@@ -3,6 +3,8 @@ from torch import Tensor
 
 from rooftile.core.kernel import Op, ranked
 from rooftile.ops._shared.philox import drawn
+from rooftile.ops.attention.banded_kernels import BACKWARD as BANDED_BACKWARD
+from rooftile.ops.attention.banded_kernels import VARLEN_BACKWARD as BANDED_VARLEN_BACKWARD
 from rooftile.ops.attention.cuda_kernels import BACKWARD as CUDA_BACKWARD
 from rooftile.ops.attention.cudnn_kernels import CUDNN, CUDNN_BACKWARD
 from rooftile.ops.attention.gluon_launchers import KERNELS as GLUON
@@ -33,8 +35,8 @@ _attention = Op(
         "cuda.v6_hopper_wide",
     ),
 )
-_attention_options = Op(OPTIONS_SPEC, *OPTIONS, backward=OPTIONS_BACKWARD)
-_attention_varlen = Op(VARLEN_SPEC, *VARLEN, backward=VARLEN_BACKWARD)
+_attention_options = Op(OPTIONS_SPEC, *OPTIONS, backward=(*BANDED_BACKWARD, *OPTIONS_BACKWARD))
+_attention_varlen = Op(VARLEN_SPEC, *VARLEN, backward=(*BANDED_VARLEN_BACKWARD, *VARLEN_BACKWARD))
 _attention_qkvpacked = Op(PACKED_SPEC, *PACKED, backward=PACKED_BACKWARD)
 _LAYOUTS = ("BTHD", "BHTD")
 
