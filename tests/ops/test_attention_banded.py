@@ -111,7 +111,16 @@ def test_a_sequence_is_a_batch_of_one():
     dout, dlse, q, k, v, cu_q, cu_k, _, _, out, lse, _, _, *rules = call
     for b in range(3):
         rows, keys = slice(*cu_q[b : b + 2].tolist()), slice(*cu_k[b : b + 2].tolist())
-        own = (dout[None, rows], dlse[None, :, rows], q[None, rows], k[None, keys], v[None, keys], *[None] * 5, out[None, rows], lse[None, :, rows])
+        own = (
+            dout[None, rows],
+            dlse[None, :, rows],
+            q[None, rows],
+            k[None, keys],
+            v[None, keys],
+            *[None] * 5,
+            out[None, rows],
+            lse[None, :, rows],
+        )
         alone = computed((*own, *rules), "cuda.v5_hopper_ordered")
         assert all(torch.equal(x[part], y[0]) for x, y, part in zip(made, alone, (rows, keys, keys)))
 
@@ -180,21 +189,22 @@ def test_no_spills_and_no_product_waits_for_another():
 
 PROBLEMS = {
     "window": lambda: window(400, 420, 128, 100, 20, h=2, g=1),
+    "wide": lambda: window(600, 620, 128, 300, 20),  # blocks that see a whole tile
     "packed": lambda: packed([130, 0, 250], [200, 100, 270], 128, -1, 0, h=2, g=1),
+    "full": lambda: packed([130, 0, 250], [200, 100, 270], 128, -1, -1),
     "nothing": lambda: window(200, 700, 128, 20, 0),
     "long": lambda: packed([1, 300], [1, 500], 128, 40, 0),
 }
 WRONG = {  # what stands in the kernels, what comes in its place, and in which problem it is seen
-    "int i_block = 0;": ("int i_block = 1;", "window"),
     "low = key + T - S - right,": ("low = key + T - S - right + 64,", "window"),
     "high = min(key + BLOCK_N, S) - 1 + T - S + left;": ("high = min(key + BLOCK_N, S) - 1 + T - S + left - 64;", "window"),
-    "const int low = key < keys ? at : NEVER, high": ("const int low = at, high", "packed"),
-    "key + 8 < keys ? at + 8 : NEVER;": ("at + 8;", "packed"),
+    "const int low = key < keys ? at : NEVER, high": ("const int low = at, high", "full"),
+    "key + 8 < keys ? at + 8 : NEVER;": ("at + 8;", "full"),
     "(j / 2 % 2 ? high : low)) > more": ("(j / 2 % 2 ? high : low)) > more + 1", "window"),
     "left + right, rows()": ("left + right - 1, rows()", "window"),
-    "whole = rows() < BLOCK_N ? NEVER : ": ("whole = ", "packed"),
-    "ceil_div(max(0, low + BLOCK_N - 1), M)": ("max(0, low + BLOCK_N - 1) / M", "window"),
-    "max(0, low + left + right + 1) / M": ("ceil_div(max(0, low + left + right + 1), M)", "window"),
+    "whole = rows() < BLOCK_N ? NEVER : ": ("whole = ", "full"),
+    "ceil_div(max(0, low + BLOCK_N - 1), M)": ("max(0, low + BLOCK_N - 1) / M", "wide"),
+    "max(0, low + left + right + 1) / M": ("ceil_div(max(0, low + left + right + 1), M)", "wide"),
     "padded - (blocks - first),": ("padded - blocks,", "window"),
     "if (row < w.sBand->keys) store_global": ("store_global", "packed"),
     "if (w.count == 0) {": ("if (w.count < 0) {", "nothing"),
@@ -239,4 +249,6 @@ def test_races(problem, name, monkeypatch):
 @pytest.mark.thorough
 def test_offsets_are_there_before_they_are_sorted(tmp_path, monkeypatch):
     stands = "    gSpan[b] = x;\n  }\n  __syncthreads();"
-    assert faulty(rewritten(banded_kernels.V5, stands, stands.replace("__syncthreads();", ""), tmp_path), "packed", monkeypatch, level="all")
+    assert faulty(
+        rewritten(banded_kernels.V5, stands, stands.replace("__syncthreads();", ""), tmp_path), "packed", monkeypatch, level="all"
+    )

@@ -50,7 +50,9 @@ def _options(ordered):
 
 
 def _varlen(ordered):
-    def run(dout, dlse, q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, seed, out, lse, max_seqlen_q, max_seqlen_k, scale, left, right, softcap, p):
+    def run(
+        dout, dlse, q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, seed, out, lse, max_seqlen_q, max_seqlen_k, scale, left, right, softcap, p
+    ):
         dout, q, k, v, out = (x.unsqueeze(0) for x in (dout, q, k, v, out))
         ragged = (cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous(), max_seqlen_k)
         dq, dk, dv = _backward(ordered, (dout, dlse, q, k, v, out, lse), scale, left, right, ragged)
@@ -84,7 +86,9 @@ def _too_small(call):
 def _both(run, refuse):
     parts = {"limits": LIMITS, "architectures": (90,), "sources": (V5,), "declines": _too_small}
     return (
-        Kernel("cuda.v5_hopper", run(False), "blocks of queries that see a tile of keys", refuse, varies="dq is summed by atomics", **parts),
+        Kernel(
+            "cuda.v5_hopper", run(False), "blocks of queries that see a tile of keys", refuse, varies="dq is summed by atomics", **parts
+        ),
         Kernel("cuda.v5_hopper_ordered", run(True), "the same, tiles of keys add to dq in turn", refuse, **parts),
     )
 
