@@ -2,12 +2,14 @@
 
 import contextlib
 import re
+from functools import partial
 from itertools import accumulate
 
 import pytest
 import torch
 
 from attention_gradients import rewritten
+from rooftile import attention, attention_varlen
 from rooftile.core.kernel import OPS
 from rooftile.cuda import compile as compiler
 from rooftile.cuda import simulator
@@ -28,7 +30,7 @@ def window(t, s, d, left, right, dtype=torch.bfloat16, b=1, h=1, g=0):
     q, k, v, dout = drawn(((b, t, h, d), (b, s, g, d), (b, s, g, d), (b, t, h, d)), dtype)
     rules = (d**-0.5, left, right, 0.0, 0.0)
     out, lse = options_reference.attention_options(q, k, v, None, None, None, None, None, *rules)
-    return dout, torch.randn(lse.shape), q, k, v, None, None, None, None, None, out, lse, *rules
+    return dout, torch.randn(lse.shape), q, k, v, None, None, None, None, None, out, lse, *rules, False
 
 
 def packed(lengths_q, lengths_k, d, left, right, dtype=torch.bfloat16, h=1, g=0, offsets=torch.int32):
@@ -37,7 +39,7 @@ def packed(lengths_q, lengths_k, d, left, right, dtype=torch.bfloat16, h=1, g=0,
     q, k, v, dout = drawn(((sum(lengths_q), h, d), (sum(lengths_k), g, d), (sum(lengths_k), g, d), (sum(lengths_q), h, d)), dtype)
     longest, rules = (max(lengths_q), max(lengths_k)), (d**-0.5, left, right, 0.0, 0.0)
     out, lse = varlen_reference.attention_varlen(q, k, v, *cu, None, None, *longest, *rules)
-    return dout, torch.randn(lse.shape), q, k, v, *cu, None, None, out, lse, *longest, *rules
+    return dout, torch.randn(lse.shape), q, k, v, *cu, None, None, out, lse, *longest, *rules, False
 
 
 def of(call):
@@ -151,6 +153,7 @@ def test_in_turn_whatever_comes_first(call, seed):
 REFUSED = {
     "a window alone, and the call has sinks": {"sinks": torch.zeros(2)},
     "the call has bias, softcap": {"bias": torch.zeros(1), "softcap": 3.0},
+    "the call is deterministic, and here dq is summed by atomics": {"deterministic": True},
     "the call has mask": {"mask": torch.zeros(1)},
     "the call has dropout": {"seed": torch.tensor(3), "p": 0.1},
     "D=32, it is written for 64 and 128": {"q": torch.zeros(1, 4, 2, 32)},
@@ -174,6 +177,28 @@ def test_what_it_refuses_of_packed_sequences():
         assert kernel.refuse(call) is None
         assert "at 2 bytes past" in kernel.refuse(call | {"k": torch.zeros(4 * 64 + 1, dtype=torch.bfloat16)[1:].view(4, 1, 64)})
         assert "the call has sinks" in kernel.refuse(call | {"sinks": torch.zeros(1)})
+
+
+def test_who_asks_for_the_same_bits_has_tiles_add_in_turn(monkeypatch):
+    q, k, v = (torch.zeros(1, 2048, 16, 64, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    cu, chosen = torch.tensor([0, 2048]), []
+
+    def launch(op, *args):
+        call = dict(zip(op.names, args))
+        chosen.append(op.choose(call).kernel.name)
+        return op.spec.empty_returns(call)
+
+    for op in (DENSE, PACKED, OPS["attention_options"], OPS["attention_varlen"]):
+        monkeypatch.setattr(op, "launch", partial(launch, op))
+    with simulator.active("checks"):
+        for asked in (False, True):
+            outs = (
+                attention(q, k, v, window=(1023, 0), deterministic=asked),
+                attention_varlen(q[0], k[0], v[0], cu, cu, 2048, 2048, causal=True, deterministic=asked),
+            )
+            for out in outs:
+                torch.autograd.grad(out, q, torch.ones_like(out))
+    assert [n for n in chosen if n != "reference"] == ["cuda.v5_hopper"] * 2 + ["cuda.v5_hopper_ordered"] * 2
 
 
 def test_no_spills_and_no_product_waits_for_another():

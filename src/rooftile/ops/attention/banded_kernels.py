@@ -42,7 +42,7 @@ def _backward(ordered, tensors, scale, left, right, ragged=None):
 
 
 def _options(ordered):
-    def run(dout, dlse, q, k, v, sinks, bias, constant_bias, mask, seed, out, lse, scale, left, right, softcap, p):
+    def run(dout, dlse, q, k, v, sinks, bias, constant_bias, mask, seed, out, lse, scale, left, right, softcap, p, deterministic=False):
         made = _backward(ordered, (dout, dlse, q, k, v, out, lse), scale, left, right)
         return *made, q.new_empty(0), q.new_empty(0)
 
@@ -50,9 +50,8 @@ def _options(ordered):
 
 
 def _varlen(ordered):
-    def run(
-        dout, dlse, q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, seed, out, lse, max_seqlen_q, max_seqlen_k, scale, left, right, softcap, p
-    ):
+    def run(dout, dlse, q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, seed, out, lse, max_seqlen_q, max_seqlen_k, scale, left, right, softcap, p,
+            deterministic=False):  # fmt: skip
         dout, q, k, v, out = (x.unsqueeze(0) for x in (dout, q, k, v, out))
         ragged = (cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous(), max_seqlen_k)
         dq, dk, dv = _backward(ordered, (dout, dlse, q, k, v, out, lse), scale, left, right, ragged)
@@ -71,7 +70,7 @@ def _refuse(call):
     return wider_values(call) or for_the_copy_engine(call) or off_gpu(call["q"])
 
 
-def _refuse_varlen(call):
+def _refuse_packed(call):
     return _refuse({**call, **{n: call[n].unsqueeze(0) for n in ("dout", "q", "k", "v", "out")}})
 
 
@@ -83,15 +82,19 @@ def _too_small(call):
     return None if operations >= 4e9 else f"{operations:.1e} operations are done before its host code is; it pays from 4e9"
 
 
+def _unless_in_turn(refuse):
+    """The kernel whose order of additions is the hardware's does not take a call that asks for the same bits every time."""
+    return lambda call: "the call is deterministic, and here dq is summed by atomics" if call["deterministic"] else refuse(call)
+
+
 def _both(run, refuse):
-    parts = {"limits": LIMITS, "architectures": (90,), "sources": (V5,), "declines": _too_small}
+    said = {"limits": LIMITS, "architectures": (90,), "sources": (V5,), "declines": _too_small}
+    free, idea = _unless_in_turn(refuse), "blocks of queries that see a tile of keys"
     return (
-        Kernel(
-            "cuda.v5_hopper", run(False), "blocks of queries that see a tile of keys", refuse, varies="dq is summed by atomics", **parts
-        ),
-        Kernel("cuda.v5_hopper_ordered", run(True), "the same, tiles of keys add to dq in turn", refuse, **parts),
+        Kernel("cuda.v5_hopper", run(False), idea, free, varies="dq is summed by atomics", **said),
+        Kernel("cuda.v5_hopper_ordered", run(True), "the same, tiles of keys add to dq in turn", refuse, **said),
     )
 
 
 BACKWARD = _both(_options, _refuse)
-VARLEN_BACKWARD = _both(_varlen, _refuse_varlen)
+VARLEN_BACKWARD = _both(_varlen, _refuse_packed)
