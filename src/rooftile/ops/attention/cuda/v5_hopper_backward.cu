@@ -124,7 +124,7 @@ template <int D, bool RAGGED, bool ORDERED> struct Banded : Work {
     T = rows, S = S_, padded = blocks_, group = group_;
     if (RAGGED) {
       const Span x = gSpans[gOfTile[blockIdx.x / G]];
-      at_q = x.at_q, T = x.T, at_k = x.at_k, S = x.S, i_block = x.i_block, at -= x.i_slot * G, all = ceil_div(S, BLOCK_N) * G;
+      at_q = x.at_q, T = x.T, at_k = x.at_k, S = x.S, i_block = x.i_block, at -= x.i_slot * G, all = max(1, ceil_div(S, BLOCK_N)) * G;
     }
     tiles = max(1, ceil_div(S, BLOCK_N));
     const int i_bg = deal(*this, at, all, left_ < 0 && right_ >= 0 && !ORDERED ? max(2, (1 << 15) / max(T, 1)) : 1);
@@ -618,8 +618,8 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
   __shared__ Rings sR;
   __shared__ Band sBand;
   Banded<D, RAGGED, ORDERED> w(reinterpret_cast<const Span*>(gSpans), gOfTile, G, group, T_, S, blocks, left, right);
-  if (w.S == 0) return;
-  if (w.count == 0) {  // no query sees these keys
+  if (w.count == 0) {  // no query sees these keys, if there are any
+    earlier_done();    // or this kernel could end before `prepare`, and `finish` begin
     Wide<T> none;
     fill(none, T(0.0f));
     for (int i = threadIdx.x; i < w.rows() * (D / 8); i += blockDim.x) {
