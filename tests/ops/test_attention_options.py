@@ -282,7 +282,8 @@ options_launchers.launch = launch
 for name in ("attention_options", "attention_varlen"):
     for op in check.with_gradients([OPS[name]]):
         call = blank(op.spec, next(c for c in op.spec.cases if "bench" in c.use), "meta")
-        op.kernels[0].bound(op.kernels[0].heuristic(call))(*call.values())
+        kernel = op.kernel("triton")
+        kernel.bound(kernel.heuristic(call))(*call.values())
 """
 
 

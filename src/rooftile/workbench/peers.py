@@ -90,16 +90,18 @@ def _fa4_rules(scale: float, left: int, right: int, softcap: float, sinks: Any) 
 
 
 def _fa4_attention_options(q: Any, k: Any, v: Any, sinks: Any, bias: Any, constant_bias: Any, mask: Any, seed: Any, scale: float, left: int,
-                           right: int, softcap: float, p: float) -> Any:  # fmt: skip
-    _lacks("FlashAttention-4", bias=bias, constant_bias=constant_bias, mask=mask, dropout=p)
+                           right: int, softcap: float, p: float, deterministic: bool) -> Any:  # fmt: skip
+    _lacks(
+        "this use of FlashAttention-4", bias=bias, constant_bias=constant_bias, mask=mask, dropout=p, deterministic=deterministic or None
+    )
     run = _module("flash_attn.cute").flash_attn_func
     made = run(q, k, v, **_fa4_rules(scale, left, right, softcap, sinks))
     return made[0] if isinstance(made, tuple) else made
 
 
 def _fa4_attention_varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, sinks: Any, seed: Any, max_seqlen_q: int,
-                          max_seqlen_k: int, scale: float, left: int, right: int, softcap: float, p: float) -> Any:  # fmt: skip
-    _lacks("FlashAttention-4", dropout=p)
+                          max_seqlen_k: int, scale: float, left: int, right: int, softcap: float, p: float, deterministic: bool) -> Any:  # fmt: skip
+    _lacks("this use of FlashAttention-4", dropout=p, deterministic=deterministic or None)
     lengths = {
         "cu_seqlens_q": cu_seqlens_q.int(),
         "cu_seqlens_k": cu_seqlens_k.int(),
@@ -154,7 +156,7 @@ def _flex_attention(q: Any, k: Any, v: Any, causal: bool, scale: float) -> Any:
 
 
 def _flex_attention_options(q: Any, k: Any, v: Any, sinks: Any, bias: Any, constant_bias: Any, mask: Any, seed: Any, scale: float, left: int,
-                            right: int, softcap: float, p: float) -> Any:  # fmt: skip
+                            right: int, softcap: float, p: float, deterministic: bool) -> Any:  # fmt: skip
     _lacks("this use of FlexAttention", sinks=sinks, bias=bias, constant_bias=constant_bias, mask=mask, dropout=p)
     return _flexed(q, k, v, scale, left, right, softcap)
 
@@ -163,7 +165,7 @@ _told = WeakIdKeyDictionary()  # offsets on the host, asked for once: waiting fo
 
 
 def _flex_attention_varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, sinks: Any, seed: Any, max_seqlen_q: int,
-                           max_seqlen_k: int, scale: float, left: int, right: int, softcap: float, p: float) -> Any:  # fmt: skip
+                           max_seqlen_k: int, scale: float, left: int, right: int, softcap: float, p: float, deterministic: bool) -> Any:  # fmt: skip
     _lacks("this use of FlexAttention", sinks=sinks, dropout=p)
     for cu in (cu_seqlens_q, cu_seqlens_k):
         if cu not in _told:

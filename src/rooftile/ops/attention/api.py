@@ -3,6 +3,8 @@ from torch import Tensor
 
 from rooftile.core.kernel import Op, ranked
 from rooftile.ops._shared.philox import drawn
+from rooftile.ops.attention.banded_kernels import BACKWARD as BANDED_BACKWARD
+from rooftile.ops.attention.banded_kernels import VARLEN_BACKWARD as BANDED_VARLEN_BACKWARD
 from rooftile.ops.attention.cuda_kernels import BACKWARD as CUDA_BACKWARD
 from rooftile.ops.attention.cudnn_kernels import CUDNN, CUDNN_BACKWARD
 from rooftile.ops.attention.gluon_launchers import KERNELS as GLUON
@@ -35,8 +37,8 @@ _attention = Op(
         "cuda.v6_hopper_wide",
     ),
 )
-_attention_options = Op(OPTIONS_SPEC, *GLUON_OPTIONS, *OPTIONS, backward=OPTIONS_BACKWARD)
-_attention_varlen = Op(VARLEN_SPEC, *GLUON_VARLEN, *VARLEN, backward=VARLEN_BACKWARD)
+_attention_options = Op(OPTIONS_SPEC, *GLUON_OPTIONS, *OPTIONS, backward=(*BANDED_BACKWARD, *OPTIONS_BACKWARD))
+_attention_varlen = Op(VARLEN_SPEC, *GLUON_VARLEN, *VARLEN, backward=(*BANDED_VARLEN_BACKWARD, *VARLEN_BACKWARD))
 _attention_qkvpacked = Op(PACKED_SPEC, *PACKED, backward=PACKED_BACKWARD)
 _LAYOUTS = ("BTHD", "BHTD")
 
@@ -102,7 +104,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: f
         bias, constant = _biases(bias, q, k)
         drop = None if dropout_p == 0 else _seed(seed, generator, q)
         out, lse = _attention_options(
-            q, k, v, sinks, bias, constant, _mask(mask, q, k), drop, scale, left, right, float(softcap), float(dropout_p)
+            q, k, v, sinks, bias, constant, _mask(mask, q, k), drop, scale, left, right, float(softcap), float(dropout_p), deterministic
         )
     out = out.transpose(1, 2) if layout == "BHTD" else out
     return (out, lse) if return_lse else out
@@ -134,7 +136,8 @@ def attention_qkvpacked(qkv: Tensor, *, causal: bool = False, scale: float | Non
 def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int, *,
                      causal: bool = False, scale: float | None = None, window: tuple[int | None, int | None] | None = None,
                      softcap: float = 0.0, sinks: Tensor | None = None, dropout_p: float = 0.0, seed: int | Tensor | None = None,
-                     generator: torch.Generator | None = None, return_lse: bool = False) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
+                     generator: torch.Generator | None = None, return_lse: bool = False,
+                     deterministic: bool = False) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """`attention` of B sequences of any lengths that lie one behind another; each sees its own keys alone.
 
     Args:
@@ -143,11 +146,12 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
         cu_seqlens_q, cu_seqlens_k: int32 or int64 [B + 1]: sequence b has the rows from cu_seqlens[b] to cu_seqlens[b + 1]; the first offset is 0
             and the last M, or N. Read on the device: nothing waits.
         max_seqlen_q, max_seqlen_k: at least the longest. On a GPU rows of out, lse and gradients that a sequence has beyond them are NaN.
-        causal, scale, window, softcap, sinks, dropout_p, seed, generator, return_lse: as in `attention`. Causal and window are aligned to each
+        causal, scale, window, softcap, sinks, dropout_p, seed, generator, return_lse, deterministic: as in `attention`. Causal and window are aligned to each
             sequence's last key. Dropout's mask is a function of (seed, row of q, key) and of max_seqlen_k.
 
     Returns:
-        [M, H, Dv] of q's dtype; with return_lse also float32 [H, M], with a gradient. The same bits every time, forward and backward.
+        [M, H, Dv] of q's dtype; with return_lse also float32 [H, M], with a gradient. The same bits every time, but where cuda.v5_hopper
+        is chosen for the backward: there dq is summed by atomics.
 
     Raises:
         ValueError: as `attention`; on a CPU also offsets that do not fit their tensor or the longest length.
@@ -160,7 +164,7 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
     left, right = _window(window, causal)
     drop = None if dropout_p == 0 else _seed(seed, generator, q)
     out, lse = _attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, drop, max_seqlen_q, max_seqlen_k,
-                                 q.shape[-1] ** -0.5 if scale is None else scale, left, right, float(softcap), float(dropout_p))  # fmt: skip
+                                 q.shape[-1] ** -0.5 if scale is None else scale, left, right, float(softcap), float(dropout_p), deterministic)  # fmt: skip
     return (out, lse) if return_lse else out
 
 

@@ -14,7 +14,7 @@ LOG2E = 1.4426950408889634
 KEYS = 128  # of a block
 
 
-def _shared(d):
+def shared_bytes(d):
     """Bytes of dynamic shared memory (struct Tile): keys, values, two stages of q and dout, three of dS, one of dq, rows of lse and delta."""
     m = 8192 // d
     return (2 * KEYS + 4 * m) * d * 2 + 3 * m * KEYS * 2 + m * d * 4 + 4 * m * 4
@@ -34,7 +34,7 @@ def _backward(ordered, dout, q, k, v, out, lse, causal, scale, into):
     maps = [TensorMap(x, (1, 64, 1, 64), 128) for x in (dk, dv)]
     maps += [TensorMap(x, (1, n, 1, 64), 128) for x, n in ((q, m), (k, KEYS), (v, KEYS), (dout, m))]
     launch(V5, f"attention_backward<{kind}, {flags}>", cdiv(s, KEYS) * b * g, 384, *maps, sums, turn, rows, g, h // g, t, s, scale, scale * LOG2E,
-           shared=_shared(d))  # fmt: skip
+           shared=shared_bytes(d))  # fmt: skip
     launch(V5, f"finish<{kind}>", blocks * 2, 128, dq, sums, h, t, *dq.stride()[:3], scale)
     return dq, dk, dv
 

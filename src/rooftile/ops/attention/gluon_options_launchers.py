@@ -10,7 +10,7 @@ from rooftile.core.kernel import Kernel
 from rooftile.ops._shared.launch import DRY, cdiv, launch, launch_described, resident
 from rooftile.ops.attention.gluon_launchers import HOPPER, L2_BYTES, NARROW, ROWS, WIDE, _tensor
 from rooftile.ops.attention.gluon_options_kernels import RAGGED_ROWS, forward
-from rooftile.ops.attention.refusals import for_the_copy_engine, wider_values
+from rooftile.ops.attention.refusals import for_the_copy_engine, too_small_in_a_window, wider_values
 from rooftile.ops.attention.tile_list_kernels import FIELDS, list_tiles
 
 ALL = 2 * ROWS  # query rows of a tile: of two groups
@@ -65,12 +65,28 @@ def _forward(q, k, v, cu, lengths, reach, scale, config):
     return out, lse
 
 
-def attention_options(q, k, v, sinks, bias, constant_bias, mask, seed, scale, left, right, softcap, p, *, config):
+def attention_options(q, k, v, sinks, bias, constant_bias, mask, seed, scale, left, right, softcap, p, deterministic=False, *, config):
     return _forward(q, k, v, (), (q.shape[1], k.shape[1]), _reach({"left": left, "right": right}), scale, config)
 
 
 def attention_varlen(
-    q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, seed, max_seqlen_q, max_seqlen_k, scale, left, right, softcap, p, *, config
+    q,
+    k,
+    v,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    sinks,
+    seed,
+    max_seqlen_q,
+    max_seqlen_k,
+    scale,
+    left,
+    right,
+    softcap,
+    p,
+    deterministic=False,
+    *,
+    config,
 ):
     cu = (cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous())
     return _forward(q, k, v, cu, (max_seqlen_q, max_seqlen_k), _reach({"left": left, "right": right}), scale, config)
@@ -95,19 +111,20 @@ def _refuse(d):
     return refuse
 
 
-def too_small(call):
-    """Its host code, two launches and descriptors to encode, takes longer than a replayed launch: the GPU would wait for the host. How long
-    ragged sequences are nobody knows here; they are taken to be as long as the longest."""
-    q = call["q"]
-    half = (call["max_seqlen_k"] if q.dim() == 3 else call["k"].shape[1]) / 2  # so many keys lie on either side of a query, on average
-    operations = 4 * q.numel() * (1 + sum(min(x, half) for x in _reach(call)))
-    return None if operations >= 4e9 else f"{operations:.1e} operations are done before its host code is; it pays from 4e9"
+def _declines(d):
+    def declines(call):
+        reach = sum(_reach(call)) + 1
+        if d == 64 and reach < 512:
+            return f"a window of {reach} keys is a few steps a tile, and those of D=64 are short beside what a tile begins and ends with"
+        return too_small_in_a_window(call)
+
+    return declines
 
 
 def _both(run):
     idea = "gluon's steps on tiles from a list made on the device, whose keys have two edges"
     return tuple(
-        Kernel(name, run, what, _refuse(d), configs, limits=HOPPER, architectures=(90,), declines=too_small)
+        Kernel(name, run, what, _refuse(d), configs, limits=HOPPER, architectures=(90,), declines=_declines(d))
         for name, what, d, configs in (("gluon", f"{idea}; D = 64", 64, NARROW[:1]), ("gluon.wide", "the same for D = 128", 128, WIDE))
     )
 

@@ -85,14 +85,14 @@ def _backward_of(problem, dout, dlse, out, lse, config):
     return dq, dk, dv, dsinks, (dout, lse2, delta)
 
 
-def attention_options(q, k, v, sinks, bias, constant_bias, mask, seed, scale, left, right, softcap, p, *, config):
+def attention_options(q, k, v, sinks, bias, constant_bias, mask, seed, scale, left, right, softcap, p, deterministic=False, *, config):
     added = bias if constant_bias is None else constant_bias
     added = added if added is None else added.expand(q.shape[0], q.shape[2], q.shape[1], k.shape[1])
     return _forward_of(Problem(q, k, v, (sinks, added, mask, seed, scale, left, right, softcap, p)), config)
 
 
 def attention_options_backward(
-    dout, dlse, q, k, v, sinks, bias, constant_bias, mask, seed, out, lse, scale, left, right, softcap, p, *, config
+    dout, dlse, q, k, v, sinks, bias, constant_bias, mask, seed, out, lse, scale, left, right, softcap, p, deterministic=False, *, config
 ):
     (b, t, h, _), s = q.shape, k.shape[1]
     added = bias if constant_bias is None else constant_bias
@@ -109,14 +109,30 @@ def attention_options_backward(
 
 
 def attention_varlen(
-    q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, seed, max_seqlen_q, max_seqlen_k, scale, left, right, softcap, p, *, config
+    q,
+    k,
+    v,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    sinks,
+    seed,
+    max_seqlen_q,
+    max_seqlen_k,
+    scale,
+    left,
+    right,
+    softcap,
+    p,
+    deterministic=False,
+    *,
+    config,
 ):
     ragged = (cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous(), max_seqlen_q, max_seqlen_k)
     return _forward_of(Problem(q, k, v, (sinks, None, None, seed, scale, left, right, softcap, p), ragged), config)
 
 
 def attention_varlen_backward(dout, dlse, q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, seed, out, lse, max_seqlen_q, max_seqlen_k, scale, left, right,
-                              softcap, p, *, config):  # fmt: skip
+                              softcap, p, deterministic=False, *, config):  # fmt: skip
     ragged = (cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous(), max_seqlen_q, max_seqlen_k)
     problem = Problem(q, k, v, (sinks, None, None, seed, scale, left, right, softcap, p), ragged)
     return _backward_of(problem, dout, dlse, out, lse, config)[:4]

@@ -29,7 +29,7 @@ def _rules(q: Tensor, k: Tensor, sinks: Tensor | None, bias: Tensor | None, cons
 
 def attention_options(
     q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, bias: Tensor | None, constant_bias: Tensor | None, mask: Tensor | None,
-    seed: Tensor | None, scale: float, left: int, right: int, softcap: float, p: float,
+    seed: Tensor | None, scale: float, left: int, right: int, softcap: float, p: float, deterministic: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     out, lse = forward(q, k, v, _rules(q, k, sinks, bias, constant_bias, mask, seed, (scale, left, right, softcap, p)))
     return out.to(q.dtype), lse
@@ -38,6 +38,7 @@ def attention_options(
 def attention_options_backward(
     dout: Tensor, dlse: Tensor, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, bias: Tensor | None, constant_bias: Tensor | None,
     mask: Tensor | None, seed: Tensor | None, out: Tensor, lse: Tensor, scale: float, left: int, right: int, softcap: float, p: float,
+    deterministic: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     rules = _rules(q, k, sinks, bias, constant_bias, mask, seed, (scale, left, right, softcap, p))
     dq, dk, dv, dsinks, dadded = backward(dout, q, k, v, out, lse, dlse, rules)
@@ -91,7 +92,7 @@ def by_torch(q: Tensor, k: Tensor, v: Tensor, rules: Rules) -> Tensor | tuple[Te
 
 def torch_options(
     q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, bias: Tensor | None, constant_bias: Tensor | None, mask: Tensor | None,
-    seed: Tensor | None, scale: float, left: int, right: int, softcap: float, p: float,
+    seed: Tensor | None, scale: float, left: int, right: int, softcap: float, p: float, deterministic: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     rules = _rules(q, k, sinks, bias, constant_bias, mask, seed, (scale, left, right, softcap, p))
     return by_torch(q, k, v, rules)

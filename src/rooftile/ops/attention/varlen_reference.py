@@ -40,7 +40,7 @@ def _parts(
 
 def attention_varlen(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, sinks: Tensor | None, seed: Tensor | None,
-    max_seqlen_q: int, max_seqlen_k: int, scale: float, left: int, right: int, softcap: float, p: float,
+    max_seqlen_q: int, max_seqlen_k: int, scale: float, left: int, right: int, softcap: float, p: float, deterministic: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     rules, outs, lses = Rules(scale, left, right, softcap, sinks=sinks), [], []
     for rows, keys, own in _parts(q, k, (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k), seed, p, rules):
@@ -53,7 +53,7 @@ def attention_varlen(
 def attention_varlen_backward(
     dout: Tensor, dlse: Tensor, q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, sinks: Tensor | None,
     seed: Tensor | None, out: Tensor, lse: Tensor, max_seqlen_q: int, max_seqlen_k: int, scale: float, left: int, right: int, softcap: float,
-    p: float,
+    p: float, deterministic: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     rules, made, dsinks = Rules(scale, left, right, softcap, sinks=sinks), [], None
     for rows, keys, own in _parts(q, k, (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k), seed, p, rules):
@@ -67,7 +67,7 @@ def attention_varlen_backward(
 
 def torch_varlen(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, sinks: Tensor | None, seed: Tensor | None,
-    max_seqlen_q: int, max_seqlen_k: int, scale: float, left: int, right: int, softcap: float, p: float,
+    max_seqlen_q: int, max_seqlen_k: int, scale: float, left: int, right: int, softcap: float, p: float, deterministic: bool = False,
 ) -> Tensor | tuple[Tensor, ...]:  # fmt: skip
     """PyTorch sequence by sequence."""
     rules, made = Rules(scale, left, right, softcap, sinks=sinks), []

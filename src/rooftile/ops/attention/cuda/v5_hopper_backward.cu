@@ -47,22 +47,119 @@ struct Work {
   int i_b, i_g, i_h, i_bh, group, i_tile, tiles, first, count, blocks, T, S;
 };
 
-// Tiles are dealt out head by head, so that heads have the L2 to themselves one after the other. Causal, the first keys are seen by the most queries:
-// `together` heads have their first tiles, then their second dealt out, the longest first, so that the last to begin are short. Those that add in turn begin
-// with the last tile of a head.
-template <int D, bool CAUSAL, bool ORDERED> ROOFTILE_DEVICE Work work(int G, int group, int T, int S) {
-  constexpr int M = Tile<D>::BLOCK_M;
-  Work w;
-  w.T = T, w.S = S, w.tiles = ceil_div(S, BLOCK_N), w.blocks = ceil_div(T, M);
-  const int together = CAUSAL && !ORDERED ? max(2, (1 << 15) / T) : 1, dealt = together * w.tiles, first = blockIdx.x / dealt * together;
-  const int heads = min(together, int(gridDim.x) / w.tiles - first), i_bg = first + blockIdx.x % dealt % heads;
-  w.i_tile = blockIdx.x % dealt / heads;
-  if (CAUSAL && ORDERED) w.i_tile = w.tiles - 1 - w.i_tile;
-  w.i_b = i_bg / G, w.i_g = i_bg % G, w.group = group, w.i_h = w.i_g * group, w.i_bh = i_bg * group;
-  w.first = CAUSAL ? max(0, w.i_tile * BLOCK_N + T - S) / M : 0;
-  w.count = (w.blocks - w.first) * group;
-  return w;
+// Of `all` tiles, `tiles` a head: `together` heads have their first, then their second dealt out, then as many more heads. `at` counts.
+ROOFTILE_DEVICE int deal(Work& w, unsigned at, int all, int together) {
+  const int dealt = together * w.tiles, first = at / dealt * together;
+  const int heads = min(together, all / w.tiles - first), i_head = first + at % dealt % heads;
+  w.i_tile = at % dealt / heads;
+  return i_head;
 }
+
+// Every query sees all keys, or those up to its own. Tiles are dealt out head by head, so that heads have the L2 to themselves one after the other. Causal,
+// the first keys are seen by the most queries: some heads have their tiles dealt out together, the longest first, so that the last to begin are short. Those
+// that add in turn begin with the last tile of a head.
+template <int D, bool CAUSAL, bool ORDERED> struct Plain : Work {
+  static constexpr bool BANDED = false;
+  static constexpr int at_q = 0, at_k = 0;
+  struct Sight { int i_key, shift; };  // of a thread: its first key, and how far queries lie behind keys
+
+  ROOFTILE_DEVICE Plain(int G, int group_, int T_, int S_) {
+    constexpr int M = Tile<D>::BLOCK_M;
+    T = T_, S = S_, tiles = ceil_div(S, BLOCK_N), blocks = ceil_div(T, M);
+    const int i_bg = deal(*this, blockIdx.x, gridDim.x, CAUSAL && !ORDERED ? max(2, (1 << 15) / T) : 1);
+    if (CAUSAL && ORDERED) i_tile = tiles - 1 - i_tile;
+    i_b = i_bg / G, i_g = i_bg % G, group = group_, i_h = i_g * group, i_bh = i_bg * group;
+    first = CAUSAL ? max(0, i_tile * BLOCK_N + T - S) / M : 0;
+    count = (blocks - first) * group;
+  }
+  ROOFTILE_DEVICE long long first_block() const { return (long long)i_bh * blocks + first; }  // in gDq, gRows and gTurn
+  ROOFTILE_DEVICE int between(const Rings& sR) const { return sR.first; }                     // blocks there from a head's last to the next one's first
+  // How many tiles of keys add to this block of queries before this one. Causal, the last tile that the block sees comes to it first, in its first
+  // step, and the tile before it two or one steps later: in this order nobody waits for a tile that has not begun.
+  ROOFTILE_DEVICE int before(int i_block) const {
+    if (!CAUSAL) return i_tile;
+    return min(tiles - 1, ((i_block + 1) * Tile<D>::BLOCK_M - 1 + S - T) / BLOCK_N) - i_tile;
+  }
+  ROOFTILE_DEVICE Sight sight(int half) const { return {i_tile * BLOCK_N + half * 64 + wgmma_row(0), CAUSAL ? T - S : -NEVER}; }
+  // No weight where a query does not see a key; a key past S is seen by none: its p may be inf, and inf times its row of zeros would be NaN in dQ.
+  template <int R> ROOFTILE_DEVICE void mask(float (&p)[R], const Sight& at, int i) const {
+    constexpr int M = Tile<D>::BLOCK_M;
+    if ((i_tile + 1) * BLOCK_N > S || (CAUSAL && i * M < (i_tile + 1) * BLOCK_N - 1 + at.shift)) {
+      const int mine = wgmma_column(0), i_key = at.i_key, shift = at.shift - i * M;
+      const int low = i_key < S ? i_key + shift - mine : NEVER, high = i_key + 8 < S ? i_key + 8 + shift - mine : NEVER;
+#pragma unroll
+      for (int j = 0; j < R; ++j)
+        if (j / 4 * 8 + j % 2 < (j / 2 % 2 ? high : low)) p[j] = 0.0f;  // the column, less this thread's first
+    }
+  }
+};
+
+// A sequence among those that lie one behind another: its first row and length on either side, its first tile of keys in the order they are dealt out, and
+// its first block of queries. `order` writes them, and behind the last an empty one, whose is what is nobody's: a test for that cost the attention kernel
+// registers that it has not.
+struct alignas(16) Span {
+  int at_q, T, at_k, S, i_slot, i_block, none[2];
+};
+
+// Query i sees the keys from i + S - T - left to i + S - T + right. What a block wants to know of that now and then is in shared memory, as registers are
+// full: the first query that sees the first key of its tile, how many more see it, the keys in the tile, those of them that have gradients, where they begin
+// in dK and dV, blocks of queries from a head's last to the next one's first, and which blocks see all of the tile.
+struct Band {
+  long long at;
+  int low, more, keys, most, between, whole, whole_end, after;
+};
+
+// A window, open to either side where it has no bound, over one length or over sequences of their own.
+template <int D, bool RAGGED, bool ORDERED> struct Banded : Work {
+  static constexpr bool BANDED = true;
+  using Sight = int;  // of a thread: its first key in the tile
+  int at_q = 0, at_k = 0, i_first, padded, left, right;
+  const Band* sBand;
+
+  // `rows` and `blocks_`: of queries, of all sequences together, or of one length.
+  ROOFTILE_DEVICE Banded(const Span* gSpans, const int* gOfTile, int G, int group_, int rows, int S_, int blocks_, int left_, int right_) {
+    constexpr int M = Tile<D>::BLOCK_M;
+    unsigned at = blockIdx.x;
+    int all = gridDim.x, i_block = 0;
+    T = rows, S = S_, padded = blocks_, group = group_;
+    if (RAGGED) {
+      const Span x = gSpans[gOfTile[blockIdx.x / G]];
+      at_q = x.at_q, T = x.T, at_k = x.at_k, S = x.S, i_block = x.i_block, at -= x.i_slot * G, all = max(1, ceil_div(S, BLOCK_N)) * G;
+    }
+    tiles = max(1, ceil_div(S, BLOCK_N));
+    const int i_bg = deal(*this, at, all, left_ < 0 && right_ >= 0 && !ORDERED ? max(2, (1 << 15) / max(T, 1)) : 1);
+    if (ORDERED) i_tile = tiles - 1 - i_tile;
+    i_b = RAGGED ? 0 : i_bg / G, i_g = RAGGED ? i_bg : i_bg % G, i_h = i_g * group, i_bh = i_bg * group;
+    left = left_ < 0 ? T + S : min(left_, T + S), right = right_ < 0 ? T + S : min(right_, T + S);
+    const int key = i_tile * BLOCK_N, low = key + T - S - right, high = min(key + BLOCK_N, S) - 1 + T - S + left;
+    first = max(0, low) / M, blocks = ceil_div(max(0, min(T, high + 1)), M);
+    count = max(0, blocks - first) * group;
+    i_first = i_bh * padded + i_block + first;
+  }
+  ROOFTILE_DEVICE int rows() const { return min(BLOCK_N, S - i_tile * BLOCK_N); }
+  ROOFTILE_DEVICE long long at(int S_, int G) const { return (((long long)i_b * S_ + at_k + i_tile * BLOCK_N) * G + i_g) * D; }
+  ROOFTILE_DEVICE void tell(Band& sX, long long at, int most) {
+    constexpr int M = Tile<D>::BLOCK_M;
+    const int i_s = i_tile * BLOCK_N, low = i_s + T - S - right, whole = rows() < BLOCK_N ? NEVER : ceil_div(max(0, low + BLOCK_N - 1), M);
+    if (threadIdx.x == 0) sX = {at, low, left + right, rows(), most - i_s, padded - (blocks - first), whole, max(0, low + left + right + 1) / M, tiles - 1 - i_tile};
+    sBand = &sX;
+  }
+  ROOFTILE_DEVICE long long first_block() const { return i_first; }
+  ROOFTILE_DEVICE int between(const Rings&) const { return sBand->between; }
+  // The last tile that a block sees adds first.
+  ROOFTILE_DEVICE int before(int i_block) const { return min(sBand->after, ((i_block + 1) * Tile<D>::BLOCK_M - 1 - sBand->low) / BLOCK_N); }
+  ROOFTILE_DEVICE Sight sight(int half) const { return half * 64 + wgmma_row(0); }
+  // As in Plain, and once more for queries that have passed a key.
+  template <int R> ROOFTILE_DEVICE void mask(float (&p)[R], Sight key, int i) const {
+    if (i >= sBand->whole && i < sBand->whole_end) return;
+    const int at = sBand->low + key - i * Tile<D>::BLOCK_M - wgmma_column(0), keys = sBand->keys;
+    const int low = key < keys ? at : NEVER, high = key + 8 < keys ? at + 8 : NEVER;
+    const unsigned more = sBand->more;
+#pragma unroll
+    for (int j = 0; j < R; ++j)
+      if (unsigned(j / 4 * 8 + j % 2 - (j / 2 % 2 ? high : low)) > more) p[j] = 0.0f;
+  }
+};
 
 // The n-th stage of a ring: two registers fewer than walking it.
 template <int N = STAGES> ROOFTILE_DEVICE Stage<N> nth_stage(int n) { return {n % N, n / N % 2}; }
@@ -86,48 +183,40 @@ template <int PANELS> ROOFTILE_DEVICE void bring(char* sX, int panel, const Tens
 }
 
 // Keys and values were there before `prepare` began; rows, and zeros to add to, are its work.
-template <int D>
+template <int D, class W>
 ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const TensorMap& tK, const TensorMap& tV, const TensorMap& tDout, const float* gRows,
-                             const Work& w) {
+                             const W& w) {
   using X = Tile<D>;
   constexpr int M = X::BLOCK_M, ROWS = X::ROWS;
   mbarrier_arrive_expect(&sR.keys, 2 * X::KEYS);
-  bring<X::PANELS>(sX + X::K, X::KEY_PANEL, tK, &sR.keys, w.i_g, w.i_tile * BLOCK_N, w.i_b);
-  bring<X::PANELS>(sX + X::V, X::KEY_PANEL, tV, &sR.keys, w.i_g, w.i_tile * BLOCK_N, w.i_b);
+  bring<X::PANELS>(sX + X::K, X::KEY_PANEL, tK, &sR.keys, w.i_g, w.at_k + w.i_tile * BLOCK_N, w.i_b);
+  bring<X::PANELS>(sX + X::V, X::KEY_PANEL, tV, &sR.keys, w.i_g, w.at_k + w.i_tile * BLOCK_N, w.i_b);
   earlier_done();
   Stage<STAGES> q;
-  const float* gRow = gRows + ((long long)w.i_bh * w.blocks + w.first) * 2 * M;
+  const float* gRow = gRows + w.first_block() * 2 * M;
   for (int step = 0, i = w.first, i_h = w.i_h; step < sR.count; ++step, ++q, gRow += 2 * M) {
     const Stage<STAGES> dout = nth_stage(step);
-    const int i_t = i * M;
+    const int i_t = w.at_q + i * M;
     producer_acquire(sR.q, q, X::QUERIES + ROWS);
     bring<X::PANELS>(sX + X::Q + q.index * X::QUERIES, X::QUERY_PANEL, tQ, &sR.q.full[q.index], i_h, i_t, w.i_b);
     bulk_load(sX + X::LSE + q.index * ROWS, gRow, ROWS, &sR.q.full[q.index]);
     producer_acquire(sR.dout, dout, X::QUERIES + ROWS);
     bring<X::PANELS>(sX + X::DOUT + dout.index * X::QUERIES, X::QUERY_PANEL, tDout, &sR.dout.full[dout.index], i_h, i_t, w.i_b);
     bulk_load(sX + X::DELTA + dout.index * ROWS, gRow + M, ROWS, &sR.dout.full[dout.index]);
-    if (++i == sR.blocks) i = sR.first, ++i_h, gRow += sR.first * 2 * M;  // the next head's, which lie behind this one's
+    if (++i == sR.blocks) i = sR.first, ++i_h, gRow += w.between(sR) * 2 * M;  // the next head's, which lie behind this one's
   }
 }
 
-// How many tiles of keys add to this block of queries before this one. Causal, the last tile that the block sees comes to it first, in its first
-// step, and the tile before it two or one steps later: in this order nobody waits for a tile that has not begun.
-template <int D, bool CAUSAL> ROOFTILE_DEVICE int before(const Work& w, int i_block) {
-  if (!CAUSAL) return w.i_tile;
-  return min(w.tiles - 1, ((i_block + 1) * Tile<D>::BLOCK_M - 1 + w.S - w.T) / BLOCK_N) - w.i_tile;
-}
-
 // One thread: a warpgroup's halves of dQ, added in global memory while both multiply on.
-template <int D, bool CAUSAL, bool ORDERED>
-ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, const char* sDq, Rings& sR, const Work& w, int half) {
-  gDq += ((long long)w.i_bh * w.blocks + w.first) * 2 * HALF + half * HALF;
-  gTurn += (w.i_bh * w.blocks + w.first) * 2 + half;
+template <bool ORDERED, class W> ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, const char* sDq, Rings& sR, const W& w, int half) {
+  gDq += w.first_block() * 2 * HALF + half * HALF;
+  gTurn += int(w.first_block()) * 2 + half;
   earlier_done();
   for (int step = 0, i = w.first; step < sR.count; ++step, gDq += 2 * HALF, gTurn += 2) {
     const Stage<1> at = nth_stage<1>(step);
     consumer_wait(sR.dq[half], at);
     if (ORDERED)
-      while (load_acquire(gTurn) != before<D, CAUSAL>(w, i)) spin_pause();
+      while (load_acquire(gTurn) != w.before(i)) spin_pause();
     bulk_add(gDq, reinterpret_cast<const float*>(sDq), HALF_BYTES);
     bulk_commit();
     bulk_wait_read<0>();
@@ -135,9 +224,9 @@ ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, const char* sDq, Rings& sR, c
     if (ORDERED) {
       bulk_wait<0>();
       fence_async_global();
-      store_release(gTurn, before<D, CAUSAL>(w, i) + 1);
+      store_release(gTurn, w.before(i) + 1);
     }
-    if (++i == sR.blocks) i = sR.first, gDq += sR.first * 2 * HALF, gTurn += sR.first * 2;
+    if (++i == sR.blocks) i = sR.first, gDq += w.between(sR) * 2 * HALF, gTurn += w.between(sR) * 2;
   }
 }
 
@@ -225,14 +314,6 @@ template <int R, int EARLY> ROOFTILE_DEVICE void weights(float (&s)[R], const Co
   }
 }
 
-// No weight where a query does not see a key; a key past S is seen by none: its p may be inf, and inf times its row of zeros would be NaN in dQ.
-template <int R> ROOFTILE_DEVICE void mask(float (&p)[R], int i_key, int S, int shift) {
-  const int mine = wgmma_column(0), low = i_key < S ? i_key + shift - mine : NEVER, high = i_key + 8 < S ? i_key + 8 + shift - mine : NEVER;
-#pragma unroll
-  for (int i = 0; i < R; ++i)
-    if (i / 4 * 8 + i % 2 < (i / 2 % 2 ? high : low)) p[i] = 0.0f;  // the column, less this thread's first
-}
-
 template <typename T, int R> ROOFTILE_DEVICE void operands(unsigned (&a)[R / 8][4], const float (&d)[R]) {
 #pragma unroll
   for (int k = 0; k < R / 8; ++k) wgmma_operand<T>(a[k], d, k);
@@ -256,8 +337,36 @@ ROOFTILE_DEVICE void score_gradients(unsigned (&ds)[R / 8][4], const float (&p)[
   }
 }
 
-template <typename T, int D>
-ROOFTILE_DEVICE void store_keys(const TensorMap& map, char* sX, float (&d)[D / 2], float scale, const Work& w, int half) {
+// A warpgroup's 64 rows of dK or dV, which lie in shared memory as tiles do.
+template <typename T, int D, class W> ROOFTILE_DEVICE void put(const TensorMap& map, const char* sX, const W& w, int half) {
+  using X = Tile<D>;
+  if (threadIdx.x % 128 == 0) {
+#pragma unroll
+    for (int p = 0; p < X::PANELS; ++p)
+      tensor_store(map, sX + p * X::KEY_PANEL + half * 64 * LINE, p * 64, w.i_g, w.i_tile * BLOCK_N + half * 64, w.i_b);
+    bulk_commit();
+  }
+}
+
+// The same where the last rows of a tile may be another sequence's. What is past the keys that a sequence was said to have at most is NaN.
+template <typename T> struct Rows {
+  T* g;
+  int G;
+};
+template <typename T, int D, class W> ROOFTILE_DEVICE void put(const Rows<T>& to, const char* sX, const W& w, int half) {
+  using X = Tile<D>;
+#pragma unroll
+  for (int i = threadIdx.x % 128; i < 64 * D / 8; i += 128) {
+    const int row = half * 64 + i / (D / 8), column = i % (D / 8) * 8;
+    Wide<T> r;
+    load(r, reinterpret_cast<const T*>(sX + column / 64 * X::KEY_PANEL + swizzled<128>(row * LINE + column % 64 * 2)));
+    if (row >= w.sBand->most) fill(r, T(__int_as_float(0x7fc00000)));
+    if (row < w.sBand->keys) store_global(to.g + w.sBand->at + (long long)row * to.G * D + column, r);
+  }
+}
+
+template <typename T, int D, class Out, class W>
+ROOFTILE_DEVICE void store_keys(const Out& to, char* sX, float (&d)[D / 2], float scale, const W& w, int half) {
   using X = Tile<D>;
   unsigned out[D / 16][4];
 #pragma unroll
@@ -266,12 +375,7 @@ ROOFTILE_DEVICE void store_keys(const TensorMap& map, char* sX, float (&d)[D / 2
   store_operand(sX, X::KEY_PANEL, half * 64 + warp() % 4 * 16, out);
   fence_async();
   barrier_sync(2 + half, 128);
-  if (threadIdx.x % 128 == 0) {
-#pragma unroll
-    for (int p = 0; p < X::PANELS; ++p)
-      tensor_store(map, sX + p * X::KEY_PANEL + half * 64 * LINE, p * 64, w.i_g, w.i_tile * BLOCK_N + half * 64, w.i_b);
-    bulk_commit();
-  }
+  put<T, D>(to, sX, w, half);
 }
 
 // dQ of this step's queries as this thread holds it, where `drain` takes it.
@@ -289,11 +393,11 @@ ROOFTILE_DEVICE void hand_over(char* sHalf, Pipeline<1>& sRing, int step, const 
 // A product under way across the loop's back edge makes the assembler run all of them one by one: the body ends with a wait for everything. The two
 // warpgroups do not meet: a step stores its dS and makes dQ of the one before, whose other half was stored a step ago. dV is queued when dS is stored, so
 // that it runs beside that dQ's way through the ring.
-template <typename T, int D, bool CAUSAL, bool ORDERED>
-ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, char* sX, Rings& sR, const Work& w, int half, float scale, float scale_log2) {
+template <typename T, int D, bool ORDERED, class Out, class W>
+ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, char* sX, Rings& sR, const W& w, int half, float scale, float scale_log2) {
   using X = Tile<D>;
   constexpr int M = X::BLOCK_M, EARLY = M == 64 ? 8 : 4;
-  const int i_key = w.i_tile * BLOCK_N + half * 64 + wgmma_row(0), shift = CAUSAL ? w.T - w.S : -NEVER;
+  const typename W::Sight sight = w.sight(half);
   char *sK = sX + X::K, *sV = sX + X::V, *sDq = sX + X::DQ + half * HALF_BYTES;
   float dk[D / 2], dv[D / 2], s[M / 2];
   Stage<STAGES> at_q;
@@ -311,7 +415,7 @@ ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, char* 
     scores<T, D>(dp, sV + half * 64 * LINE, sDout);
     wgmma_wait<1>(s);
     weights(s, lse, scale_log2);
-    if ((w.i_tile + 1) * BLOCK_N > w.S || (CAUSAL && i * M < (w.i_tile + 1) * BLOCK_N - 1 + shift)) mask(s, i_key, w.S, shift - i * M);
+    w.mask(s, sight, i);
     const Columns<EARLY> delta(reinterpret_cast<const float*>(sX + X::DELTA) + at_dout.index * M);
     finish_first(s);
     wgmma_wait<0>(dp);
@@ -335,28 +439,23 @@ ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, char* 
     consumer_release(sR.q, at_q);
     ++at_q;
     if (++i == sR.blocks) i = sR.first;
-  } while (++step < (ORDERED ? sR.count : w.count));  // in turn there is no register for it either
+  } while (++step < (ORDERED || W::BANDED ? sR.count : w.count));  // in turn there is no register for it either
   float dq[32];
   consumer_wait(sR.ds, nth_stage(step - 1));
   queries<T, D>(dq, sK, sX + X::DS + (step - 1) % DS_STAGES * (2 * X::QUERY_PANEL), half);
   wgmma_wait<0>(dq);
   hand_over(sDq, sR.dq[half], step - 1, dq);
-  store_keys<T, D>(tDv, sV, dv, 1.0f, w, half);  // these rows of V are this warpgroup's alone
+  store_keys<T, D>(dv_to, sV, dv, 1.0f, w, half);  // these rows of V are this warpgroup's alone
   barrier_sync(1, 256);                          // both read all of K
-  store_keys<T, D>(tDk, sK, dk, scale, w, half);
+  store_keys<T, D>(dk_to, sK, dk, scale, w, half);
   if (threadIdx.x % 128 == 0) bulk_wait_read<0>();
 }
 
 // ---- the kernels -------------------------------------------------------------------------------------------------------------
 
-template <typename T, int D, bool CAUSAL, bool ORDERED>
-__global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
-    attention_backward(const __grid_constant__ TensorMap tDk, const __grid_constant__ TensorMap tDv, const __grid_constant__ TensorMap tQ,
-                       const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, float* gDq,
-                       int* gTurn, const float* gRows, int G, int group, int T_, int S, float scale, float scale_log2) {
-  extern __shared__ __align__(1024) char sX[];
-  __shared__ Rings sR;
-  const Work w = work<D, CAUSAL, ORDERED>(G, group, T_, S);
+template <typename T, int D, bool ORDERED, class Out, class W>
+ROOFTILE_DEVICE void tile_of_keys(const Out& dk_to, const Out& dv_to, const TensorMap& tQ, const TensorMap& tK, const TensorMap& tV, const TensorMap& tDout,
+                                  float* gDq, int* gTurn, const float* gRows, char* sX, Rings& sR, const W& w, float scale, float scale_log2) {
   if (threadIdx.x == 0) {
     let_next_stand_by();
     sR.first = w.first, sR.blocks = w.blocks, sR.count = w.count;
@@ -371,12 +470,29 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
     registers_lower<24>();  // three warpgroups have 3 x 168 to share
     const int i_warp = (threadIdx.x - 256) / WARP;
     if (lane() == 0 && i_warp == 0) produce<D>(sX, sR, tQ, tK, tV, tDout, gRows, w);
-    if (lane() == 0 && (i_warp == 1 || i_warp == 2))
-      drain<D, CAUSAL, ORDERED>(gDq, gTurn, sX + Tile<D>::DQ + (i_warp - 1) * HALF_BYTES, sR, w, i_warp - 1);
+    if (lane() == 0 && (i_warp == 1 || i_warp == 2)) drain<ORDERED>(gDq, gTurn, sX + Tile<D>::DQ + (i_warp - 1) * HALF_BYTES, sR, w, i_warp - 1);
   } else {
     registers_raise<240>();
-    multiply<T, D, CAUSAL, ORDERED>(tDk, tDv, uniform(sX), *uniform(&sR), w, uniform(threadIdx.x / 128), scale, scale_log2);
+    multiply<T, D, ORDERED>(dk_to, dv_to, uniform(sX), *uniform(&sR), w, uniform(threadIdx.x / 128), scale, scale_log2);
   }
+}
+
+template <typename T, int D, bool CAUSAL, bool ORDERED>
+__global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
+    attention_backward(const __grid_constant__ TensorMap tDk, const __grid_constant__ TensorMap tDv, const __grid_constant__ TensorMap tQ,
+                       const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, float* gDq,
+                       int* gTurn, const float* gRows, int G, int group, int T_, int S, float scale, float scale_log2) {
+  extern __shared__ __align__(1024) char sX[];
+  __shared__ Rings sR;
+  const Plain<D, CAUSAL, ORDERED> w(G, group, T_, S);
+  tile_of_keys<T, D, ORDERED>(tDk, tDv, tQ, tK, tV, tDout, gDq, gTurn, gRows, sX, sR, w, scale, scale_log2);
+}
+
+// Zeros to add to, for 2048 / D queries; `row` of all is this thread's.
+template <int D> ROOFTILE_DEVICE void clear(float* gDq, int* gTurn, long long row, bool begins) {
+  float4* gZero = reinterpret_cast<float4*>(gDq + (row - threadIdx.x / (D / 8)) * D);
+  gZero[threadIdx.x] = gZero[threadIdx.x + 256] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  if (begins) gTurn[row / Tile<D>::BLOCK_M * 2] = gTurn[row / Tile<D>::BLOCK_M * 2 + 1] = 0;
 }
 
 // The rows of lse and delta, zeros in gDq and gTurn: 2048 / D queries of a head a block.
@@ -389,30 +505,24 @@ __global__ void __launch_bounds__(256)
   const int i_t = blockIdx.x % chunks * ROWS + threadIdx.x / LANES, i_d = threadIdx.x % LANES * 8;
   const long long row = (long long)i_bh * padded + i_t;
   let_next_stand_by();
-  float4* gZero = reinterpret_cast<float4*>(gDq + (row - threadIdx.x / LANES) * D);
-  gZero[threadIdx.x] = gZero[threadIdx.x + 256] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  if (i_t % BLOCK_M == 0 && i_d == 0) gTurn[row / BLOCK_M * 2] = gTurn[row / BLOCK_M * 2 + 1] = 0;
+  clear<D>(gDq, gTurn, row, i_t % BLOCK_M == 0 && i_d == 0);
   prepare_query<BLOCK_M, D>(gRows, head(gDout, stride_gb, stride_gt, stride_gh, i_bh, H), head(gOut, stride_ob, stride_ot, stride_oh, i_bh, H), gLse, i_bh,
                             i_t, i_d, T_, padded);
 }
 
 // dQ from the order of threads to rows, rounded: a half a block, through shared memory.
-template <typename T, int D>
-__global__ void ROOFTILE_EARLY __launch_bounds__(128)
-    finish(T* gOut, const float* gDq, int H, int T_, long long stride_b, long long stride_t, long long stride_h, float scale) {
-  constexpr int N = 64, BLOCK_M = Tile<D>::BLOCK_M;
-  __shared__ __align__(1024) char sX[N * LINE];
-  const int blocks = ceil_div(T_, BLOCK_M), i_half = blockIdx.x % 2, i_bh = blockIdx.x / 2 / blocks, i_b = i_bh / H, i_h = i_bh % H;
-  const int i_t = blockIdx.x / 2 % blocks * BLOCK_M + (D == 64) * i_half * N, i_d = (D == 128) * i_half * 64;
-  earlier_done();
-  unsigned out[N / 16][4];
+template <typename T>
+ROOFTILE_DEVICE void rows_of_half(T* gOut, const float* gDq, char* sX, int i_b, int i_h, int i_t, int i_d, int T_, long long stride_b, long long stride_t,
+                                  long long stride_h, float scale) {
+  constexpr int N = 64;
+  unsigned rounded[N / 16][4];
 #pragma unroll
   for (int k = 0; k < N / 8; ++k) {
     Vec<float, 4> r;
     load_global(r, gDq + (long long)blockIdx.x * HALF + k * 512 + threadIdx.x * 4);
-    out[k / 2][k % 2 * 2] = pack_pair(T(), r[0] * scale, r[1] * scale), out[k / 2][k % 2 * 2 + 1] = pack_pair(T(), r[2] * scale, r[3] * scale);
+    rounded[k / 2][k % 2 * 2] = pack_pair(T(), r[0] * scale, r[1] * scale), rounded[k / 2][k % 2 * 2 + 1] = pack_pair(T(), r[2] * scale, r[3] * scale);
   }
-  store_columns(sX, out);
+  store_columns(sX, rounded);
   __syncthreads();
 #pragma unroll
   for (int k = 0; k < N / 16; ++k) {
@@ -421,4 +531,116 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(128)
     load(r, reinterpret_cast<const T*>(sX + swizzled<128>(row * LINE + column * 2)));
     if (i_t + row < T_) store_global(gOut + i_b * stride_b + (i_t + row) * stride_t + i_h * stride_h + i_d + column, r);
   }
+}
+
+template <typename T, int D>
+__global__ void ROOFTILE_EARLY __launch_bounds__(128)
+    finish(T* gOut, const float* gDq, int H, int T_, long long stride_b, long long stride_t, long long stride_h, float scale) {
+  constexpr int N = 64, BLOCK_M = Tile<D>::BLOCK_M;
+  __shared__ __align__(1024) char sX[N * LINE];
+  const int blocks = ceil_div(T_, BLOCK_M), i_half = blockIdx.x % 2, i_bh = blockIdx.x / 2 / blocks, i_b = i_bh / H, i_h = i_bh % H;
+  const int i_t = blockIdx.x / 2 % blocks * BLOCK_M + (D == 64) * i_half * N, i_d = (D == 128) * i_half * 64;
+  earlier_done();
+  rows_of_half(gOut, gDq, sX, i_b, i_h, i_t, i_d, T_, stride_b, stride_t, stride_h, scale);
+}
+
+// ---- the kernels of a window and of packed sequences -------------------------------------------------------------------------
+
+// Where `sequences` lie, which tile of keys is whose, the longest walks first, and which block of queries: sequence b's begin with at_q / BLOCK_M + b, where
+// there is room for them. Offsets that are none (they go down, or beyond the tensor) stay within it. One block.
+template <typename Offset, int D>
+__global__ void __launch_bounds__(1024)
+    order(int* gSpans, int* gOfTile, int* gOfBlock, const Offset* gCuQ, const Offset* gCuK, int sequences, int rows_q, int rows_k, int slots, int blocks) {
+  constexpr int M = Tile<D>::BLOCK_M;
+  Span* gSpan = reinterpret_cast<Span*>(gSpans);
+  for (int i = threadIdx.x; i < slots; i += blockDim.x) gOfTile[i] = sequences;
+  for (int i = threadIdx.x; i < blocks; i += blockDim.x) gOfBlock[i] = sequences;
+  if (threadIdx.x == 0) gSpan[sequences] = Span{};
+  for (int b = threadIdx.x; b < sequences; b += blockDim.x) {
+    Span x;
+    x.at_q = min(max((long long)gCuQ[b], 0LL), (long long)rows_q), x.T = min(max((long long)gCuQ[b + 1], (long long)x.at_q), (long long)rows_q) - x.at_q;
+    x.at_k = min(max((long long)gCuK[b], 0LL), (long long)rows_k), x.S = min(max((long long)gCuK[b + 1], (long long)x.at_k), (long long)rows_k) - x.at_k;
+    x.i_slot = 0, x.i_block = x.at_q / M + b;
+    gSpan[b] = x;
+  }
+  __syncthreads();
+  for (int b = threadIdx.x; b < sequences; b += blockDim.x) {
+    const Span mine = gSpan[b];
+    int slot = 0;
+    for (int i = 0; i < sequences; ++i) {
+      const int length = gSpan[i].T;
+      if (length > mine.T || (length == mine.T && i < b)) slot += ceil_div(gSpan[i].S, BLOCK_N);
+    }
+    gSpan[b].i_slot = slot;
+    for (int i = slot; i < min(slots, slot + ceil_div(mine.S, BLOCK_N)); ++i) gOfTile[i] = b;
+    for (int i = 0; i < ceil_div(mine.T, M); ++i) gOfBlock[mine.i_block + i] = b;
+  }
+}
+
+// A block of queries of a head: of batch i_b, its rows from `at` on; there are T of them, and `row` among all those of lse.
+struct Place {
+  int i_bh, i_block, at, T;
+  long long row;
+};
+template <bool RAGGED> ROOFTILE_DEVICE Place place(int i, int T_, int blocks, const int* gSpans, const int* gOfBlock) {
+  const int i_bh = i / blocks, i_block = i % blocks;
+  if (!RAGGED) return {i_bh, i_block, 0, T_, (long long)i_bh * T_};
+  const Span x = reinterpret_cast<const Span*>(gSpans)[gOfBlock[i_block]];
+  return {i_bh, i_block - x.i_block, x.at_q, x.T, (long long)i_bh * T_ + x.at_q};
+}
+
+// As `prepare`; delta less the gradient of lse.
+template <typename T, int D, bool RAGGED>
+__global__ void __launch_bounds__(256)
+    prepare_banded(float* gDq, int* gTurn, float* gRows, const int* gSpans, const int* gOfBlock, const T* gDout, const T* gOut, const float* gLse,
+                   const float* gDlse, int H, int T_, int blocks, long long stride_gb, long long stride_gt, long long stride_gh, long long stride_ob,
+                   long long stride_ot, long long stride_oh) {
+  constexpr int LANES = D / 8, ROWS = 256 / LANES, BLOCK_M = Tile<D>::BLOCK_M;
+  const int i = blockIdx.x / 4, i_row = blockIdx.x % 4 * ROWS + threadIdx.x / LANES, i_d = threadIdx.x % LANES * 8;
+  const Place x = place<RAGGED>(i, T_, blocks, gSpans, gOfBlock);
+  const int i_t = x.i_block * BLOCK_M + i_row;
+  let_next_stand_by();
+  if (x.T == 0) return;
+  clear<D>(gDq, gTurn, (long long)i * BLOCK_M + i_row, i_row == 0 && i_d == 0);
+  float* gRow = gRows + (long long)i * 2 * BLOCK_M;
+  prepare_query<BLOCK_M, D>(gRow - x.i_block * 2 * BLOCK_M, head(gDout + x.at * stride_gt, stride_gb, stride_gt, stride_gh, x.i_bh, H),
+                            head(gOut + x.at * stride_ot, stride_ob, stride_ot, stride_oh, x.i_bh, H), gLse + x.row, 0, i_t, i_d, x.T, 0);
+  if (i_d == 0 && i_t < x.T) gRow[BLOCK_M + i_row] -= gDlse[x.row + i_t];
+}
+
+template <typename T, int D, bool RAGGED, bool ORDERED>
+__global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
+    attention_backward_banded(const __grid_constant__ TensorMap tQ, const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV,
+                              const __grid_constant__ TensorMap tDout, T* gDk, T* gDv, float* gDq, int* gTurn, const float* gRows, const int* gSpans,
+                              const int* gOfTile, int G, int group, int T_, int S, int blocks, int most, int left, int right, float scale,
+                              float scale_log2) {
+  extern __shared__ __align__(1024) char sX[];
+  __shared__ Rings sR;
+  __shared__ Band sBand;
+  Banded<D, RAGGED, ORDERED> w(reinterpret_cast<const Span*>(gSpans), gOfTile, G, group, T_, S, blocks, left, right);
+  if (w.count == 0) {  // no query sees these keys, if there are any
+    earlier_done();    // or this kernel could end before `prepare`, and `finish` begin
+    Wide<T> none;
+    fill(none, T(0.0f));
+    for (int i = threadIdx.x; i < w.rows() * (D / 8); i += blockDim.x) {
+      const long long at = w.at(S, G) + (long long)(i / (D / 8)) * G * D + i % (D / 8) * 8;
+      store_global(gDk + at, none);
+      store_global(gDv + at, none);
+    }
+    return;
+  }
+  w.tell(sBand, w.at(S, G), most);
+  tile_of_keys<T, D, ORDERED>(Rows<T>{gDk, G}, Rows<T>{gDv, G}, tQ, tK, tV, tDout, gDq, gTurn, gRows, sX, sR, w, scale, scale_log2);
+}
+
+template <typename T, int D, bool RAGGED>
+__global__ void ROOFTILE_EARLY __launch_bounds__(128)
+    finish_banded(T* gOut, const float* gDq, const int* gSpans, const int* gOfBlock, int H, int T_, int blocks, long long stride_b, long long stride_t,
+                  long long stride_h, float scale) {
+  constexpr int N = 64, BLOCK_M = Tile<D>::BLOCK_M;
+  __shared__ __align__(1024) char sX[N * LINE];
+  const Place x = place<RAGGED>(blockIdx.x / 2, T_, blocks, gSpans, gOfBlock);
+  const int i_half = blockIdx.x % 2, i_t = x.i_block * BLOCK_M + (D == 64) * i_half * N, i_d = (D == 128) * i_half * 64;
+  earlier_done();
+  if (i_t < x.T) rows_of_half(gOut + x.at * stride_t, gDq, sX, x.i_bh / H, x.i_bh % H, i_t, i_d, x.T, stride_b, stride_t, stride_h, scale);
 }

@@ -1,0 +1,92 @@
+"""Attention's gradient for Hopper in CUDA C++ where queries see a window, or sequences lie one behind another: cuda_kernels.py's kernel over the blocks
+of queries that see a tile of keys. For sequences a kernel of one block writes where each lies and whose tile every block has: nothing waits for the host."""
+
+import torch
+
+from rooftile.core.kernel import Kernel
+from rooftile.cuda.launch import CTYPE, launch, off_gpu
+from rooftile.cuda.tensor_map import TensorMap
+from rooftile.ops._shared.launch import cdiv
+from rooftile.ops.attention.cuda_kernels import KEYS, LIMITS, LOG2E, V5, shared_bytes
+from rooftile.ops.attention.refusals import for_the_copy_engine, too_small_in_a_window, wider_values
+
+
+def _backward(ordered, tensors, scale, left, right, ragged=None):
+    """Of [B, T, H, D]; packed sequences are a batch of one, `ragged` their offsets and the longest there may be of keys."""
+    dout, dlse, q, k, v, out, lse = tensors
+    (b, t, h, d), (s, g) = q.shape, k.shape[1:3]
+    dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
+    m = 8192 // d
+    kind, flag, flags = f"{CTYPE[q.dtype]}, {d}", str(ragged is not None).lower(), str(ordered).lower()
+    if ragged is None:
+        blocks, tiles, most = cdiv(t, m), b * cdiv(s, KEYS), s
+        turn = q.new_empty(b * h * blocks, 2, dtype=torch.int32)
+        spans = of_tile = of_block = turn
+    else:
+        cu_q, cu_k, most = ragged
+        sequences = cu_q.shape[0] - 1
+        blocks, tiles = t // m + sequences, s // KEYS + sequences  # at most: each may leave a part of its last one empty
+        turn = q.new_empty(h * blocks, 2, dtype=torch.int32)
+        spans, of_tile, of_block = (q.new_empty(n, dtype=torch.int32) for n in (8 * (sequences + 1), tiles, blocks))
+        launch(V5, f"order<{CTYPE[cu_q.dtype]}, {d}>", 1, 1024, spans, of_tile, of_block, cu_q, cu_k, sequences, t, s, tiles, blocks)
+    heads = b * h
+    sums = q.new_empty(heads * blocks, 2, m * d // 2, dtype=torch.float32)
+    rows = q.new_empty(heads * blocks, 2, m, dtype=torch.float32)  # lse to base 2 and delta of each block of queries
+    launch(V5, f"prepare_banded<{kind}, {flag}>", heads * blocks * 4, 256, sums, turn, rows, spans, of_block, dout, out, lse.contiguous(),
+           dlse.contiguous(), h, t, blocks, *dout.stride()[:3], *out.stride()[:3])  # fmt: skip
+    maps = [TensorMap(x, (1, n, 1, 64), 128) for x, n in ((q, m), (k, KEYS), (v, KEYS), (dout, m))]
+    launch(V5, f"attention_backward_banded<{kind}, {flag}, {flags}>", tiles * g, 384, *maps, dk, dv, sums, turn, rows, spans, of_tile, g, h // g, t, s,
+           blocks, most, left, right, scale, scale * LOG2E, shared=shared_bytes(d))  # fmt: skip
+    launch(V5, f"finish_banded<{kind}, {flag}>", heads * blocks * 2, 128, dq, sums, spans, of_block, h, t, blocks, *dq.stride()[:3], scale)
+    return dq, dk, dv
+
+
+def _options(ordered):
+    def run(dout, dlse, q, k, v, sinks, bias, constant_bias, mask, seed, out, lse, scale, left, right, softcap, p, deterministic=False):
+        made = _backward(ordered, (dout, dlse, q, k, v, out, lse), scale, left, right)
+        return *made, q.new_empty(0), q.new_empty(0)
+
+    return run
+
+
+def _varlen(ordered):
+    def run(dout, dlse, q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, seed, out, lse, max_seqlen_q, max_seqlen_k, scale, left, right, softcap, p,
+            deterministic=False):  # fmt: skip
+        dout, q, k, v, out = (x.unsqueeze(0) for x in (dout, q, k, v, out))
+        ragged = (cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous(), max_seqlen_k)
+        dq, dk, dv = _backward(ordered, (dout, dlse, q, k, v, out, lse), scale, left, right, ragged)
+        return dq.view(dq.shape[1:]), dk.view(dk.shape[1:]), dv.view(dv.shape[1:]), q.new_empty(0)
+
+    return run
+
+
+def _refuse(call):
+    asked = [n for n in ("sinks", "bias", "constant_bias", "mask", "seed") if call.get(n) is not None] + ["softcap"] * (call["softcap"] > 0)
+    if asked:
+        return f"it takes a window alone, and the call has {', '.join('dropout' if n == 'seed' else n for n in asked)}"
+    d = call["q"].shape[-1]
+    if d not in (64, 128):
+        return f"D={d}, it is written for 64 and 128"
+    return wider_values(call) or for_the_copy_engine(call) or off_gpu(call["q"])
+
+
+def _refuse_packed(call):
+    return _refuse({**call, **{n: call[n].unsqueeze(0) for n in ("dout", "q", "k", "v", "out")}})
+
+
+def _unless_in_turn(refuse):
+    """The kernel whose order of additions is the hardware's does not take a call that asks for the same bits every time."""
+    return lambda call: "the call is deterministic, and here dq is summed by atomics" if call["deterministic"] else refuse(call)
+
+
+def _both(run, refuse):
+    said = {"limits": LIMITS, "architectures": (90,), "sources": (V5,), "declines": too_small_in_a_window}
+    free, idea = _unless_in_turn(refuse), "blocks of queries that see a tile of keys"
+    return (
+        Kernel("cuda.v5_hopper", run(False), idea, free, varies="dq is summed by atomics", **said),
+        Kernel("cuda.v5_hopper_ordered", run(True), "the same, tiles of keys add to dq in turn", refuse, **said),
+    )
+
+
+BACKWARD = _both(_options, _refuse)
+VARLEN_BACKWARD = _both(_varlen, _refuse_packed)

@@ -1,0 +1,279 @@
+"""The backward of a window and of packed sequences in CUDA C++ in the simulator: what the grid's cases do not reach, and wrong kernels of its own kind."""
+
+import contextlib
+import re
+from functools import partial
+from itertools import accumulate
+
+import pytest
+import torch
+
+from attention_gradients import rewritten
+from rooftile import attention, attention_varlen
+from rooftile.core.kernel import OPS
+from rooftile.cuda import compile as compiler
+from rooftile.cuda import simulator
+from rooftile.ops.attention import banded_kernels, options_reference, varlen_reference
+from rooftile.workbench.build import instances
+
+NAMES = [k.name for k in banded_kernels.BACKWARD]
+DENSE, PACKED = OPS["attention_options_backward"], OPS["attention_varlen_backward"]
+
+
+def drawn(shapes, dtype):
+    gen = torch.Generator().manual_seed(sum(shapes[0]) + sum(shapes[1]))
+    return tuple(torch.randn(x, generator=gen).to(dtype) for x in shapes)
+
+
+def window(t, s, d, left, right, dtype=torch.bfloat16, b=1, h=1, g=0):
+    g = g or h
+    q, k, v, dout = drawn(((b, t, h, d), (b, s, g, d), (b, s, g, d), (b, t, h, d)), dtype)
+    rules = (d**-0.5, left, right, 0.0, 0.0)
+    out, lse = options_reference.attention_options(q, k, v, None, None, None, None, None, *rules)
+    return dout, torch.randn(lse.shape), q, k, v, None, None, None, None, None, out, lse, *rules, False
+
+
+def packed(lengths_q, lengths_k, d, left, right, dtype=torch.bfloat16, h=1, g=0, offsets=torch.int32):
+    g = g or h
+    cu = [torch.tensor([0, *accumulate(x)], dtype=offsets) for x in (lengths_q, lengths_k)]
+    q, k, v, dout = drawn(((sum(lengths_q), h, d), (sum(lengths_k), g, d), (sum(lengths_k), g, d), (sum(lengths_q), h, d)), dtype)
+    longest, rules = (max(lengths_q), max(lengths_k)), (d**-0.5, left, right, 0.0, 0.0)
+    out, lse = varlen_reference.attention_varlen(q, k, v, *cu, None, None, *longest, *rules)
+    return dout, torch.randn(lse.shape), q, k, v, *cu, None, None, out, lse, *longest, *rules, False
+
+
+def of(call):
+    return PACKED if len(call) == len(PACKED.names) else DENSE
+
+
+def computed(call, name="cuda.v5_hopper", level="checks", seed=None):
+    with simulator.active(level, seed=seed):
+        return of(call).kernel(name).run(*call)
+
+
+def close(call, got):
+    wanted = of(call).spec.reference(*(x.double() if isinstance(x, torch.Tensor) and x.dtype.itemsize == 2 else x for x in call))
+    unit = torch.finfo(call[0].dtype).eps
+    pairs = [(g, w) for g, w in zip(got, wanted) if w.numel()]
+    return all(float((g.double() - w).abs().max()) <= 2 * unit * max(1.0, float(w.abs().max())) for g, w in pairs)
+
+
+WINDOWS = [  # T, S, D, left, right: bounds around blocks of 128 and 64 queries, tiles of 128 keys
+    (1, 1, 64, 0, 0), (129, 128, 128, 0, 0), (257, 257, 64, 63, 0), (257, 257, 128, 64, 0), (300, 300, 128, 127, 0), (300, 300, 64, 128, 0),
+    (200, 330, 64, 65, 1), (330, 200, 128, 129, 63), (140, 270, 128, -1, 5), (270, 140, 64, 70, -1), (192, 256, 128, 1000, 1000),
+    (130, 140, 64, -1, -1), (5, 400, 128, 3, 2), (400, 5, 64, 3, 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("t, s, d, left, right", WINDOWS)
+def test_windows_around_tiles(t, s, d, left, right, name):
+    call = window(t, s, d, left, right, torch.float16 if t % 2 else torch.bfloat16)
+    assert close(call, computed(call, name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("d", [64, 128])
+def test_windows_of_heads_that_share_keys(d, name):
+    """A tile's walk ends before a head's last block and begins after its first: the next head's lies that much further."""
+    call = window(400, 400, d, 100, 20, b=2, h=4, g=2)
+    assert close(call, computed(call, name))
+
+
+RAGGED = [  # lengths of q and of k
+    ([1], [1]),
+    ([127, 0, 1, 128, 129], [129, 0, 128, 1, 127]),
+    ([0, 64, 0, 65], [0, 63, 130, 65]),  # keys without queries, the first and the last with nothing before or behind
+    ([200, 70], [0, 300]),  # queries without keys
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("d, left, right", [(64, -1, 0), (128, -1, 0), (64, 30, 20), (128, -1, -1)])
+@pytest.mark.parametrize("lengths", RAGGED)
+def test_ragged_sequences(lengths, d, left, right, name):
+    call = packed(*lengths, d, left, right, h=2, g=1, offsets=torch.int64 if left < 0 else torch.int32)
+    assert close(call, computed(call, name))
+
+
+def test_nothing_seen_is_exactly_nothing():
+    dq, dk, dv, *_ = computed(window(200, 700, 128, 20, 0))  # the last query sees the last key
+    assert not dk[:, :480].any() and not dv[:, :480].any() and dv[:, 480:].any(-1).all()
+    dq, dk, dv, *_ = computed(window(300, 60, 64, 20, 10))
+    assert not dq[:, :229].any() and dq[:, 231:].any(-1).all()
+    dq, dk, dv, *_ = computed(packed([130, 0], [0, 200], 64, -1, 0))
+    assert not dq.any() and not dk.any() and not dv.any()
+
+
+def test_a_sequence_is_a_batch_of_one():
+    """To the bit, where tiles add in turn."""
+    lengths = ([70, 300, 130], [140, 300, 129])
+    call = packed(*lengths, 128, -1, 0, h=2, g=1)
+    made = computed(call, "cuda.v5_hopper_ordered")
+    dout, dlse, q, k, v, cu_q, cu_k, _, _, out, lse, _, _, *rules = call
+    for b in range(3):
+        rows, keys = slice(*cu_q[b : b + 2].tolist()), slice(*cu_k[b : b + 2].tolist())
+        own = (
+            dout[None, rows],
+            dlse[None, :, rows],
+            q[None, rows],
+            k[None, keys],
+            v[None, keys],
+            *[None] * 5,
+            out[None, rows],
+            lse[None, :, rows],
+        )
+        alone = computed((*own, *rules), "cuda.v5_hopper_ordered")
+        assert all(torch.equal(x[part], y[0]) for x, y, part in zip(made, alone, (rows, keys, keys)))
+
+
+def test_keys_past_the_longest_there_were_said_to_be_are_nan():
+    call = list(packed([100, 300], [150, 200], 64, -1, 0))
+    call[PACKED.names.index("max_seqlen_k")] = 160
+    _, dk, dv, *_ = computed(tuple(call))
+    for x in (dk, dv):
+        assert x[:310].isfinite().all() and x[310:].isnan().all()
+
+
+@pytest.mark.parametrize("offsets", [[0, 300, 100, 350], [-5, 90, 200, 1000], [2**40, 2, 1, 350]])
+def test_offsets_that_are_none_stay_within_the_tensors(offsets):
+    call = list(packed([100, 50, 200], [100, 50, 200], 64, -1, 0, offsets=torch.int64))
+    for n in ("cu_seqlens_q", "cu_seqlens_k"):
+        call[PACKED.names.index(n)] = torch.tensor(offsets)
+    computed(tuple(call))  # the simulator would say what lies outside
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("call", [window(400, 400, 128, 150, 0), packed([260, 130], [300, 200], 128, -1, 0)], ids=["window", "packed"])
+def test_in_turn_whatever_comes_first(call, seed):
+    first, again = (computed(call, "cuda.v5_hopper_ordered", "values", s) for s in (None, seed))
+    assert all(map(torch.equal, first, again))
+
+
+REFUSED = {
+    "a window alone, and the call has sinks": {"sinks": torch.zeros(2)},
+    "the call has bias, softcap": {"bias": torch.zeros(1), "softcap": 3.0},
+    "the call is deterministic, and here dq is summed by atomics": {"deterministic": True},
+    "the call has mask": {"mask": torch.zeros(1)},
+    "the call has dropout": {"seed": torch.tensor(3), "p": 0.1},
+    "D=32, it is written for 64 and 128": {"q": torch.zeros(1, 4, 2, 32)},
+    "dout with strides .* is not made of rows aligned": {"dout": torch.zeros(1, 1, 1, 1, dtype=torch.bfloat16).expand(1, 4, 2, 64)},
+}
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_what_it_refuses(said):
+    call = dict(zip(DENSE.names, window(4, 4, 64, 1, 0, h=2)))
+    kernel = DENSE.kernel("cuda.v5_hopper")
+    with simulator.active("checks"):
+        assert kernel.refuse(call) is None
+        assert re.search(said, kernel.refuse(call | REFUSED[said]) or "")
+
+
+def test_what_it_refuses_of_packed_sequences():
+    call = dict(zip(PACKED.names, packed([4], [4], 64, -1, 0)))
+    kernel = PACKED.kernel("cuda.v5_hopper")
+    with simulator.active("checks"):
+        assert kernel.refuse(call) is None
+        assert "at 2 bytes past" in kernel.refuse(call | {"k": torch.zeros(4 * 64 + 1, dtype=torch.bfloat16)[1:].view(4, 1, 64)})
+        assert "the call has sinks" in kernel.refuse(call | {"sinks": torch.zeros(1)})
+
+
+def test_who_asks_for_the_same_bits_has_tiles_add_in_turn(monkeypatch):
+    q, k, v = (torch.zeros(1, 2048, 16, 64, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    cu, chosen = torch.tensor([0, 2048]), []
+
+    def launch(op, *args):
+        call = dict(zip(op.names, args))
+        chosen.append(op.choose(call).kernel.name)
+        return op.spec.empty_returns(call)
+
+    for op in (DENSE, PACKED, OPS["attention_options"], OPS["attention_varlen"]):
+        monkeypatch.setattr(op, "launch", partial(launch, op))
+    with simulator.active("checks"):
+        for asked in (False, True):
+            outs = (
+                attention(q, k, v, window=(1023, 0), deterministic=asked),
+                attention_varlen(q[0], k[0], v[0], cu, cu, 2048, 2048, causal=True, deterministic=asked),
+            )
+            for out in outs:
+                torch.autograd.grad(out, q, torch.ones_like(out))
+    assert [n for n in chosen if n != "reference"] == ["cuda.v5_hopper"] * 2 + ["cuda.v5_hopper_ordered"] * 2
+
+
+def test_no_spills_and_no_product_waits_for_another():
+    found = {w.instance: w for op in (DENSE, PACKED) for n in NAMES for w in instances(op, op.kernel(n), every=True)}
+    assert {f"attention_backward_banded<__nv_bfloat16, 64, {r}, {o}>" for r in ("true", "false") for o in ("true", "false")} < set(found)
+    for w in found.values():
+        made = compiler.compiled(w.source, w.instance, "sm_90a")
+        assert (made.spill_bytes, made.loss) == (0, ""), w.instance
+        assert made.registers <= 168 and made.shared_bytes + w.shared <= 227 * 1024, w.instance
+
+
+# ---- faults ------------------------------------------------------------------------------------------------------------------
+
+PROBLEMS = {
+    "window": lambda: window(400, 420, 128, 100, 20, h=2, g=1),
+    "wide": lambda: window(600, 620, 128, 300, 20),  # blocks that see a whole tile
+    "packed": lambda: packed([130, 0, 250], [200, 100, 270], 128, -1, 0, h=2, g=1),
+    "full": lambda: packed([130, 0, 250], [200, 100, 270], 128, -1, -1),
+    "nothing": lambda: window(200, 700, 128, 20, 0),
+    "long": lambda: packed([1, 300], [1, 500], 128, 40, 0),
+}
+WRONG = {  # what stands in the kernels, what comes in its place, and in which problem it is seen
+    "low = key + T - S - right,": ("low = key + T - S - right + 64,", "window"),
+    "high = min(key + BLOCK_N, S) - 1 + T - S + left;": ("high = min(key + BLOCK_N, S) - 1 + T - S + left - 64;", "window"),
+    "const int low = key < keys ? at : NEVER, high": ("const int low = at, high", "full"),
+    "key + 8 < keys ? at + 8 : NEVER;": ("at + 8;", "full"),
+    "(j / 2 % 2 ? high : low)) > more": ("(j / 2 % 2 ? high : low)) > more + 1", "window"),
+    "left + right, rows()": ("left + right - 1, rows()", "window"),
+    "whole = rows() < BLOCK_N ? NEVER : ": ("whole = ", "full"),
+    "ceil_div(max(0, low + BLOCK_N - 1), M)": ("max(0, low + BLOCK_N - 1) / M", "wide"),
+    "max(0, low + left + right + 1) / M": ("ceil_div(max(0, low + left + right + 1), M)", "wide"),
+    "padded - (blocks - first),": ("padded - blocks,", "window"),
+    "if (row < w.sBand->keys) store_global": ("store_global", "packed"),
+    "if (w.count == 0) {": ("if (w.count < 0) {", "nothing"),
+    "i_first = i_bh * padded + i_block + first;": ("i_first = i_bh * padded + first;", "packed"),
+    "x.i_block = x.at_q / M + b;": ("x.i_block = x.at_q / M;", "packed"),
+    "length == mine.T && i < b": ("length == mine.T && i <= b", "packed"),
+    "if (i_d == 0 && i_t < x.T) gRow[BLOCK_M + i_row] -= gDlse[x.row + i_t];": ("", "window"),
+    "gLse + x.row, 0, i_t, i_d, x.T, 0);": ("gLse + x.row, 0, i_t, i_d, T_, 0);", "packed"),
+    "i_t, i_d, x.T, stride_b,": ("i_t, i_d, x.T + 1, stride_b,", "long"),
+    "const int i_t = w.at_q + i * M;": ("const int i_t = i * M;", "packed"),
+    "min(sBand->after, ": ("min(sBand->after + 1, ", "packed"),
+}  # fmt: skip
+
+
+def faulty(source, problem, monkeypatch, name="cuda.v5_hopper_ordered", level="checks"):
+    monkeypatch.setattr(banded_kernels, "V5", source)
+    call = PROBLEMS[problem]()
+    with contextlib.suppress(simulator.Found):
+        return not close(call, computed(call, name, level))
+    return True
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_whole_it_has_no_fault(problem, monkeypatch):
+    assert not faulty(banded_kernels.V5, problem, monkeypatch)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("stands", WRONG)
+def test_a_wrong_kernel_is_seen(stands, tmp_path, monkeypatch):
+    instead, problem = WRONG[stands]
+    assert faulty(rewritten(banded_kernels.V5, stands, instead, tmp_path), problem, monkeypatch)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_races(problem, name, monkeypatch):
+    assert not faulty(banded_kernels.V5, problem, monkeypatch, name, "all")
+
+
+@pytest.mark.thorough
+def test_offsets_are_there_before_they_are_sorted(tmp_path, monkeypatch):
+    stands = "    gSpan[b] = x;\n  }\n  __syncthreads();"
+    assert faulty(
+        rewritten(banded_kernels.V5, stands, stands.replace("__syncthreads();", ""), tmp_path), "packed", monkeypatch, level="all"
+    )
