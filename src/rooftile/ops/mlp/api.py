@@ -4,9 +4,16 @@ from torch import Tensor
 from rooftile.core.kernel import Op
 from rooftile.ops.mlp import composed_kernels as composed
 from rooftile.ops.mlp import cublaslt_kernels as cublaslt
+from rooftile.ops.mlp import cuda_kernels as cuda
 from rooftile.ops.mlp.spec import SPEC
 
-_mlp = Op(SPEC, *cublaslt.FORWARD, *composed.FORWARD, backward=(*cublaslt.BACKWARD, *composed.BACKWARD))
+_mlp = Op(
+    SPEC,
+    *cuda.FORWARD,
+    *cublaslt.FORWARD,
+    *composed.FORWARD,
+    backward=(*cuda.BACKWARD, *cublaslt.BACKWARD, *composed.BACKWARD),
+)
 
 
 def mlp(x: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2: Tensor | None, approximate: str = "none") -> Tensor:
