@@ -316,8 +316,8 @@ ROOFTILE_DEVICE void block(const End& end, const TensorMap& tA, const TensorMap&
 
 template <typename T, typename Act, int N, int K, int STAGES, int LAG>
 __global__ void __launch_bounds__(384, 1)
-    mlp_forward(T* gPre, T* gH, const __grid_constant__ TensorMap tX, const __grid_constant__ TensorMap tWeight, const T* gBias, int M, int F, int steps,
-                int biased, int group) {
+    mlp_forward(T* gPre, T* gH, const __grid_constant__ TensorMap tX, const __grid_constant__ TensorMap tWeight, const T* gBias, int biased, int M, int F,
+                int steps, int group) {
   using X = Tile<T, K_MAJOR, N, K, STAGES, LAG>;
   block<X>(Activate<X, Act>{gPre, gH, gBias, biased}, tX, tWeight, Tiles<N>{M, F, group}, steps);
 }
