@@ -24,7 +24,7 @@ def mlp(x: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2
         weight1, bias1: [F, K] and [F] of the same dtype or float32, which is rounded to x's dtype for the products; their gradients have their
             own dtype. A bias may be None.
         weight2, bias2: [N, F] and [N], likewise.
-        approximate: gelu's form, "none" or "tanh". cuBLASLt has "tanh" in its products' epilogues.
+        approximate: gelu's form, "none" or "tanh". cuBLASLt has "tanh" in its products' epilogues, our own products on Hopper have both.
 
     Returns:
         [..., N], dense, of x's dtype. What gelu is given and what it makes have x's dtype too and are kept for the backward pass.
