@@ -4,9 +4,16 @@ from torch import Tensor
 from rooftile.core.kernel import Op
 from rooftile.ops.mlp import composed_kernels as composed
 from rooftile.ops.mlp import cublaslt_kernels as cublaslt
+from rooftile.ops.mlp import cuda_kernels as cuda
 from rooftile.ops.mlp.spec import SPEC
 
-_mlp = Op(SPEC, *cublaslt.FORWARD, *composed.FORWARD, backward=(*cublaslt.BACKWARD, *composed.BACKWARD))
+_mlp = Op(
+    SPEC,
+    *cuda.FORWARD,
+    *cublaslt.FORWARD,
+    *composed.FORWARD,
+    backward=(*cuda.BACKWARD, *cublaslt.BACKWARD, *composed.BACKWARD),
+)
 
 
 def mlp(x: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2: Tensor | None, approximate: str = "none") -> Tensor:
@@ -17,7 +24,7 @@ def mlp(x: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2
         weight1, bias1: [F, K] and [F] of the same dtype or float32, which is rounded to x's dtype for the products; their gradients have their
             own dtype. A bias may be None.
         weight2, bias2: [N, F] and [N], likewise.
-        approximate: gelu's form, "none" or "tanh". cuBLASLt has "tanh" in its products' epilogues.
+        approximate: gelu's form, "none" or "tanh". cuBLASLt has "tanh" in its products' epilogues, our own products on Hopper have both.
 
     Returns:
         [..., N], dense, of x's dtype. What gelu is given and what it makes have x's dtype too and are kept for the backward pass.

@@ -24,13 +24,13 @@ def forward(x, weight1, bias1, weight2, bias2, approximate, activated):
 
 
 def backward(dout, x, weight1, bias1, weight2, bias2, pre, h, approximate, sloped):
-    """The five gradients; sloped(g, weight, pre, approximate) -> dpre is the second layer's way back, through gelu."""
+    """The five gradients; sloped(g, weight, pre, bias, approximate) -> (dpre, dbias) is the second layer's way back, through gelu, and the first's bias's."""
     g = flat(dout)
-    dpre = sloped(g, low(x, weight2), flat(pre), approximate)
+    dpre, dbias1 = sloped(g, low(x, weight2), flat(pre), bias1, approximate)
     dx = product(dpre, low(x, weight1)).view(x.shape)
     # of a float32 weight the gradient, summed in float32, is not rounded
     dweight1, dweight2 = product(dpre.t(), flat(x), dtype=weight1.dtype), product(g.t(), flat(h), dtype=weight2.dtype)
-    return dx, dweight1, _dbias(dpre, bias1), dweight2, _dbias(g, bias2)
+    return dx, dweight1, dbias1, dweight2, dbias(g, bias2)
 
 
 def low(x, parameter):
@@ -38,7 +38,8 @@ def low(x, parameter):
     return None if parameter is None else parameter.to(x.dtype)
 
 
-def _dbias(g, bias):
+def dbias(g, bias):
+    """The gradient of a bias that was added to every row, of none an empty one."""
     if bias is None:
         return g.new_empty(0)
     if bias.dtype == g.dtype and off_gpu(g) is None:
@@ -51,8 +52,9 @@ def _activated(rows, weight, bias, approximate):
     return pre, OPS["gelu"].launch(pre, approximate)
 
 
-def _sloped(g, weight, pre, approximate):
-    return OPS["gelu_backward"].launch(product(g, weight), pre, approximate)
+def _sloped(g, weight, pre, bias, approximate):
+    dpre = OPS["gelu_backward"].launch(product(g, weight), pre, approximate)
+    return dpre, dbias(dpre, bias)
 
 
 def mlp(x, weight1, bias1, weight2, bias2, approximate):

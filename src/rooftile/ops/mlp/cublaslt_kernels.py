@@ -11,17 +11,8 @@ import torch
 
 from rooftile.core.kernel import Kernel
 from rooftile.cuda import cublaslt
-from rooftile.ops._shared.cuda import misaligned
 from rooftile.ops.mlp import composed_kernels as composed
-
-VECTOR = 8  # elements of 16 bits in 16 bytes
-
-
-def _rows(x):
-    """x, or a copy of it: rows of neighbours that begin at whole 16 bytes."""
-    m, n = x.shape
-    apart = x.stride(0) if m > 1 else n
-    return x if x.stride(1) == 1 and apart >= n and apart % VECTOR == 0 and x.data_ptr() % 16 == 0 else x.contiguous()
+from rooftile.ops.mlp.refusals import not_whole, whole
 
 
 def mlp(x, weight1, bias1, weight2, bias2, approximate, *, config):
@@ -29,17 +20,17 @@ def mlp(x, weight1, bias1, weight2, bias2, approximate, *, config):
         pre = rows.new_empty(rows.shape[0], weight.shape[0])
         h = torch.empty_like(pre)
         bias = None if bias is None else bias.contiguous()
-        cublaslt.product(h, _rows(rows), _rows(weight).t(), "gelu", pre, bias, algorithm=config["ALGO"])
+        cublaslt.product(h, whole(rows), whole(weight).t(), "gelu", pre, bias, algorithm=config["ALGO"])
         return pre, h
 
     return composed.forward(x, weight1, bias1, weight2, bias2, approximate, activated)
 
 
 def mlp_backward(dout, x, weight1, bias1, weight2, bias2, pre, h, approximate, *, config):
-    def sloped(g, weight, pre, approximate):
+    def sloped(g, weight, pre, bias, approximate):
         dpre = g.new_empty(pre.shape)
-        cublaslt.product(dpre, _rows(g), _rows(weight), "gelu_backward", _rows(pre), algorithm=config["ALGO"])
-        return dpre
+        cublaslt.product(dpre, whole(g), whole(weight), "gelu_backward", whole(pre), algorithm=config["ALGO"])
+        return dpre, composed.dbias(dpre, bias)
 
     return composed.backward(dout, x, weight1, bias1, weight2, bias2, pre, h, approximate, sloped)
 
@@ -48,7 +39,7 @@ def _refuse(names, rows, weight):
     """For the product that reads `names`, of these rows and this weight."""
 
     def refuse(call):
-        x, w = call[rows], call[weight]
+        x = call[rows]
         if (why := cublaslt.off_gpu(x)) is not None:
             return why
         if x.dtype == torch.float32:
@@ -57,12 +48,7 @@ def _refuse(names, rows, weight):
             return "dout is float16, and cuBLASLt's gradient of gelu is up to 1.5e-5 off, near -3.5, where 16 bits can say 2e-6"
         if call["approximate"] != "tanh":
             return f"approximate is {call['approximate']!r}, cuBLASLt's gelu is the tanh form"
-        if x.numel() == 0 or w.numel() == 0:
-            return f"there is nothing to compute: {rows} is {list(x.shape)}, {weight} {list(w.shape)}"
-        for size in w.shape:
-            if size % VECTOR:
-                return f"{weight} is {list(w.shape)}: rows of {size} elements do not begin at whole 16 bytes, {size} is no multiple of {VECTOR}"
-        return misaligned(16, {name: call[name] for name in names})
+        return not_whole(call, names, rows, weight)
 
     return refuse
 

@@ -1,0 +1,119 @@
+"""The products around gelu for Hopper in CUDA C++, with gelu, or its gradient and the bias's, beside the products."""
+
+import functools
+
+import torch
+
+from rooftile.core.kernel import Kernel, Limits
+from rooftile.cuda.launch import CTYPE, launch, off_gpu
+from rooftile.cuda.source import Source
+from rooftile.cuda.tensor_map import TensorMap
+from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows
+from rooftile.ops._shared.launch import cdiv, processors
+from rooftile.ops.mlp import composed_kernels as composed
+from rooftile.ops.mlp.refusals import not_whole, whole
+
+V1 = Source.beside(__file__, "v1_hopper.cu")
+BLOCK_M = 128
+AHEAD = 4 * 8 * 32 * 16  # bytes of pre that four warps ask for ahead
+LONG, LONG_BACKWARD = 2560, 4096  # summands: beyond them the vendor's products are so long that little is left to hide behind them
+
+
+def _launch(name, act, config, x, sizes, arguments, beside=0):
+    """The kernel of this name: a block a multiprocessor, that walks its share of tiles of M x F, sums of K."""
+    (m, f, k), (n, step, stages) = sizes, (config[key] for key in ("BLOCK_N", "BLOCK_K", "STAGES"))
+    kind = "GeluTanh" if act == "tanh" else "Gelu"
+    instance = f"{name}<{CTYPE[x.dtype]}, {kind}, {n}, {step}, {stages}, {config['LAG']}>"
+    blocks = min(cdiv(m, BLOCK_M) * cdiv(f, n), processors(x))
+    shared = stages * (BLOCK_M + n) * step * 2 + BLOCK_M * n * 2 + beside  # struct Tile: the ring, a tile on its way out
+    launch(V1, instance, blocks, 384, *arguments, m, f, cdiv(k, step), config["GROUP"], shared=shared)
+
+
+def activated(rows, weight, bias, approximate, config):
+    """pre = rows weightᵀ + bias and gelu(pre)."""
+    rows, weight = whole(rows), whole(weight)
+    (m, k), f = rows.shape, weight.shape[0]
+    pre, h = (rows.new_empty(m, f) for _ in range(2))
+    step = config["BLOCK_K"]
+    maps = TensorMap(rows, (BLOCK_M, step), 2 * step), TensorMap(weight, (config["BLOCK_N"], step), 2 * step)
+    biased = (rows, 0) if bias is None else (bias.contiguous(), f)
+    _launch("mlp_forward", approximate, config, rows, (m, f, k), (pre, h, *maps, *biased))
+    return pre, h
+
+
+def sloped(g, weight, pre, bias, approximate, config):
+    """dpre = (g weight) gelu'(pre), and the sums of its columns where there is a bias."""
+    g, weight, pre = whole(g), whole(weight), pre.contiguous()
+    (m, k), f = g.shape, weight.shape[1]
+    dpre, partial = g.new_empty(m, f), g.new_empty(cdiv(m, BLOCK_M), f, dtype=torch.float32)
+    maps = TensorMap(g, (BLOCK_M, config["BLOCK_K"]), 2 * config["BLOCK_K"]), TensorMap(weight, (config["BLOCK_K"], 64), 128)
+    _launch("mlp_backward", approximate, config, g, (m, f, k), (dpre, partial, *maps, pre), AHEAD)
+    if bias is None:
+        return dpre, g.new_empty(0)
+    dbias = bias.new_empty(f)
+    add_rows(partial, dbias)
+    return dpre, dbias
+
+
+def mlp(x, weight1, bias1, weight2, bias2, approximate, *, config):
+    return composed.forward(x, weight1, bias1, weight2, bias2, approximate, functools.partial(activated, config=config))
+
+
+def mlp_backward(dout, x, weight1, bias1, weight2, bias2, pre, h, approximate, *, config):
+    return composed.backward(dout, x, weight1, bias1, weight2, bias2, pre, h, approximate, functools.partial(sloped, config=config))
+
+
+def _refuse(rows, weight, *others):
+    """For the product of these rows and this weight, beside which `others` are read."""
+
+    def refuse(call):
+        if call[rows].dtype == torch.float32:
+            return f"{rows} is float32, its products are of 16-bit numbers"
+        return not_whole(call, (rows, weight, *others), rows, weight) or off_gpu(call[rows])
+
+    return refuse
+
+
+def _declines(rows, weight, most):
+    """Of the same: where the vendor's products are the faster."""
+
+    def declines(call):
+        k, need = call[rows].shape[-1], processors(call[rows])
+        if k > most:
+            return f"sums of {k} numbers: beyond {most} the vendor's products are faster"
+        tiles = cdiv(call[rows].numel() // k, BLOCK_M) * cdiv(call[weight].numel() // k, 256)
+        return f"{tiles} tiles of {BLOCK_M} x 256 for {need} multiprocessors" if tiles < need else None
+
+    return declines
+
+
+def _kernel(run, idea, reads, most, *sources):
+    return Kernel(
+        "cuda.v1_hopper",
+        run,
+        idea,
+        _refuse(*reads),
+        CONFIGS,
+        limits=LIMITS,
+        architectures=(90,),
+        sources=sources,
+        declines=_declines(*reads[:2], most),
+    )
+
+
+CONFIGS = tuple(
+    {"BLOCK_N": n, "BLOCK_K": k, "STAGES": s, "LAG": lag, "GROUP": g}
+    for n, k, s, lag, g in ((256, 64, 3, 0, 8), (256, 64, 3, 1, 16), (256, 32, 6, 2, 16), (192, 64, 4, 1, 16))
+)  # fmt: skip
+LIMITS = Limits(registers=168, shared_bytes=227 * 1024)
+FORWARD = (_kernel(mlp, "gelu on a tile beside the products of the next", ("x", "weight1", "bias1"), LONG, V1),)
+BACKWARD = (
+    _kernel(
+        mlp_backward,
+        "gelu's gradient and the bias's on a tile beside the products of the next",
+        ("dout", "weight2", "pre"),
+        LONG_BACKWARD,
+        V1,
+        ADD_ROWS,
+    ),
+)

@@ -1,0 +1,195 @@
+"""The products around gelu for Hopper in the simulator: what the grid's cases do not reach, and that no line that orders anything can be taken away."""
+
+import re
+
+import pytest
+import torch
+
+from attention_gradients import rewritten, without
+from rooftile.core.kernel import OPS
+from rooftile.cuda import compile as compiler
+from rooftile.cuda import simulator
+from rooftile.ops.mlp import cuda_kernels as kernels
+from rooftile.ops.mlp import reference
+from rooftile.workbench.build import instances
+
+FORWARD, BACKWARD = kernels.FORWARD[0], kernels.BACKWARD[0]
+
+
+def problem(m, k, f, approximate="tanh", dtype=torch.bfloat16, biases=True):
+    """Sizes of the two products: x [m, k] by weight1 [f, k], dout [m, k] by weight2 [k, f]."""
+    gen = torch.Generator().manual_seed(m + k + f)
+    x, dout, w1, w2 = (
+        torch.randn(*s, generator=gen).div(d**0.5).to(dtype) for s, d in (((m, k), 1), ((m, k), 1), ((f, k), k), ((k, f), k))
+    )
+    b1, b2 = (torch.randn(n, generator=gen).to(dtype) if biases else None for n in (f, k))
+    _, pre, h = reference.mlp(x, w1, b1, w2, b2, approximate)
+    return (x, w1, b1, w2, b2, approximate), (dout, x, w1, b1, w2, b2, pre, h, approximate)
+
+
+def near(got, wanted):
+    """Within three roundings, as a share of the largest element."""
+    unit = torch.finfo(got.dtype).eps if got.dtype != torch.float32 else torch.finfo(torch.bfloat16).eps
+    return got.shape == wanted.shape and bool((got.double() - wanted).abs().max() <= 1.5 * unit * max(1.0, float(wanted.abs().max())))
+
+
+def exact(call):
+    return [t.double() if isinstance(t, torch.Tensor) else t for t in call]
+
+
+def forward(call, config, level="checks"):
+    """Whether pre and h are right."""
+    with simulator.active(level):
+        _, pre, h = FORWARD.run(*call, config=config)
+    _, pre_wanted, h_wanted = reference.mlp(*exact(call))
+    return near(pre, pre_wanted) and near(h, h_wanted)
+
+
+def backward(call, config, level="checks"):
+    """Whether what follows of dpre, dx and dweight1, and the sums of its columns are right."""
+    with simulator.active(level):
+        dx, dweight1, dbias1, *_ = BACKWARD.run(*call, config=config)
+    dx_wanted, dweight1_wanted, dbias1_wanted, *_ = reference.mlp_backward(*exact(call))
+    return near(dx, dx_wanted) and near(dweight1, dweight1_wanted) and near(dbias1, dbias1_wanted)
+
+
+SHAPES = [  # M, K, F around every boundary: tiles of 128 x 256, panels of 64, steps of 32 and 64, strips of 16 rows
+    (1, 8, 8), (16, 64, 64), (17, 72, 72), (64, 32, 256), (65, 40, 264), (127, 200, 248), (128, 128, 512), (129, 136, 520),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("m, k, f", SHAPES)
+def test_edges(m, k, f):
+    config = kernels.CONFIGS[(m + f) % len(kernels.CONFIGS)]
+    calls = problem(m, k, f, "tanh" if m % 2 else "none", torch.float16 if f % 3 else torch.bfloat16, biases=k != 40)
+    assert forward(calls[0], config) and (calls[0][2] is None or backward(calls[1], config))
+
+
+@pytest.mark.parametrize("config", kernels.CONFIGS, ids=str)
+def test_several_tiles_a_block(config):
+    """Six of a last row and column that are not whole, in groups of two rows of tiles: each of two blocks walks from one to the next."""
+    calls = problem(300, 200, 520)
+    config = {**config, "GROUP": 2}
+    assert forward(calls[0], config) and backward(calls[1], config)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_same_bits_whatever_comes_first(seed):
+    """Blocks and threads in another order: sums of columns too are added in one."""
+    calls, config = problem(260, 136, 264), kernels.CONFIGS[0]
+    got = []
+    for s in (None, seed):
+        with simulator.active("values", seed=s):
+            got.append([*FORWARD.run(*calls[0], config=config), *BACKWARD.run(*calls[1], config=config)])
+    assert all(map(torch.equal, *got))
+
+
+def test_rows_past_the_end_are_in_no_sum():
+    """A weight of infinity: a row of zeros, as the copy engine brings it where there is none, would make it NaN."""
+    _, call = problem(70, 64, 64)
+    dout, _, _, _, w2, _, pre, *_ = call
+    dout.abs_(), pre.fill_(1)
+    w2[3, 5] = torch.inf
+    with simulator.active("checks"):
+        _, _, dbias1, *_ = BACKWARD.run(*call, config=kernels.CONFIGS[0])
+    wanted = reference.mlp_backward(*exact(call))[2]
+    assert wanted[5].isinf() and torch.equal(dbias1.isinf(), wanted.isinf()) and not dbias1.isnan().any()
+
+
+DECLINED = {
+    "sums of 8192 numbers: beyond {}": (8192, 8192, 16384),
+    "6 tiles of 128 x 256 for 132 multiprocessors": (300, 768, 512),
+}
+
+
+@pytest.mark.parametrize("said", DECLINED)
+def test_what_it_leaves_to_others(said, monkeypatch):
+    monkeypatch.setattr(kernels, "processors", lambda x: 132)
+    m, k, f = DECLINED[said]
+    empty = {
+        n: torch.empty(s, dtype=torch.bfloat16, device="meta")
+        for n, s in {"x": (m, k), "weight1": (f, k), "dout": (m, k), "weight2": (k, f)}.items()
+    }
+    assert said.format(2560) in FORWARD.declines(empty) and said.format(4096) in BACKWARD.declines(empty)
+    large = {**empty, "x": empty["x"].new_empty(32768, 768), "weight1": empty["x"].new_empty(3072, 768)}
+    assert FORWARD.declines(large) is None
+
+
+def test_no_spills_and_no_product_waits_for_another():
+    found = {
+        w.instance: w
+        for op, k in ((OPS["mlp"], FORWARD), (OPS["mlp_backward"], BACKWARD))
+        for w in instances(op, k, every=True)
+        if w.source == kernels.V1
+    }
+    assert {re.sub(".*, (.*, .*, .*, .*)>", r"\1", name) for name in found} == {
+        "256, 32, 6, 2",
+        "256, 32, 6, 1",
+        "256, 64, 3, 1",
+        "256, 64, 3, 0",
+        "192, 64, 4, 1",
+    }
+    beyond = [f"mlp_{way}<__half, Gelu, 256, 32, 6, 2>" for way in ("forward", "backward")]  # forms that no case calls for
+    for name, shared in [*((n, w.shared) for n, w in found.items()), *((n, 0) for n in beyond)]:
+        made = compiler.compiled(kernels.V1, name, "sm_90a")
+        assert (made.spill_bytes, made.loss) == (0, ""), name
+        assert made.registers <= 168 and made.shared_bytes + shared <= 227 * 1024, name
+
+
+# ---- faults ------------------------------------------------------------------------------------------------------------------
+
+SHORT_RING = next(c for c in kernels.CONFIGS if c["STAGES"] == 3 and c["LAG"] == 1)
+ORDERING = re.compile(
+    r"__syncthreads\(\);|__syncwarp\(\);|fence_async\(\);|copy_(commit|wait<[^(]*>)\(\);|barrier_sync\(.*?\);|(producer|consumer)_\w+\(.*?\);|"
+    r"wgmma_(commit|wait<.>)\(.*?\);|(?<= )wgmma_fence\(d\);"
+)
+WRONG = {  # as it stands, and with an error: rows, columns, sums, places
+    "tiles.M - row : 0": "tiles.M - row - 1 : 0",
+    "column < biased ?": "column + 8 < biased ?",
+    "for (int w = 0; w < 4; ++w)": "for (int w = 0; w < 3; ++w)",
+    "if (first == ROWS - AHEAD) from": "if (first == 0) from",
+    "tile.y * X::N + p * 64, k": "tile.y * X::N, k",
+    "make_int2(first + i % high, i / high)": "make_int2(first + i % group, i / group)",
+    "else d = make_uint4(0, 0, 0, 0);": "",
+}
+
+
+@pytest.mark.parametrize("stands", WRONG)
+def test_a_wrong_place_or_sum_is_seen(stands, tmp_path, monkeypatch):
+    monkeypatch.setattr(kernels, "V1", rewritten(kernels.V1, stands, WRONG[stands], tmp_path))
+    with pytest.raises((AssertionError, simulator.Found)):
+        test_several_tiles_a_block(kernels.CONFIGS[0])
+        test_rows_past_the_end_are_in_no_sum()
+
+
+# What the simulator does not miss: that copies of zeros have ended before the block does; that the first multiplier is not two tiles ahead, which turns as
+# it gives them never bring about.
+FREE = ("    copy_wait<0>", "producer_acquire(sR.turn")
+NEEDED = [
+    i
+    for i, line in enumerate(kernels.V1.text.splitlines())
+    if ORDERING.search(line) and not line.startswith("//") and not any(word in line for word in FREE)
+]
+
+
+def faulty(source, monkeypatch) -> bool:
+    """On tiles enough for both blocks to walk, of many steps and of one, where the first multiplier could be tiles ahead."""
+    monkeypatch.setattr(kernels, "V1", source)
+    try:
+        for size in ((260, 136, 264), (520, 8, 264)):
+            calls = problem(*size)
+            if not (forward(calls[0], SHORT_RING, "all") and backward(calls[1], SHORT_RING, "all")):
+                return True
+    except simulator.Found:
+        return True
+    return False
+
+
+def test_whole_it_has_no_fault(monkeypatch):
+    assert not faulty(kernels.V1, monkeypatch)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("line", NEEDED, ids=[f"line-{i + 1}" for i in NEEDED])
+def test_no_barrier_fence_or_wait_can_be_taken_away(line, tmp_path, monkeypatch):
+    assert faulty(without(kernels.V1, line, ORDERING, tmp_path), monkeypatch)
