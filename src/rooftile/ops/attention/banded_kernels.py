@@ -8,7 +8,8 @@ from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.tensor_map import TensorMap
 from rooftile.ops._shared.launch import cdiv
 from rooftile.ops.attention.cuda_kernels import KEYS, LIMITS, LOG2E, V5, shared_bytes
-from rooftile.ops.attention.refusals import for_the_copy_engine, too_small_in_a_window, wider_values
+from rooftile.ops.attention.options_refusals import too_small_in_a_window
+from rooftile.ops.attention.refusals import for_the_copy_engine, wider_values
 
 
 def _backward(ordered, tensors, scale, left, right, ragged=None):

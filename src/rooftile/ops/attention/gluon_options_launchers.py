@@ -10,7 +10,8 @@ from rooftile.core.kernel import Kernel
 from rooftile.ops._shared.launch import DRY, cdiv, launch, launch_described, resident
 from rooftile.ops.attention.gluon_launchers import HOPPER, L2_BYTES, NARROW, ROWS, WIDE, _tensor
 from rooftile.ops.attention.gluon_options_kernels import RAGGED_ROWS, forward
-from rooftile.ops.attention.refusals import for_the_copy_engine, too_small_in_a_window, wider_values
+from rooftile.ops.attention.options_refusals import too_small_in_a_window
+from rooftile.ops.attention.refusals import for_the_copy_engine, wider_values
 from rooftile.ops.attention.tile_list_kernels import FIELDS, list_tiles
 
 ALL = 2 * ROWS  # query rows of a tile: of two groups

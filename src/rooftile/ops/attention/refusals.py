@@ -44,11 +44,3 @@ def too_small(call):
     q = call["q"]
     operations = 4 * q.numel() * call["k"].shape[1] / (2 if call["causal"] else 1)
     return None if operations >= 4e9 else f"{operations:.1e} operations are done before its host code is; it pays from 4e9"
-
-
-def too_small_in_a_window(call):
-    """The same with a window, or of packed sequences, which are taken to be as long as the longest: nobody knows here."""
-    q = call["q"]
-    half = (call["max_seqlen_k"] if q.dim() == 3 else call["k"].shape[1]) / 2  # so many keys lie on either side of a query, on average
-    operations = 4 * q.numel() * (1 + sum(half if call[n] < 0 else min(call[n], half) for n in ("left", "right")))
-    return None if operations >= 4e9 else f"{operations:.1e} operations are done before its host code is; it pays from 4e9"
