@@ -38,7 +38,13 @@ _attention = Op(
     ),
 )
 _attention_options = Op(OPTIONS_SPEC, *GLUON_OPTIONS, *OPTIONS, backward=(*BANDED_BACKWARD, *OPTIONS_BACKWARD))
-_attention_varlen = Op(VARLEN_SPEC, *GLUON_VARLEN, *VARLEN, backward=(*BANDED_VARLEN_BACKWARD, *VARLEN_BACKWARD))
+_attention_varlen = Op(
+    VARLEN_SPEC,
+    *GLUON_VARLEN,
+    *VARLEN,
+    # cuda.v5_hopper is the faster, but reads rows past a sequence's end, with weights of zero: NaN there, be it behind the last sequence, would be NaN here
+    backward=ranked((*BANDED_VARLEN_BACKWARD, *VARLEN_BACKWARD), "triton"),
+)
 _attention_qkvpacked = Op(PACKED_SPEC, *PACKED, backward=PACKED_BACKWARD)
 _LAYOUTS = ("BTHD", "BHTD")
 
