@@ -1,8 +1,7 @@
-"""What the tests of attention's gradients for Hopper share: a problem, its answer, and kernels with a line changed."""
+"""What the tests of attention's gradients for Hopper share: a problem and its answer."""
 
 import torch
 
-from rooftile.cuda.source import Source
 from rooftile.ops.attention import reference
 
 
@@ -21,22 +20,3 @@ def close(call, got):
     wanted = reference.attention_backward(*(x.double() if isinstance(x, torch.Tensor) else x for x in call))
     unit = torch.finfo(call[0].dtype).eps
     return all(float((g.double() - w).abs().max()) <= 2 * unit * max(1.0, float(w.abs().max())) for g, w in zip(got, wanted))
-
-
-def saved(source, text, folder):
-    path = folder / source.path.name
-    path.write_text(text)
-    return Source(path)
-
-
-def rewritten(source, stands, instead, folder):
-    """The kernel with other words where `stands` stands, which is once."""
-    assert source.text.count(stands) == 1
-    return saved(source, source.text.replace(stands, instead), folder)
-
-
-def without(source, line, ordering, folder):
-    """The kernel with one line that orders something, the index of which is given, taken away."""
-    lines = source.text.splitlines()
-    lines[line] = ordering.sub(";", lines[line], count=1)
-    return saved(source, "\n".join(lines) + "\n", folder)

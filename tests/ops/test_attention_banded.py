@@ -8,7 +8,7 @@ from itertools import accumulate
 import pytest
 import torch
 
-from attention_gradients import rewritten
+from faulty_kernels import rewritten
 from rooftile import attention, attention_varlen
 from rooftile.core.kernel import OPS
 from rooftile.cuda import compile as compiler

@@ -6,7 +6,8 @@ import re
 import pytest
 import torch
 
-from attention_gradients import close, problem, rewritten, without
+from attention_gradients import close, problem
+from faulty_kernels import rewritten, without
 from rooftile.core.kernel import OPS
 from rooftile.cuda import compile as compiler
 from rooftile.cuda import simulator

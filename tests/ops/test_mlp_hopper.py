@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from attention_gradients import rewritten, without
+from faulty_kernels import rewritten, without
 from rooftile.core.kernel import OPS
 from rooftile.cuda import compile as compiler
 from rooftile.cuda import simulator
