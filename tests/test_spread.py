@@ -7,14 +7,14 @@ from rooftile.core.kernel import OPS
 from rooftile.workbench import bench, check, gatekeeper
 from rooftile.workbench.spread import spread
 
-UNITS = [("vector_add", "reference", "cpu"), ("array_increment", "reference", "cpu")]
+UNITS = [(op, OPS[op].spec.cases[0].id, "reference", "cpu") for op in ("vector_add", "array_increment")]
 
 
 def test_verdicts_of_two_processes_and_what_one_raises():
     made = dict(spread(gatekeeper.judge, UNITS, 2))
     assert set(made) == set(UNITS)
     for unit, verdicts in made.items():
-        assert verdicts == gatekeeper.judge(*unit) and {v["op"] for v in verdicts} == {unit[0]} and len(verdicts) > 1
+        assert verdicts == gatekeeper.judge(*unit) and {(v["op"], v["case"]) for v in verdicts} == {unit[:2]} and len(verdicts) > 1
     with pytest.raises(ValueError, match="refrence"):
         list(spread(bench.complaint, [("vector_add", "refrence", "cpu")], 1))
 
@@ -61,10 +61,22 @@ def test_what_is_prepared_is_not_judged_again(session, monkeypatch):
 
 def test_a_complaint_comes_back_and_want_of_memory_is_none(session, monkeypatch):
     said = {"cuda.v1_naive": "M3: dx: error 7 times the allowed", "triton": "M3: CUDA out of memory. Tried to allocate 2.00 GiB"}
-    monkeypatch.setattr(bench, "complaint", lambda op, kernel, device: said.get(kernel, ""))
     op = OPS["array_increment"]
+    second = [c.id for c in op.spec.cases if "check" in c.use][1]
+
+    def heard(op, case, device):
+        return {k: said.get(k, "") if case == second else "" for k in ("cuda.v2_vector", "cuda.v1_naive", "triton")}
+
+    monkeypatch.setattr(bench, "complaints", heard)
     session.prepare([op], [], "no case has this name", 2)
     assert {k: v for (_, k), v in session._green.items()} == {"cuda.v2_vector": "", "cuda.v1_naive": said["cuda.v1_naive"]}
+
+
+def test_a_kernel_that_nobody_judged_is_judged_when_its_turn_comes(session, monkeypatch):
+    """Another has killed the device of their case before."""
+    monkeypatch.setattr(bench, "complaints", lambda op, case, device: {"triton": "M3: the device died"})
+    session.prepare([OPS["array_increment"]], [], "no case has this name", 2)
+    assert session._green == {("array_increment", "triton"): "M3: the device died"}
 
 
 def test_want_of_memory_beside_others_is_judged_alone(monkeypatch):
@@ -78,5 +90,5 @@ def test_want_of_memory_beside_others_is_judged_alone(monkeypatch):
         gatekeeper, "spread", lambda work, units, jobs: [(unit, [{"message": "CUDA out of memory"}]), (other, [{"message": "wrong"}])]
     )
     monkeypatch.setattr(gatekeeper, "judge", judge)
-    points = [check.Point(OPS[op], OPS[op].kernel(k), OPS[op].spec.cases[0]) for op, k, _ in UNITS]
-    assert gatekeeper._shared_out(points, "cpu", None, 2) == [{"message": ""}, {"message": "wrong"}] and heard == [unit]
+    points = [check.Point(OPS[op], OPS[op].kernel(k), OPS[op].spec.cases[0]) for op, _, k, _ in UNITS]
+    assert gatekeeper._shared_out(points, "reference", "cpu", None, 2) == [{"message": ""}, {"message": "wrong"}] and heard == [unit]

@@ -201,6 +201,7 @@ def test_who_asks_for_the_same_bits_has_tiles_add_in_turn(monkeypatch):
     assert [n for n in chosen if n != "reference"] == ["cuda.v5_hopper"] * 2 + ["cuda.v5_hopper_ordered"] * 2
 
 
+@pytest.mark.thorough
 def test_no_spills_and_no_product_waits_for_another():
     found = {w.instance: w for op in (DENSE, PACKED) for n in NAMES for w in instances(op, op.kernel(n), every=True)}
     assert {f"attention_backward_banded<__nv_bfloat16, 64, {r}, {o}>" for r in ("true", "false") for o in ("true", "false")} < set(found)

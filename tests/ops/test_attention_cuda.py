@@ -131,6 +131,7 @@ def test_in_turn_whatever_comes_first(seed):
 # ---- what it is compiled to --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_no_spills_and_no_product_waits_for_another():
     found = {w.instance: w for k in cuda_kernels.BACKWARD for w in instances(OP, k, every=True)}
     assert len(found) >= 20

@@ -84,6 +84,7 @@ def test_what_it_refuses(said):
         assert re.search(said, KERNEL.refuse(call) or "")
 
 
+@pytest.mark.thorough
 def test_no_spills_and_no_product_waits_for_another():
     found = {w.instance: w for w in instances(OP, KERNEL, every=True)}
     assert len(found) >= 12

@@ -115,6 +115,7 @@ def test_what_it_leaves_to_others(said, monkeypatch):
     assert FORWARD.declines(large) is None
 
 
+@pytest.mark.thorough
 def test_no_spills_and_no_product_waits_for_another():
     found = {
         w.instance: w

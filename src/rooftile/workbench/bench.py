@@ -47,9 +47,13 @@ class Session:
         """Before any clock starts, in `jobs` processes: what the gate says of every kernel, and everything compiled that will be timed. What
         fails to compile there, be it for want of memory beside so many others, fails or not when its turn comes."""
         names = [(op.spec.name, k.name) for op in ops for k in op.kernels[:-1] or op.kernels]
-        for (op_name, kernel, _), why in spread(complaint, [(*n, self.where.type) for n in names], jobs):
-            if CROWDED not in why:
-                self._green[op_name, kernel] = why
+        cases = [(op.spec.name, c.id, self.where.type) for op in ops for c in op.spec.cases if "check" in c.use]
+        heard = dict(spread(complaints, cases, jobs))
+        for op_name, kernel in names:
+            # without a verdict, another kernel has killed the device before
+            whys = [heard[unit].get(kernel, CROWDED) for unit in cases if unit[0] == op_name]
+            if not any(CROWDED in why for why in whys):
+                self._green[op_name, kernel] = next((why for why in whys if why), "")
         units: list[Unit] = [(*n, self.where.type, only, every) for n in names]
         timed = [(op.spec.name, c.id) for op in ops for c in op.spec.cases if "bench" in c.use and only in c.id]
         units += [(op, f"peer.{p}", self.where.type, case, None) for op, case in timed for p in against if p in COMPILED]
@@ -67,8 +71,18 @@ COMPILED = ("compile", "liger", "quack", "fa4", "flex")  # peers that leave what
 def complaint(op: str, kernel: str, device: str) -> str:
     """The gate's first complaint about a kernel on the check cases, or nothing."""
     points = [gate.Point(OPS[op], OPS[op].kernel(kernel), c) for c in OPS[op].spec.cases if "check" in c.use]
-    bad = [v for v in gate.run_points(points, device) if v.status in (Status.FAILED, Status.ERROR)]
-    return f"{bad[0].case}: {bad[0].message}" if bad else ""
+    return next(filter(None, map(_said, gate.run_points(points, device))), "")
+
+
+def complaints(op: str, case: str, device: str) -> dict[str, str]:
+    """The gate's complaint about every kernel on one check case, which they share, or nothing."""
+    (posed,) = (c for c in OPS[op].spec.cases if c.id == case and "check" in c.use)
+    points = [gate.Point(OPS[op], k, posed) for k in OPS[op].kernels[:-1] or OPS[op].kernels]
+    return {v.kernel: _said(v) for v in gate.run_points(points, device)}
+
+
+def _said(v: gate.Verdict) -> str:
+    return f"{v.case}: {v.message}" if v.status in (Status.FAILED, Status.ERROR) else ""
 
 
 def warm(op: str, version: str, device: str, only: str, every: str | None) -> None:

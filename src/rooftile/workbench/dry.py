@@ -125,7 +125,7 @@ class StandIn:
 
 
 def compile_all(names: list[str], arch: int, every: bool = False) -> list[Compiled]:
-    """A large case of every kernel, for sm_90 a ragged one too, as it would choose its config; `every`: all large cases, the last with every config."""
+    """A large case of every kernel, as it would choose its config; `every`: a ragged one and all large cases, the last with every config."""
     if os.environ.get("ROOFTILE_DRY_GPU") != "1":
         raise ValueError("set ROOFTILE_DRY_GPU=1: the stand-in driver wants a process of its own")
     stand_in = StandIn(arch)
@@ -137,7 +137,7 @@ def compile_all(names: list[str], arch: int, every: bool = False) -> list[Compil
             cases = [c for c in op.spec.cases if {"smoke", "bench"} & set(c.use) and kernel.refuse(blank(op.spec, c, "meta")) is None]
             cases = [c for c in cases if c.dtype != torch.float16 or torch.bfloat16 not in op.spec.dtypes] or cases
             for i, case in enumerate(cases):
-                if i == len(cases) - 1 or (i == 0 and arch == 90) or (every and "bench" in case.use):
+                if i == len(cases) - 1 or (every and (i == 0 or "bench" in case.use)):
                     made += _compile(stand_in, op, kernel, case, every=every and i == len(cases) - 1)
     return made
 
