@@ -67,6 +67,12 @@ def slow(spec: OpSpec, case: Case) -> bool:
     return case is not alike or case.dtype == torch.float16 or any(isinstance(n, int) and n > 4096 for n in case.dims.values())
 
 
+def twin(p: Point) -> bool:
+    """Whether bfloat16 has the same case: float16 says little more of a kernel then, and on a CPU that is left to the GPU."""
+    alike = ((c.dims, c.params, c.dtype) for c in p.op.spec.cases if set(c.use) >= set(p.case.use))
+    return p.case.dtype == torch.float16 and (p.case.dims, p.case.params, torch.bfloat16) in alike
+
+
 def with_gradients(ops: list[Op]) -> list[Op]:
     return [o for op in ops for o in (op, op.backward) if o is not None]
 

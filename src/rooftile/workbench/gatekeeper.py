@@ -51,7 +51,7 @@ def check(names: list[str], kernel: str | None, device: str, progress: Console |
         results += _interpreted(names, kernel, progress)
     points = [p for p in gate.grid(ops, kernel, use="smoke" if device in ("interpret", "sim") else "check") if _here(p, device)]
     if device == "interpret":
-        points = [p for p in points if p.variant == "normal" or not gate.slow(p.op.spec, p.case)]
+        points = [p for p in points if not gate.twin(p) and (p.variant == "normal" or not gate.slow(p.op.spec, p.case))]
     if device == "sim":
         results += _simulated(names, points, progress)
     elif jobs != 1:
@@ -113,13 +113,7 @@ def _simulated(names: list[str], points: list[gate.Point], progress: Console | N
     with simulator.active("all"):
         results = _run(chosen, "cpu", progress)
     with simulator.active("checks"):
-        return results + _run([p for p in points if p not in chosen and not _twin(p)], "cpu", progress)
-
-
-def _twin(p: gate.Point) -> bool:
-    """Whether the simulator has the same case in bfloat16."""
-    alike = ((c.dims, c.params, c.dtype) for c in p.op.spec.cases if "smoke" in c.use)
-    return p.case.dtype == torch.float16 and (p.case.dims, p.case.params, torch.bfloat16) in alike
+        return results + _run([p for p in points if p not in chosen and not gate.twin(p)], "cpu", progress)
 
 
 _COSTLY = 2**19  # operations: a second of simulation, and as long to derive what is allowed
