@@ -30,6 +30,7 @@ from rooftile.ops._shared.cuda_shares import (
     visit,
     visits,
 )
+from rooftile.ops._shared.few_rows import for_many
 from rooftile.ops._shared.launch import cdiv, power_of_2, row
 from rooftile.ops._shared.norms import dense, no_columns
 
@@ -284,7 +285,7 @@ REGISTERS = ({"vecs": 4}, {"vecs": 2}, {"vecs": 8})
 SHORT = tuple(
     {"vecs": v, "threads": t, "each": e, "ahead": a}
     for v, t, e, a in (
-        (4, 128, 2, 0), (4, 64, 2, 1), (4, 128, 4, 1), (4, 64, 2, 0), (4, 64, 4, 1), (4, 64, 1, 1), (4, 128, 1, 0), (8, 256, 1, 0), (8, 128, 2, 0),
+        (4, 128, 3, 0), (4, 64, 2, 1), (4, 128, 4, 1), (4, 64, 2, 0), (4, 64, 4, 1), (4, 64, 1, 1), (4, 128, 1, 0), (8, 256, 1, 0), (8, 128, 2, 0),
         (4, 64, 1, 0),
     )
 )  # fmt: skip
@@ -326,7 +327,7 @@ def forward_rungs(
 ) -> tuple[Kernel, ...]:
     """`run(source, shape)` is a rung's launcher; `few` and `fewest` are what the rungs refuse whose threads add a row's terms one by one."""
     v1, v2, v3, v4, v5, v6, v7, v8, v9 = files
-    return (
+    return for_many(
         Kernel("cuda.v9_ahead", run(v9, ahead), "rows in shared memory, parameters asked for ahead, and blocks leave", visits(16 * 512), AHEAD, pick_ahead,
                sources=(v9,), limits=ALL, declines=_one_block, architectures=(90,)),
         Kernel("cuda.v8_exchange", run(v8, exchange), "numbers travel while the row before is written, the parameters stay",

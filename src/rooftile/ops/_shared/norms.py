@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rooftile.core.spec import Call
+from rooftile.ops._shared.few_rows import few, warps
 from rooftile.ops._shared.launch import dense_like, off_gpu, power_of_2, row
 from rooftile.ops._shared.philox import scale, threshold
 
@@ -71,8 +72,10 @@ def upto(longest: int) -> Callable[[Call], str | None]:
 
 
 def pick_forward(call: Call) -> dict[str, int]:
-    """32 elements a lane, so that 4 loads of 16 bytes are in flight from each; warps lie along the row, rows in the lane."""
+    """32 elements a lane, so that 4 loads of 16 bytes are in flight from each; warps lie along the row, rows in the lane. Of few rows a program each."""
     block = power_of_2(row(call).shape[-1])
+    if few(row(call)):
+        return {"rows": 1, "warps": warps(block)}
     per = max(1, min(TILE // block, 16))
     return {"rows": per, "warps": min(16, max(1, per * block // 1024))}
 

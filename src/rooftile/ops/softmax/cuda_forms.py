@@ -6,15 +6,19 @@ import torch
 from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE
 from rooftile.ops._shared.cuda_rows import alone, any_row, even, upto
-from rooftile.ops._shared.cuda_shares import VISIT, VISIT_BACKWARD, pick_visit, visits
+from rooftile.ops._shared.cuda_shares import ALL, VISIT, VISIT_BACKWARD, pick_visit, visits
+from rooftile.ops._shared.few_rows import for_many
 from rooftile.ops._shared.launch import row
 from rooftile.ops.softmax.cuda_kernels import (
+    AHEAD,
     ONLINE,
     PIPELINE,
     V3,
     V5,
     V6,
     V8,
+    V9,
+    by_asking,
     by_block,
     by_block_backward,
     by_reading_once,
@@ -22,6 +26,7 @@ from rooftile.ops.softmax.cuda_kernels import (
     by_visits,
     by_visits_backward,
     parked,
+    pick_ahead,
     pick_online,
     pick_pipeline,
 )
@@ -40,6 +45,10 @@ def log_online(x, *, config):
 
 def log_exchange(x, *, config):
     return by_visits(x, "log_softmax", config)
+
+
+def log_ahead(x, *, config):
+    return by_asking(x, "log_softmax", config)
 
 
 def log_exchange_backward(dout, out, *, config):
@@ -108,7 +117,19 @@ def _masked(call):
     return None
 
 
-LOG_FORWARD = (
+LOG_FORWARD = for_many(
+    Kernel(
+        "cuda.v9_ahead",
+        log_ahead,
+        "the row in shared memory by the copy engine, a block more a multiprocessor",
+        visits(16 * 512),
+        AHEAD,
+        pick_ahead,
+        sources=(V9,),
+        limits=ALL,
+        declines=parked,
+        architectures=(90,),
+    ),
     Kernel(
         "cuda.v8_exchange",
         log_exchange,

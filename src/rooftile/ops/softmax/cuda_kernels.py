@@ -4,12 +4,23 @@ from rooftile.core.kernel import Kernel, Limits
 from rooftile.cuda.launch import CTYPE, launch
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda_rows import ALONE, PARK, alone, any_row, clustered, clusters, deal, even, long_sums, threads, upto
-from rooftile.ops._shared.cuda_shares import VISIT, VISIT_BACKWARD, pick_visit, visit, visits
+from rooftile.ops._shared.cuda_shares import ALL, MEMORY, VISIT, VISIT_BACKWARD, beside_rows, pick_visit, visit, visits
+from rooftile.ops._shared.few_rows import for_many
 from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, row, rows
 
-V1, V2, V3, V4, V5, V6, V7, V8 = (
+V1, V2, V3, V4, V5, V6, V7, V8, V9 = (
     Source.beside(__file__, f"{name}.cu")
-    for name in ("v1_thread_row", "v2_warp_row", "v3_block_row", "v4_vector", "v5_online", "v6_pipeline", "v7_cluster", "v8_exchange")
+    for name in (
+        "v1_thread_row",
+        "v2_warp_row",
+        "v3_block_row",
+        "v4_vector",
+        "v5_online",
+        "v6_pipeline",
+        "v7_cluster",
+        "v8_exchange",
+        "v9_ahead",
+    )
 )
 
 WARP = 32
@@ -138,6 +149,21 @@ def by_visits(x, name, config):
     return out
 
 
+def ahead(x, *, config):
+    return by_asking(x, "softmax", config)
+
+
+def by_asking(x, name, config):
+    out = dense_like(x)
+    x, m, n, stride = rows(x)
+    v = visit(x, config, lambda vecs: 64, 512)
+    part = 16 * v.vecs * v.threads
+    per = max(1, min(v.per, MEMORY // (part + beside_rows(v.cluster, v.threads))))
+    instance = f"{name}<{CTYPE[x.dtype]}, {v.cluster}, {v.vecs}, {v.threads}, {per}>"
+    launch(V9, instance, m * v.cluster, v.threads, out, x, n, stride, shared=part)
+    return out
+
+
 def exchange_backward(dout, out, *, config):
     return by_visits_backward(dout, out, "SoftmaxGradient", config)
 
@@ -224,7 +250,28 @@ PIPELINE = tuple(
     )
 )  # fmt: skip
 
-FORWARD = (
+AHEAD = tuple({"cluster": c, "vecs": v, "per": p} for c, v, p in ((8, 8, 4), (8, 16, 6), (4, 8, 4), (2, 8, 4), (1, 8, 4), (8, 4, 4)))
+
+
+def pick_ahead(call):
+    """Parts of 32 KB, four blocks of 256 threads a multiprocessor. Simulated: four blocks a row."""
+    config = pick_visit(call)
+    return {**config, "per": 4} if row(call).is_cuda else config
+
+
+FORWARD = for_many(
+    Kernel(
+        "cuda.v9_ahead",
+        ahead,
+        "the row in shared memory by the copy engine, a block more a multiprocessor",
+        visits(16 * 512),
+        AHEAD,
+        pick_ahead,
+        sources=(V9,),
+        limits=ALL,
+        declines=parked,
+        architectures=(90,),
+    ),
     Kernel(
         "cuda.v8_exchange",
         exchange,

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from rooftile.core.kernel import Kernel
+from rooftile.ops._shared.few_rows import few, warps
 from rooftile.ops._shared.launch import cdiv, dense_like, launch, off_gpu, power_of_2, rows
 
 MAX_ROW = 65536  # at 32 warps a lane then holds 64 float32, the last size that does not spill; the backward holds two rows
@@ -89,9 +90,11 @@ def _backward_online(
         tl.store(gDx + i_m * N + i_n, rDx.to(gDx.dtype.element_ty), mask=i_n < N)
 
 
-def _tile(n):
-    """(rows a program, columns of a tile, warps): about TILE elements a program, so that short rows share one."""
-    block = power_of_2(n)
+def _tile(x):
+    """(rows a program, columns of a tile, warps): about TILE elements a program, so that short rows share one; of few rows a program each."""
+    block = power_of_2(x.shape[-1])
+    if few(x):
+        return 1, block, max(warps(block), min(32, block // 1024))
     per = max(1, TILE // block)
     return per, block, min(32, max(4, per * block // 1024))
 
@@ -99,8 +102,8 @@ def _tile(n):
 def softmax(x, log=False):
     out = dense_like(x)
     x, m, n, stride = rows(x)
-    per, block, warps = _tile(n)
-    launch(_forward, (cdiv(m, per),), x, out, m, n, stride, LOG=log, ROWS=per, BLOCK_N=block, num_warps=warps)
+    per, block, count = _tile(x)
+    launch(_forward, (cdiv(m, per),), x, out, m, n, stride, LOG=log, ROWS=per, BLOCK_N=block, num_warps=count)
     return out
 
 
@@ -116,9 +119,9 @@ def softmax_backward(dout, out, scale=1.0, causal=False, log=False):
     dx, t = dense_like(out), out.shape[-2] if causal else 1
     dout, m, n, stride_dout = rows(dout)
     out, _, _, stride_out = rows(out)
-    per, block, warps = _tile(n)
+    per, block, count = _tile(out)
     launch(_backward, (cdiv(m, per),), dout, out, dx, m, n, stride_dout, stride_out, t, scale, LOG=log, CAUSAL=causal, ROWS=per, BLOCK_N=block,
-           num_warps=warps)  # fmt: skip
+           num_warps=count)  # fmt: skip
     return dx
 
 
