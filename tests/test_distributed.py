@@ -13,7 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import rooftile
 from rooftile.models import GPT2, GPT2Config, Llama, llama_operators, operators
-from rooftile.training import TrainError
+from rooftile.training import TrainConfig, TrainError
+from rooftile.training.parallel import Team
 from test_llama import SMALL, shape
 from test_patch import build
 from test_training import maker, run, series
@@ -167,3 +168,18 @@ def bfloat16(rank):
 def test_two_processes(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")]))
     torch.multiprocessing.spawn(worker, (str(tmp_path),), nprocs=WORLD)
+
+
+def test_a_process_takes_its_own_gpu_before_it_meets_the_others(monkeypatch):
+    """NCCL refuses two processes on one GPU, and every collective is on the current one."""
+    done = []
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: done.append(f"set {device}"))
+    monkeypatch.setattr(dist, "init_process_group", lambda backend: done.append(f"init {backend}"))
+    monkeypatch.setattr(dist, "get_rank", lambda: 3)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 4)
+    monkeypatch.setattr(dist, "broadcast_object_list", lambda named: done.append("broadcast"))
+    team = Team(TrainConfig(device="cuda", parallel="ddp"))
+    assert team.agree(TrainConfig(device="cuda", parallel="ddp", out="here")).device == "cuda:1"
+    assert done == ["set cuda:1", "init nccl", "broadcast"]

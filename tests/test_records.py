@@ -184,7 +184,9 @@ def test_two_processes_beside_one_are_records(monkeypatch, tmp_path):
         processes, rate = (2, 1950.0) if "torch.distributed.run" in command else (1, 1000.0)
         rows = [{"step": i + 1, "loss": 2.0 + 0.001 * processes, "tokens_per_s": rate, "memory_bytes": 5} for i in range(scaling.STEPS)]
         (out / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in [*rows, {"step": 40, "val_loss": 2.0}]))
-        return subprocess.CompletedProcess(command, int("fsdp" in command), stdout="", stderr="no room")
+        return subprocess.CompletedProcess(
+            command, int("fsdp" in command), stdout="", stderr="[rank1]: Traceback\n[rank1]: RuntimeError: no room\ntorchrun: FAILED"
+        )
 
     monkeypatch.setattr(scaling, "subprocess", SimpleNamespace(run=run))
     one, whole, ddp, fsdp = bench.bench(["scaling.llama-1.2b"], [], "cpu", "", None, tmp_path)
@@ -198,6 +200,6 @@ def test_two_processes_beside_one_are_records(monkeypatch, tmp_path):
     assert [w[w.index("--batch-size") + 1] for w in words] == ["4", "8", "4", "4"] and "--parallel ddp" in " ".join(words[2])
     assert one.extra["of_one"] == 1 and ddp.extra["of_one"] == pytest.approx(1.95) and whole.us[1] == pytest.approx(8 * 4096 * 1e3)
     assert ddp.extra["largest_smoothed_loss_difference_to"]["whole"] == pytest.approx(0.001)
-    assert (fsdp.status, fsdp.message) == ("error", "no room")
+    assert (fsdp.status, fsdp.message) == ("error", "[rank1]: RuntimeError: no room")
     assert "| ddp | 2 | 1,950 | 1.95 |" in pages.scaling({("cpu", ddp.op, ddp.case): [one, whole, ddp, fsdp]})
     assert not ledger.is_stale(ddp) and len(list(tmp_path.glob("*/scaling.llama-1.2b.jsonl"))) == 1

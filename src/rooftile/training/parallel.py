@@ -29,13 +29,17 @@ class Team:
     """The processes of a run; of one alone, where `parallel` is none."""
 
     def __init__(self, config: TrainConfig):
-        self.kind, self.rank, self.world, self.began = config.parallel, 0, 1, False
+        self.kind, self.rank, self.world, self.began, self.device = config.parallel, 0, 1, False, config.device
         if self.kind == "none":
             return
-        if not dist.is_initialized():
-            if "RANK" not in os.environ:
-                raise TrainError(f"parallel {self.kind!r} is for several processes: torchrun --nproc-per-node 2 -m rooftile train ...")
-            dist.init_process_group("nccl" if config.device.startswith("cuda") else "gloo")
+        there = dist.is_initialized()
+        if not there and "RANK" not in os.environ:
+            raise TrainError(f"parallel {self.kind!r} is for several processes: torchrun --nproc-per-node 2 -m rooftile train ...")
+        if self.device == "cuda":  # before the first collective: NCCL takes the current GPU, and refuses two processes on one
+            self.device = f"cuda:{os.environ.get('LOCAL_RANK') or (dist.get_rank() if there else os.environ['RANK'])}"
+            torch.cuda.set_device(self.device)
+        if not there:
+            dist.init_process_group("nccl" if self.device.startswith("cuda") else "gloo")
             self.began = True
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
 
@@ -49,11 +53,7 @@ class Team:
             return config
         named = [config.out]
         dist.broadcast_object_list(named)
-        device = config.device
-        if device == "cuda":
-            device = f"cuda:{os.environ.get('LOCAL_RANK', self.rank)}"
-            torch.cuda.set_device(device)
-        return dataclasses.replace(config, out=named[0], device=device)
+        return dataclasses.replace(config, out=named[0], device=self.device)
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """What the forward pass is called on. `fsdp` changes the model itself: its parameters are shards from here on."""

@@ -37,6 +37,12 @@ def command(processes: int, parallel: str, rows: int, out: Path) -> list[str]:
     return [sys.executable, *start, "-m", "rooftile", "train", *(w for n, v in knobs.items() for w in (f"--{n.replace('_', '-')}", str(v)))]
 
 
+def reason(stderr: str) -> str:
+    """The first error that a process gave: torchrun's own report of it, behind, has none."""
+    said = [line.strip() for line in stderr.splitlines() if "Error: " in line or line.startswith("rooftile: ")]
+    return said[0] if said else stderr.strip()[-300:]
+
+
 def bench(where: torch.device, run: str, progress: Console | None, folder: Path | None) -> list[Record]:
     there = torch.cuda.device_count()
     if where.type == "cuda" and there < 2:
@@ -52,7 +58,7 @@ def bench(where: torch.device, run: str, progress: Console | None, folder: Path 
             made = subprocess.run(command(processes, parallel, rows, Path(out)), capture_output=True, text=True)
             seen = [r for r in read_metrics(Path(out) / "metrics.jsonl") if "loss" in r]
         if made.returncode:
-            facts = {"status": Status.ERROR, "message": made.stderr.strip()[-300:]}
+            facts = {"status": Status.ERROR, "message": reason(made.stderr)}
         else:
             losses[name] = [r["loss"] for r in seen]
             rates[name] = statistics.median(r["tokens_per_s"] for r in seen if r["step"] > WARM)

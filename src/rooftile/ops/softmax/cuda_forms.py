@@ -127,7 +127,7 @@ LOG_FORWARD = for_many(
         pick_ahead,
         sources=(V9,),
         limits=ALL,
-        declines=parked,
+        declines=alone,
         architectures=(90,),
     ),
     Kernel(

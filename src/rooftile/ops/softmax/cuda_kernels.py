@@ -269,7 +269,7 @@ FORWARD = for_many(
         pick_ahead,
         sources=(V9,),
         limits=ALL,
-        declines=parked,
+        declines=alone,
         architectures=(90,),
     ),
     Kernel(
