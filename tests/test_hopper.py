@@ -8,7 +8,7 @@ import torch
 
 from rooftile.cuda.launch import launch
 from rooftile.cuda.source import Source
-from rooftile.cuda.tensor_map import TensorMap
+from rooftile.cuda.tensor_map import SliceMap, TensorMap
 from test_simulator import floats, marked, run, zeros
 
 FOLDER = Path(__file__).parent / "cuda"
@@ -34,6 +34,8 @@ def on_gpu(source: Source, instance: str, grid, block, arguments, shared=0) -> N
     there: dict[int, torch.Tensor] = {}
 
     def send(a):
+        if isinstance(a, SliceMap):
+            return SliceMap(send(a.tensor), *a.box[3:], a.swizzle)
         if isinstance(a, TensorMap):
             return TensorMap(send(a.tensor), a.box, a.swizzle)
         return there.setdefault(id(a), a.cuda()) if isinstance(a, torch.Tensor) else a
@@ -84,6 +86,15 @@ def boxes_case():
     return ("boxes", (3, 3, 3), (32,), [t_out, t_x, 2 * 16 * 4, 4], 1024), [(out, want)]
 
 
+def slices_case(row=8, begin=10, length=13):
+    """Of 13 rows from row 10 on those from the 8th, on the second of three heads and past its columns: 5 by 12, and zeros behind."""
+    x, out = floats(50, 3, 40), zeros(8, 16)
+    want = out.clone()
+    there = x[begin + row : begin + length, 1, 28:][:8]
+    want[: len(there), :12] = there
+    return ("slices", (1,), (32,), [out, SliceMap(x, 8, 16), 28, 1, row, begin, length]), [(out, want)]
+
+
 def attend_case():
     q, k, v = (floats(rows, 64 + i, dtype=bf16)[:, :64].contiguous() for i, rows in enumerate((64, 320, 320)))
     o = zeros(64, 64)
@@ -105,6 +116,7 @@ CASES = {
     "ring": ring_case,
     "ping_pong": ping_pong_case,
     "boxes": boxes_case,
+    "slices": slices_case,
     "attend": attend_case,
 }
 
@@ -128,6 +140,15 @@ def test_copies_in_any_order(name, seed):
         torch.testing.assert_close(
             got, want, **({"rtol": 1e-2, "atol": 1e-2} if name in ("attend", "operand_stored") else {})
         )  # rounded to bfloat16
+
+
+@pytest.mark.parametrize(
+    "row, begin, length", [(0, 0, 50), (0, 0, 1), (0, 42, 8), (48, 0, 50), (16, 20, 16), (4, 0, 4), (0, 50, 0), (120, 3, 4)]
+)
+def test_a_slice_ends_where_it_ends(row, begin, length, clean):
+    call, [(out, want)] = slices_case(row, begin, length)
+    clean(HOPPER, *call)
+    assert torch.equal(out, want)
 
 
 @pytest.mark.parametrize("swizzle", [0, 32, 64, 128])

@@ -5,6 +5,7 @@
 
 #include "rooftile/fragments.cuh"
 #include "rooftile/pipeline.cuh"
+#include "rooftile/slices.cuh"
 #include "rooftile/tma.cuh"
 #include "rooftile/wgmma.cuh"
 
@@ -83,6 +84,21 @@ __global__ void boxes(const __grid_constant__ TensorMap tOut, const __grid_const
   tensor_store(tOut, sX, x + by, y, z);
   bulk_commit();
   bulk_wait<0>();
+}
+
+// 8 rows of 16 columns of one head, as many of them as a slice has.
+__global__ void slices(float* gOut, const __grid_constant__ TensorMap tX, int column, int i_h, int row, int begin, int length) {
+  __shared__ __align__(128) float sX[8 * 16];
+  __shared__ MBarrier sBarrier;
+  if (threadIdx.x == 0) {
+    mbarrier_init(&sBarrier, 1);
+    mbarrier_fence();
+    mbarrier_arrive_expect(&sBarrier, sizeof(sX));
+    slice_load(sX, tX, &sBarrier, column, i_h, row, Slice::of(begin, length));
+  }
+  __syncthreads();
+  mbarrier_wait(&sBarrier, 0);
+  for (int i = threadIdx.x; i < 8 * 16; i += blockDim.x) gOut[i] = sX[i];
 }
 
 // Warp 0 brings tiles of 64 floats, the others add them up. The last warp adds its own offset through a stage of stores.

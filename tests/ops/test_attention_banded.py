@@ -127,6 +127,30 @@ def test_a_sequence_is_a_batch_of_one():
         assert all(torch.equal(x[part], y[0]) for x, y, part in zip(made, alone, (rows, keys, keys)))
 
 
+@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize("poisoned", [1, 3])  # between others, and behind the last that there is
+def test_what_a_neighbour_holds_is_read_by_nobody(poisoned, d):
+    """A weight of zero times NaN would be NaN: rows past a sequence's end must not arrive at all."""
+    call = packed([70, 130, 100, 30], [140, 129, 60, 90], d, -1, 0, h=2, g=1)
+    if poisoned == 3:
+        call = tuple(x[:4] if n.startswith("cu_") else x for n, x in zip(PACKED.names, call))
+    clean = computed(call, "cuda.v5_hopper_ordered")
+    offsets = [0, 70, 200, 300, 330], [0, 140, 269, 329, 419]
+    rows, keys = (slice(*x[poisoned : poisoned + 2]) for x in offsets)
+    for name, x in zip(PACKED.names, call):
+        if name in ("dout", "out", "q"):
+            x[rows] = torch.nan
+        elif name in ("k", "v"):
+            x[keys] = torch.nan
+        elif name in ("lse", "dlse"):
+            x[:, rows] = torch.nan
+    made = computed(call, "cuda.v5_hopper_ordered")
+    for b in range(3):
+        if b != poisoned:
+            parts = (slice(*x[b : b + 2]) for x in (offsets[0], offsets[1], offsets[1]))
+            assert all(torch.equal(x[part], y[part]) and x[part].isfinite().all() for x, y, part in zip(made, clean, parts))
+
+
 def test_keys_past_the_longest_there_were_said_to_be_are_nan():
     call = list(packed([100, 300], [150, 200], 64, -1, 0))
     call[PACKED.names.index("max_seqlen_k")] = 160

@@ -18,6 +18,7 @@ from torch import Tensor
 from rooftile.core import replay
 
 BYTES = 128
+SLICE_ROWS = 1 << 30  # of a SliceMap's axis of rows, whose end is where any slice's is
 SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}  # bytes -> CUtensorMapSwizzle
 _TYPES = {  # CUtensorMapDataType; what has no type of its own is moved as bytes or words of its size, which out of bounds are zero too
     torch.uint8: 0, torch.int8: 0, torch.bool: 0, torch.float8_e4m3fn: 0, torch.float8_e5m2: 0, torch.uint16: 1, torch.int16: 1, torch.uint32: 2,
@@ -59,9 +60,21 @@ class TensorMap(replay.Addressed):
 
     def modelled(self, address: int) -> bytes:
         """As the simulator reads it (struct Map in simulator/runtime/async.h)."""
-        rank, four, three = len(self.box), lambda t: (*t, 1, 1)[:4], lambda t: (*t, 0, 0)[:3]
-        head = struct.pack("Q3I4I4x", address, rank, self.tensor.element_size(), self.swizzle, *four(self.size))
-        return (head + struct.pack("3Q4I", *three(self.strides), *four(self.box[::-1]))).ljust(BYTES, b"\0")
+        rank, five, four = len(self.box), lambda t: (*t, 1, 1, 1)[:5], lambda t: (*t, 0, 0, 0)[:4]
+        head = struct.pack("Q3I5I", address, rank, self.tensor.element_size(), self.swizzle, *five(self.size))
+        return (head + struct.pack("4Q5I", *four(self.strides), *five(self.box[::-1]))).ljust(BYTES, b"\0")
+
+
+class SliceMap(TensorMap):
+    """`rows` rows and `columns` columns at a time of one head of `tensor` [M, H, D], which clip at the end of any slice of its rows: slice_load of
+    include/rooftile/slices.cuh says how."""
+
+    def __init__(self, tensor: Tensor, rows: int, columns: int, swizzle: int = 0):
+        super().__init__(tensor, (rows, 1, columns), swizzle)
+        (d, h, _), (stride_h, stride) = self.size, self.strides
+        self.box = (1, 1, 1, rows, columns)
+        self.size = (d, SLICE_ROWS, h, 2 * SLICE_ROWS - 1, 2 * SLICE_ROWS - 1)
+        self.strides = (stride, stride_h, stride, (tensor.element_size() << 34) - stride)
 
 
 def _check(tensor: Tensor, box: tuple[int, ...], swizzle: int, size: int) -> int:

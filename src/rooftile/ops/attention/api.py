@@ -42,8 +42,7 @@ _attention_varlen = Op(
     VARLEN_SPEC,
     *GLUON_VARLEN,
     *VARLEN,
-    # cuda.v5_hopper is the faster, but reads rows past a sequence's end, with weights of zero: NaN there, be it behind the last sequence, would be NaN here
-    backward=ranked((*BANDED_VARLEN_BACKWARD, *VARLEN_BACKWARD), "triton"),
+    backward=(*BANDED_VARLEN_BACKWARD, *VARLEN_BACKWARD),
 )
 _attention_qkvpacked = Op(PACKED_SPEC, *PACKED, backward=PACKED_BACKWARD)
 _LAYOUTS = ("BTHD", "BHTD")

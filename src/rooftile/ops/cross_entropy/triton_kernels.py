@@ -183,7 +183,8 @@ def _gradient(rX, hit, peak, logsum, miss, V, smoothing, z, softcap, Z: tl.const
     """Of a row's loss, where the logits are rX and the target is at `hit`; what the forward saved broadcasts to them. FULL: to the last bits of
     float32, of which x log2 e, rounded at -12, loses two."""
     if CAP:  # the slope 1 - tanh^2 would cancel
-        fall = _exp(-2.0 * tl.abs(rX / softcap))
+        beyond = -2.0 * tl.abs(rX / softcap)
+        fall = libdevice.exp(beyond) if FULL else _exp(beyond)
         slope = 4.0 * fall / ((1.0 + fall) * (1.0 + fall))
         rX = _capped(rX, softcap, CAP)
     rP = libdevice.exp((rX - peak) - logsum) if FULL else _exp((rX - peak) - logsum)

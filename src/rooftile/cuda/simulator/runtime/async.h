@@ -71,9 +71,9 @@ inline bool passed(const MBarrier& m, unsigned parity) { return (m.phase & 1) !=
 
 struct Map {  // TensorMap in device code, as cuda/tensor_map.py fills it in for the simulator; innermost first
   uint64_t address;
-  uint32_t rank, bytes, swizzle, size[4];
-  uint64_t stride[3];  // of the outer dimensions, in bytes
-  uint32_t box[4];
+  uint32_t rank, bytes, swizzle, size[5];
+  uint64_t stride[4];  // of the outer dimensions, in bytes; sums wrap at 2^64, as the engine's do
+  uint32_t box[5];
 };
 
 // The 16-byte chunks of each 128 bytes of shared memory change places by the number of the 128 bytes. An arena lies at a multiple of 4096.
@@ -118,7 +118,7 @@ template <class F> inline void rows_of(const Map& map, Address sX, const int* at
       long c = at[d] + long(rest % map.box[d]);
       rest /= map.box[d];
       there = there && c >= 0 && c < long(map.size[d]);
-      from += c * map.stride[d - 1];
+      from += uint64_t(c) * map.stride[d - 1];
     }
     row(sX + i * map.box[0] * map.bytes, there ? from : 0, there ? unsigned(inside * map.bytes) : 0, unsigned(std::max(0l, -first) * map.bytes));
   }
@@ -127,7 +127,7 @@ template <class F> inline void rows_of(const Map& map, Address sX, const int* at
 inline Map tensor_map(const void* p, unsigned rank, const void* sX, const char* name, uint32_t pc) {
   Map map;
   std::memcpy(&map, p, sizeof map);
-  if (!map.address || map.rank < 2 || map.rank > 4) fatal(OUT_OF_BOUNDS, pc, "%s calls %s with a tensor map that the host has not made", who(*now).c_str(), name);
+  if (!map.address || map.rank < 2 || map.rank > 5) fatal(OUT_OF_BOUNDS, pc, "%s calls %s with a tensor map that the host has not made", who(*now).c_str(), name);
   if (map.rank != rank)
     fatal(OUT_OF_BOUNDS, pc, "%s calls %s with %u coordinates, its tensor map has %u dimensions", who(*now).c_str(), name, rank, map.rank);
   aligned(Address(sX), 128, "shared memory", name, pc);

@@ -14,6 +14,7 @@
 #include "rooftile/fragments.cuh"
 #include "rooftile/pipeline.cuh"
 #include "rooftile/reduce.cuh"
+#include "rooftile/slices.cuh"
 #include "rooftile/sync.cuh"
 #include "rooftile/vec.cuh"
 #include "rooftile/wgmma.cuh"
@@ -60,7 +61,6 @@ ROOFTILE_DEVICE int deal(Work& w, unsigned at, int all, int together) {
 // that add in turn begin with the last tile of a head.
 template <int D, bool CAUSAL, bool ORDERED> struct Plain : Work {
   static constexpr bool BANDED = false;
-  static constexpr int at_q = 0, at_k = 0;
   struct Sight { int i_key, shift; };  // of a thread: its first key, and how far queries lie behind keys
 
   ROOFTILE_DEVICE Plain(int G, int group_, int T_, int S_) {
@@ -72,6 +72,8 @@ template <int D, bool CAUSAL, bool ORDERED> struct Plain : Work {
     first = CAUSAL ? max(0, i_tile * BLOCK_N + T - S) / M : 0;
     count = (blocks - first) * group;
   }
+  ROOFTILE_DEVICE int of_q() const { return i_b; }  // whose rows queries and keys are: of a batch, or of a slice
+  ROOFTILE_DEVICE int of_k() const { return i_b; }
   ROOFTILE_DEVICE long long first_block() const { return (long long)i_bh * blocks + first; }  // in gDq, gRows and gTurn
   ROOFTILE_DEVICE int between(const Rings& sR) const { return sR.first; }                     // blocks there from a head's last to the next one's first
   // How many tiles of keys add to this block of queries before this one. Causal, the last tile that the block sees comes to it first, in its first
@@ -107,6 +109,7 @@ struct alignas(16) Span {
 struct Band {
   long long at;
   int low, more, keys, most, between, whole, whole_end, after;
+  Slice of_q, of_k;
 };
 
 // A window, open to either side where it has no bound, over one length or over sequences of their own.
@@ -141,8 +144,15 @@ template <int D, bool RAGGED, bool ORDERED> struct Banded : Work {
   ROOFTILE_DEVICE void tell(Band& sX, long long at, int most) {
     constexpr int M = Tile<D>::BLOCK_M;
     const int i_s = i_tile * BLOCK_N, low = i_s + T - S - right, whole = rows() < BLOCK_N ? NEVER : ceil_div(max(0, low + BLOCK_N - 1), M);
-    if (threadIdx.x == 0) sX = {at, low, left + right, rows(), most - i_s, padded - (blocks - first), whole, max(0, low + left + right + 1) / M, tiles - 1 - i_tile};
+    if (threadIdx.x == 0) sX = {at, low, left + right, rows(), most - i_s, padded - (blocks - first), whole, max(0, low + left + right + 1) / M, tiles - 1 - i_tile,
+                                Slice::of(at_q, T), Slice::of(at_k, S)};
     sBand = &sX;
+  }
+  ROOFTILE_DEVICE auto of_q() const {
+    if constexpr (RAGGED) return sBand->of_q; else return i_b;
+  }
+  ROOFTILE_DEVICE auto of_k() const {
+    if constexpr (RAGGED) return sBand->of_k; else return i_b;
   }
   ROOFTILE_DEVICE long long first_block() const { return i_first; }
   ROOFTILE_DEVICE int between(const Rings&) const { return sBand->between; }
@@ -177,9 +187,16 @@ template <typename T> ROOFTILE_DEVICE T* uniform(T* sX) {
 
 // ---- the third warpgroup -----------------------------------------------------------------------------------------------------
 
-template <int PANELS> ROOFTILE_DEVICE void bring(char* sX, int panel, const TensorMap& map, MBarrier* sBarrier, int i_h, int row, int i_b) {
+ROOFTILE_DEVICE void bring(void* sX, const TensorMap& map, MBarrier* sBarrier, int column, int i_h, int row, int i_b) {
+  tensor_load(sX, map, sBarrier, column, i_h, row, i_b);
+}
+ROOFTILE_DEVICE void bring(void* sX, const TensorMap& map, MBarrier* sBarrier, int column, int i_h, int row, Slice x) {
+  slice_load(sX, map, sBarrier, column, i_h, row, x);
+}
+template <int PANELS, class Of>
+ROOFTILE_DEVICE void bring(char* sX, int panel, const TensorMap& map, MBarrier* sBarrier, int i_h, int row, const Of& of) {
 #pragma unroll
-  for (int p = 0; p < PANELS; ++p) tensor_load(sX + p * panel, map, sBarrier, p * 64, i_h, row, i_b);
+  for (int p = 0; p < PANELS; ++p) bring(sX + p * panel, map, sBarrier, p * 64, i_h, row, of);
 }
 
 // Keys and values were there before `prepare` began; rows, and zeros to add to, are its work.
@@ -189,19 +206,18 @@ ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const Ten
   using X = Tile<D>;
   constexpr int M = X::BLOCK_M, ROWS = X::ROWS;
   mbarrier_arrive_expect(&sR.keys, 2 * X::KEYS);
-  bring<X::PANELS>(sX + X::K, X::KEY_PANEL, tK, &sR.keys, w.i_g, w.at_k + w.i_tile * BLOCK_N, w.i_b);
-  bring<X::PANELS>(sX + X::V, X::KEY_PANEL, tV, &sR.keys, w.i_g, w.at_k + w.i_tile * BLOCK_N, w.i_b);
+  bring<X::PANELS>(sX + X::K, X::KEY_PANEL, tK, &sR.keys, w.i_g, w.i_tile * BLOCK_N, w.of_k());
+  bring<X::PANELS>(sX + X::V, X::KEY_PANEL, tV, &sR.keys, w.i_g, w.i_tile * BLOCK_N, w.of_k());
   earlier_done();
   Stage<STAGES> q;
   const float* gRow = gRows + w.first_block() * 2 * M;
   for (int step = 0, i = w.first, i_h = w.i_h; step < sR.count; ++step, ++q, gRow += 2 * M) {
     const Stage<STAGES> dout = nth_stage(step);
-    const int i_t = w.at_q + i * M;
     producer_acquire(sR.q, q, X::QUERIES + ROWS);
-    bring<X::PANELS>(sX + X::Q + q.index * X::QUERIES, X::QUERY_PANEL, tQ, &sR.q.full[q.index], i_h, i_t, w.i_b);
+    bring<X::PANELS>(sX + X::Q + q.index * X::QUERIES, X::QUERY_PANEL, tQ, &sR.q.full[q.index], i_h, i * M, w.of_q());
     bulk_load(sX + X::LSE + q.index * ROWS, gRow, ROWS, &sR.q.full[q.index]);
     producer_acquire(sR.dout, dout, X::QUERIES + ROWS);
-    bring<X::PANELS>(sX + X::DOUT + dout.index * X::QUERIES, X::QUERY_PANEL, tDout, &sR.dout.full[dout.index], i_h, i_t, w.i_b);
+    bring<X::PANELS>(sX + X::DOUT + dout.index * X::QUERIES, X::QUERY_PANEL, tDout, &sR.dout.full[dout.index], i_h, i * M, w.of_q());
     bulk_load(sX + X::DELTA + dout.index * ROWS, gRow + M, ROWS, &sR.dout.full[dout.index]);
     if (++i == sR.blocks) i = sR.first, ++i_h, gRow += w.between(sR) * 2 * M;  // the next head's, which lie behind this one's
   }
