@@ -2,6 +2,7 @@
 
 import os
 
+os.environ["OMP_NUM_THREADS"] = "1"  # two workers on two cores, and their children
 os.environ.setdefault("ROOFTILE_CACHE", os.path.join(os.path.dirname(__file__), "..", ".pytest_cache", "rooftile"))
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from rooftile.workbench.check import poisoned
 
-torch.set_num_threads(1)  # two workers on two cores
+torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
