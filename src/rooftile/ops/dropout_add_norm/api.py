@@ -1,6 +1,6 @@
 from torch import Tensor
 
-from rooftile.core.kernel import Op, ranked
+from rooftile.core.kernel import Op
 from rooftile.ops._shared.philox import drawn
 from rooftile.ops.dropout_add_norm import cuda_kernels, triton_kernels
 from rooftile.ops.dropout_add_norm.spec import SPEC
@@ -9,7 +9,8 @@ from rooftile.ops.rmsnorm.api import add_rmsnorm
 
 _dropout_add_norm = Op(
     SPEC,
-    *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v2_rows"),
+    *triton_kernels.FORWARD,
+    *cuda_kernels.FORWARD,
     backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD),
 )
 

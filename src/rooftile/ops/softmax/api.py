@@ -7,14 +7,14 @@ from rooftile.ops.softmax.spec import LOG, MASK, SPEC
 
 _softmax = Op(
     SPEC,
-    *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v8_exchange", "cuda.v5_online"),
+    *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v9_ahead", "cuda.v8_exchange", "cuda.v5_online"),
     backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), "cuda.v8_exchange", "triton", "cuda.v6_pipeline", "triton.online"),
 )
 
 
 _log_softmax = Op(
     LOG,
-    *ranked((*log_kernels.FORWARD, *cuda_forms.LOG_FORWARD), "cuda.v8_exchange", "cuda.v5_online"),
+    *ranked((*log_kernels.FORWARD, *cuda_forms.LOG_FORWARD), "cuda.v9_ahead", "cuda.v8_exchange", "cuda.v5_online"),
     backward=ranked((*log_kernels.BACKWARD, *cuda_forms.LOG_BACKWARD), "cuda.v8_exchange", "triton", "cuda.v6_pipeline", "triton.online"),
 )
 _masked_softmax = Op(
