@@ -237,6 +237,17 @@ def test_no_spills_and_no_product_waits_for_another():
 
 # ---- faults ------------------------------------------------------------------------------------------------------------------
 
+
+def far():
+    """Scores near -200: keys past a sequence's end score 0, and 2^(0 - lse) is inf."""
+    call = list(packed([130, 0, 250], [200, 100, 270], 128, -1, -1))
+    of = {n: call[PACKED.names.index(n)] for n in ("q", "k")}
+    of["q"].abs_().add_(4.0), of["k"].abs_().add_(4.0).neg_()
+    rules = call[PACKED.names.index("max_seqlen_q") : PACKED.names.index("deterministic")]
+    out, lse = varlen_reference.attention_varlen(of["q"], of["k"], call[PACKED.names.index("v")], *call[5:7], None, None, *rules)
+    return tuple(out if n == "out" else lse if n == "lse" else x for n, x in zip(PACKED.names, call))
+
+
 PROBLEMS = {
     "window": lambda: window(400, 420, 128, 100, 20, h=2, g=1),
     "wide": lambda: window(600, 620, 128, 300, 20),  # blocks that see a whole tile
@@ -244,15 +255,16 @@ PROBLEMS = {
     "full": lambda: packed([130, 0, 250], [200, 100, 270], 128, -1, -1),
     "nothing": lambda: window(200, 700, 128, 20, 0),
     "long": lambda: packed([1, 300], [1, 500], 128, 40, 0),
+    "far": far,
 }
 WRONG = {  # what stands in the kernels, what comes in its place, and in which problem it is seen
     "low = key + T - S - right,": ("low = key + T - S - right + 64,", "window"),
     "high = min(key + BLOCK_N, S) - 1 + T - S + left;": ("high = min(key + BLOCK_N, S) - 1 + T - S + left - 64;", "window"),
-    "const int low = key < keys ? at : NEVER, high": ("const int low = at, high", "full"),
-    "key + 8 < keys ? at + 8 : NEVER;": ("at + 8;", "full"),
+    "const int low = key < keys ? at : NEVER, high": ("const int low = at, high", "far"),
+    "key + 8 < keys ? at + 8 : NEVER;": ("at + 8;", "far"),
     "(j / 2 % 2 ? high : low)) > more": ("(j / 2 % 2 ? high : low)) > more + 1", "window"),
     "left + right, rows()": ("left + right - 1, rows()", "window"),
-    "whole = rows() < BLOCK_N ? NEVER : ": ("whole = ", "full"),
+    "whole = rows() < BLOCK_N ? NEVER : ": ("whole = ", "far"),
     "ceil_div(max(0, low + BLOCK_N - 1), M)": ("max(0, low + BLOCK_N - 1) / M", "wide"),
     "max(0, low + left + right + 1) / M": ("ceil_div(max(0, low + left + right + 1), M)", "wide"),
     "padded - (blocks - first),": ("padded - blocks,", "window"),
@@ -264,7 +276,8 @@ WRONG = {  # what stands in the kernels, what comes in its place, and in which p
     "if (i_d == 0 && i_t < x.T) gRow[BLOCK_M + i_row] -= gDlse[x.row + i_t];": ("", "window"),
     "gLse + x.row, 0, i_t, i_d, x.T, 0);": ("gLse + x.row, 0, i_t, i_d, T_, 0);", "packed"),
     "i_t, i_d, x.T, stride_b,": ("i_t, i_d, x.T + 1, stride_b,", "long"),
-    "const int i_t = w.at_q + i * M;": ("const int i_t = i * M;", "packed"),
+    "Slice::of(at_q, T), Slice": ("Slice::of(at_q + 1, T), Slice", "packed"),
+    "Slice::of(at_k, S)};": ("Slice::of(at_k + 1, S)};", "packed"),
     "min(sBand->after, ": ("min(sBand->after + 1, ", "packed"),
 }  # fmt: skip
 

@@ -108,7 +108,17 @@ def test_the_logits_are_never_whole(dtype):
     assert largest(OPS["linear_cross_entropy_backward"].spec.reference, back) >= m * v
 
 
-@pytest.mark.parametrize("case", [(8192, 4096, 128256, 2048), (16384, 768, 50304, 2816), (32768, 768, 50304, 2816), (16384, 2048, 128256, 2048), (32768, 4096, 32000, 4096), (700, 64, 1000, 700)])
+@pytest.mark.parametrize(
+    "case",
+    [
+        (8192, 4096, 128256, 2048),
+        (16384, 768, 50304, 2816),
+        (32768, 768, 50304, 2816),
+        (16384, 2048, 128256, 2048),
+        (32768, 4096, 32000, 4096),
+        (700, 64, 1000, 700),
+    ],
+)
 def test_rows_of_a_chunk(case):
     m, k, v, rows = case
     assert chunked.chunk_rows(m, k, v) == rows
