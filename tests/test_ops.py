@@ -72,19 +72,19 @@ def compiles_within_its_limits(names, arch, *flags):
 NAMES = [o.spec.name for o in check.all_ops()]
 
 
-ALIKE = ("attention_qkvpacked",)  # attention's functions on strides of their own: for one architecture here, for all in the thorough run
+HEAVY = [n for n in NAMES if n.startswith("attention")]  # two thirds of the time: for Hopper here, for the others in the thorough run
 
 
 @pytest.mark.parametrize("names", [NAMES[0::3], NAMES[1::3], NAMES[2::3]], ids=lambda names: f"{names[0]}-and-others")
 @pytest.mark.parametrize("arch", [80, 90, 100])
 def test_triton_compiles_within_its_limits(arch, names):
-    compiles_within_its_limits([n for n in names if arch == 90 or n not in ALIKE], arch)
+    compiles_within_its_limits([n for n in names if arch == 90 or n not in HEAVY], arch)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("arch", [80, 100])
-def test_what_is_alike_compiles_within_its_limits_elsewhere(arch):
-    compiles_within_its_limits([*ALIKE], arch)
+def test_what_is_heavy_compiles_within_its_limits_elsewhere(arch):
+    compiles_within_its_limits(HEAVY, arch)
 
 
 @pytest.mark.thorough
