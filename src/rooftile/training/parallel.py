@@ -58,7 +58,7 @@ class Team:
     def wrap(self, model: nn.Module) -> nn.Module:
         """What the forward pass is called on. `fsdp` changes the model itself: its parameters are shards from here on."""
         if self.kind == "ddp":
-            return DistributedDataParallel(model)
+            return DistributedDataParallel(model, gradient_as_bucket_view=True)  # or each gradient is in memory twice
         if self.kind == "fsdp":
             for block in getattr(model, "layers", None) or model.h:
                 fully_shard(block)
