@@ -504,6 +504,10 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
   tile_of_keys<T, D, ORDERED>(tDk, tDv, tQ, tK, tV, tDout, gDq, gTurn, gRows, sX, sR, w, scale, scale_log2);
 }
 
+// What comes before and after walks over the heads from the last to the first: the pass begins with those that were touched last, and leaves its last ones
+// in the L2, some 40 MB of them.
+ROOFTILE_DEVICE int from_the_end() { return int(gridDim.x - 1 - blockIdx.x); }
+
 // Zeros to add to, for 2048 / D queries; `row` of all is this thread's.
 template <int D> ROOFTILE_DEVICE void clear(float* gDq, int* gTurn, long long row, bool begins) {
   float4* gZero = reinterpret_cast<float4*>(gDq + (row - threadIdx.x / (D / 8)) * D);
@@ -517,8 +521,8 @@ __global__ void __launch_bounds__(256)
     prepare(float* gDq, int* gTurn, float* gRows, const T* gDout, const T* gOut, const float* gLse, int H, int T_, long long stride_gb,
             long long stride_gt, long long stride_gh, long long stride_ob, long long stride_ot, long long stride_oh) {
   constexpr int LANES = D / 8, ROWS = 256 / LANES, BLOCK_M = Tile<D>::BLOCK_M;
-  const int padded = ceil_div(T_, BLOCK_M) * BLOCK_M, chunks = padded / ROWS, i_bh = blockIdx.x / chunks;
-  const int i_t = blockIdx.x % chunks * ROWS + threadIdx.x / LANES, i_d = threadIdx.x % LANES * 8;
+  const int padded = ceil_div(T_, BLOCK_M) * BLOCK_M, chunks = padded / ROWS, i_bh = from_the_end() / chunks;
+  const int i_t = from_the_end() % chunks * ROWS + threadIdx.x / LANES, i_d = threadIdx.x % LANES * 8;
   const long long row = (long long)i_bh * padded + i_t;
   let_next_stand_by();
   clear<D>(gDq, gTurn, row, i_t % BLOCK_M == 0 && i_d == 0);
@@ -528,14 +532,14 @@ __global__ void __launch_bounds__(256)
 
 // dQ from the order of threads to rows, rounded: a half a block, through shared memory.
 template <typename T>
-ROOFTILE_DEVICE void rows_of_half(T* gOut, const float* gDq, char* sX, int i_b, int i_h, int i_t, int i_d, int T_, long long stride_b, long long stride_t,
+ROOFTILE_DEVICE void rows_of_half(T* gOut, const float* gHalf, char* sX, int i_b, int i_h, int i_t, int i_d, int T_, long long stride_b, long long stride_t,
                                   long long stride_h, float scale) {
   constexpr int N = 64;
   unsigned rounded[N / 16][4];
 #pragma unroll
   for (int k = 0; k < N / 8; ++k) {
     Vec<float, 4> r;
-    load_global(r, gDq + (long long)blockIdx.x * HALF + k * 512 + threadIdx.x * 4);
+    load_global(r, gHalf + k * 512 + threadIdx.x * 4);
     rounded[k / 2][k % 2 * 2] = pack_pair(T(), r[0] * scale, r[1] * scale), rounded[k / 2][k % 2 * 2 + 1] = pack_pair(T(), r[2] * scale, r[3] * scale);
   }
   store_columns(sX, rounded);
@@ -554,10 +558,10 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(128)
     finish(T* gOut, const float* gDq, int H, int T_, long long stride_b, long long stride_t, long long stride_h, float scale) {
   constexpr int N = 64, BLOCK_M = Tile<D>::BLOCK_M;
   __shared__ __align__(1024) char sX[N * LINE];
-  const int blocks = ceil_div(T_, BLOCK_M), i_half = blockIdx.x % 2, i_bh = blockIdx.x / 2 / blocks, i_b = i_bh / H, i_h = i_bh % H;
-  const int i_t = blockIdx.x / 2 % blocks * BLOCK_M + (D == 64) * i_half * N, i_d = (D == 128) * i_half * 64;
+  const int i = from_the_end(), blocks = ceil_div(T_, BLOCK_M), i_half = i % 2, i_bh = i / 2 / blocks, i_b = i_bh / H, i_h = i_bh % H;
+  const int i_t = i / 2 % blocks * BLOCK_M + (D == 64) * i_half * N, i_d = (D == 128) * i_half * 64;
   earlier_done();
-  rows_of_half(gOut, gDq, sX, i_b, i_h, i_t, i_d, T_, stride_b, stride_t, stride_h, scale);
+  rows_of_half(gOut, gDq + (long long)i * HALF, sX, i_b, i_h, i_t, i_d, T_, stride_b, stride_t, stride_h, scale);
 }
 
 // ---- the kernels of a window and of packed sequences -------------------------------------------------------------------------
@@ -612,7 +616,7 @@ __global__ void __launch_bounds__(256)
                    const float* gDlse, int H, int T_, int blocks, long long stride_gb, long long stride_gt, long long stride_gh, long long stride_ob,
                    long long stride_ot, long long stride_oh) {
   constexpr int LANES = D / 8, ROWS = 256 / LANES, BLOCK_M = Tile<D>::BLOCK_M;
-  const int i = blockIdx.x / 4, i_row = blockIdx.x % 4 * ROWS + threadIdx.x / LANES, i_d = threadIdx.x % LANES * 8;
+  const int i = from_the_end() / 4, i_row = from_the_end() % 4 * ROWS + threadIdx.x / LANES, i_d = threadIdx.x % LANES * 8;
   const Place x = place<RAGGED>(i, T_, blocks, gSpans, gOfBlock);
   const int i_t = x.i_block * BLOCK_M + i_row;
   let_next_stand_by();
@@ -655,8 +659,9 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(128)
                   long long stride_h, float scale) {
   constexpr int N = 64, BLOCK_M = Tile<D>::BLOCK_M;
   __shared__ __align__(1024) char sX[N * LINE];
-  const Place x = place<RAGGED>(blockIdx.x / 2, T_, blocks, gSpans, gOfBlock);
-  const int i_half = blockIdx.x % 2, i_t = x.i_block * BLOCK_M + (D == 64) * i_half * N, i_d = (D == 128) * i_half * 64;
+  const int i = from_the_end();
+  const Place x = place<RAGGED>(i / 2, T_, blocks, gSpans, gOfBlock);
+  const int i_half = i % 2, i_t = x.i_block * BLOCK_M + (D == 64) * i_half * N, i_d = (D == 128) * i_half * 64;
   earlier_done();
-  if (i_t < x.T) rows_of_half(gOut + x.at * stride_t, gDq, sX, x.i_bh / H, x.i_bh % H, i_t, i_d, x.T, stride_b, stride_t, stride_h, scale);
+  if (i_t < x.T) rows_of_half(gOut + x.at * stride_t, gDq + (long long)i * HALF, sX, x.i_bh / H, x.i_bh % H, i_t, i_d, x.T, stride_b, stride_t, stride_h, scale);
 }
