@@ -1,6 +1,7 @@
 """What several kernels of attention refuse or decline, each in one sentence."""
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 
 def wider_values(call):
@@ -23,8 +24,11 @@ def unaligned(call):
     """None, or which tensor is not rows of adjacent 16-bit numbers that begin at multiples of 16 bytes, as cuDNN and Hopper's copy engine want them."""
     for n in ("dout", "q", "k", "v", "out"):
         x = call.get(n)
-        if x is not None and (x.stride(-1) != 1 or x.data_ptr() % 16 or any(s % 8 or s == 0 for s in x.stride()[:3])):
-            return f"{n} with strides {list(x.stride())} at {x.data_ptr() % 16} bytes past a multiple of 16 is not made of rows aligned to 16 bytes"
+        if x is None:
+            continue
+        past = 0 if isinstance(x, FakeTensor) else x.data_ptr() % 16
+        if x.stride(-1) != 1 or past or any(s % 8 or s == 0 for s in x.stride()[:3]):
+            return f"{n} with strides {list(x.stride())} at {past} bytes past a multiple of 16 is not made of rows aligned to 16 bytes"
     return None
 
 
