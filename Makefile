@@ -9,7 +9,7 @@ train: setup
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 12 tests
 
-test-thorough: setup          # faults on every ordering line of the Hopper kernels, every config of every Triton kernel: some ten minutes
+test-thorough: setup          # faults on every ordering line of the Hopper kernels, every config of every Triton kernel, attention's for sm_80 and sm_100: some ten minutes
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests -m thorough
 
 test-gpu:                     # on the GPU machine, with the Python that has its torch
