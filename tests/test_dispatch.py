@@ -54,6 +54,31 @@ def test_who_declines_is_passed_over_but_for_the_reference(monkeypatch):
     assert op.choose({"x": X}).kernel is modest[0]
 
 
+def test_what_only_a_gradient_reads_is_made_where_one_is_wanted(monkeypatch):
+    op = OPS["layernorm"]
+    asked = []
+
+    def run(*args, save=True):
+        asked.append(save)
+        made = op.spec.reference(*args)
+        return made if save else (made[0], None, None)
+
+    monkeypatch.setattr(op, "kernels", (Kernel("lean", run), *op.kernels))
+    op.forget()
+    try:
+        x, weight = X.clone(), torch.ones(5, requires_grad=True)
+        rooftile.layernorm(x)
+        with torch.no_grad():
+            rooftile.layernorm(x, weight)
+        assert asked == [False, False]
+        rooftile.layernorm(x, weight).sum().backward()
+        assert weight.grad is not None and asked == [False, False, True]
+        torch.ops.rooftile.layernorm(x, None, None, 1e-5)  # a schema promises all results
+        assert asked[3:] == [True]
+    finally:
+        op.forget()
+
+
 def test_lengths_that_never_repeat_do_not_fill_the_memory():
     op = OPS["gelu"]
     op.forget()

@@ -198,6 +198,25 @@ def test_planted_wrong_kernels_are_refused(name, plant):
     assert statuses == expected, f"{plant} passes for {name}: {statuses}"
 
 
+def _lean(leave_out):
+    """The reference, which does to its results what it is told where nothing is to be saved for a gradient."""
+
+    def run(*args, save=True):
+        made = results(OPS["layernorm"].spec.reference(*args))
+        return tuple(made if save else leave_out(made))
+
+    return run
+
+
+@pytest.mark.parametrize(("leave_out", "verdict"), [
+    (lambda made: [made[0], None, None], "passed"),
+    (lambda made: made, "failed"),  # the statistics made for nobody
+    (lambda made: [made[0] * 1.0001, None, None], "failed"),  # another result than with them
+])  # fmt: skip
+def test_what_a_kernel_leaves_out_where_nothing_is_saved(leave_out, verdict):
+    assert set(refused(OPS["layernorm"], _lean(leave_out))) == {verdict}
+
+
 @pytest.mark.parametrize("name", OPS)
 def test_the_right_kernel_passes(name):
     spec = OPS[name].spec

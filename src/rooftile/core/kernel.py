@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -54,7 +55,8 @@ class Sources(Protocol):
 
 @dataclass(frozen=True)
 class Kernel:
-    """One way to compute an operator. `run` has the reference's signature, and takes `config` by name where `configs` is not empty."""
+    """One way to compute an operator. `run` has the reference's signature, and takes `config` by name where `configs` is not empty. One that
+    can leave out the results which only a gradient reads takes `save` by name too, and gives None for them where it is False."""
 
     name: str
     run: Callable[..., Any]
@@ -90,8 +92,15 @@ class Kernel:
             return self.pick(call)
         return self.configs[0] if self.configs else {}
 
-    def bound(self, config: Config) -> Callable[..., Any]:
-        return functools.partial(self.run, config=config) if config else self.run
+    @functools.cached_property
+    def lean(self) -> bool:
+        """Whether it can leave out what only a gradient reads."""
+        return "save" in inspect.signature(self.run).parameters
+
+    def bound(self, config: Config, save: bool = True) -> Callable[..., Any]:
+        """`run` with its config; `save`: with the results that only a gradient reads, which a kernel may make anyway."""
+        said = ({"config": config} if config else {}) | ({} if save or not self.lean else {"save": False})
+        return functools.partial(self.run, **said) if said else self.run
 
 
 @dataclass(frozen=True)
@@ -123,6 +132,7 @@ class Op:
         self._memo: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._warned = False
         self._varies = any(k.varies for k in kernels)
+        self._saves = any(r.saved for r in spec.returns.values())
         OPS[spec.name] = self
         self.entry = register.second_door(self)
 
@@ -135,24 +145,30 @@ class Op:
             return self.entry(*args)
         if self.plan is not None and torch.is_grad_enabled() and self.plan.wants_grad(args):
             return register.Eager.apply(self, *args)
-        return self.launch(*args)
+        return self._go(args, not self._saves)
 
     def launch(self, *args: Any) -> Any:
-        """Straight to the chosen kernel. The choice is remembered by shapes, strides, alignment, dtypes, devices and parameters."""
+        """Straight to the chosen kernel, for all results."""
+        return self._go(args, True)
+
+    def _go(self, args: Sequence[Any], save: bool) -> Any:
+        """The choice is remembered by shapes, strides, alignment, dtypes, devices and parameters."""
         key = _key(args)
+        if not save:
+            key += (False,)
         if self._varies:
             key += (torch.are_deterministic_algorithms_enabled(),)
         run = self._memo.get(key)
         if run is None:
             if len(self._memo) >= 8192:  # lengths that never repeat must not fill the memory
                 self._memo.clear()
-            run = self._memo[key] = self._resolve(args)
+            run = self._memo[key] = self._resolve(args, save)
             where = next((t.device for t in args if isinstance(t, Tensor)), None)
             if where is not None and where.type == "cuda":
                 run = self._memo[key] = replay.Rehearsal(run, where, functools.partial(self._memo.__setitem__, key))
         return run(*args)
 
-    def _resolve(self, args: Sequence[Any]) -> Callable[..., Any]:
+    def _resolve(self, args: Sequence[Any], save: bool) -> Callable[..., Any]:
         call = dict(zip(self.names, args))
         self.spec.bind(call)
         choice = self.choose(call)
@@ -160,7 +176,7 @@ class Op:
         if on_gpu and choice.kernel is self.kernels[-1] and len(self.kernels) > 1 and choice.source != "forced" and not self._warned:
             self._warned = True
             register.warn(f"{self.spec.name} runs its slow reference: " + "; ".join(f"{k} refused: {why}" for k, why in choice.refused))
-        return choice.kernel.bound(choice.config)
+        return choice.kernel.bound(choice.config, save)
 
     def choose(self, call: Call) -> Choice:
         _force_from_environment()

@@ -121,6 +121,8 @@ class Recorder(TorchDispatchMode):
         return repr(value) if value is None or type(value) in (int, bool) else self._constant(value)
 
     def _result(self, tensor: Any) -> str:
+        if tensor is None:
+            return "None"
         if id(tensor) not in self._roots:
             self.why = self.why or "a result comes from nowhere"
             return ""

@@ -55,6 +55,7 @@ class Arg:
     optional: bool = False
     mutated: bool = False  # written in place: an input and an output at once
     many: bool = False  # a list of tensors; its one letter binds their shapes
+    saved: bool = False  # of a result: nobody but a gradient reads it
 
     def shape(self, dims: Mapping[str, Any]) -> tuple[int, ...]:
         axes = [letter(x) for x in self.dims.split()]
@@ -258,6 +259,12 @@ class OpSpec:
             (t, 2 if a.mutated else 1) for n, a in self.args.items() if call[n] is not None for t in (call[n] if a.many else [call[n]])
         ]
         return sum(t.numel() * t.itemsize * k for t, k in [*tensors, *((r, 1) for r in results)])
+
+    def floor_bytes(self, call: Call) -> int:
+        """`bytes` of a call that wants no gradient: results that only a gradient reads are left out."""
+        made = self.empty_returns(call)
+        results = made if isinstance(made, tuple) else () if made is None else (made,)
+        return self.bytes(call, [t for t, r in zip(results, self.returns.values()) if not r.saved])
 
     def operations(self, call: Call) -> float:
         return self.flops({**self.bind(call), **{n: v for n, v in call.items() if not isinstance(v, Tensor)}})

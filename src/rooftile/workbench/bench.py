@@ -106,7 +106,7 @@ def _versions(op: Op, version: str, case: Case, where: torch.device, every: str 
     if kernel.objection(call) is not None:
         return []
     configs = kernel.configs if every is not None and version.startswith(every) else ()
-    return [functools.partial(kernel.bound(c), *call.values()) for c in configs or (op.config(kernel, call),)]
+    return [functools.partial(kernel.bound(c, save=False), *call.values()) for c in configs or (op.config(kernel, call),)]
 
 
 def bench(
@@ -159,8 +159,7 @@ def _case(session: Session, op: Op, case: Case, against: list[str]) -> list[Reco
             versions[f"peer.{name}"] = run
     if not versions:
         return [session.record(op, n, case.id, **f) for n, f in facts.items()]
-    results = op.spec.empty_returns(call)
-    moved = op.spec.bytes(call, [] if results is None else results if isinstance(results, tuple) else [results])
+    moved = op.spec.floor_bytes(call)
     operations = op.spec.operations(call)
     floor = session.ceilings.floor_us(moved, operations, case.dtype)
     if session.ceilings.floor_us(moved, 0, case.dtype) >= floor:  # bytes decide: what a copy of as many takes is the yardstick
@@ -214,7 +213,9 @@ def _candidate(session: Session, op: Op, kernel: Kernel, call: dict[str, Any], o
             "errors": {"to_torch": error},
             "message": f"{error:.3g} away from PyTorch's result at this size",
         }, None
-    return {"status": Status.PASSED, "config": dict(config), "errors": {"to_torch": error}}, lambda: run(*call.values())
+    return {"status": Status.PASSED, "config": dict(config), "errors": {"to_torch": error}}, functools.partial(
+        kernel.bound(config, save=False), *call.values()
+    )
 
 
 def _peer(

@@ -151,6 +151,7 @@ class Problem:
             first = outcome(self.spec, run, self.call)
             second = outcome(self.spec, run, self.call)
             replayed = self._replayed(run)
+            lean = outcome(self.spec, kernel.bound(kernel.heuristic(self.call), save=False), self.call) if kernel.lean else first
         changed = [n for n, b in before.items() if b != _bytes(self.call[n])]
         if changed:
             return f"it changed its input {', '.join(changed)}", {}
@@ -170,6 +171,10 @@ class Problem:
                 faults.append(f"{name}: two runs on the same inputs differ")
             elif repeats and replayed and _bytes(out) != _bytes(replayed[i]):
                 faults.append(f"{name}: the replay of the recorded launcher differs")
+            elif name in self.spec.returns and self.spec.returns[name].saved and kernel.lean and lean[i] is not None:
+                faults.append(f"{name}: made where nothing is to be saved for a gradient")
+            elif repeats and lean[i] is not None and _bytes(out) != _bytes(lean[i]):
+                faults.append(f"{name}: it differs where nothing is saved for a gradient")
         return "; ".join(faults), errors
 
     def _replayed(self, run: Callable[..., Any]) -> list[Tensor]:

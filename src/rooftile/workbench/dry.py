@@ -151,7 +151,8 @@ def _compile(stand_in: StandIn, op: Op, kernel: Kernel, case: Case, every: bool)
         stand_in.log.clear()
         launched, problem = stand_in.utils.launches, ""
         try:
-            kernel.bound(config)(*call.values())
+            for save in (True, False)[: 1 + kernel.lean]:
+                kernel.bound(config, save)(*call.values())
         except Exception as error:
             problem = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         for used in [dict(u) for u in stand_in.log]:

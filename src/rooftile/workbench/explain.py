@@ -120,8 +120,7 @@ def explain(name: str, shape: str, dtype: str, device: str) -> dict[str, Any]:
         call = blank(op.spec, case, device)
         op.spec.bind(call)
         choice = op.choose(call)
-        results = op.spec.empty_returns(call)
-        moved = op.spec.bytes(call, [] if results is None else results if isinstance(results, tuple) else [results])
+        moved = op.spec.floor_bytes(call)
         operations = op.spec.operations(call)
     return {
         "operator": op.spec.name, "case": case.id, "device": device if real else f"{device} (imagined)", "chosen": choice.kernel.name,

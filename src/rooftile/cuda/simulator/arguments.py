@@ -69,7 +69,7 @@ class Memory:
         for a, kind, span, home in zip(arguments, kinds, spans, place):
             pointers.append(head + len(values))
             if home is not None and span is not None:
-                begin = address + home.inside + span[0] - home.begin
+                begin = span[0] and address + home.inside + span[0] - home.begin  # a tensor that lies nowhere has no address there either
                 values += a.modelled(begin) if isinstance(a, TensorMap) else struct.pack("Q", begin)
             else:
                 assert isinstance(a, (int, float))

@@ -39,10 +39,11 @@ def dense(parameter: Tensor | None) -> Tensor | None:
     return parameter if parameter is None or parameter.is_contiguous() else parameter.contiguous()
 
 
-def outputs(x: Tensor, residual: Tensor | None, norm: Norm) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:
-    """out, sum, mean, rstd; None for the sum of one tensor, and for the mean of an RMSNorm, which dropout_add_norm alone returns."""
-    rstd = x.new_empty(x.shape[:-1], dtype=torch.float32)
-    mean = torch.empty_like(rstd) if norm.layer or norm.seed is not None else None
+def outputs(x: Tensor, residual: Tensor | None, norm: Norm, save: bool) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """out, sum, mean, rstd; None for the sum of one tensor, for the mean of an RMSNorm, which dropout_add_norm alone returns, and for both
+    statistics where they are not to be saved."""
+    rstd = x.new_empty(x.shape[:-1], dtype=torch.float32) if save else None
+    mean = torch.empty_like(rstd) if rstd is not None and (norm.layer or norm.seed is not None) else None
     return dense_like(x), None if residual is None else dense_like(residual), mean, rstd
 
 

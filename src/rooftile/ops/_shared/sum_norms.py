@@ -12,7 +12,7 @@ from rooftile.core.kernel import Kernel
 from rooftile.core.spec import Call
 from rooftile.cuda.launch import launch
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.cuda_norms import ELSEWHERE, Config, any_row, at, one_column, said, serial, types
+from rooftile.ops._shared.cuda_norms import ELSEWHERE, Config, any_row, at, one_column, said, serial, statistics, types
 from rooftile.ops._shared.cuda_rows import ADD_ROWS, Refuse, add_rows, deal, uneven, wider_than
 from rooftile.ops._shared.launch import cdiv, power_of_2, rows
 from rooftile.ops._shared.norms import Norm, gradients, outputs
@@ -25,16 +25,16 @@ def _branch(norm: Norm) -> str:
 
 
 def forward(
-    x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, norm: Norm, config: Config = None
-) -> tuple[Tensor, ...]:
+    x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, norm: Norm, config: Config, save: bool
+) -> tuple[Tensor | None, ...]:
     """out, sum, mean, rstd; without the mean where an RMSNorm has none to give."""
-    out, total, mean, rstd = outputs(x, residual, norm)
+    out, total, mean, rstd = outputs(x, residual, norm, save)
     x, m, n, stride_x = rows(x)
     residual, _, _, stride_r = rows(residual)
     w, b = at(weight, x), at(bias, x)
     seed, least, factor = norm.drawn(x)
     instance = f"forward<{_branch(norm)}, {types(x, residual, w, b)}, {said(norm.layer, weight is not None, bias is not None)}"
-    tensors = (out, total, rstd if mean is None else mean, rstd, x, residual, w, b, seed)
+    tensors = (out, total, *statistics(x, rstd if mean is None else mean, rstd), x, residual, w, b, seed)
     numbers = (n, stride_x, stride_r, least, factor, eps, norm.offset or 0.0)
     if config is None:
         launch(V1, f"{instance}>", m, 256, *tensors, *numbers)
@@ -42,7 +42,7 @@ def forward(
         widest = 1024 if norm.seed is None else 512  # the mask's words want registers too: 96 a thread
         d = deal(residual, {**config, "stages": 1, "per": 1}, widest=widest)
         launch(V2, f"{instance}, {d.lanes}, {d.vecs}, {d.threads}>", cdiv(m, d.rows), d.threads, *tensors, m, *numbers)
-    return (out, total, rstd) if mean is None else (out, total, mean, rstd)
+    return (out, total, mean, rstd) if norm.layer or norm.seed is not None else (out, total, rstd)
 
 
 def backward(dout: Tensor, dsum: Tensor, sum: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None, rstd: Tensor, norm: Norm,

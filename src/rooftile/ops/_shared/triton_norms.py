@@ -5,8 +5,8 @@ over many rows with the weight and its share of dweight and dbias in registers a
 rows in one fixed order. No atomics: two runs give the same bits. Rows of any length are read twice: their sums first, then strips of columns,
 where nothing crosses a lane before the last row.
 
-A tensor that a norm does not have is None, and what is said about it is not compiled: gR and gSum (a sum), gMean (LayerNorm), gW, gB, offset,
-gDsum, and gSeed, gDx, threshold and scale (dropout; LANE is then 0).
+A tensor that a norm does not have is None, and what is said about it is not compiled: gR and gSum (a sum), gMean (LayerNorm), both statistics
+forward where no gradient will read them, gW, gB, offset, gDsum, and gSeed, gDx, threshold and scale (dropout; LANE is then 0).
 """
 
 import torch
@@ -63,7 +63,8 @@ def _forward(gX, gR, gW, gB, gSeed, gSum, gOut, gMean, gRstd, M, N, stride_x, st
     tl.store(gOut + i_m[:, None] * N + i_n[None, :], rX.to(gOut.dtype.element_ty), mask=mask)
     if gMean is not None:
         tl.store(gMean + i_m, mean, mask=i_m < M)
-    tl.store(gRstd + i_m, rstd, mask=i_m < M)
+    if gRstd is not None:
+        tl.store(gRstd + i_m, rstd, mask=i_m < M)
 
 
 @triton.jit
@@ -163,9 +164,9 @@ def beside(x):
     return x, stride
 
 
-def forward(x, residual, weight, bias, eps, norm, config):
+def forward(x, residual, weight, bias, eps, norm, config, save):
     """out, sum, mean, rstd, as `outputs` has them."""
-    made = outputs(x, residual, norm)
+    made = outputs(x, residual, norm, save)
     out, total, mean, rstd = made
     x, m, n, stride = rows(x)
     residual, stride_r = beside(residual)

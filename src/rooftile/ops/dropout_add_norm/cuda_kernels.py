@@ -3,8 +3,8 @@
 from rooftile.ops._shared.sum_norms import Norm, backward, backward_rungs, forward, forward_rungs
 
 
-def dropout_add_norm(x, residual, weight, bias, seed, p, eps, norm, *, config=None):
-    return forward(x, residual, weight, bias, eps, Norm(norm == "layer", seed=seed, p=p), config)
+def dropout_add_norm(x, residual, weight, bias, seed, p, eps, norm, *, config=None, save=True):
+    return forward(x, residual, weight, bias, eps, Norm(norm == "layer", seed=seed, p=p), config, save)
 
 
 def dropout_add_norm_backward(dout, dsum, sum, weight, bias, mean, rstd, seed, p, norm, *, config=None):

@@ -4,7 +4,7 @@ from rooftile.core.spec import FLOATS, Arg, Backward, Case, OpSpec, across, posi
 from rooftile.ops._shared.draw import exact_sums
 from rooftile.ops.dropout_add_norm.reference import dropout_add_norm, dropout_add_norm_backward
 
-X, WEIGHT, ROW = Arg("... N"), Arg("N", "io|f32", make=positive, optional=True), Arg("...", "f32")
+X, WEIGHT, ROW = Arg("... N"), Arg("N", "io|f32", make=positive, optional=True), Arg("...", "f32", saved=True)
 NORMS = ("layer", "rms")
 LAYER = {"p": 0.5, "eps": 1e-5, "norm": "layer"}
 RMS = {"p": 0.5, "eps": 1e-5, "norm": "rms", "affine": "weight"}

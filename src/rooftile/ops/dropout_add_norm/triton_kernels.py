@@ -48,17 +48,18 @@ def _forward_online(gX, gR, gW, gB, gSeed, gSum, gOut, gMean, gRstd, N, stride_x
         rX = (tl.load(gSum + i_m[:, None] * N + i_n, mask=i_n < N, other=0.0).to(tl.float32) - mean[:, None]) * rstd[:, None]
         rX = affine(rX, gW, gB, i_n, i_n < N, None)
         tl.store(gOut + i_m[:, None] * N + i_n, rX.to(gOut.dtype.element_ty), mask=i_n < N)
-    tl.store(gMean + i_m, mean)
-    tl.store(gRstd + i_m, rstd)
+    if gRstd is not None:
+        tl.store(gMean + i_m, mean)
+        tl.store(gRstd + i_m, rstd)
 
 
-def dropout_add_norm(x, residual, weight, bias, seed, p, eps, norm, *, config):
-    return forward(x, residual, weight, bias, eps, Norm(norm == "layer", seed=seed, p=p), config)
+def dropout_add_norm(x, residual, weight, bias, seed, p, eps, norm, *, config, save=True):
+    return forward(x, residual, weight, bias, eps, Norm(norm == "layer", seed=seed, p=p), config, save)
 
 
-def online(x, residual, weight, bias, seed, p, eps, norm, *, config):
+def online(x, residual, weight, bias, seed, p, eps, norm, *, config, save=True):
     norm = Norm(norm == "layer", seed=seed, p=p)
-    made = outputs(x, residual, norm)
+    made = outputs(x, residual, norm, save)
     out, total, mean, rstd = made
     x, m, n, stride = rows(x)
     residual, stride_r = beside(residual)

@@ -5,8 +5,8 @@ from rooftile.ops._shared.sum_norms import Norm, backward, backward_rungs, forwa
 LAYER = Norm(layer=True)
 
 
-def add_layernorm(x, residual, weight, bias, eps, *, config=None):
-    return forward(x, residual, weight, bias, eps, LAYER, config)
+def add_layernorm(x, residual, weight, bias, eps, *, config=None, save=True):
+    return forward(x, residual, weight, bias, eps, LAYER, config, save)
 
 
 def add_layernorm_backward(dout, dsum, sum, weight, bias, mean, rstd, *, config=None):

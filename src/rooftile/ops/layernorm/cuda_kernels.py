@@ -25,6 +25,7 @@ from rooftile.ops._shared.cuda_norms import (
     serial,
     shared,
     sources,
+    statistics,
     turns,
     types,
     upto,
@@ -39,14 +40,14 @@ V1, V6, V7, V8 = SOURCES[0], *SOURCES[5:8]
 
 
 def _forward(source, shape):
-    def run(x, weight, bias, eps, *, config=None):
-        out, _, mean, rstd = outputs(x, None, LAYER)
+    def run(x, weight, bias, eps, *, config=None, save=True):
+        out, _, mean, rstd = outputs(x, None, LAYER, save)
         x, m, n, stride = rows(x)
         w, b = at(weight, x), at(bias, x)
         s = shape(x, m, n, config, weight, bias)
         instance = f"layernorm<{types(x, w, b)}, {said(weight is not None, bias is not None)}{s.instance}>"
         s = s.placed(x, m, source, instance)
-        launch(source, instance, s.grid, s.block, out, mean, rstd, x, w, b, *s.rows, n, stride, eps, shared=s.shared)
+        launch(source, instance, s.grid, s.block, out, *statistics(x, mean, rstd), x, w, b, *s.rows, n, stride, eps, shared=s.shared)
         return out, mean, rstd
 
     return run

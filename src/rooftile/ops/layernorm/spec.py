@@ -5,7 +5,7 @@ from rooftile.core.spec import FLOATS, Arg, Backward, Case, OpSpec, across, posi
 from rooftile.ops._shared.draw import exact_sums, parameters
 from rooftile.ops.layernorm.reference import add_layernorm, add_layernorm_backward, layernorm, layernorm_backward
 
-X, WEIGHT, ROW = Arg("... N"), Arg("N", "io|f32", make=positive, optional=True), Arg("...", "f32")
+X, WEIGHT, ROW = Arg("... N"), Arg("N", "io|f32", make=positive, optional=True), Arg("...", "f32", saved=True)
 EPS = {"eps": 1e-5}
 MASTER = {**EPS, "affine": "float32"}
 SMALL = [(1, 1024), (1, 8192), (64, 1024), (64, 8192)]  # decoding

@@ -53,30 +53,31 @@ def _forward_online(gX, gW, gB, gOut, gMean, gRstd, N, stride_x, eps, BLOCK_N: t
         rX = (tl.load(gX + i_m * stride_x + i_n, mask=i_n < N, other=0.0).to(tl.float32) - mean) * rstd
         rX = affine(rX, gW, gB, i_n, i_n < N, None)
         tl.store(gOut + i_m * N + i_n, rX.to(gOut.dtype.element_ty), mask=i_n < N)
-    tl.store(gMean + i_m, mean)
-    tl.store(gRstd + i_m, rstd)
+    if gRstd is not None:
+        tl.store(gMean + i_m, mean)
+        tl.store(gRstd + i_m, rstd)
 
 
-def layernorm(x, weight, bias, eps, *, config):
-    out, _, mean, rstd = forward(x, None, weight, bias, eps, LAYER, config)
+def layernorm(x, weight, bias, eps, *, config, save=True):
+    out, _, mean, rstd = forward(x, None, weight, bias, eps, LAYER, config, save)
     return out, mean, rstd
 
 
-def add_layernorm(x, residual, weight, bias, eps, *, config):
-    return forward(x, residual, weight, bias, eps, LAYER, config)
+def add_layernorm(x, residual, weight, bias, eps, *, config, save=True):
+    return forward(x, residual, weight, bias, eps, LAYER, config, save)
 
 
-def layernorm_online(x, weight, bias, eps, *, config):
-    out, _, mean, rstd = outputs(x, None, LAYER)
+def layernorm_online(x, weight, bias, eps, *, config, save=True):
+    out, _, mean, rstd = outputs(x, None, LAYER, save)
     x, m, n, stride = rows(x)
     launch(_forward_online, (m,), x, dense(weight), dense(bias), out, mean, rstd, n, stride, eps, BLOCK_N=config["block"],
            num_warps=config["warps"])  # fmt: skip
     return out, mean, rstd
 
 
-def add_layernorm_online(x, residual, weight, bias, eps, *, config):
+def add_layernorm_online(x, residual, weight, bias, eps, *, config, save=True):
     total = torch.add(x, residual, out=x.new_empty(x.shape, dtype=residual.dtype))
-    out, mean, rstd = layernorm_online(total, weight, bias, eps, config=config)
+    out, mean, rstd = layernorm_online(total, weight, bias, eps, config=config, save=save)
     return out.to(x.dtype), total, mean, rstd
 
 

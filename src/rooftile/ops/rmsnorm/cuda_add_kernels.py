@@ -3,8 +3,8 @@
 from rooftile.ops._shared.sum_norms import Norm, backward, backward_rungs, forward, forward_rungs
 
 
-def add_rmsnorm(x, residual, weight, eps, offset, *, config=None):
-    return forward(x, residual, weight, None, eps, Norm(layer=False, offset=offset), config)
+def add_rmsnorm(x, residual, weight, eps, offset, *, config=None, save=True):
+    return forward(x, residual, weight, None, eps, Norm(layer=False, offset=offset), config, save)
 
 
 def add_rmsnorm_backward(dout, dsum, sum, weight, rstd, offset, *, config=None):

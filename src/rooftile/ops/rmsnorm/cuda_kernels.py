@@ -24,6 +24,7 @@ from rooftile.ops._shared.cuda_norms import (
     serial,
     shared,
     sources,
+    statistics,
     turns,
     types,
     upto,
@@ -38,14 +39,14 @@ V1, V6, V7, V8 = SOURCES[0], *SOURCES[5:8]
 
 
 def _forward(source, shape):
-    def run(x, weight, eps, offset, *, config=None):
-        out, _, _, rstd = outputs(x, None, RMS)
+    def run(x, weight, eps, offset, *, config=None, save=True):
+        out, _, _, rstd = outputs(x, None, RMS, save)
         x, m, n, stride = rows(x)
         w = at(weight, x)
         s = shape(x, m, n, config, weight)
         instance = f"rmsnorm<{types(x, w)}, {said(weight is not None)}{s.instance}>"
         s = s.placed(x, m, source, instance)
-        launch(source, instance, s.grid, s.block, out, rstd, x, w, *s.rows, n, stride, eps, offset, shared=s.shared)
+        launch(source, instance, s.grid, s.block, out, *statistics(x, rstd), x, w, *s.rows, n, stride, eps, offset, shared=s.shared)
         return out, rstd
 
     return run

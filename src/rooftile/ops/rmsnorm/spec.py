@@ -5,7 +5,7 @@ from rooftile.core.spec import FLOATS, Arg, Backward, Case, OpSpec, across, posi
 from rooftile.ops._shared.draw import exact_sums, parameters
 from rooftile.ops.rmsnorm.reference import add_rmsnorm, add_rmsnorm_backward, rmsnorm, rmsnorm_backward
 
-X, WEIGHT, ROW = Arg("... N"), Arg("N", "io|f32", make=positive, optional=True), Arg("...", "f32")
+X, WEIGHT, ROW = Arg("... N"), Arg("N", "io|f32", make=positive, optional=True), Arg("...", "f32", saved=True)
 EPS = {"eps": 1e-6}
 GEMMA = {**EPS, "offset": 1.0}
 MASTER = {**EPS, "affine": "float32"}

@@ -50,11 +50,12 @@ def _forward_online(gX, gR, gW, gSum, gOut, gRstd, N, stride_x, stride_r, eps, o
             rX = rSum.to(tl.float32)
         rX = affine(rX * rstd, gW, None, i_n, i_n < N, offset)
         tl.store(gOut + i_m * N + i_n, rX.to(gOut.dtype.element_ty), mask=i_n < N)
-    tl.store(gRstd + i_m, rstd)
+    if gRstd is not None:
+        tl.store(gRstd + i_m, rstd)
 
 
-def _twice(x, residual, weight, eps, offset, config):
-    out, total, _, rstd = outputs(x, residual, RMS)
+def _twice(x, residual, weight, eps, offset, config, save):
+    out, total, _, rstd = outputs(x, residual, RMS, save)
     x, m, n, stride = rows(x)
     residual, stride_r = beside(residual)
     launch(_forward_online, (m,), x, residual, dense(weight), total, out, rstd, n, stride, stride_r, eps, offset, BLOCK_N=config["block"],
@@ -62,23 +63,23 @@ def _twice(x, residual, weight, eps, offset, config):
     return out, total, rstd
 
 
-def rmsnorm(x, weight, eps, offset, *, config):
-    out, _, _, rstd = forward(x, None, weight, None, eps, Norm(False, offset), config)
+def rmsnorm(x, weight, eps, offset, *, config, save=True):
+    out, _, _, rstd = forward(x, None, weight, None, eps, Norm(False, offset), config, save)
     return out, rstd
 
 
-def rmsnorm_online(x, weight, eps, offset, *, config):
-    out, _, rstd = _twice(x, None, weight, eps, offset, config)
+def rmsnorm_online(x, weight, eps, offset, *, config, save=True):
+    out, _, rstd = _twice(x, None, weight, eps, offset, config, save)
     return out, rstd
 
 
-def add_rmsnorm(x, residual, weight, eps, offset, *, config):
-    out, total, _, rstd = forward(x, residual, weight, None, eps, Norm(False, offset), config)
+def add_rmsnorm(x, residual, weight, eps, offset, *, config, save=True):
+    out, total, _, rstd = forward(x, residual, weight, None, eps, Norm(False, offset), config, save)
     return out, total, rstd
 
 
-def add_rmsnorm_online(x, residual, weight, eps, offset, *, config):
-    return _twice(x, residual, weight, eps, offset, config)
+def add_rmsnorm_online(x, residual, weight, eps, offset, *, config, save=True):
+    return _twice(x, residual, weight, eps, offset, config, save)
 
 
 def rmsnorm_backward(dout, x, weight, rstd, offset, *, config=None):

@@ -39,7 +39,7 @@ __global__ void forward(T* __restrict__ gOut, R* __restrict__ gSum, float* __res
   const float rstd = rsqrtf(tree(square) / N + eps);
   for (int i_n = threadIdx.x; i_n < N; i_n += 256)
     gOut[row + i_n] = T((float(gSum[row + i_n]) - mean) * rstd * (WEIGHT ? float(gW[i_n]) + offset : 1.0f) + (BIAS ? float(gB[i_n]) : 0.0f));
-  if (threadIdx.x == 0) {
+  if (gRstd && threadIdx.x == 0) {
     if (LAYER || Branch::DROPS) gMean[blockIdx.x] = mean;
     gRstd[blockIdx.x] = rstd;
   }

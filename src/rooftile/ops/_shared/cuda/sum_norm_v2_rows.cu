@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(THREADS)
     pack<T>(rOut, rF);
     __stwb(reinterpret_cast<Narrow*>(gOut + row + v * NEXT), rOut);
   }
-  if (i_l == 0 && i_m < M) {
+  if (gRstd && i_l == 0 && i_m < M) {
     if (LAYER || Branch::DROPS) gMean[i_m] = mean;
     gRstd[i_m] = rstd;
   }

@@ -20,5 +20,5 @@ __global__ void layernorm(T* __restrict__ gOut, float* __restrict__ gMean, float
   for (int i_n = threadIdx.x; i_n < N; i_n += blockDim.x)
     gOut[blockIdx.x * (long long)N + i_n] =
         T((float(gRow[i_n]) - mean) * rstd * (WEIGHT ? float(gW[i_n]) : 1.0f) + (BIAS ? float(gB[i_n]) : 0.0f));
-  if (threadIdx.x == 0) gMean[blockIdx.x] = mean, gRstd[blockIdx.x] = rstd;
+  if (gRstd && threadIdx.x == 0) gMean[blockIdx.x] = mean, gRstd[blockIdx.x] = rstd;
 }

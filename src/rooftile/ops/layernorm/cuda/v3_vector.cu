@@ -37,5 +37,5 @@ __global__ void layernorm(T* __restrict__ gOut, float* __restrict__ gMean, float
     pack<T>(rOut, rF);
     gTo[i_v] = rOut;
   }
-  if (threadIdx.x == 0) gMean[blockIdx.x] = mean, gRstd[blockIdx.x] = rstd;
+  if (gRstd && threadIdx.x == 0) gMean[blockIdx.x] = mean, gRstd[blockIdx.x] = rstd;
 }

@@ -48,5 +48,5 @@ __global__ void __launch_bounds__(THREADS, 1)
     pack<T>(rX[v], rF);
     __stwb(gTo + i_v, rX[v]);
   }
-  if (threadIdx.x == 0) gMean[blockIdx.x] = mean, gRstd[blockIdx.x] = rstd;
+  if (gRstd && threadIdx.x == 0) gMean[blockIdx.x] = mean, gRstd[blockIdx.x] = rstd;
 }

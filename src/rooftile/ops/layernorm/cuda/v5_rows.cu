@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(LANES * ROWS)
       stay_packed(rX[e][v], zero);
     }
     rRstd[e] = rsqrtf(warp_reduce<LANES>(square, Sum()) / N + eps);
-    if (threadIdx.x == 0 && i_m + e < M) gMean[i_m + e] = rMean[e], gRstd[i_m + e] = rRstd[e];
+    if (gRstd && threadIdx.x == 0 && i_m + e < M) gMean[i_m + e] = rMean[e], gRstd[i_m + e] = rRstd[e];
   }
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {

@@ -71,7 +71,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS<VECS
       pack<T>(rX[v], rF);
       __stwb(reinterpret_cast<uint4*>(gTo + v * NEXT), rX[v]);
     }
-    if (i_l == 0) gMean[i_m] = mean, gRstd[i_m] = rstd;
+    if (gRstd && i_l == 0) gMean[i_m] = mean, gRstd[i_m] = rstd;
     stage = stage + 1 == STAGES ? 0 : stage + 1;
   }
   copy_wait<0>();

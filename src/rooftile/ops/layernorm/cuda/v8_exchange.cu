@@ -92,7 +92,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
         pack<T>(r, rF);
         __stwb(reinterpret_cast<uint4*>(gTo + v * NEXT), r);
       }
-      if (part == 0 && lane() == 0) gMean[i_m - step] = mean, gRstd[i_m - step] = rstd;
+      if (gRstd && part == 0 && lane() == 0) gMean[i_m - step] = mean, gRstd[i_m - step] = rstd;
       __syncwarp();  // all have read: the slot goes to the row STAGES turns on
       fetch(before);
       i_next += step;

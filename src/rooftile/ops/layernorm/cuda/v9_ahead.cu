@@ -79,7 +79,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
   for (int r = 0; r < ROWS; ++r) {
     const Pair both = exchange_moments<SPAN>(sExchange, r, N);
     rRstd[r] = rsqrtf(both.b / N + eps), rShift[r] = -both.a * rRstd[r];
-    if (part == 0 && lane() == 0 && i_m + r < M) gMean[i_m + r] = both.a, gRstd[i_m + r] = rRstd[r];
+    if (gRstd && part == 0 && lane() == 0 && i_m + r < M) gMean[i_m + r] = both.a, gRstd[i_m + r] = rRstd[r];
   }
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {

@@ -24,7 +24,7 @@ __global__ void rmsnorm(T* __restrict__ gOut, float* __restrict__ gRstd, const T
   const float rstd = rsqrtf(tree(sum) / N + eps);
   for (int i_n = threadIdx.x; i_n < N; i_n += 256)
     gOut[blockIdx.x * (long long)N + i_n] = T(float(gRow[i_n]) * rstd * (WEIGHT ? float(gW[i_n]) + offset : 1.0f));
-  if (threadIdx.x == 0) gRstd[blockIdx.x] = rstd;
+  if (gRstd && threadIdx.x == 0) gRstd[blockIdx.x] = rstd;
 }
 
 // n = x rstd, g = w dout: dx = rstd (g - n mean(g n))

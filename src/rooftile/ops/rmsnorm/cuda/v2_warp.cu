@@ -17,5 +17,5 @@ __global__ void rmsnorm(T* __restrict__ gOut, float* __restrict__ gRstd, const T
   const float rstd = rsqrtf(block_reduce(sum, Sum()) / N + eps);
   for (int i_n = threadIdx.x; i_n < N; i_n += blockDim.x)
     gOut[blockIdx.x * (long long)N + i_n] = T(float(gRow[i_n]) * rstd * (WEIGHT ? float(gW[i_n]) + offset : 1.0f));
-  if (threadIdx.x == 0) gRstd[blockIdx.x] = rstd;
+  if (gRstd && threadIdx.x == 0) gRstd[blockIdx.x] = rstd;
 }

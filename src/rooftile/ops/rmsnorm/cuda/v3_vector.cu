@@ -29,5 +29,5 @@ __global__ void rmsnorm(T* __restrict__ gOut, float* __restrict__ gRstd, const T
     pack<T>(rOut, rF);
     gTo[i_v] = rOut;
   }
-  if (threadIdx.x == 0) gRstd[blockIdx.x] = rstd;
+  if (gRstd && threadIdx.x == 0) gRstd[blockIdx.x] = rstd;
 }

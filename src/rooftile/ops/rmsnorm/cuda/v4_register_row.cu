@@ -37,5 +37,5 @@ __global__ void __launch_bounds__(THREADS, 1) rmsnorm(T* __restrict__ gOut, floa
     pack<T>(rX[v], rF);
     __stwb(gTo + i_v, rX[v]);
   }
-  if (threadIdx.x == 0) gRstd[blockIdx.x] = rstd;
+  if (gRstd && threadIdx.x == 0) gRstd[blockIdx.x] = rstd;
 }

@@ -58,5 +58,5 @@ __global__ void __launch_bounds__(LANES * ROWS) rmsnorm(T* __restrict__ gOut, fl
   }
 #pragma unroll
   for (int e = 0; e < EACH; ++e)
-    if (threadIdx.x == 0 && i_m + e < M) gRstd[i_m + e] = rRstd[e];
+    if (gRstd && threadIdx.x == 0 && i_m + e < M) gRstd[i_m + e] = rRstd[e];
 }

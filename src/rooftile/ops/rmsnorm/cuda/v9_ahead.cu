@@ -64,7 +64,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {
     rRstd[r] = rsqrtf(exchange_reduce(sExchange, r, Sum()) / N + eps);
-    if (part == 0 && lane() == 0 && i_m + r < M) gRstd[i_m + r] = rRstd[r];
+    if (gRstd && part == 0 && lane() == 0 && i_m + r < M) gRstd[i_m + r] = rRstd[r];
   }
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
