@@ -112,9 +112,7 @@ def test_the_logits_are_never_whole(dtype):
     "case",
     [
         (8192, 4096, 128256, 2048),
-        (16384, 768, 50304, 2816),
-        (32768, 768, 50304, 2816),
-        (16384, 2048, 128256, 2048),
+        (16384, 768, 50304, 2048),
         (32768, 4096, 32000, 4096),
         (700, 64, 1000, 700),
     ],
@@ -127,7 +125,7 @@ def test_rows_of_a_chunk(case):
 @pytest.mark.parametrize("m", [0, 1, 127, 128, 1025, 2049, 16385])
 def test_chunks_are_even_and_cover_the_rows(m):
     size = chunked.chunk_rows(m, 768, 50304)
-    assert 1 <= size <= max(1, m) and (size == m or size % 128 == 0 or m == 0) and size <= 3072
+    assert 1 <= size <= max(1, m) and (size == m or size % 128 == 0 or m == 0) and size <= 2048 + 128
 
 
 def leaves(dtype=torch.float32, m=14, k=16, v=37, seed=0):

@@ -60,10 +60,18 @@ class Team:
         if self.kind == "ddp":
             return DistributedDataParallel(model, gradient_as_bucket_view=True)  # or each gradient is in memory twice
         if self.kind == "fsdp":
+            freed = self._scarce(model)
             for block in getattr(model, "layers", None) or model.h:
-                fully_shard(block)
+                fully_shard(block, reshard_after_forward=freed)
             fully_shard(model)
         return model
+
+    def _scarce(self, model: nn.Module) -> bool:
+        """Whether a block's whole weights are freed after its forward pass, and gathered again for its backward: not where those of all blocks
+        together are a sixteenth of the GPU's memory at most."""
+        if not self.device.startswith("cuda"):
+            return True
+        return 16 * sum(p.nbytes for p in model.parameters()) > torch.cuda.get_device_properties(self.device).total_memory
 
     def share(self, rows: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """This process's rows of a step."""

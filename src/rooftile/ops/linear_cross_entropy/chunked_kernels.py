@@ -13,13 +13,11 @@ vendor's (_shared/products.py), the loss and its gradient are cross_entropy's ow
               more than ahead, and no memory.
 """
 
-import functools
-
 import torch
 
 import rooftile.ops.cross_entropy.api  # noqa: F401  fills OPS
 from rooftile.core.kernel import OPS, Kernel
-from rooftile.ops._shared.launch import cdiv, processors
+from rooftile.ops._shared.launch import cdiv
 from rooftile.ops._shared.products import product
 from rooftile.ops.cross_entropy.reference import check_target
 
@@ -27,28 +25,18 @@ FULL = 2048  # rows a product needs: the accumulator's 8 bytes at 4.2 TB/s take 
 TILE = 128  # rows of a tile of the vendor's products
 
 
-@functools.lru_cache
-def chunk_rows(m, k, v, processors=132):
-    """Rows whose logits take the memory of x, M K / V, but not fewer than FULL; chunks of one size, in whole tiles. Where FULL decides, up to half as
-    many if x's gradient, sums of V numbers, then takes fewer waves of tiles: with K = 768 2048 rows are 96, and 2816 one for each of 132."""
-    least = max(FULL, m * k // max(1, v))
-    tiles, across = cdiv(m, TILE), cdiv(k, TILE)
-
-    def even(most):
-        return max(1, cdiv(cdiv(m, max(1, cdiv(m, most))), TILE))
-
-    def waves(size):
-        return sum(cdiv(min(size, tiles - i) * across, processors) for i in range(0, tiles, size))
-
-    sizes = {even(most) for most in range(least, FULL * 3 // 2 + 1, TILE) or (least,)}
-    return max(1, min(m, TILE * min(sizes, key=lambda size: (waves(size), size))))
+def chunk_rows(m, k, v):
+    """Rows whose logits take the memory of x, M K / V, but not fewer than FULL; chunks of one size, in whole tiles."""
+    most = max(FULL, m * k // max(1, v))
+    even = cdiv(m, max(1, cdiv(m, most)))
+    return max(1, min(m, cdiv(even, TILE) * TILE))
 
 
 def _chunks(x, weight, target, bias, ignore_index, chunk):
     """Chunk by chunk: its rows, and its logits in a buffer that the next chunk takes over."""
     (m, k), v = x.shape, weight.shape[0]
     check_target(target, v, ignore_index)
-    size = min(m, chunk or chunk_rows(m, k, v, processors(x) if x.is_cuda else 132))
+    size = min(m, chunk or chunk_rows(m, k, v))
     whole = cdiv(v, 8) * 8  # rows begin at whole 16 bytes, for wide loads and the tensor cores, where V = 50257 would not
     buffer = x.new_empty(size, whole)[:, :v]
     for begin in range(0, m, max(1, size)):
