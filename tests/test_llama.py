@@ -173,7 +173,7 @@ def test_what_a_block_keeps():
     model = small(operators=llama_operators("rooftile"), config=shape(num_hidden_layers=4))
     with_it = kept(lambda: model(x, y).backward())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rooftile.models.llama.linear_of", lambda make, kept, weight, linear: linear(make(*kept), weight))
+        patch.setattr("rooftile.models.llama.linear_of", lambda make, again, kept, weight, linear: linear(make(*kept), weight))
         without = kept(lambda: model(x, y).backward())
     assert without - with_it == 4 * 3 * 17 * 48 * 4  # blocks, rows, tokens, features, bytes
 

@@ -26,6 +26,25 @@ def test_side_by_side_is_the_same_as_two_tensors_forward_and_backward(name):
     torch.testing.assert_close(two, FUNCTIONS[name](gate) * up)
 
 
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_again_is_the_gradient_and_the_result(name, packed):
+    gate, up = torch.randn(2, 5, 22 if packed else 11), None if packed else torch.randn(2, 5, 11)
+    leaves = [t.requires_grad_() for t in (gate, up) if t is not None]
+    out, dout = getattr(rooftile, name)(gate, up), torch.randn(2, 5, 11)
+    grads = torch.autograd.grad(out, leaves, dout)
+    made = getattr(rooftile, f"{name}_again")(dout, gate.detach(), None if packed else up.detach())
+    assert all(map(torch.equal, made, grads)) and torch.equal(dout, out)
+
+
+def test_again_writes_where_the_gradient_lies():
+    rows = torch.randn(6, 64)
+    refuse = OPS["swiglu_again"].kernel("cuda.v2_vector").refuse
+    with simulator.active("checks"):
+        assert refuse({"dout": rows[:, :32], "gate": rows, "up": None}) is None
+        assert "no view as rows" in refuse({"dout": torch.randn(4, 3, 32).transpose(0, 1), "gate": torch.randn(3, 4, 64), "up": None})
+
+
 @pytest.mark.parametrize("kernel", ["cuda.v1_naive", "cuda.v2_vector"])
 def test_halves_of_one_tensor_are_not_copied(kernel, monkeypatch):
     x = torch.randn(6, 64, dtype=torch.bfloat16)

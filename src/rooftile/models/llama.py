@@ -60,7 +60,7 @@ class MLP(nn.Module):
         x = self.precision.linear(x, self.gate_up_proj.weight)
         if operators.autocast:  # PyTorch as most people run it
             return operators.linear(operators.swiglu(x), down)
-        return linear_of(operators.swiglu, (x,), down.to(x.dtype), operators.linear)
+        return linear_of(operators.swiglu, operators.swiglu_again, (x,), down.to(x.dtype), operators.linear)
 
 
 class Block(nn.Module):

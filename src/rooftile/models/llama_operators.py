@@ -22,6 +22,7 @@ class LlamaOperators(Operators):
     add_rmsnorm(x, residual [..., D], weight [D], eps) -> (rmsnorm of the sum, the sum x + residual)
     rope(q [B, T, H, D], k [B, T, Hk, D], cos, sin [T, D/2]) -> (q, k); pairs are i and D/2 + i
     swiglu(x [..., 2 N]) -> [..., N]; gate and up side by side
+    swiglu_again(dout [..., N], x) -> (dx, nothing), with swiglu(x) left in dout; None where PyTorch differentiates
     attention(q [B, T, H, D], k, v [B, T, Hk, D], causal=bool) -> [B, T, H, D]; query head h reads key head h Hk / H
     """
 
@@ -29,6 +30,7 @@ class LlamaOperators(Operators):
     add_rmsnorm: Callable[..., tuple[Tensor, Tensor]]
     rope: Callable[..., tuple[Tensor, Tensor]]
     swiglu: Callable[..., Tensor]
+    swiglu_again: Callable[..., tuple[Tensor, ...]] | None
     attention: Callable[..., Tensor]
 
 
@@ -45,13 +47,14 @@ def _torch() -> dict[str, Callable]:
         "add_rmsnorm": _torch_add_rmsnorm,
         "rope": _torch_rope,
         "swiglu": _torch_swiglu,
+        "swiglu_again": None,
         "attention": _torch_attention,
     }
 
 
 def _rooftile() -> dict[str, Callable]:
     from rooftile.ops.attention.api import attention
-    from rooftile.ops.glu.api import swiglu
+    from rooftile.ops.glu.api import swiglu, swiglu_again
     from rooftile.ops.rmsnorm.api import add_rmsnorm, rmsnorm
     from rooftile.ops.rope.api import rope
 
@@ -60,6 +63,7 @@ def _rooftile() -> dict[str, Callable]:
         "add_rmsnorm": add_rmsnorm,
         "rope": partial(rope, layout="BTHD"),
         "swiglu": swiglu,
+        "swiglu_again": swiglu_again,
         "attention": attention,
     }
 

@@ -16,7 +16,7 @@ from rooftile.ops.embedding.api import Embedding, embedding
 from rooftile.ops.gelu.api import GELU, gelu
 from rooftile.ops.gemm.api import Linear, gemm, linear
 from rooftile.ops.gemv.api import gemv
-from rooftile.ops.glu.api import geglu, reglu, swiglu
+from rooftile.ops.glu.api import geglu, geglu_again, reglu, reglu_again, swiglu, swiglu_again
 from rooftile.ops.layernorm.api import LayerNorm, add_layernorm, layernorm
 from rooftile.ops.linear_cross_entropy.api import LinearCrossEntropyLoss, linear_cross_entropy
 from rooftile.ops.mlp.api import MLP, mlp
@@ -70,6 +70,7 @@ __all__ = [
     "dropout_add_norm",
     "embedding",
     "geglu",
+    "geglu_again",
     "gelu",
     "gemm",
     "gemv",
@@ -84,6 +85,7 @@ __all__ = [
     "reduce_sum",
     "register_attention",
     "reglu",
+    "reglu_again",
     "residual_add",
     "rmsnorm",
     "rmsnorm_quantize",
@@ -94,6 +96,7 @@ __all__ = [
     "segment_sum",
     "softmax",
     "swiglu",
+    "swiglu_again",
     "swiglu_quantize",
     "transpose",
     "vector_add",

@@ -55,14 +55,14 @@ def layer_norm() -> Callable[..., Tensor]:
     return forward
 
 
-def gated(activation: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def gated(activation: Callable[..., Tensor], again: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Tensor]:
     """The projections are called as modules, for LoRA or a hook may be around them. Where none is around the last one, it does not keep what it
     reads: gate and up are kept anyway."""
 
     def forward(self: nn.Module, x: Tensor) -> Tensor:
         gate, up, down = self.gate_proj(x), self.up_proj(x), self.down_proj
         if _plain(down) and down.bias is None and down.weight.requires_grad and down.weight.dtype == gate.dtype and not _autocast(gate):
-            return linear_of(activation, (gate, up), down.weight, nn.functional.linear)
+            return linear_of(activation, again, (gate, up), down.weight, nn.functional.linear)
         return down(activation(gate, up))
 
     return forward

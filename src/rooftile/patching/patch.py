@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from rooftile.ops import geglu, reglu, swiglu
+from rooftile.ops import geglu, geglu_again, reglu, reglu_again, swiglu, swiglu_again
 from rooftile.patching import forwards
 from rooftile.patching.report import SLOTS, Entry, Report, Swap
 
@@ -25,13 +25,13 @@ FAMILIES = {
     "qwen3": "Qwen3",
 }
 GATES = {
-    "SiLUActivation": ("swiglu", swiglu),
-    "SiLU": ("swiglu", swiglu),
-    "GELUTanh": ("geglu", partial(geglu, approximate="tanh")),
-    "PytorchGELUTanh": ("geglu", partial(geglu, approximate="tanh")),
-    "NewGELUActivation": ("geglu", partial(geglu, approximate="tanh")),
-    "GELUActivation": ("geglu", geglu),
-    "ReLU": ("reglu", reglu),
+    "SiLUActivation": ("swiglu", swiglu, swiglu_again),
+    "SiLU": ("swiglu", swiglu, swiglu_again),
+    "GELUTanh": ("geglu", *(partial(f, approximate="tanh") for f in (geglu, geglu_again))),
+    "PytorchGELUTanh": ("geglu", *(partial(f, approximate="tanh") for f in (geglu, geglu_again))),
+    "NewGELUActivation": ("geglu", *(partial(f, approximate="tanh") for f in (geglu, geglu_again))),
+    "GELUActivation": ("geglu", geglu, geglu_again),
+    "ReLU": ("reglu", reglu, reglu_again),
 }
 GELUS = {"NewGELUActivation": "tanh", "GELUTanh": "tanh", "PytorchGELUTanh": "tanh", "GELUActivation": "none"}
 OWN_WAY = (
@@ -172,7 +172,7 @@ def _mlp(module: nn.Module) -> Part:
         return Part({what: ""}, note=f"its activation is {type(activation).__name__}, those known are {', '.join(table)}")
     if plain:
         return Part({what: "gelu"}, partial(forwards.plain_mlp, known))
-    return Part({what: known[0]}, partial(forwards.gated, known[1]))
+    return Part({what: known[0]}, partial(forwards.gated, *known[1:]))
 
 
 def _attention(module: nn.Module) -> Iterator[Part]:

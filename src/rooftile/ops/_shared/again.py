@@ -1,7 +1,8 @@
 """A product that does not keep its factor, where that is cheaply made again from what is kept anyway.
 
 Of everything a Llama block keeps for its backward pass, a fifth is silu(gate) up, the factor of the last product; gate and up, of which it was
-made, are kept too. At B=4 T=4096 and the 1.2B shape that is 268 MB a block, 4.3 GB in all; to make them again is one pass over memory.
+made, are kept too. At B=4 T=4096 and the 1.2B shape that is 268 MB a block, 4.3 GB in all; to make them again the gradient's own pass over memory
+writes one tensor more.
 """
 
 from collections.abc import Callable
@@ -13,27 +14,35 @@ from torch.autograd.function import once_differentiable
 __all__ = ["linear_of"]
 
 
-def linear_of(make: Callable[..., Tensor], kept: tuple[Tensor, ...], weight: Tensor, linear: Callable[..., Tensor]) -> Tensor:
-    """linear(make(*kept), weight) for a `make` that is pure and keeps what it reads; make(...) [..., K] weight [N, K] -> [..., N].
+def linear_of(
+    make: Callable[..., Tensor],
+    again: Callable[..., tuple[Tensor, ...]],
+    kept: tuple[Tensor, ...],
+    weight: Tensor,
+    linear: Callable[..., Tensor],
+) -> Tensor:
+    """linear(make(*kept), weight); make(...) [..., K] weight [N, K] -> [..., N]. `again` takes the gradient of what `make` gives, and kept: it
+    returns theirs, and leaves what `make` gives in the gradient's place.
 
     Under torch.compile it is just that: what is kept and what is made again is the compiler's to decide.
     """
-    made = make(*kept)
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
-        return linear(made, weight)
-    return _LinearOf.apply(made, weight, make, linear, *kept)
+        return linear(make(*kept), weight)
+    return _LinearOf.apply(weight, make, again, linear, *kept)
 
 
 class _LinearOf(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, made, weight, make, linear, *kept):
-        ctx.make = make
+    def forward(ctx, weight, make, again, linear, *kept):
+        ctx.again = again
         ctx.save_for_backward(weight, *kept)
-        return linear(made, weight)
+        return linear(make(*kept), weight)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
         weight, *kept = ctx.saved_tensors
-        d_weight = grad.flatten(0, -2).t() @ ctx.make(*kept).flatten(0, -2) if ctx.needs_input_grad[1] else None
-        return grad @ weight, d_weight, *[None] * (2 + len(kept))
+        made = grad @ weight
+        of_kept = ctx.again(made, *kept)
+        d_weight = grad.flatten(0, -2).t() @ made.flatten(0, -2) if ctx.needs_input_grad[0] else None
+        return d_weight, None, None, None, *of_kept[: len(kept)]

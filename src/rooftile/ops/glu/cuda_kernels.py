@@ -5,7 +5,7 @@ from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda import BLOCK
 from rooftile.ops._shared.launch import cdiv
-from rooftile.ops._shared.pointwise import ragged, together
+from rooftile.ops._shared.pointwise import no_rows, ragged, together
 from rooftile.ops.glu.reference import GELU
 from rooftile.ops.glu.triton_kernels import gradients, halves
 
@@ -14,11 +14,12 @@ NAMES = {"silu": "Silu", "relu": "Relu", "gelu": "Gelu", "gelu_tanh": "GeluTanh"
 NAIVE = {"vecs": 0, "threads": BLOCK}
 
 
-def _instance(name, x, act, config):
+def _instance(name, x, act, config, *flags):
     """The instance and the elements one block takes."""
     vecs, threads = config["vecs"], config["threads"]
     each = f", {vecs}, {threads}" if vecs else ""
-    return f"{name}<{CTYPE[x.dtype]}, {NAMES[act]}{each}>", threads * (vecs * 16 // x.itemsize or 1)
+    kind = ", ".join((CTYPE[x.dtype], NAMES[act], *flags))
+    return f"{name}<{kind}{each}>", threads * (vecs * 16 // x.itemsize or 1)
 
 
 def gated(gate, up, act, config):
@@ -31,14 +32,18 @@ def gated(gate, up, act, config):
     return out
 
 
-def gated_backward(dout, gate, up, act, config):
+def gated_backward(dout, gate, up, act, config, again=False):
     results, (dgate, dup), apart = gradients(gate, up)
     m, n, (dout, g, u), strides = together(dout, *halves(gate, up))
-    instance, size = _instance("gated_backward", g, act, config)
+    instance, size = _instance("gated_backward", g, act, config, str(again).lower())
     tiles = cdiv(n, size)
     launch(V2 if config["vecs"] else V1, instance, m * tiles, config["threads"], dgate, dup, dout, g, u, n, tiles, *strides,
            apart or n, apart or n)  # fmt: skip
     return results
+
+
+def gated_again(dout, gate, up, act, config):
+    return gated_backward(dout, gate, up, act, config, again=True)
 
 
 def _rung(name, run, act, idea, configs):
@@ -49,7 +54,8 @@ def _rung(name, run, act, idea, configs):
         return run(*_named(args, act), config)
 
     def refuse(call):
-        return off_gpu(call["gate"]) or (ragged(_tensors(call)) if configs else None)
+        scattered = no_rows("dout", call["dout"]) if run is gated_again else None
+        return off_gpu(call["gate"]) or scattered or (ragged(_tensors(call)) if configs else None)
 
     pick = (lambda call: pick_vector(call, configs)) if configs else None
     return Kernel(f"cuda.{name}", tuned if configs else plain, idea, refuse, configs, pick, sources=(V2 if configs else V1,))
@@ -81,5 +87,5 @@ def kernels(act):
             _rung("v2_vector", run, act, "16 bytes an access, several in flight", _VECTORS),
             _rung("v1_naive", run, act, "a thread an element", ()),
         )
-        for run in (gated, gated_backward)
+        for run in (gated, gated_backward, gated_again)
     )

@@ -31,6 +31,18 @@ def reglu_backward(dout: Tensor, gate: Tensor, up: Tensor | None) -> tuple[Tenso
     return _gated_backward(dout, gate, up, "relu")
 
 
+def swiglu_again(dout: Tensor, gate: Tensor, up: Tensor | None) -> tuple[Tensor, Tensor]:
+    return _gated_again(dout, gate, up, "silu")
+
+
+def geglu_again(dout: Tensor, gate: Tensor, up: Tensor | None, approximate: str) -> tuple[Tensor, Tensor]:
+    return _gated_again(dout, gate, up, GELU[approximate])
+
+
+def reglu_again(dout: Tensor, gate: Tensor, up: Tensor | None) -> tuple[Tensor, Tensor]:
+    return _gated_again(dout, gate, up, "relu")
+
+
 def _halves(gate: Tensor, up: Tensor | None) -> tuple[Tensor, Tensor]:
     """Without `up`, gate is both side by side."""
     if up is not None:
@@ -49,3 +61,9 @@ def _gated_backward(dout: Tensor, gate: Tensor, up: Tensor | None, name: str) ->
     d = wide(dout)
     dgate, dup = (d * wide(u) * slope(wide(g), name)).to(gate.dtype), (d * activate(wide(g), name)).to(gate.dtype)
     return (dgate, dup) if up is not None else (torch.cat([dgate, dup], -1), gate.new_empty(0))
+
+
+def _gated_again(dout: Tensor, gate: Tensor, up: Tensor | None, name: str) -> tuple[Tensor, Tensor]:
+    made = _gated_backward(dout, gate, up, name)
+    dout.copy_(_gated(gate, up, name))
+    return made

@@ -85,6 +85,23 @@ def declare(name, peer, operations, *forms):
     )  # fmt: skip
 
 
-SWIGLU = declare("swiglu", torch_swiglu, (4, 7), {})
-GEGLU = declare("geglu", torch_geglu, (10, 16), {"approximate": "tanh"}, {"approximate": "none"})
-REGLU = declare("reglu", torch_reglu, (1, 2), {})
+def again(name, operations, *forms):
+    """The gradient of `name`, with its result over that result's own gradient."""
+    gate, up = Arg("... N"), Arg("... K", optional=True)
+    few = [c for c in cases(*forms) if "bench" not in c.use or c.why in ("anchor", "one projection of both")]
+    return OpSpec(
+        f"{name}_again",
+        getattr(reference, f"{name}_again"),
+        args={"dout": Arg("... K", mutated=True), "gate": gate, "up": up},
+        returns={"dgate": gate, "dup": up},
+        cases=tuple(few),
+        flops=lambda d: (operations[1] + 4) * d["M"] * d["K"],
+        validate=partial(validate, f"{name}_again"),
+    )
+
+
+SILU_COST, GELU_COST, RELU_COST = (4, 7), (10, 16), (1, 2)
+GELU_FORMS = ({"approximate": "tanh"}, {"approximate": "none"})
+SWIGLU, SWIGLU_AGAIN = declare("swiglu", torch_swiglu, SILU_COST, {}), again("swiglu", SILU_COST, {})
+GEGLU, GEGLU_AGAIN = declare("geglu", torch_geglu, GELU_COST, *GELU_FORMS), again("geglu", GELU_COST, *GELU_FORMS)
+REGLU, REGLU_AGAIN = declare("reglu", torch_reglu, RELU_COST, {}), again("reglu", RELU_COST, {})

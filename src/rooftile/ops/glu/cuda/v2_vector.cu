@@ -42,9 +42,10 @@ __global__ void __launch_bounds__(THREADS) gated(T* __restrict__ gOut, const T* 
   if (last < at.left) gOut[last] = T(Act::value(float(gGate[last])) * float(gUp[last]));
 }
 
-template <typename T, typename Act, int VECS, int THREADS>
+// AGAIN: and the result itself, over dout.
+template <typename T, typename Act, bool AGAIN, int VECS, int THREADS>
 __global__ void __launch_bounds__(THREADS)
-    gated_backward(T* __restrict__ gDgate, T* __restrict__ gDup, const T* __restrict__ gDout, const T* __restrict__ gGate,
+    gated_backward(T* __restrict__ gDgate, T* __restrict__ gDup, T* __restrict__ gDout, const T* __restrict__ gGate,
                    const T* __restrict__ gUp, long long N, int tiles, long long stride_dout, long long stride_gate, long long stride_up,
                    long long stride_dgate, long long stride_dup) {
   constexpr int WIDTH = 16 / sizeof(T);
@@ -68,15 +69,21 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int k = 0; k < WIDTH; ++k) {
       const Point p = Act::point(rG[k]);
-      rG[k] = rD[k] * rU[k] * p.d, rU[k] = rD[k] * p.y;
+      const float up = rU[k];
+      rG[k] = rD[k] * up * p.d, rU[k] = rD[k] * p.y, rD[k] = p.y * up;
     }
     pack<T>(rGate[v], rG), pack<T>(rUp[v], rU);
     __stwb(reinterpret_cast<uint4*>(gDgate) + i, rGate[v]), __stwb(reinterpret_cast<uint4*>(gDup) + i, rUp[v]);
+    if (AGAIN) {
+      pack<T>(rDout[v], rD);
+      __stwb(reinterpret_cast<uint4*>(gDout) + i, rDout[v]);
+    }
   }
   const int last = at.left / WIDTH * WIDTH + int(threadIdx.x);
   if (last < at.left) {
     const Point p = Act::point(float(gGate[last]));
     const float dout = float(gDout[last]);
     gDgate[last] = T(dout * float(gUp[last]) * p.d), gDup[last] = T(dout * p.y);
+    if (AGAIN) gDout[last] = T(p.y * float(gUp[last]));
   }
 }
