@@ -19,7 +19,8 @@ KERNELS = [  # rung, instance, loads and stores of less than 16 bytes that it ma
     ("gemv/cuda/v3_vector.cu", "gemv<__half, 2, 4>", 6),  # after the last vector each of two rows and x for it; two results
     ("gemv/cuda/v4_split.cu", "gemv<__half, __half, 256, 4, 2>", 9),
     ("glu/cuda/v2_vector.cu", "gated<__half, Gelu, 2, 256>", 3),  # the last elements of an only row
-    ("glu/cuda/v2_vector.cu", "gated_backward<__nv_bfloat16, Silu, 2, 256>", 5),
+    ("glu/cuda/v2_vector.cu", "gated_backward<__nv_bfloat16, Silu, false, 2, 256>", 5),
+    ("glu/cuda/v2_vector.cu", "gated_backward<__nv_bfloat16, Silu, true, 2, 256>", 6),
     ("residual_add/cuda/v2_vector.cu", "add<__half, float, 2, 256>", 3),
     ("bias_mask_scale_add/cuda/v2_vector.cu", "forward<__half, float, 2>", 2),  # the mask: 8 bytes of two rows
     ("bias_mask_scale_add/cuda/v2_vector.cu", "backward<__half, 4>", 4),

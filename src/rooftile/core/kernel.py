@@ -145,14 +145,11 @@ class Op:
             return self.entry(*args)
         if self.plan is not None and torch.is_grad_enabled() and self.plan.wants_grad(args):
             return register.Eager.apply(self, *args)
-        return self._go(args, not self._saves)
+        return self.launch(*args, save=False) if self._saves else self.launch(*args)
 
-    def launch(self, *args: Any) -> Any:
-        """Straight to the chosen kernel, for all results."""
-        return self._go(args, True)
-
-    def _go(self, args: Sequence[Any], save: bool) -> Any:
-        """The choice is remembered by shapes, strides, alignment, dtypes, devices and parameters."""
+    def launch(self, *args: Any, save: bool = True) -> Any:
+        """Straight to the chosen kernel. The choice is remembered by shapes, strides, alignment, dtypes, devices and parameters. `save`: for all results;
+        without it the kernel may leave out those that only a gradient reads."""
         key = _key(args)
         if not save:
             key += (False,)
