@@ -165,7 +165,10 @@ def beside(x):
 
 
 def forward(x, residual, weight, bias, eps, norm, config, save):
-    """out, sum, mean, rstd, as `outputs` has them."""
+    """out, sum, mean, rstd, as `outputs` has them.
+
+    Where the mean is not stored, the compiler would subtract the sum over N in one multiply-add that the other form has not: hence enable_fp_fusion,
+    and the same bits with statistics and without."""
     made = outputs(x, residual, norm, save)
     out, total, mean, rstd = made
     x, m, n, stride = rows(x)
@@ -174,7 +177,7 @@ def forward(x, residual, weight, bias, eps, norm, config, save):
     seed, least, factor, lane = drawn(norm, x, block)
     launch(_forward, (cdiv(m, config["rows"]),), x, residual, dense(weight), dense(bias), seed, total, out, mean, rstd, m, n, stride, stride_r,
            least, factor, eps, norm.offset, LAYER=norm.layer, ROWS=config["rows"], BLOCK_N=block, LANE=lane,
-           num_warps=config["warps"])  # fmt: skip
+           num_warps=config["warps"], enable_fp_fusion=not norm.layer)  # fmt: skip
     return made
 
 

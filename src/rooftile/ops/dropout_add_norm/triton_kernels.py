@@ -98,11 +98,18 @@ _PERSISTENT = tuple(
 
 FORWARD = (
     Kernel("triton", dropout_add_norm, "the row in registers, four neighbours a Philox call", upto(MAX_ROW), _ONCE, pick_forward),
-    Kernel("triton.online", online, "the sum written with its statistics and read again: any length", any_length, _ONLINE),
+    Kernel(
+        "triton.online",
+        online,
+        "the sum written with its statistics and read again: any length",
+        any_length,
+        _ONLINE,
+        limits=Limits(spill_bytes=8),
+    ),  # two registers of 4096 columns in 8 warps
 )
 BACKWARD = (
     Kernel("triton", dropout_add_norm_backward, "persistent: weight and partial gradients in registers, the mask drawn again",
-           upto(MAX_ROW_BACKWARD), _PERSISTENT, pick_backward),
+           upto(MAX_ROW_BACKWARD), _PERSISTENT, pick_backward, limits=Limits(spill_bytes_elsewhere=8)),
     Kernel("triton.columns", dropout_add_norm_backward, "row sums, then strips of columns: any length, two reads", any_length,
            limits=Limits(spill_bytes_elsewhere=8)),  # sm_80 keeps to 128 registers, or 80, and parks two
 )  # fmt: skip
