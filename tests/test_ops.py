@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 
@@ -79,6 +80,23 @@ HEAVY = [n for n in NAMES if n.startswith("attention")]  # two thirds of the tim
 @pytest.mark.parametrize("arch", [80, 90, 100])
 def test_triton_compiles_within_its_limits(arch, names):
     compiles_within_its_limits([n for n in names if arch == 90 or n not in HEAVY], arch)
+
+
+FUSED = """
+from rooftile.ops._shared import triton_norms
+from rooftile.workbench import dry
+plain = triton_norms.launch
+triton_norms.launch = lambda *args, **meta: plain(*args, **{**meta, "enable_fp_fusion": True})
+print([row.fault for row in dry.compile_all(["layernorm"], 90) if row.kernel == "triton" and row.op == "layernorm"])
+"""
+
+
+def test_other_bits_where_nothing_is_saved_are_seen():
+    """LayerNorm's mean, where it is not stored, is subtracted in one multiply-add."""
+    made = processes.run(code=FUSED, ROOFTILE_DRY_GPU="1")
+    assert re.search(r"_forward has {'FADD': \d+} with what a gradient reads and {'FFMA': \d+} without", made.stdout), (
+        made.stdout + made.stderr
+    )
 
 
 @pytest.mark.thorough

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import re
 import subprocess
 import tempfile
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +51,8 @@ class Compiled:
 class _Utilities:
     def __init__(self, arch: int, log: list[dict[str, Any]]):
         self.log, self.arch, self.launch, self.launches = log, arch, None, 0
+        self.counts = False  # whether what a kernel computes is wanted too
+        self.computes: list[tuple[str, Counter[str]]] = []
         self.properties = {"max_shared_mem": shared_memory(arch), "multiprocessor_count": 132, "max_num_regs": 65536, "warpSize": 32,
                            "sm_clock_rate": 1980000, "mem_clock_rate": 3201000, "mem_bus_width": 6144}  # fmt: skip
 
@@ -63,9 +68,14 @@ class _Utilities:
             used = {k: int(v) for k, v in re.findall(r"(REG|STACK|LOCAL):(\d+)", report)}
             parked = used["STACK"] + used.get("LOCAL", 0)
             # a stack may also hold what was never spilled; disassembling takes a second, so only where there is one
-            stores = (
-                parked > 0 and " STL" in subprocess.run([str(tool), "-sass", file.name], capture_output=True, text=True, check=True).stdout
-            )
+            sass = ""
+            if parked > 0 or self.counts:
+                sass = subprocess.run([str(tool), "-sass", file.name], capture_output=True, text=True, check=True).stdout
+            stores = parked > 0 and " STL" in sass
+            if self.counts:
+                # a product may be made twice; an addition is fused with one or not. FADD2 is two
+                sums = Counter(kind for kind, two in re.findall(r"\b(FFMA|FADD)(2?)\b", sass) for _ in range(1 + bool(two)))
+                self.computes.append((name, sums))
         self.log.append(
             {
                 "function": name,
@@ -142,6 +152,16 @@ def compile_all(names: list[str], arch: int, every: bool = False) -> list[Compil
     return made
 
 
+def _other_arithmetic(computes: list[tuple[str, Counter[str]]], lean: Callable[[], Any]) -> str:
+    """A sentence if the run that saves nothing computes what was compiled before it by other instructions: what is not stored, a compiler may fuse
+    with what follows, and the bits are others."""
+    full, computes[:] = list(computes), []
+    lean()
+    apart = [(name, a - b, b - a) for (name, a), (other, b) in zip(full, computes) if name == other and a != b]
+    computes.clear()
+    return "; ".join(f"{name} has {dict(a)} with what a gradient reads and {dict(b)} without" for name, a, b in apart)
+
+
 def _compile(stand_in: StandIn, op: Op, kernel: Kernel, case: Case, every: bool) -> list[Compiled]:
     """The heuristic's config of a case, and on the last case it takes every config."""
     call = blank(op.spec, case, "meta")
@@ -151,8 +171,10 @@ def _compile(stand_in: StandIn, op: Op, kernel: Kernel, case: Case, every: bool)
         stand_in.log.clear()
         launched, problem = stand_in.utils.launches, ""
         try:
-            for save in (True, False)[: 1 + kernel.lean]:
-                kernel.bound(config, save)(*call.values())
+            stand_in.utils.counts = kernel.lean
+            kernel.bound(config)(*call.values())
+            if kernel.lean:
+                problem = _other_arithmetic(stand_in.utils.computes, functools.partial(kernel.bound(config, save=False), *call.values()))
         except Exception as error:
             problem = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         for used in [dict(u) for u in stand_in.log]:
