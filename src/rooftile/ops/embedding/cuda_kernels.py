@@ -62,14 +62,15 @@ def _sorted(source, indices, v, padding_idx):
     return ordered, order, borders, base
 
 
-def _ranges(source, indices, v, padding_idx, per, warps):
-    """The same by blocks that own a range of rows each."""
-    m = indices.numel()
+def _ranges(source, indices, dweight, padding_idx, per, warps):
+    """The same by blocks that own a range of rows each, and in dweight the zeros of rows that nobody asked for."""
+    (v, n), m = dweight.shape, indices.numel()
+    width = 16 // dweight.itemsize if n * dweight.itemsize % 16 == 0 else 1
     steps, share, blocks = _ranges_of(indices, v, per, warps)
     keys, order = indices.new_empty(m, dtype=torch.int32), indices.new_empty(m, dtype=torch.int32)
     borders = indices.new_empty(v + 1, dtype=torch.int32)
-    launch(source, f"sort<{warps}>", blocks, 32 * warps, keys, order, borders, indices, m, v, padding_idx, share, steps,
-           shared=4 * warps * (share + steps))  # fmt: skip
+    launch(source, f"sort<{warps}, {CTYPE[dweight.dtype]}, {width}>", blocks, 32 * warps, dweight, keys, order, borders, indices, m, v, n, padding_idx,
+           share, steps, shared=4 * warps * (share + steps))  # fmt: skip
     return keys, order, borders, 0
 
 
@@ -101,14 +102,17 @@ def _balanced(source, sort):
         dweight, (dout, m, _, stride) = weight.new_empty((v, n)), rows(dout)
         if not dweight.numel():
             return dweight
-        keys, order, borders, base = sort(indices.contiguous(), v, padding_idx, config)
+        keys, order, borders, base = sort(indices.contiguous(), dweight, padding_idx, config)
         width, vectors, strips = _lanes(dout, n, stride)
-        span, share = config["span"], config["share"]
+        span, share = (
+            config["span"],
+            config.get("share", 0),
+        )  # rows a warp looks at, for zeros to write; none where the sort has written them
         spans = cdiv(m, span)
         partial, four = dout.new_empty((2 * spans, n), dtype=torch.float32), 1 if n % 4 else 4
         dtype, key, span_blocks = CTYPE[dout.dtype], KEY[keys.dtype], cdiv(spans * strips, WARPS)
         launch(source, f"sums<{dtype}, {key}, {KEY[order.dtype]}, {width}, {vectors}, {config['tokens']}>",
-               span_blocks + cdiv(v, WARPS * share), BLOCK, dweight, partial, dout, keys, order, borders, v, base, n, stride, strips, span,
+               span_blocks + (cdiv(v, WARPS * share) if share else 0), BLOCK, dweight, partial, dout, keys, order, borders, v, base, n, stride, strips, span,
                span_blocks, share)  # fmt: skip
         launch(source, f"join<{dtype}, {key}, {four}>", (cdiv(spans, BLOCK), cdiv(n, 8 * four)), BLOCK, dweight, partial, keys, borders, m,
                v, base, n, span)  # fmt: skip
@@ -183,7 +187,7 @@ _SPANS = tuple(
 )
 # 32 warps a block halve what a warp reads of the indices in its two walks
 _RANGES = tuple(
-    {"tokens": t, "span": s, "share": 8, "per": p, "warps": w}
+    {"tokens": t, "span": s, "per": p, "warps": w}
     for t, s, p, w in ((2, 16, 1, 32), (4, 16, 1, 32), (2, 16, 1, 16), (4, 16, 1, 16), (2, 16, 2, 16), (4, 48, 1, 32), (2, 48, 1, 16))
 )
 # 32 columns a warp and element of width. 4: 22 shares of 1490 tokens, 17 MB of tables at 256 rows of 768; 2: half the tables, sorts twice as long
@@ -196,15 +200,15 @@ def _kernels():
     names = ("v4_shares", "v3_ranges", "v2_balanced", "v1_warp_row")
     shares, ranges, balanced, row = (Source.beside(__file__, f"{name}.cu") for name in names)
 
-    def by_ranges(indices, v, padding_idx, config):
-        return _ranges(ranges, indices, v, padding_idx, config["per"], config["warps"])
+    def by_ranges(indices, dweight, padding_idx, config):
+        return _ranges(ranges, indices, dweight, padding_idx, config["per"], config["warps"])
 
-    def by_torch(indices, v, padding_idx, config):
-        return _sorted(row, indices, v, padding_idx)
+    def by_torch(indices, dweight, padding_idx, config):
+        return _sorted(row, indices, dweight.shape[0], padding_idx)
 
     yield Kernel("cuda.v4_shares", _shares(shares), "a block sorts its share in shared memory, sums in registers", _few_rows, _SHARES,
                  sources=(shares, ADD_ROWS))  # fmt: skip
-    yield Kernel("cuda.v3_ranges", _balanced(balanced, by_ranges), "sorted in one launch by blocks that own ranges of rows", _many, _RANGES,
+    yield Kernel("cuda.v3_ranges", _balanced(balanced, by_ranges), "sorted in one launch by blocks that own ranges of rows, and write zeros", _many, _RANGES,
                  sources=(ranges, balanced), declines=_slow)  # fmt: skip
     yield Kernel("cuda.v2_balanced", _balanced(balanced, by_torch), "sorted tokens dealt out evenly, long segments joined", _refuses, _SPANS,
                  sources=(balanced, row))  # fmt: skip

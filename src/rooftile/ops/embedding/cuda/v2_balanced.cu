@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "rooftile/early.cuh"
 #include "rooftile/vec.cuh"
 
 using namespace rooftile;
@@ -58,10 +59,12 @@ __device__ __forceinline__ void clear(T* gDw, const int* gBorders, long long i_v
 
 // gPartial has two rows a span: of the segment that comes in from before, and of the one that goes on behind.
 template <typename T, typename Key, typename Token, int WIDTH, int VECTORS, int TOKENS>
-__global__ void __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 : 2)
+__global__ void ROOFTILE_EARLY __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 : 2)
     sums(T* __restrict__ gDw, float* __restrict__ gPartial, const T* __restrict__ gDout, const Key* __restrict__ gKeys,
          const Token* __restrict__ gOrder, const int* __restrict__ gBorders, int V, int base, long long N, long long stride, int strips, int span,
          int span_blocks, int share) {
+  let_next_stand_by();
+  earlier_done();
   if (int(blockIdx.x) >= span_blocks) return clear<T, WIDTH>(gDw, gBorders, ((blockIdx.x - span_blocks) * 8ll + warp()) * share, share, V, N);
   const long long i_w = blockIdx.x * 8ll + warp(), i_s = i_w / strips, i_n = (i_w % strips * VECTORS * WARP + lane()) * WIDTH;
   const int count = gBorders[V];
@@ -111,13 +114,14 @@ __global__ void __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 : 2)
 // The segments that were cut. A block looks at 256 spans for ones that begin there and go on behind; WIDTH columns of float32 on each of 8 lanes
 // add a segment's partial sums in their order. One of more than FAR spans is shared by the block's 32 groups of lanes.
 template <typename T, typename Key, int WIDTH>
-__global__ void __launch_bounds__(256, 4) join(T* __restrict__ gDw, const float* __restrict__ gPartial, const Key* __restrict__ gKeys,
+__global__ void ROOFTILE_EARLY __launch_bounds__(256, 4) join(T* __restrict__ gDw, const float* __restrict__ gPartial, const Key* __restrict__ gKeys,
                                                const int* __restrict__ gBorders, int M, int V, int base, long long N, int span) {
   constexpr int LANES = 8, GROUPS = 256 / LANES, FAR = 32;
   __shared__ float sSum[GROUPS][LANES * WIDTH];
   __shared__ int sRow[256], sFrom[256], sTo[256], sCuts;  // of the segment its row, the span it begins in and the one behind its last
   const int group = int(threadIdx.x) / LANES, l = int(threadIdx.x) % LANES, i_s = int(blockIdx.x) * 256 + int(threadIdx.x);
   const long long i_n = (blockIdx.y * LANES + l) * (long long)WIDTH, behind = (i_s + 1ll) * span;
+  earlier_done();
   const int i_v = behind < M ? int(gKeys[behind - 1]) - base : 0, count = gBorders[V];  // asked for together: a key behind the count is none
   if (threadIdx.x == 0) sCuts = 0;
   __syncthreads();

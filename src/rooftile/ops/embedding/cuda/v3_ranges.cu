@@ -1,22 +1,29 @@
-// adds: a sort of our own in one launch: a block owns a range of rows, reads all indices and lays down the tokens of its rows, with their borders
+// adds: a sort of our own in one launch: a block owns a range of rows, reads all indices and lays down the tokens of its rows, with their borders; rows
+//       nobody asked for get their zeros meanwhile, when memory has nothing else to do
 // costs: M 8 bytes for every block, out of the L2: 17 MB for 66 blocks and 32768 tokens, 3 us; 64 bytes of shared memory a row of the range
 // loses when: M is large: from about 2^17 tokens on a radix sort, which passes over its keys a few times whatever the blocks are, moves less
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "rooftile/early.cuh"
 #include "rooftile/places.cuh"
 #include "rooftile/reduce.cuh"
+#include "rooftile/vec.cuh"
 
 using namespace rooftile;
 
 // Order is the tokens sorted by row, stably; of padding and of what is outside the weight there is none. A warp has `steps` times 32 neighbouring
 // indices and counters of its own, so that the places of a row's tokens are those of warp 0, then of warp 1, and no atomics are needed.
-template <int WARPS>
-__global__ void __launch_bounds__(WARPS * 32, 1) sort(int* __restrict__ gKeys, int* __restrict__ gOrder, int* __restrict__ gBorders,
-                                                   const long long* __restrict__ gIndices, int M, int V, int padding, int rows, int steps) {
+template <int WARPS, typename T, int WIDTH>
+__global__ void __launch_bounds__(WARPS * 32, 1) sort(T* __restrict__ gDw, int* __restrict__ gKeys, int* __restrict__ gOrder, int* __restrict__ gBorders,
+                                                   const long long* __restrict__ gIndices, int M, int V, long long N, int padding, int rows, int steps) {
   constexpr int AHEAD = 8, THREADS = WARPS * WARP;
   extern __shared__ __align__(128) int sAll[];  // counters [WARPS][rows]; of every step the lanes whose row is in the range [WARPS][steps]
   __shared__ int sTotal[WARPS];
   int* own = sAll + warp() * rows;
   int* sHits = sAll + WARPS * rows + warp() * steps;
   const int low = blockIdx.x * rows, here = min(rows, V - low), first = warp() * steps * WARP;
+  let_next_stand_by();
   for (int r = lane(); r < rows; r += WARP) own[r] = 0;
   __syncwarp();
   int below = 0;  // tokens of rows before the range: where it begins
@@ -51,6 +58,12 @@ __global__ void __launch_bounds__(WARPS * 32, 1) sort(int* __restrict__ gKeys, i
         sAll[w * rows + r] = place;
         place += count;
       }
+    }
+    Vec<T, WIDTH> none;
+    fill(none, T(0.0f));
+    for (unsigned empty = __ballot_sync(ALL_LANES, r < here && total == 0); empty; empty &= empty - 1) {
+      T* gRow = gDw + (low + tile + warp() * WARP + __ffs(int(empty)) - 1ll) * N;
+      for (long long i_n = lane() * WIDTH; i_n < N; i_n += WARP * WIDTH) store_global(gRow + i_n, none);
     }
   }
   if (low + here == V && threadIdx.x == 0) gBorders[V] = start;
