@@ -1,5 +1,4 @@
-// adds: a sort of our own in one launch: a block owns a range of rows, reads all indices and lays down the tokens of its rows, with their borders; rows
-//       nobody asked for get their zeros meanwhile, when memory has nothing else to do
+// adds: a sort of our own in one launch: a block owns a range of rows, reads all indices, lays down its tokens and borders, and zeros where there are none
 // costs: M 8 bytes for every block, out of the L2: 17 MB for 66 blocks and 32768 tokens, 3 us; 64 bytes of shared memory a row of the range
 // loses when: M is large: from about 2^17 tokens on a radix sort, which passes over its keys a few times whatever the blocks are, moves less
 #include <cuda_bf16.h>
