@@ -149,9 +149,10 @@ class Problem:
         before = {n: _bytes(v) for n, v in self.call.items() if not (n in self.spec.args and self.spec.args[n].mutated)}
         with poisoned():
             first = outcome(self.spec, run, self.call)
-            second = outcome(self.spec, run, self.call)
-            replayed = self._replayed(run)
             lean = outcome(self.spec, kernel.bound(kernel.heuristic(self.call), save=False), self.call) if kernel.lean else first
+            # of a family or a layout the lean run is the second one too
+            second = lean if kernel.lean and self.variant != "normal" else outcome(self.spec, run, self.call)
+            replayed = self._replayed(run)
         changed = [n for n, b in before.items() if b != _bytes(self.call[n])]
         if changed:
             return f"it changed its input {', '.join(changed)}", {}
@@ -167,14 +168,14 @@ class Problem:
                 faults.append(f"{name}: {reading.message}")
             elif not out.is_contiguous():
                 faults.append(f"{name}: strides {out.stride()} for shape {list(out.shape)}, outputs are contiguous")
-            elif repeats and _bytes(out) != _bytes(again):
-                faults.append(f"{name}: two runs on the same inputs differ")
-            elif repeats and replayed and _bytes(out) != _bytes(replayed[i]):
-                faults.append(f"{name}: the replay of the recorded launcher differs")
-            elif name in self.spec.returns and self.spec.returns[name].saved and kernel.lean and lean[i] is not None:
+            elif kernel.lean and name in self.spec.returns and self.spec.returns[name].saved and lean[i] is not None:
                 faults.append(f"{name}: made where nothing is to be saved for a gradient")
             elif repeats and lean[i] is not None and _bytes(out) != _bytes(lean[i]):
                 faults.append(f"{name}: it differs where nothing is saved for a gradient")
+            elif repeats and again is not None and _bytes(out) != _bytes(again):
+                faults.append(f"{name}: two runs on the same inputs differ")
+            elif repeats and replayed and _bytes(out) != _bytes(replayed[i]):
+                faults.append(f"{name}: the replay of the recorded launcher differs")
         return "; ".join(faults), errors
 
     def _replayed(self, run: Callable[..., Any]) -> list[Tensor]:
