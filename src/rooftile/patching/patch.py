@@ -24,12 +24,13 @@ FAMILIES = {
     "qwen2": "Qwen2",
     "qwen3": "Qwen3",
 }
+TANH_GATE = ("geglu", *(partial(f, approximate="tanh") for f in (geglu, geglu_again)))
 GATES = {
     "SiLUActivation": ("swiglu", swiglu, swiglu_again),
     "SiLU": ("swiglu", swiglu, swiglu_again),
-    "GELUTanh": ("geglu", *(partial(f, approximate="tanh") for f in (geglu, geglu_again))),
-    "PytorchGELUTanh": ("geglu", *(partial(f, approximate="tanh") for f in (geglu, geglu_again))),
-    "NewGELUActivation": ("geglu", *(partial(f, approximate="tanh") for f in (geglu, geglu_again))),
+    "GELUTanh": TANH_GATE,
+    "PytorchGELUTanh": TANH_GATE,
+    "NewGELUActivation": TANH_GATE,
     "GELUActivation": ("geglu", geglu, geglu_again),
     "ReLU": ("reglu", reglu, reglu_again),
 }

@@ -158,7 +158,6 @@ def _other_arithmetic(computes: list[tuple[str, Counter[str]]], lean: Callable[[
     full, computes[:] = list(computes), []
     lean()
     apart = [(name, a - b, b - a) for (name, a), (other, b) in zip(full, computes) if name == other and a != b]
-    computes.clear()
     return "; ".join(f"{name} has {dict(a)} with what a gradient reads and {dict(b)} without" for name, a, b in apart)
 
 
@@ -169,6 +168,7 @@ def _compile(stand_in: StandIn, op: Op, kernel: Kernel, case: Case, every: bool)
     made = []
     for config in [c for i, c in enumerate(configs) if c not in configs[:i]]:
         stand_in.log.clear()
+        stand_in.utils.computes.clear()
         launched, problem = stand_in.utils.launches, ""
         try:
             stand_in.utils.counts = kernel.lean

@@ -27,6 +27,11 @@ class Norm:
     seed: Tensor | None = None
     p: float = 0.0
 
+    @property
+    def centred(self) -> bool:
+        """Whether it gives a mean: LayerNorm, and dropout_add_norm, whose RMSNorm has one of zero."""
+        return self.layer or self.seed is not None
+
     def drawn(self, x: Tensor) -> tuple[Tensor, int, float]:
         """Seed, threshold and scale; where nothing is dropped any tensor, and two numbers that nobody reads."""
         return (x, 0, 1.0) if self.seed is None else (self.seed, threshold(self.p), scale(self.p))
@@ -40,10 +45,10 @@ def dense(parameter: Tensor | None) -> Tensor | None:
 
 
 def outputs(x: Tensor, residual: Tensor | None, norm: Norm, save: bool) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
-    """out, sum, mean, rstd; None for the sum of one tensor, for the mean of an RMSNorm, which dropout_add_norm alone returns, and for both
-    statistics where they are not to be saved."""
+    """out, sum, mean, rstd; None for the sum of one tensor, for a mean that the norm does not give, and for both statistics where they are not
+    to be saved."""
     rstd = x.new_empty(x.shape[:-1], dtype=torch.float32) if save else None
-    mean = torch.empty_like(rstd) if rstd is not None and (norm.layer or norm.seed is not None) else None
+    mean = torch.empty_like(rstd) if rstd is not None and norm.centred else None
     return dense_like(x), None if residual is None else dense_like(residual), mean, rstd
 
 

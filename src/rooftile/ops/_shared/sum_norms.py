@@ -42,7 +42,7 @@ def forward(
         widest = 1024 if norm.seed is None else 512  # the mask's words want registers too: 96 a thread
         d = deal(residual, {**config, "stages": 1, "per": 1}, widest=widest)
         launch(V2, f"{instance}, {d.lanes}, {d.vecs}, {d.threads}>", cdiv(m, d.rows), d.threads, *tensors, m, *numbers)
-    return (out, total, mean, rstd) if norm.layer or norm.seed is not None else (out, total, rstd)
+    return (out, total, mean, rstd) if norm.centred else (out, total, rstd)
 
 
 def backward(dout: Tensor, dsum: Tensor, sum: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None, rstd: Tensor, norm: Norm,
