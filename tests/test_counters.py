@@ -15,17 +15,21 @@ ENVIRONMENT = {"gpu": "NVIDIA H200", "torch": "2.11.0"}
 HEAD = ["ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size", "Device", "CC"]
 
 
+def plan_of(op, kernel, case) -> Planned:
+    call = op.spec.draw(case)
+    config = dict(kernel.heuristic(call))
+    with recording() as seen:
+        kernel.bound(config)(*call.values())
+    return Planned(op.spec.name, kernel.name, case.id, kernel.digest, config, counters.launched(seen))
+
+
 @pytest.fixture(scope="module")
 def planned():
     """What `launch` would have written for float32 transposes and sums."""
     made = []
     for op, kernel, case in counters.rungs(["transpose", "reduce_sum"]):
         if case.dtype == torch.float32 and kernel.name in ("cuda.v2_shared", "cuda.v3_padded"):
-            with recording() as seen:
-                call = op.spec.draw(case)
-                kernel.bound(kernel.heuristic(call))(*call.values())
-            launches = tuple((one.instance.partition("<")[0], one.grid, one.block) for one in seen)
-            made.append(Planned(op.spec.name, kernel.name, case.id, kernel.digest, launches))
+            made.append(plan_of(op, kernel, case))
     assert [len(p.launches) for p in made] == [1, 1, 3]
     return {"device": "nvidia-h200", "environment": ENVIRONMENT, "rungs": [asdict(p) for p in made]}
 
@@ -53,8 +57,10 @@ def report(plan, wide, spoil=lambda i, metrics: None) -> str:
 def test_a_report_becomes_records(planned, wide, tmp_path):
     made = counters.records(report(planned, wide), planned)
     assert [(r.op, r.kernel) for r in made] == [(p["op"], p["kernel"]) for p in planned["rungs"]]
-    assert made[0].extra["hardware"] == dict.fromkeys(UNITS, 2.0) and made[1].extra["hardware"] == dict.fromkeys(UNITS, 3.0)
-    assert made[2].extra["hardware"] == dict.fromkeys(UNITS, 5.0)  # three launches: 4, 5 and 6 thousand units of 3000 requests
+    for r, units, requests in zip(made, (2000, 3000, 15000), (1000, 1000, 3000)):  # the sum's three launches: 4, 5 and 6 thousand units
+        assert set(r.extra["hardware"]) == set(r.extra["simulator"]) == set(r.extra["asked"]) == set(UNITS)
+        for what, n in r.extra["asked"].items():  # of shared memory the report's 1,000 are instructions
+            assert r.extra["hardware"][what] == round(units / (n if what.startswith("shared") else requests), 3)
     loads = {r.kernel: r.extra["simulator"]["shared_load"] for r in made if r.op == "transpose"}
     assert loads == {"cuda.v2_shared": 32, "cuda.v3_padded": 1}
     assert all(r.method.startswith("ncu") and r.case.startswith("counters-") and not ledger.is_stale(r) for r in made)
@@ -84,6 +90,9 @@ def test_what_does_not_fit_is_said_with_both_numbers(planned):
         counters.records(report(planned, True), turned)
     with pytest.raises(ValueError, match="has 7 of 8 metrics, not l1tex__t_sectors_pipe_lsu_mem_global_op_st"):
         counters.records(report(planned, False, lambda i, m: m.pop(UNITS["global_store"][0]) if i == 1 else None), planned)
+    other = {**planned["rungs"][2], "config": {}, "launches": planned["rungs"][2]["launches"][:2]}
+    with pytest.raises(ValueError, match=r"reduce_sum cuda.v2_shared: with {} this machine launches .*, the plan says"):
+        counters.records(report({**planned, "rungs": [other]}, True), {**planned, "rungs": [other]})
     with pytest.raises(ValueError, match="gelu has no case to be counted on"):
         counters.rungs(["gelu"])
 
@@ -91,6 +100,6 @@ def test_what_does_not_fit_is_said_with_both_numbers(planned):
 def test_every_case_can_be_simulated_and_every_request_is_whole():
     """The cases are there to be compared: each rung takes them, and none of its requests is cut short at an edge."""
     for op, kernel, case in counters.rungs(["transpose"]):
-        p = Planned(op.spec.name, kernel.name, case.id, "", ())
-        assert all(v == int(v) for v in counters.simulated(p).values()), (kernel.name, case.id)
+        asked = counters.simulated(plan_of(op, kernel, case))
+        assert all(units % requests == 0 for units, requests in asked.values()), (kernel.name, case.id)
     assert set(counters.CASES) <= set(OPS)

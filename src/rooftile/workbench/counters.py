@@ -28,7 +28,7 @@ from rooftile.core.spec import Case
 from rooftile.cuda import simulator
 from rooftile.cuda.launch import recording
 
-UNITS = {  # what is asked of a memory -> its units and its requests, which the simulator counts by the same names
+UNITS = {  # what is asked of a memory -> its units and its requests, by the hardware's names
     "shared_load": ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum", "smsp__inst_executed_op_shared_ld.sum"),
     "shared_store": ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum", "smsp__inst_executed_op_shared_st.sum"),
     "global_load": ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"),
@@ -52,6 +52,7 @@ class Planned:
     kernel: str
     case: str
     digest: str
+    config: dict[str, Any]
     launches: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
 
 
@@ -85,7 +86,8 @@ def launch(names: Sequence[str], where: torch.device) -> dict[str, Any]:
         with recording() as seen:
             if kernel.refuse(call) is not None:
                 continue
-            run = kernel.bound(kernel.heuristic(call))
+            config = dict(kernel.heuristic(call))
+            run = kernel.bound(config)
             run(*call.values())
         run(*call.values())  # compiles
         torch.cuda.synchronize()
@@ -93,9 +95,12 @@ def launch(names: Sequence[str], where: torch.device) -> dict[str, Any]:
         run(*call.values())
         torch.cuda.synchronize()
         torch.cuda.profiler.stop()
-        made = tuple((one.instance.partition("<")[0], one.grid, one.block) for one in seen if 0 not in one.grid)
-        planned.append(Planned(op.spec.name, kernel.name, case.id, kernel.digest, made))
+        planned.append(Planned(op.spec.name, kernel.name, case.id, kernel.digest, config, launched(seen)))
     return {"device": dev.slug(where), "environment": dict(vars(Environment.here())), "rungs": [asdict(p) for p in planned]}
+
+
+def launched(seen: Sequence[Any]) -> tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]:
+    return tuple((one.instance.partition("<")[0], tuple(one.grid), tuple(one.block)) for one in seen if 0 not in one.grid)
 
 
 def read_csv(text: str) -> list[Counted]:
@@ -147,33 +152,41 @@ def records(text: str, plan: dict[str, Any]) -> list[Record]:
                 raise ValueError(
                     f"{p.op} {p.kernel}: the plan says {name} {tuple(grid)} x {tuple(block)}, the report {c.name} {c.grid} x {c.block}"
                 )
-        hardware = {
-            what: ratio
-            for what, (units, requests) in UNITS.items()
-            if (ratio := _ratio(sum(c.metrics[units] for c in mine), sum(c.metrics[requests] for c in mine))) is not None
-        }
-        extra = {"hardware": hardware, "simulator": simulated(p), "counters": {m: sum(c.metrics[m] for c in mine) for m in METRICS}}
+        totals, asked = {m: sum(c.metrics[m] for c in mine) for m in METRICS}, simulated(p)
+        per = {what: _requests(what, totals[requests], asked) for what, (_, requests) in UNITS.items()}
+        hardware = {what: round(totals[units] / per[what], 3) for what, (units, _) in UNITS.items() if per[what]}
+        simulator = {what: round(units / requests, 3) for what, (units, requests) in asked.items()}
+        extra = {"hardware": hardware, "simulator": simulator, "counters": totals, "asked": {what: n for what, (_, n) in asked.items()}}
         made.append(Record(p.op, p.kernel, f"counters-{p.case}", Status.PASSED, method="ncu --clock-control none, one launch", digest=p.digest,
                            run=run, extra=extra, environment=plan["environment"]))  # fmt: skip
     return made
 
 
-def _ratio(units: float, requests: float) -> float | None:
-    return round(units / requests, 3) if requests else None
+def _requests(what: str, counted: float, asked: dict[str, tuple[float, float]]) -> float:
+    """The hardware counts requests of global memory. Of shared memory it counts instructions instead, also those that no lane takes part in and
+    those that wait at a barrier: there it is what the source asks for."""
+    return asked.get(what, (0, 0))[1] if what.startswith("shared") else counted
 
 
-def simulated(planned: Planned) -> dict[str, float]:
-    """The same figures from the simulator, on the same case."""
+def simulated(planned: Planned) -> dict[str, tuple[float, float]]:
+    """Units and requests from the simulator, on the same case with the same config."""
     op = OPS[planned.op]
     kernel, case = op.kernel(planned.kernel), next(c for c in CASES[planned.op] if c.id == planned.case)
-    call = op.spec.draw(case)
+    call, run = op.spec.draw(case), kernel.bound(planned.config)
+    with recording() as seen:
+        run(*call.values())
+    here, there = ([(name, tuple(block)) for name, _, block in made] for made in (launched(seen), planned.launches))
+    if here != there:  # grids may differ: a persistent kernel has one for its machine
+        raise ValueError(f"{planned.op} {planned.kernel}: with {planned.config} this machine launches {here}, the plan says {there}")
     with simulator.active("all") as reports:
-        kernel.bound(kernel.heuristic(call))(*call.values())
-    totals: dict[str, list[float]] = {}
+        run(*call.values())
+    totals: dict[str, tuple[float, float]] = {}
     for a in (a for r in reports for a in r.accesses):
-        total = totals.setdefault(f"{a.space}_{'store' if a.store else 'load'}", [0.0, 0.0])
-        total[0], total[1] = total[0] + a.requests * a.per_request, total[1] + a.requests
-    return {what: round(totals[what][0] / totals[what][1], 3) for what in UNITS if what in totals}
+        if not (a.asynchronous and a.store):
+            what = f"{a.space}_{'store' if a.store else 'load'}"
+            units, requests = totals.get(what, (0.0, 0.0))
+            totals[what] = units + a.requests * a.per_request, requests + a.requests
+    return {what: totals[what] for what in UNITS if what in totals}
 
 
 def main(words: Sequence[str]) -> None:

@@ -48,13 +48,14 @@ class Access:
     line: int
     space: str  # shared | global
     store: bool
+    asynchronous: bool  # of a cp.async, whose half in shared memory no counter of loads and stores sees
     bytes: int  # a lane
     requests: int
     per_request: float
 
     def json(self) -> dict[str, Any]:
         unit = "wavefronts_per_request" if self.space == "shared" else "sectors_per_request"
-        out = {k: getattr(self, k) for k in ("file", "line", "space", "store", "bytes", "requests")}
+        out = {k: getattr(self, k) for k in ("file", "line", "space", "store", "asynchronous", "bytes", "requests")}
         return {**out, unit: round(self.per_request, 3)}
 
 
@@ -105,6 +106,7 @@ class _Row(ctypes.Structure):
         ("pc", ctypes.c_uint32),
         ("shared", ctypes.c_uint32),
         ("store", ctypes.c_uint32),
+        ("copied", ctypes.c_uint32),
         ("bytes", ctypes.c_uint32),
         ("requests", ctypes.c_uint64),
         ("transactions", ctypes.c_uint64),
@@ -224,13 +226,13 @@ def _report(source: Source, built: build.Built, library: ctypes.CDLL) -> Report:
         if kind == "too_large":
             raise ValueError(f"{file}:{here}: {sentence}")
         findings.setdefault((kind, here, other), Finding(kind, file, here, sentence, other))
-    merged: dict[tuple[str, int, bool, bool], list[int]] = {}
+    merged: dict[tuple[str, int, bool, bool, bool], list[int]] = {}
     for r in made:
-        total = merged.setdefault((*_at[built.path, r.pc], bool(r.shared), bool(r.store)), [0, 0, 0])
+        total = merged.setdefault((*_at[built.path, r.pc], bool(r.shared), bool(r.store), bool(r.copied)), [0, 0, 0])
         total[0], total[1], total[2] = max(total[0], r.bytes), total[1] + r.requests, total[2] + r.transactions
     accesses = [
-        Access(file, n, "shared" if shared else "global", store, size, requests, transactions / requests)
-        for (file, n, shared, store), (size, requests, transactions) in sorted(merged.items())
+        Access(file, n, "shared" if shared else "global", store, copied, size, requests, transactions / requests)
+        for (file, n, shared, store, copied), (size, requests, transactions) in sorted(merged.items())
     ]
     return Report(tuple(findings.values()), tuple(accesses))
 

@@ -41,12 +41,13 @@ inline unsigned wavefronts(const Gathered& g) {
 
 void flush(Block& block) {
   for (size_t first = 0; first < block.fibers.size(); first += 32) {
-    std::map<std::tuple<uint32_t, bool, bool>, std::vector<Gathered>> requests;
+    using Key = std::tuple<uint32_t, bool, bool, bool>;
+    std::map<Key, std::vector<Gathered>> requests;
     for (size_t i = first; i < std::min(first + 32, block.fibers.size()); ++i) {
       Fiber& f = *block.fibers[i];
-      std::map<std::tuple<uint32_t, bool, bool>, size_t> passed;
+      std::map<Key, size_t> passed;
       for (const Request& r : f.log) {
-        auto key = std::make_tuple(r.pc, r.shared, r.store);
+        auto key = Key(r.pc, r.shared, r.store, r.copied);
         size_t n = passed[key]++;
         auto& list = requests[key];
         if (list.size() <= n) list.emplace_back();
@@ -55,9 +56,9 @@ void flush(Block& block) {
       f.log.clear();
     }
     for (auto& [key, list] : requests) {
-      auto [pc, shared, store] = key;
-      AccessRow& row = launch->accesses[{pc, uint32_t(shared) * 2 + store}];
-      row.pc = pc, row.shared = shared, row.store = store;
+      auto [pc, shared, store, copied] = key;
+      AccessRow& row = launch->accesses[{pc, uint32_t(shared) * 4 + store * 2 + copied}];
+      row.pc = pc, row.shared = shared, row.store = store, row.copied = copied;
       for (auto& g : list) row.bytes = g.bytes, ++row.requests, row.transactions += shared ? wavefronts(g) : sectors(g);
     }
   }

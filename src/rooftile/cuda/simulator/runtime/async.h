@@ -193,7 +193,7 @@ extern "C" {
 
 void rooftile_sim_mbarrier_init(void* p, unsigned count) {
   uint32_t pc = HERE;
-  access(Address(p), 8, WRITE, false, pc);
+  access(Address(p), 8, WRITE | UNCOUNTED, false, pc);
   std::memset(p, 0, 8);
   if (!count || count >= 1u << 20) fatal(DIVERGENT_BARRIER, pc, "%s makes an mbarrier for %u arrivals, there are 1 to 1048575", who(*now).c_str(), count);
   MBarrier& m = now->block->mbarriers[Address(p)];

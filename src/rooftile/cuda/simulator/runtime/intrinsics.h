@@ -89,7 +89,7 @@ inline int wait_for_block(int vote, const char* what, uint32_t pc) {
 
 inline void land(const std::vector<Copy>& group) {
   for (const Copy& c : group) {
-    access(Address(c.to), c.bytes, WRITE, true, c.pc);
+    access(Address(c.to), c.bytes, WRITE | UNCOUNTED, true, c.pc);
     std::memcpy(c.to, c.from, c.bytes - c.zeros);
     std::memset(static_cast<char*>(c.to) + c.bytes - c.zeros, 0, c.zeros);
   }
@@ -189,8 +189,8 @@ long long rooftile_sim_clock() { return launch->steps; }
 // The bytes arrive at the wait and not before; until then the destination counts as never written.
 void rooftile_sim_copy_async(void* to, const void* from, unsigned bytes, unsigned zeros) {
   uint32_t pc = HERE;
-  access(Address(to), bytes, WRITE, false, pc);
-  if (bytes > zeros) access(Address(from), bytes - zeros, READ, true, pc);
+  access(Address(to), bytes, WRITE | COPY, false, pc);
+  if (bytes > zeros) access(Address(from), bytes - zeros, READ | COPY, true, pc);
   if (Address(from) % bytes) fatal(MISALIGNED, pc, "%s copies %u bytes from an address that is no multiple of %u", who(*now).c_str(), bytes, bytes);
   std::memset(to, 0xff, bytes);
   poison(Address(to), bytes);

@@ -71,7 +71,7 @@ void access(Address a, unsigned bytes, unsigned how, bool range, uint32_t pc, co
     }
   }
   if (launch->level != ALL) return;
-  if (!(how & STRONG) && !via) f.log.push_back({pc, bytes, a, (how & WRITE) != 0, r->shared});
+  if (!(how & (STRONG | UNCOUNTED)) && !via) f.log.push_back({pc, bytes, a, (how & WRITE) != 0, r->shared, (how & COPY) != 0});
   race(*r, a, bytes, how, pc, via);
 }
 

@@ -17,7 +17,9 @@ using Address = uintptr_t;
 
 enum Kind { RACE, UNINITIALISED, OUT_OF_BOUNDS, MISALIGNED, DIVERGENT_BARRIER, BAD_MASK, TIMEOUT, TOO_LARGE, TRAP };
 enum Level { VALUES, CHECKS, ALL };  // bounds and alignment; and uninitialised reads; and races and access statistics
-enum Access : unsigned { READ = 0, WRITE = 1, STRONG = 2, BOTH = 4 };  // strong: atomic or volatile, it never races with another strong one
+// Strong: atomic or volatile, it never races with another strong one. Copy: what a cp.async asks for.
+// Uncounted: no request to a memory's load and store path, as where an mbarrier is set up or a copy's bytes arrive.
+enum Access : unsigned { READ = 0, WRITE = 1, STRONG = 2, BOTH = 4, COPY = 8, UNCOUNTED = 16 };
 
 // Who carries out an access: the thread itself, or for it a part of the hardware that runs beside the threads. The work of such an agent
 // completes in order, and a thread knows of it by having waited: the phases of an mbarrier, a thread's bulk groups (first they have read
@@ -82,7 +84,7 @@ struct Copy { void* to; const void* from; unsigned bytes, zeros; uint32_t pc; };
 
 struct Transfer { uint32_t pc, bytes; std::function<void()> land; };  // a bulk or tensor copy under way
 
-struct Request { uint32_t pc; uint32_t bytes; Address address; bool store, shared; };
+struct Request { uint32_t pc; uint32_t bytes; Address address; bool store, shared, copied; };
 
 struct Index { unsigned x, y, z; };
 
@@ -178,7 +180,7 @@ struct Finding {  // as Python reads it; {hex} in the text stands for the line o
   char text[1024];
 };
 
-struct AccessRow { uint32_t pc, shared, store, bytes; uint64_t requests, transactions; };
+struct AccessRow { uint32_t pc, shared, store, copied, bytes; uint64_t requests, transactions; };
 
 struct Launch {
   Level level = ALL;
