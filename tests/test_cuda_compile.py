@@ -219,6 +219,19 @@ def test_a_kernel_beyond_its_declaration_is_a_fault(changed, fault):
     assert re.search(fault, build._build(first, "sm_90a").fault)
 
 
+def test_limits_that_another_compiler_breaks_are_told_and_no_fault(monkeypatch):
+    op = OPS["vector_add"]
+    (first, *_) = build.instances(op, rung(op, limits=Limits(registers=4)), every=False)
+    monkeypatch.setattr(build.compiler, "release", lambda: "13.2")
+    built = build._build(first, "sm_90a")
+    assert built.fault == "" and re.fullmatch(r"\d+ registers, the limit is 4; limits are set with NVRTC 13.0, this is 13.2", built.note)
+
+
+def test_limits_are_of_the_compiler_that_is_pinned():
+    pins = (Path(__file__).parents[1] / "constraints.txt").read_text()
+    assert f"nvidia-cuda-nvrtc=={build.LIMITS_OF}." in pins
+
+
 def test_a_file_that_no_kernel_launches_is_a_fault(monkeypatch, tmp_path):
     (tmp_path / "v9_forgotten.cu").write_text("")
     monkeypatch.setattr(build, "shipped", lambda: [tmp_path / "v9_forgotten.cu"])

@@ -184,8 +184,9 @@ def build(
         mean = f", {sum(new) / len(new):.3f} s each" if new else ""
         out.print(f"{len(rows)} instances, {len(new)} compiled now{mean}", highlight=False)
         for r in rows:
-            if r.fault:
-                out.print(f"[red]fault[/] {r.op} {r.kernel} {r.file} {r.instance}: {r.fault}", highlight=False, soft_wrap=True)
+            for colour, kind, why in (("red", "fault", r.fault), ("yellow", "note", r.note)):
+                if why:
+                    out.print(f"[{colour}]{kind}[/] {r.op} {r.kernel} {r.file} {r.instance}: {why}", highlight=False, soft_wrap=True)
     if any(r.fault for r in rows):
         raise typer.Exit(1)
 

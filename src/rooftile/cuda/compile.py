@@ -103,6 +103,11 @@ def missing() -> str | None:
     return None
 
 
+def release() -> str:
+    """Of NVRTC, as in 13.0."""
+    return _toolchain().version.partition(",")[0]
+
+
 def _toolchain() -> _Toolchain:
     found = _find_toolchain()
     if isinstance(found, str):

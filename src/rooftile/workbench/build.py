@@ -4,6 +4,8 @@ What there is to compile is not listed anywhere: every kernel is called on its o
 those, while launches are recorded instead of run, so the list is what the launchers really ask for: the heuristic's config of every call. If
 `every` is asked for, all small cases and layouts too, and all configs of the last large one, as in dry.py. What tuning measures beyond that
 is compiled when it is measured.
+
+Limits were set with one compiler, LIMITS_OF; another may park a register more, and that is told and no fault.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from rooftile.workbench import check as gate
 from rooftile.workbench import inputs
 from rooftile.workbench.explain import blank, operator
 
+LIMITS_OF = "13.0"  # NVRTC's release in constraints.txt
+
 
 @dataclass(frozen=True)
 class Built:
@@ -39,7 +43,8 @@ class Built:
     shared_bytes: int  # static and, of the launches seen, the most dynamic
     seconds: float
     cached: bool  # it was there before
-    fault: str  # what breaks the declared limits, or nothing
+    fault: str  # what is wrong with it, or nothing: it does not compile, the assembler could not do what it asks for, it breaks its declared limits
+    note: str = ""  # limits broken with another compiler than the one they were set with
 
     def json(self) -> dict[str, Any]:
         return asdict(self)
@@ -138,10 +143,14 @@ def _build(wanted: Wanted, arch: str) -> Built:
     except compiler.CompileError as error:
         return _fault(op, kernel.name, source.path.name, wanted.instance, arch, str(error).splitlines()[0])
     seconds, shared = time.perf_counter() - start, made.shared_bytes + wanted.shared
-    fault = made.loss or kernel.limits.broken(made.registers, made.spill_bytes, shared, _number(arch))
-    return Built(
-        op, kernel.name, source.path.name, wanted.instance, arch, made.registers, made.spill_bytes, shared, seconds, made.cached, fault
-    )
+    fault, note, release = made.loss, "", compiler.release()
+    broken = kernel.limits.broken(made.registers, made.spill_bytes, shared, _number(arch))
+    if broken and release == LIMITS_OF:
+        fault = fault or broken
+    elif broken:
+        note = f"{broken}; limits are set with NVRTC {LIMITS_OF}, this is {release}"
+    return Built(op, kernel.name, source.path.name, wanted.instance, arch, made.registers, made.spill_bytes, shared, seconds, made.cached,
+                 fault, note)  # fmt: skip
 
 
 def _fault(op: str, kernel: str, file: str, instance: str, arch: str, why: str) -> Built:
