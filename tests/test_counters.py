@@ -15,9 +15,9 @@ ENVIRONMENT = {"gpu": "NVIDIA H200", "torch": "2.11.0"}
 HEAD = ["ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size", "Device", "CC"]
 
 
-def plan_of(op, kernel, case) -> Planned:
+def plan_of(op, kernel, case, config=None) -> Planned:
     call = op.spec.draw(case)
-    config = dict(kernel.heuristic(call))
+    config = dict(config or kernel.heuristic(call))
     with recording() as seen:
         kernel.bound(config)(*call.values())
     return Planned(op.spec.name, kernel.name, case.id, kernel.digest, config, counters.launched(seen))
@@ -103,3 +103,23 @@ def test_every_case_can_be_simulated_and_every_request_is_whole():
         asked = counters.simulated(plan_of(op, kernel, case))
         assert all(units % requests == 0 for units, requests in asked.values()), (kernel.name, case.id)
     assert set(counters.CASES) <= set(OPS)
+
+
+def softmax_counts(name, config=None):
+    op = OPS["softmax"]
+    return counters.simulated(plan_of(op, op.kernel(name), counters.CASES["softmax"][1], config))
+
+
+def test_what_comes_by_itself_is_no_store_of_a_warp():
+    """A row of 8 KB by cp.async and four partial sums, a store each; a cluster's barriers, which are set up but not stored."""
+    units, requests = softmax_counts("cuda.v6_pipeline")["shared_store"]
+    assert units == requests <= 64 * 8
+    assert "shared_store" not in softmax_counts("cuda.v8_exchange")
+
+
+def test_the_simulator_runs_the_config_that_ran_on_the_gpu():
+    """One with blocks of another size than this machine would choose."""
+    kernel = OPS["softmax"].kernel("cuda.v5_online")
+    call = OPS["softmax"].spec.draw(counters.CASES["softmax"][1])
+    own = dict(kernel.heuristic(call))
+    assert own["threads"] != 256 and softmax_counts("cuda.v5_online", {**own, "threads": 256})["global_load"][0] == 64 * 4096 * 2 / 32

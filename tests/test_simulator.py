@@ -235,11 +235,9 @@ def test_asynchronous_copies(size):
     x, out = floats(n), zeros(n)
     report = run(HEADERS, f"copies<{size}>", (1,), (64,), [out, x, n - 8], 64 * size)
     assert not report.findings and torch.equal(out, torch.cat([x[:-8], zeros(8)]))
-    asked = {
-        (a.space, a.store): (a.bytes, a.requests, a.per_request) for a in report.accesses if a.asynchronous
-    }  # each once, not again as it arrives
-    whole = size / 4  # wavefronts of a warp's 32 lanes; of the second warp's sectors some are zeros that nobody reads
-    assert asked["shared", True] == (size, 2, whole) and asked["global", False][1] == 2
+    # Two warps ask once each, and not again as the bytes arrive.
+    asked = {(a.space, a.store): (a.bytes, a.requests, a.per_request) for a in report.accesses if a.asynchronous}
+    assert asked["shared", True] == (size, 2, size / 4) and asked["global", False][1] == 2
     assert {a.asynchronous for a in report.accesses if not a.store and a.space == "shared"} == {False}
 
 

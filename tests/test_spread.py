@@ -1,5 +1,7 @@
 """What is shared out to processes is what one process finds."""
 
+import os
+
 import pytest
 import torch
 
@@ -28,6 +30,16 @@ def told(name):
 
 def dies():
     raise torch.AcceleratorError("an illegal memory access was encountered")
+
+
+def heard(name):
+    return os.environ.get(name)
+
+
+def test_an_environment_that_changes_between_two_calls_is_handed_on(monkeypatch):
+    for said in ("first", "second"):  # the process that the others are forked from is there at the second
+        monkeypatch.setenv("ROOFTILE_HEARD", said)
+        assert dict(spread(heard, [("ROOFTILE_HEARD",)], 1)) == {("ROOFTILE_HEARD",): said}
 
 
 def test_a_dead_device_is_nobody_elses_verdict():

@@ -143,12 +143,10 @@ def _build(wanted: Wanted, arch: str) -> Built:
     except compiler.CompileError as error:
         return _fault(op, kernel.name, source.path.name, wanted.instance, arch, str(error).splitlines()[0])
     seconds, shared = time.perf_counter() - start, made.shared_bytes + wanted.shared
-    fault, note, release = made.loss, "", compiler.release()
-    broken = kernel.limits.broken(made.registers, made.spill_bytes, shared, _number(arch))
-    if broken and release == LIMITS_OF:
-        fault = fault or broken
-    elif broken:
-        note = f"{broken}; limits are set with NVRTC {LIMITS_OF}, this is {release}"
+    broken, release = kernel.limits.broken(made.registers, made.spill_bytes, shared, _number(arch)), compiler.release()
+    held = release == LIMITS_OF
+    fault = made.loss or (broken if held else "")
+    note = f"{broken}; limits are set with NVRTC {LIMITS_OF}, this is {release}" if broken and not held else ""
     return Built(op, kernel.name, source.path.name, wanted.instance, arch, made.registers, made.spill_bytes, shared, seconds, made.cached,
                  fault, note)  # fmt: skip
 

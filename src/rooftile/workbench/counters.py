@@ -26,7 +26,7 @@ from rooftile.core.kernel import OPS, Kernel, Op, nearest
 from rooftile.core.record import Environment, Record, Status, append
 from rooftile.core.spec import Case
 from rooftile.cuda import simulator
-from rooftile.cuda.launch import recording
+from rooftile.cuda.launch import Launch, recording
 
 UNITS = {  # what is asked of a memory -> its units and its requests, by the hardware's names
     "shared_load": ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum", "smsp__inst_executed_op_shared_ld.sum"),
@@ -44,16 +44,19 @@ CASES: dict[str, tuple[Case, ...]] = {
 }
 
 
+Launches = tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]  # (name, grid, block) each
+
+
 @dataclass(frozen=True)
 class Planned:
-    """One rung on one case, and the kernels that it launches, in order: (name, grid, block)."""
+    """One rung on one case, with the config it ran with and what it launched, in order."""
 
     op: str
     kernel: str
     case: str
     digest: str
     config: dict[str, Any]
-    launches: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
+    launches: Launches
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,8 @@ def launch(names: Sequence[str], where: torch.device) -> dict[str, Any]:
     return {"device": dev.slug(where), "environment": dict(vars(Environment.here())), "rungs": [asdict(p) for p in planned]}
 
 
-def launched(seen: Sequence[Any]) -> tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]:
+def launched(seen: Sequence[Launch]) -> Launches:
+    """What was recorded, less launches of no block."""
     return tuple((one.instance.partition("<")[0], tuple(one.grid), tuple(one.block)) for one in seen if 0 not in one.grid)
 
 

@@ -14,7 +14,7 @@ from rooftile.ops.rmsnorm.api import add_rmsnorm
 
 
 def _padded(call: Call) -> str | None:
-    """Lanes without a column draw and add like the others: 7 % of the time at N = 768, where the tile is 1024 wide."""
+    """Why whole rows in registers do sooner, or None: a tile is a power of two wide, and lanes without a column draw and add like the others."""
     n = row(call).shape[-1]
     tile = power_of_2(n)
     if 8 * n > 7 * tile or whole_rows(call) is not None:
