@@ -284,3 +284,75 @@ def test_a_library_cut_short_is_built_again(tmp_path, monkeypatch):
     x = counts(1)
     assert not run(source, "k", (1,), (1,), [x]).findings and x.item() == 8
     assert (second / library.name).stat().st_size == library.stat().st_size
+
+
+# ---- what else goes on in the process --------------------------------------------------------------------------------------------
+
+WAITING = "__global__ void k(int* gN, int n) {\n  if (threadIdx.x == 0) { atomicAdd(gN, 1); while (*(volatile int*)gN < n) ; }\n  __syncthreads();\n}\n"
+LONG = "__global__ void k(int* gN, int n) {\n  for (int i = 0; i < n; ++i) gN[0] += i;\n}\n"
+BESIDE = """
+import faulthandler, resource, signal, sys, threading, time
+from pathlib import Path
+import torch
+from rooftile.cuda import simulator
+from rooftile.cuda.source import Source
+
+source = Source(Path(sys.argv[1]))
+def launch(n, blocks=1, threads=1):
+    x = torch.zeros(1, dtype=torch.int32)
+    return simulator.run(source, source.function("k"), (blocks, 1, 1), (threads, 1, 1), [x, n], level="values", bound=1 << 40).findings
+launch(1)
+"""
+
+
+def beside(tmp_path, text, code):
+    return processes.run(str(source_of(tmp_path, text).path), code=BESIDE + code)
+
+
+def test_stacks_do_not_add_up_from_launch_to_launch(tmp_path):
+    """A process may have 65530 mappings, and each stack is two: 16384 at one time, whatever blocks there have been before."""
+    code = "for n in (32, 1024): assert not launch(16384 // n, 16384 // n, n)\nprint(len(list(open('/proc/self/maps'))))"
+    done = beside(tmp_path, WAITING, code)
+    assert done.returncode == 0 and int(done.stdout) < 40000, (done.stdout, done.stderr)
+
+
+def test_no_memory_for_stacks_is_one_sentence(tmp_path):
+    code = """
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20), -1))
+try:
+    launch(16, 16, 1024)
+except ValueError as error:
+    print(error)
+assert not launch(1, 1, 1024)
+"""
+    done = beside(tmp_path, WAITING, code)
+    said = r"k: the system gives no memory for the stacks of [2-9] blocks of 1024 threads at one time: Cannot allocate memory\n"
+    assert done.returncode == 0 and re.fullmatch(said, done.stdout), (done.stdout, done.stderr)
+
+
+def test_a_tick_that_arrives_when_the_grid_has_ended_kills_nobody(tmp_path):
+    """The timer's signal may go to any thread, and one that is off the processor sees it late."""
+    code = """
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGVTALRM})
+n, took = 100_000_000, 0.0
+while took < 0.4:  # the timer's 0.25 in one launch
+    began = time.process_time()
+    launch(n)
+    n, took = 2 * n, time.process_time() - began
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGVTALRM})
+print("alive", signal.getsignal(signal.SIGVTALRM) == signal.SIG_DFL)
+"""
+    done = beside(tmp_path, LONG, code)
+    assert (done.returncode, done.stdout) == (0, "alive True\n"), done.stderr
+
+
+def test_a_fault_that_is_not_the_kernel_s_is_told_to_who_listened_before(tmp_path):
+    code = """
+import ctypes
+faulthandler.enable(file=2)
+threading.Thread(target=lambda: (time.sleep(0.2), ctypes.string_at(0)), daemon=True).start()
+launch(2_000_000_000)
+"""
+    done = beside(tmp_path, LONG, code)
+    assert done.returncode == -11 and "Fatal Python error: Segmentation fault" in done.stderr, (done.returncode, done.stderr)

@@ -154,7 +154,7 @@ def run(
         with build._lock:  # one grid at a time
             library = build.runtime()
             library.rooftile_simulate(ctypes.byref(settings))
-            report = _report(source, built, library)
+            report = _report(source, function, built, library)
         memory.back()
     finally:
         memory.close()
@@ -205,7 +205,7 @@ def _limits(function: Function, grid: Extent, block: Extent, shared: int) -> Non
 _at: dict[tuple[Path, int], tuple[str, int]] = {}
 
 
-def _report(source: Source, built: build.Built, library: ctypes.CDLL) -> Report:
+def _report(source: Source, function: Function, built: build.Built, library: ctypes.CDLL) -> Report:
     raw, rows = ctypes.POINTER(_Finding)(), ctypes.POINTER(_Row)()
     found = [raw[i] for i in range(library.rooftile_findings(ctypes.byref(raw)))]
     made = [rows[i] for i in range(library.rooftile_accesses(ctypes.byref(rows)))]
@@ -224,7 +224,7 @@ def _report(source: Source, built: build.Built, library: ctypes.CDLL) -> Report:
             continue
         sentence = re.sub(r"\{([0-9a-f]+)\}", lambda m: str(line(int(m[1], 16))), text)
         if kind == "too_large":
-            raise ValueError(f"{file}:{here}: {sentence}")
+            raise ValueError(f"{file}:{here}: {sentence}" if f.pc else f"{function.instance}: {sentence}")
         findings.setdefault((kind, here, other), Finding(kind, file, here, sentence, other))
     merged: dict[tuple[str, int, bool, bool, bool], list[int]] = {}
     for r in made:

@@ -71,11 +71,17 @@ constexpr int SAVED = 20, ENTRY_SLOT = 11;  // x30
 
 namespace sim {
 
-inline void prepare(Fiber& f, void (*entry)()) {
+inline char* mapped(size_t bytes) {  // null where the system gives none
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return p == MAP_FAILED ? nullptr : static_cast<char*>(p);
+}
+
+inline bool prepare(Fiber& f, void (*entry)()) {
   if (!f.stack) {
-    void* p = mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    f.stack = static_cast<char*>(p);
-    mprotect(p, GUARD, PROT_NONE);  // too many locals hit this, and not a neighbour's
+    char* p = mapped(STACK);
+    if (!p) return false;
+    if (mprotect(p, GUARD, PROT_NONE)) return munmap(p, STACK), false;  // too many locals hit this, and not a neighbour's
+    f.stack = p;
   }
   // the stack must be at a multiple of 16 when the entry's caller would have called it: 8 off inside on x86-64
   void** top = reinterpret_cast<void**>(f.stack + STACK) - 4;
@@ -89,11 +95,7 @@ inline void prepare(Fiber& f, void (*entry)()) {
   top[ENTRY_SLOT] = reinterpret_cast<void*>(entry);
 #endif
   f.stack_pointer = top;
-}
-
-inline void release(Fiber& f) {
-  if (f.stack) munmap(f.stack, STACK);
-  f.stack = nullptr;
+  return true;
 }
 
 }  // namespace sim

@@ -1,6 +1,7 @@
 // Blocks and their threads take turns. A thread runs until it waits, spins or has had its quantum; a block until all its threads
 // wait or spin; then the next block is let in, so that a block may wait for one that comes after it.
 #pragma once
+#include <cerrno>
 #include <cstdarg>
 #include <cstdio>
 
@@ -82,14 +83,26 @@ static void body() {
   for (;;) yield_fiber();
 }
 
-static void enter(Block& b, uint32_t id) {
+// Kept from launch to launch. Stacks go from block to block: were each block's its own, blocks of 32 threads and of 1024 would
+// together come to more mappings than a process may have.
+static std::vector<std::unique_ptr<Block>> idle_blocks;
+static std::vector<std::unique_ptr<Fiber>> idle_fibers;
+
+static void leave(std::unique_ptr<Block> b) {
+  for (auto& f : b->fibers)
+    if (f->stack) idle_fibers.push_back(std::move(f));
+  b->fibers.clear();
+  idle_blocks.push_back(std::move(b));
+}
+
+static bool enter(Block& b, uint32_t id) {  // false where the system has no memory for it
   const Index &g = launch->grid, &n = launch->block;
   b.id = id, b.index = {id % g.x, id / g.x % g.y, id / g.x / g.y};
   b.generation = 1, b.arrived = 0, b.votes = 0, b.alive = launch->threads, b.foreign = false, b.static_bytes = 0;
   b.ready.clear(), b.spun.clear(), b.shared.clear(), b.mbarriers.clear(), b.warpgroups.clear();
   for (auto& n : b.named) n = {};
   b.collectives.clear(), b.collectives.resize((launch->threads + 31) / 32);
-  if (!b.arena) b.arena = static_cast<char*>(mmap(nullptr, ARENA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  if (!b.arena && !(b.arena = mapped(ARENA))) return false;
   b.arena_next = b.arena + 1024;
   if (launch->dynamic_bytes) {
     Region r = region(Address(b.arena_next), launch->dynamic_bytes, "dynamic shared memory", true);
@@ -98,10 +111,11 @@ static void enter(Block& b, uint32_t id) {
     b.arena_next += launch->dynamic_bytes + REDZONE;
     b.shared.push_back(std::move(r));
   }
-  while (b.fibers.size() > launch->threads) release(*b.fibers.back()), b.fibers.pop_back();
-  while (b.fibers.size() < launch->threads) b.fibers.push_back(std::make_unique<Fiber>());
   for (unsigned t = 0; t < launch->threads; ++t) {
-    Fiber& f = *b.fibers[t];
+    if (idle_fibers.empty()) idle_fibers.push_back(std::make_unique<Fiber>());
+    b.fibers.push_back(std::move(idle_fibers.back()));
+    idle_fibers.pop_back();
+    Fiber& f = *b.fibers.back();
     f.block = &b, f.linear = t, f.lane = t % 32, f.warp = t / 32, f.id = id * launch->threads + t + 1;
     f.index = {t % n.x, t / n.x % n.y, t / n.x / n.y};
     f.state = READY, f.spinning = false, f.waits = "", f.pc = 0, f.clock = 1;
@@ -110,9 +124,10 @@ static void enter(Block& b, uint32_t id) {
     f.groups.clear(), f.open.clear(), f.log.clear();
     f.bulk_open.clear(), f.bulk_groups.clear(), f.product_groups.clear();
     f.bulk_committed = f.products = f.products_committed = f.cluster_arrivals = 0, f.registers_fenced = false;
-    prepare(f, body);
+    if (!prepare(f, body)) return false;
     b.ready.push_back(&f);
   }
+  return true;
 }
 
 static void run(Fiber& f) {
@@ -202,7 +217,6 @@ static void turn(Block& b, std::vector<std::unique_ptr<Block>>& resident) {
 void run_grid() {
   uint64_t total = uint64_t(launch->grid.x) * launch->grid.y * launch->grid.z, next = 0;
   size_t limit = std::max(1u, 16384 / launch->threads);  // blocks with memory of their own at one time
-  static std::vector<std::unique_ptr<Block>> idle;       // their stacks are kept from launch to launch
   std::vector<std::unique_ptr<Block>> resident;
   launch->resident = &resident;
   auto quiet = [&] {  // nothing can happen any more
@@ -214,21 +228,25 @@ void run_grid() {
     return true;
   };
   auto admit = [&] {
-    if (idle.empty()) idle.push_back(std::make_unique<Block>());
-    resident.push_back(std::move(idle.back()));
-    idle.pop_back();
-    enter(*resident.back(), uint32_t(next++));
+    if (idle_blocks.empty()) idle_blocks.push_back(std::make_unique<Block>());
+    resident.push_back(std::move(idle_blocks.back()));
+    idle_blocks.pop_back();
+    if (enter(*resident.back(), uint32_t(next++))) return;
+    find(TOO_LARGE, 0, 0, "the system gives no memory for the stacks of %zu blocks of %u threads at one time: %s", resident.size(),
+         launch->threads, std::strerror(errno));
+    launch->stop = true;
   };
   size_t turn_of = 0;
   while (!launch->stop && (next < total || !resident.empty())) {
-    while (next < total && resident.size() < (launch->seed ? std::min<size_t>(limit, 8) : 1)) admit();
+    while (next < total && resident.size() < (launch->seed ? std::min<size_t>(limit, 8) : 1) && !launch->stop) admit();
+    if (launch->stop) break;
     turn_of = launch->seed ? random_below(uint32_t(resident.size())) : turn_of % resident.size();
     Block& b = *resident[turn_of];
     turn(b, resident);
     if (launch->stop) break;
     if (b.alive == 0) {
       if (launch->level == ALL) flush(b);
-      idle.push_back(std::move(resident[turn_of]));
+      leave(std::move(resident[turn_of]));
       resident.erase(resident.begin() + long(turn_of));
     } else if (b.ready.empty() && (launch->cluster == 1 || (quiet() && (next == total || resident.size() == limit)))) {
       deadlock(b);
@@ -239,7 +257,7 @@ void run_grid() {
       ++turn_of;
     }
   }
-  for (auto& b : resident) idle.push_back(std::move(b));
+  for (auto& b : resident) leave(std::move(b));
 }
 
 }  // namespace sim

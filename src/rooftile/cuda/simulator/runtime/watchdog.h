@@ -9,6 +9,7 @@
 
 namespace sim {
 
+static struct sigaction handled_by[NSIG];  // before us
 static uint64_t turns_seen = 0;
 static int ticks_without_turn = 0;
 
@@ -27,7 +28,7 @@ inline void on_signal(int number, siginfo_t* info, void* context) {
     turns_seen = launch->turns;
     if (!inside || ticks_without_turn < 3) return;
   } else if (!inside) {
-    std::signal(number, SIG_DFL);  // not ours: let it happen again, and kill
+    sigaction(number, &handled_by[number], nullptr);  // not ours: it happens again, and who was there before us may say so
     return;
   }
   uint32_t at = uint32_t(pc - launch->code_begin);
@@ -40,7 +41,6 @@ inline void on_signal(int number, siginfo_t* info, void* context) {
 
 class Watchdog {
   static constexpr int SIGNALS[] = {SIGVTALRM, SIGFPE, SIGILL, SIGSEGV, SIGBUS};
-  struct sigaction before_[5];
   stack_t stack_before_;
   alignas(16) char stack_[64 << 10];
 
@@ -52,13 +52,14 @@ class Watchdog {
     sigemptyset(&mine.sa_mask);
     stack_t other{stack_, 0, sizeof stack_};
     sigaltstack(&other, &stack_before_);
-    for (int i = 0; i < 5; ++i) sigaction(SIGNALS[i], &mine, &before_[i]);
+    for (int number : SIGNALS) sigaction(number, &mine, &handled_by[number]);
     turns_seen = 0, ticks_without_turn = 0;
     set(250000);
   }
   ~Watchdog() {
     set(0);
-    for (int i = 0; i < 5; ++i) sigaction(SIGNALS[i], &before_[i], nullptr);
+    std::signal(SIGVTALRM, SIG_IGN);  // forgets one that another thread was sent and has not seen yet: from here on it would kill
+    for (int number : SIGNALS) sigaction(number, &handled_by[number], nullptr);
     sigaltstack(&stack_before_, nullptr);
   }
 
