@@ -96,7 +96,19 @@ def _neighbours(call):
 
 CONFIGS = tuple(
     {"tokens": t, "heads": h, "warps": w}
-    for t, h, w in ((4, 8, 4), (2, 16, 4), (4, 16, 4), (2, 8, 4), (2, 8, 2), (1, 32, 4), (1, 16, 4), (2, 16, 8), (4, 8, 8), (8, 8, 8), (8, 4, 4))
+    for t, h, w in (
+        (4, 8, 4),
+        (2, 16, 4),
+        (4, 16, 4),
+        (2, 8, 4),
+        (2, 8, 2),
+        (1, 32, 4),
+        (1, 16, 4),
+        (2, 16, 8),
+        (4, 8, 8),
+        (8, 8, 8),
+        (8, 4, 4),
+    )
 )
 
 IDEA = "q and k in one launch, a table row for several heads"
