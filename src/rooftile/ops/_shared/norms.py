@@ -78,13 +78,13 @@ def upto(longest: int) -> Callable[[Call], str | None]:
 
 
 def pick_forward(call: Call) -> dict[str, int]:
-    """32 elements a lane, so that 4 loads of 16 bytes are in flight from each; warps lie along the row, rows in the lane. Of few rows a program each,
-    whose parameters come from memory as the row does, and are asked for with it: one latency and not two."""
+    """32 elements a lane, so that 4 loads of 16 bytes are in flight from each; warps lie along the row, rows in the lane. Of few rows a program each.
+    Parameters are asked for with the row: one latency and not two."""
     block = power_of_2(row(call).shape[-1])
     if few(row(call)):
         return {"rows": 1, "warps": warps(block), "ahead": 1}
     per = max(1, min(TILE // block, 16))
-    return {"rows": per, "warps": min(16, max(1, per * block // 1024)), "ahead": 0}
+    return {"rows": per, "warps": min(16, max(1, per * block // 1024)), "ahead": 1}
 
 
 def pick_persistent(call: Call, short: int = 1024, most: int = 4) -> dict[str, int]:
@@ -107,9 +107,7 @@ def pick_persistent(call: Call, short: int = 1024, most: int = 4) -> dict[str, i
 
 
 ONCE = tuple(
-    {"rows": r, "warps": w, "ahead": a}
-    for r, a, warps in ((1, 0, (1, 2, 4, 8, 16)), (1, 1, (2, 4, 8, 16)), (2, 0, (2, 4, 8)), (4, 0, (4, 8)))
-    for w in warps
+    {"rows": r, "warps": w, "ahead": a} for r, warps in ((1, (1, 2, 4, 8, 16)), (2, (2, 4, 8)), (4, (4, 8))) for w in warps for a in (0, 1)
 )
 ONLINE = tuple({"block": b, "warps": w} for b, w in ((8192, 16), (8192, 8), (4096, 8), (16384, 16)))
 PERSISTENT = tuple(

@@ -189,10 +189,11 @@ def _many(call):
 
 def _long(call):
     """Why tokens cannot be dealt to ranges of this weight, or None: every warp has a counter for each."""
-    v = call["weight"].shape[0]
+    m, v, most = call["indices"].numel(), call["weight"].shape[0], SORT_WORDS // DEAL_WARPS
     *_, ranges = _dealt_of(call["indices"], v, 32)
-    most = SORT_WORDS // DEAL_WARPS
-    return f"{v} rows are {ranges} ranges, and a block deals its tokens to {most} at most" if ranges > most else _refuses(call)
+    if ranges > most:
+        return f"{v} rows are {ranges} ranges, and a block deals its tokens to {most} at most"
+    return f"there are {m} indices, and the last part of 2^30 must end below 2^31" if m > 2**30 else _refuses(call)
 
 
 def _few_rows(call):
