@@ -171,9 +171,9 @@ def _compile(stand_in: StandIn, op: Op, kernel: Kernel, case: Case, every: bool)
         stand_in.utils.computes.clear()
         launched, problem = stand_in.utils.launches, ""
         try:
-            stand_in.utils.counts = kernel.lean
+            lean = stand_in.utils.counts = kernel.lean and stand_in.arch == 90  # one compiler for all of them, and one of them tells
             kernel.bound(config)(*call.values())
-            if kernel.lean:
+            if lean:
                 problem = _other_arithmetic(stand_in.utils.computes, functools.partial(kernel.bound(config, save=False), *call.values()))
         except Exception as error:
             problem = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"

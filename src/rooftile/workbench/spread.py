@@ -17,12 +17,15 @@ CROWDED = "out of memory"  # in a complaint that may be due to the others: to be
 
 def spread(work: Callable[..., Result], units: list[Unit], jobs: int) -> Iterator[tuple[Unit, Result]]:
     """(unit, work(*unit)) of each unit, whichever is done first. `work` is a function of a module, by its name; new processes begin with nothing
-    of this one's but the environment. What it raises is raised here. A process whose device has died under a unit takes no other: new ones do."""
+    of this one's but the environment: they are forked from one that has imported that module and has touched no device. What it raises is raised
+    here. A process whose device has died under a unit takes no other: new ones do."""
     if jobs < 1:
         raise ValueError(f"{jobs} jobs are less than 1")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([work.__module__])
     while units:
         left = []
-        with ProcessPoolExecutor(min(jobs, len(units)), multiprocessing.get_context("spawn"), _one_thread) as pool:
+        with ProcessPoolExecutor(min(jobs, len(units)), context, _begin, (dict(os.environ),)) as pool:
             waiting = {pool.submit(_do, work, unit): unit for unit in units}
             for future in as_completed(waiting):
                 done = future.result()
@@ -33,10 +36,11 @@ def spread(work: Callable[..., Result], units: list[Unit], jobs: int) -> Iterato
         units = left
 
 
-def _one_thread() -> None:
-    """Each process has one, and torch.compile no processes of its own: they would be as many again."""
+def _begin(environment: dict[str, str]) -> None:
+    """Each process has one thread, and torch.compile no processes of its own: they would be as many again."""
     torch.set_num_threads(1)
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    os.environ.clear()
+    os.environ.update(environment, TORCHINDUCTOR_COMPILE_THREADS="1")
 
 
 def _do(work: Callable[..., Result], unit: Unit) -> tuple[Result] | None:
