@@ -97,6 +97,17 @@ def test_a_sort_by_ranges_says_where_it_ends():
     assert "would read 859832320 bytes of indices, more than the 134217728" in ranges.declines(few)
 
 
+def test_a_deal_to_ranges_says_where_it_ends():
+    kernel = BACKWARD.kernel("cuda.v5_dealt")
+
+    def refusal(m, v):
+        indices, weight = torch.empty(m, dtype=torch.int64, device="meta"), torch.empty(v, 1, device="meta")
+        return kernel.refuse({"dout": torch.empty(m, 1, device="meta"), "indices": indices, "weight": weight})
+
+    assert "3000000 rows are 3907 ranges, and a block deals its tokens to 3072 at most" in refusal(9, 3_000_000)
+    assert "there are 1073741825 indices" in refusal(2**30 + 1, 9)
+
+
 @pytest.mark.parametrize("name", FEW_ROWS)
 def test_tables_of_sums_say_how_many_rows_they_take(name):
     call = {"dout": torch.empty(9, 8), "indices": torch.empty(9, dtype=torch.int64), "weight": torch.empty(513, 8)}

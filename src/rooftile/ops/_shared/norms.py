@@ -78,12 +78,13 @@ def upto(longest: int) -> Callable[[Call], str | None]:
 
 
 def pick_forward(call: Call) -> dict[str, int]:
-    """32 elements a lane, so that 4 loads of 16 bytes are in flight from each; warps lie along the row, rows in the lane. Of few rows a program each."""
+    """32 elements a lane, so that 4 loads of 16 bytes are in flight from each; warps lie along the row, rows in the lane. Of few rows a program each.
+    Parameters are asked for with the row: one latency and not two."""
     block = power_of_2(row(call).shape[-1])
     if few(row(call)):
-        return {"rows": 1, "warps": warps(block)}
+        return {"rows": 1, "warps": warps(block), "ahead": 1}
     per = max(1, min(TILE // block, 16))
-    return {"rows": per, "warps": min(16, max(1, per * block // 1024))}
+    return {"rows": per, "warps": min(16, max(1, per * block // 1024)), "ahead": 1}
 
 
 def pick_persistent(call: Call, short: int = 1024, most: int = 4) -> dict[str, int]:
@@ -105,7 +106,9 @@ def pick_persistent(call: Call, short: int = 1024, most: int = 4) -> dict[str, i
     return {"rows": per, "warps": warps, "per_sm": per_sm, "stages": 3 if waiting <= 128 * 1024 else 2}
 
 
-ONCE = tuple({"rows": r, "warps": w} for r, warps in ((1, (1, 2, 4, 8, 16)), (2, (2, 4, 8)), (4, (4, 8))) for w in warps)
+ONCE = tuple(
+    {"rows": r, "warps": w, "ahead": a} for r, warps in ((1, (1, 2, 4, 8, 16)), (2, (2, 4, 8)), (4, (4, 8))) for w in warps for a in (0, 1)
+)
 ONLINE = tuple({"block": b, "warps": w} for b, w in ((8192, 16), (8192, 8), (4096, 8), (16384, 16)))
 PERSISTENT = tuple(
     {"rows": r, "warps": w, "per_sm": p, "stages": s}

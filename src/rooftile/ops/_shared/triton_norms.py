@@ -22,18 +22,32 @@ STRIP = 1024  # columns of a strip: 2 KiB of bf16 a row, and 8 columns a lane fo
 
 
 @triton.jit
+def parameter(g, i_n, in_n):
+    """A norm's weight or bias, which all rows read; 0 of one that is not there."""
+    if g is None:
+        r = 0.0
+    else:
+        r = tl.load(g + i_n, mask=in_n, other=0.0, eviction_policy="evict_last").to(tl.float32)
+    return r
+
+
+@triton.jit
 def affine(rX, gW, gB, i_n, in_n, offset):
     """rX (w + offset) + b, for rows side by side or for one."""
+    return applied(rX, gW, gB, parameter(gW, i_n, in_n), parameter(gB, i_n, in_n), offset)
+
+
+@triton.jit
+def applied(rX, gW, gB, rW, rB, offset):
+    """The same with both in registers."""
     if gW is not None:
-        rW = tl.load(gW + i_n, mask=in_n, other=0.0, eviction_policy="evict_last").to(tl.float32)
-        if len(rX.shape) > len(i_n.shape):
+        if len(rX.shape) > len(rW.shape):
             rW = rW[None, :]
         if offset is not None:
             rW += offset
         rX *= rW
     if gB is not None:
-        rB = tl.load(gB + i_n, mask=in_n, other=0.0, eviction_policy="evict_last").to(tl.float32)
-        if len(rX.shape) > len(i_n.shape):
+        if len(rX.shape) > len(rB.shape):
             rB = rB[None, :]
         rX += rB
     return rX
@@ -41,12 +55,15 @@ def affine(rX, gW, gB, i_n, in_n, offset):
 
 @triton.jit
 def _forward(gX, gR, gW, gB, gSeed, gSum, gOut, gMean, gRstd, M, N, stride_x, stride_r, threshold, scale, eps, offset,
-             LAYER: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, LANE: tl.constexpr):  # fmt: skip
+             LAYER: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, LANE: tl.constexpr, AHEAD: tl.constexpr):  # fmt: skip
+    """AHEAD: the parameters are asked for with the row, and not when its statistics are known."""
     i_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     i_n = tl.arange(0, BLOCK_N)
     in_n = i_n < N
     mask = (i_m < M)[:, None] & in_n[None, :]
     rX = tl.load(gX + i_m[:, None] * stride_x + i_n[None, :], mask=mask, other=0.0).to(tl.float32)
+    if AHEAD:
+        rW, rB = parameter(gW, i_n, in_n), parameter(gB, i_n, in_n)
     if gR is not None:
         rR = tl.load(gR + i_m[:, None] * stride_r + i_n[None, :], mask=mask, other=0.0).to(tl.float32)
         if LANE:
@@ -56,10 +73,12 @@ def _forward(gX, gR, gW, gB, gSeed, gSum, gOut, gMean, gRstd, M, N, stride_x, st
         rX = rSum.to(tl.float32)
     mean = tl.zeros([ROWS], tl.float32)
     if LAYER:
-        mean = tl.sum(rX, 1) / N
+        mean = tl.sum(rX, 1) / N + 0.0  # or where it is not stored, the quotient's last product would be subtracted in one multiply-add
         rX = tl.where(in_n[None, :], rX - mean[:, None], 0.0)
     rstd = tl.rsqrt(tl.sum(rX * rX, 1) / N + eps)
-    rX = affine(rX * rstd[:, None], gW, gB, i_n, in_n, offset)
+    if not AHEAD:
+        rW, rB = parameter(gW, i_n, in_n), parameter(gB, i_n, in_n)
+    rX = applied(rX * rstd[:, None], gW, gB, rW, rB, offset)
     tl.store(gOut + i_m[:, None] * N + i_n[None, :], rX.to(gOut.dtype.element_ty), mask=mask)
     if gMean is not None:
         tl.store(gMean + i_m, mean, mask=i_m < M)
@@ -165,10 +184,7 @@ def beside(x):
 
 
 def forward(x, residual, weight, bias, eps, norm, config, save):
-    """out, sum, mean, rstd, as `outputs` has them.
-
-    Where the mean is not stored, the compiler would subtract the sum over N in one multiply-add that the other form has not: hence enable_fp_fusion,
-    and the same bits with statistics and without."""
+    """out, sum, mean, rstd, as `outputs` has them: the same bits with statistics and without."""
     made = outputs(x, residual, norm, save)
     out, total, mean, rstd = made
     x, m, n, stride = rows(x)
@@ -177,7 +193,7 @@ def forward(x, residual, weight, bias, eps, norm, config, save):
     seed, least, factor, lane = drawn(norm, x, block)
     launch(_forward, (cdiv(m, config["rows"]),), x, residual, dense(weight), dense(bias), seed, total, out, mean, rstd, m, n, stride, stride_r,
            least, factor, eps, norm.offset, LAYER=norm.layer, ROWS=config["rows"], BLOCK_N=block, LANE=lane,
-           num_warps=config["warps"], enable_fp_fusion=not norm.layer)  # fmt: skip
+           AHEAD=bool(config["ahead"]), num_warps=config["warps"])  # fmt: skip
     return made
 
 

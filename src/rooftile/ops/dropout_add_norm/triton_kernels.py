@@ -78,7 +78,7 @@ def pick_forward(call):
     """16 elements a lane, half of add_layernorm's: the words of the mask want registers too. Warps lie along the row, rows in the lane."""
     block = power_of_2(row(call).shape[-1])
     per = max(1, min(TILE // block, 16)) if block >= 512 else 8
-    return {"rows": per, "warps": min(16, max(1, per * block // 512))}
+    return {"rows": per, "warps": min(16, max(1, per * block // 512)), "ahead": 1}
 
 
 def pick_backward(call):
@@ -86,7 +86,12 @@ def pick_backward(call):
     return pick_persistent(call, short=512, most=2)
 
 
-_ONCE = tuple({"rows": r, "warps": w} for r, warps in ((1, (2, 4, 8, 16)), (2, (4, 8, 16)), (4, (4, 8, 16))) for w in warps)
+_ONCE = tuple(
+    {"rows": r, "warps": w, "ahead": a}
+    for a in (0, 1)
+    for r, warps in ((1, (2, 4, 8, 16)), (2, (4, 8, 16)), (4, (4, 8, 16)))
+    for w in warps
+)
 _ONLINE = tuple({"block": b, "warps": w} for b, w in ((4096, 8), (8192, 16), (4096, 16), (2048, 8)))
 _PERSISTENT = tuple(
     {"rows": r, "warps": w, "per_sm": p, "stages": s}

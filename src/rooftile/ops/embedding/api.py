@@ -11,7 +11,7 @@ _embedding = Op(
     SPEC,
     *triton_kernels.FORWARD,
     *cuda_kernels.FORWARD,
-    backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), "cuda.v4_shares", "cuda.v3_ranges"),
+    backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), "cuda.v4_shares", "cuda.v5_dealt", "cuda.v3_ranges"),
 )
 
 

@@ -20,6 +20,8 @@ SORT_WARPS = 16  # of a block of the sort, unless the config says more
 SORT_WORDS = 24 * 1024  # rows of a range, and steps of 32 indices, that all warps of the sort keep: 96 KiB a block
 TABLE_ROWS = 512  # a thread each of a block of 16 warps
 SHARE_TOKENS = 8192  # of a block that sorts them in shared memory, twice 32 KiB
+DEAL_WARPS = 8  # of a block that deals its part of the tokens, 256 or a multiple
+PARTS = 1024  # at most: two words each beside the counters of the sort
 SORT_BYTES = 2**27  # of indices, read by all blocks of the sort together: 24 us of the L2, about what torch's sort takes
 
 
@@ -72,6 +74,29 @@ def _ranges(source, indices, dweight, padding_idx, per, warps):
     launch(source, f"sort<{warps}, {CTYPE[dweight.dtype]}, {width}>", blocks, 32 * warps, dweight, keys, order, borders, indices, m, v, n, padding_idx,
            share, steps, shared=4 * warps * (share + steps))  # fmt: skip
     return keys, order, borders, 0
+
+
+def _dealt(source, indices, dweight, padding_idx, warps):
+    """The same in two launches: tokens are dealt to the ranges first, and a block sorts those of its own."""
+    (v, n), m = dweight.shape, indices.numel()
+    width = 16 // dweight.itemsize if n * dweight.itemsize % 16 == 0 else 1
+    steps, parts, share, ranges = _dealt_of(indices, v, warps)
+    dealt, begins = (indices.new_empty(size, dtype=torch.int32) for size in ((m, 2), (ranges + 1, parts)))
+    keys, order = (indices.new_empty(m, dtype=torch.int32) for _ in range(2))
+    borders = indices.new_empty(v + 1, dtype=torch.int32)
+    launch(source, f"deal<{DEAL_WARPS}>", parts, 32 * DEAL_WARPS, dealt, begins, indices, m, v, padding_idx, share, ranges, steps,
+           shared=4 * DEAL_WARPS * ranges)  # fmt: skip
+    launch(source, f"sort<{warps}, {CTYPE[dweight.dtype]}, {width}>", ranges, 32 * warps, dweight, keys, order, borders, dealt, begins, v, n, share,
+           parts, 32 * DEAL_WARPS * steps, shared=4 * (warps * share + 2 * parts))  # fmt: skip
+    return keys, order, borders, 0
+
+
+def _dealt_of(indices, v, warps):
+    """(steps of a warp, parts, rows of a range, ranges): a multiprocessor a range, more where its counters would not fit."""
+    m = indices.numel()
+    steps = max(1, cdiv(m, 32 * DEAL_WARPS * PARTS))
+    share = max(1, min(cdiv(v, processors(indices)), SORT_WORDS // warps))
+    return steps, max(1, cdiv(m, 32 * DEAL_WARPS * steps)), share, cdiv(v, share)
 
 
 def _ranges_of(indices, v, per, warps=SORT_WARPS):
@@ -162,6 +187,15 @@ def _many(call):
     return f"there are {m} indices, and a block of its sort keeps track of {most} at most" if m > most else _refuses(call)
 
 
+def _long(call):
+    """Why tokens cannot be dealt to ranges of this weight, or None: every warp has a counter for each."""
+    m, v, most = call["indices"].numel(), call["weight"].shape[0], SORT_WORDS // DEAL_WARPS
+    *_, ranges = _dealt_of(call["indices"], v, 32)
+    if ranges > most:
+        return f"{v} rows are {ranges} ranges, and a block deals its tokens to {most} at most"
+    return f"there are {m} indices, and the last part of 2^30 must end below 2^31" if m > 2**30 else _refuses(call)
+
+
 def _few_rows(call):
     """Why tables of sums are not for this weight, or None."""
     v, n = call["weight"].shape
@@ -190,6 +224,11 @@ _RANGES = tuple(
     {"tokens": t, "span": s, "per": p, "warps": w}
     for t, s, p, w in ((2, 16, 1, 32), (4, 16, 1, 32), (2, 16, 1, 16), (4, 16, 1, 16), (2, 16, 2, 16), (4, 48, 1, 32), (2, 48, 1, 16))
 )
+# 248 tokens a range at GPT-2's step are one step of 8 warps; more warps share a text's most frequent tokens
+_DEALT = tuple(
+    {"tokens": t, "span": s, "warps": w}
+    for t, s, w in ((2, 16, 8), (4, 16, 8), (2, 16, 16), (4, 16, 16), (2, 16, 32), (4, 48, 16), (2, 48, 8))
+)
 # 32 columns a warp and element of width. 4: 22 shares of 1490 tokens, 17 MB of tables at 256 rows of 768; 2: half the tables, sorts twice as long
 _SHARES = tuple(
     {"width": w, "tokens": t, "warps": b} for w, t, b in ((2, 8, 32), (4, 4, 32), (2, 4, 32), (2, 8, 16), (4, 8, 16), (4, 4, 16))
@@ -197,15 +236,20 @@ _SHARES = tuple(
 
 
 def _kernels():
-    names = ("v4_shares", "v3_ranges", "v2_balanced", "v1_warp_row")
-    shares, ranges, balanced, row = (Source.beside(__file__, f"{name}.cu") for name in names)
+    names = ("v5_dealt", "v4_shares", "v3_ranges", "v2_balanced", "v1_warp_row")
+    dealt, shares, ranges, balanced, row = (Source.beside(__file__, f"{name}.cu") for name in names)
 
     def by_ranges(indices, dweight, padding_idx, config):
         return _ranges(ranges, indices, dweight, padding_idx, config["per"], config["warps"])
 
+    def by_parts(indices, dweight, padding_idx, config):
+        return _dealt(dealt, indices, dweight, padding_idx, config["warps"])
+
     def by_torch(indices, dweight, padding_idx, config):
         return _sorted(row, indices, dweight.shape[0], padding_idx)
 
+    yield Kernel("cuda.v5_dealt", _balanced(balanced, by_parts), "tokens dealt to ranges of rows first, which then sort their own", _long, _DEALT,
+                 sources=(dealt, balanced))  # fmt: skip
     yield Kernel("cuda.v4_shares", _shares(shares), "a block sorts its share in shared memory, sums in registers", _few_rows, _SHARES,
                  sources=(shares, ADD_ROWS))  # fmt: skip
     yield Kernel("cuda.v3_ranges", _balanced(balanced, by_ranges), "sorted in one launch by blocks that own ranges of rows, and write zeros", _many, _RANGES,

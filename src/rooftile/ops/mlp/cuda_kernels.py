@@ -16,7 +16,7 @@ from rooftile.ops.mlp.refusals import not_whole, whole
 V1 = Source.beside(__file__, "v1_hopper.cu")
 BLOCK_M = 128
 AHEAD = 4 * 8 * 32 * 16  # bytes of pre that four warps ask for ahead
-LONG, LONG_BACKWARD = 2560, 4096  # summands: beyond them the vendor's products are so long that little is left to hide behind them
+LONG = 4096  # summands: beyond them the vendor's products are so long that little is left to hide behind them
 
 
 def _launch(name, act, config, x, sizes, arguments, beside=0):
@@ -74,20 +74,20 @@ def _refuse(rows, weight, *others):
     return refuse
 
 
-def _declines(rows, weight, most):
+def _declines(rows, weight):
     """Of the same: where the vendor's products are the faster."""
 
     def declines(call):
         k, need = call[rows].shape[-1], processors(call[rows])
-        if k > most:
-            return f"sums of {k} numbers: beyond {most} the vendor's products are faster"
+        if k > LONG:
+            return f"sums of {k} numbers: beyond {LONG} the vendor's products are faster"
         tiles = cdiv(call[rows].numel() // k, BLOCK_M) * cdiv(call[weight].numel() // k, 256)
         return f"{tiles} tiles of {BLOCK_M} x 256 for {need} multiprocessors" if tiles < need else None
 
     return declines
 
 
-def _kernel(run, idea, reads, most, *sources):
+def _kernel(run, idea, reads, *sources):
     return Kernel(
         "cuda.v1_hopper",
         run,
@@ -97,7 +97,7 @@ def _kernel(run, idea, reads, most, *sources):
         limits=LIMITS,
         architectures=(90,),
         sources=sources,
-        declines=_declines(*reads[:2], most),
+        declines=_declines(*reads[:2]),
     )
 
 
@@ -106,13 +106,12 @@ CONFIGS = tuple(
     for n, k, s, lag, g in ((256, 64, 3, 0, 8), (256, 64, 3, 1, 16), (256, 32, 6, 2, 16), (192, 64, 4, 1, 16))
 )  # fmt: skip
 LIMITS = Limits(registers=168, shared_bytes=227 * 1024)
-FORWARD = (_kernel(mlp, "gelu on a tile beside the products of the next", ("x", "weight1", "bias1"), LONG, V1),)
+FORWARD = (_kernel(mlp, "gelu on a tile beside the products of the next", ("x", "weight1", "bias1"), V1),)
 BACKWARD = (
     _kernel(
         mlp_backward,
         "gelu's gradient and the bias's on a tile beside the products of the next",
         ("dout", "weight2", "pre"),
-        LONG_BACKWARD,
         V1,
         ADD_ROWS,
     ),

@@ -75,6 +75,7 @@ SMALL = (
 BENCH = (
     Case(shape(8, 4096, 32, 8, 128, 64, 4096), torch.bfloat16, HALF, use=("bench",), why="anchor"),
     Case(shape(8, 4096, 32, 8, 128, 64, 4096), torch.bfloat16, PAIRS, use=("bench",), why="the same, complex pairs"),
+    Case(shape(4, 4096, 32, 8, 64, 32, 4096), torch.bfloat16, HALF, use=("bench",), why="a Llama of 1.2B, heads of 64"),
     Case(shape(8, 4096, 16, 16, 80, 16, 4096), torch.bfloat16, GIVEN, use=("bench",), why="two fifths of a head turned, positions given"),
     Case(shape(64, 1, 32, 8, 128, 64, 4096), torch.bfloat16, GIVEN, use=("bench",), why="decoding: a token of each of 64 sequences"),
 )
@@ -115,7 +116,7 @@ OVERWRITE = OpSpec(
     rope_overwrite,
     args={**ARGS, "q": replace(Q, mutated=True), "k": replace(K, mutated=True)},
     returns={},
-    cases=(*SMALL, BENCH[0], BENCH[3]),
+    cases=(*SMALL, BENCH[0], BENCH[4]),
     families=(),
     draw_with=placed,
     flops=_flops,

@@ -79,10 +79,12 @@ def _first(call):
 
 
 def pick(call):
-    """A token a program, and up to 16 of its heads: 2048 elements for 4 warps in heads of 128, a table row read once for all. On a CPU 4 tokens,
-    so that a tile's rows are more than one."""
+    """Up to 16 heads of a token, so that a row of the table is read once for all, and as many tokens as make 1024 pairs of them for 4 warps: 16 bytes
+    of each half a lane. In heads of 128 that is one token, of 64 two. On a CPU 4, so that a tile's rows are more than one."""
     x = _first(call)
-    return {"tokens": 1 if x.is_cuda else 4, "heads": min(16, power_of_2(x.shape[2])), "warps": 4}
+    heads = min(16, power_of_2(x.shape[2]))
+    tokens = max(1, 1024 // (heads * power_of_2(call["cos"].shape[1]))) if x.device.type != "cpu" else 4
+    return {"tokens": min(4, tokens), "heads": heads, "warps": 4}
 
 
 def _neighbours(call):
@@ -94,7 +96,19 @@ def _neighbours(call):
 
 CONFIGS = tuple(
     {"tokens": t, "heads": h, "warps": w}
-    for t, h, w in ((4, 8, 4), (2, 8, 4), (2, 8, 2), (1, 32, 4), (1, 16, 4), (2, 16, 8), (4, 8, 8), (8, 8, 8), (8, 4, 4))
+    for t, h, w in (
+        (4, 8, 4),
+        (2, 16, 4),
+        (4, 16, 4),
+        (2, 8, 4),
+        (2, 8, 2),
+        (1, 32, 4),
+        (1, 16, 4),
+        (2, 16, 8),
+        (4, 8, 8),
+        (8, 8, 8),
+        (8, 4, 4),
+    )
 )
 
 IDEA = "q and k in one launch, a table row for several heads"
