@@ -1,31 +1,15 @@
-from dataclasses import replace
-
 from torch import Tensor
 
 from rooftile.core.kernel import Op, ranked
-from rooftile.core.spec import Call
-from rooftile.ops._shared.launch import power_of_2, row
 from rooftile.ops._shared.philox import drawn
-from rooftile.ops._shared.sum_norms import whole_rows
 from rooftile.ops.dropout_add_norm import cuda_kernels, triton_kernels
 from rooftile.ops.dropout_add_norm.spec import SPEC
 from rooftile.ops.layernorm.api import add_layernorm
 from rooftile.ops.rmsnorm.api import add_rmsnorm
 
-
-def _padded(call: Call) -> str | None:
-    """Why whole rows in registers do sooner, or None: a tile is a power of two wide, and lanes without a column draw and add like the others."""
-    n = row(call).shape[-1]
-    tile = power_of_2(n)
-    if 8 * n > 7 * tile or whole_rows(call) is not None:
-        return None
-    return f"a row of {n} columns leaves {tile - n} of its tile's {tile} empty, and cuda.v2_rows none"
-
-
-_once, *_others = triton_kernels.FORWARD
 _dropout_add_norm = Op(
     SPEC,
-    *ranked((replace(_once, declines=_padded), *_others, *cuda_kernels.FORWARD), "triton", "cuda.v2_rows"),
+    *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "triton", "cuda.v2_rows"),
     backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD),
 )
 

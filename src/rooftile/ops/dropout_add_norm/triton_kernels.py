@@ -12,6 +12,7 @@ import triton.language as tl
 from rooftile.core.kernel import Kernel, Limits
 from rooftile.ops._shared.launch import launch, power_of_2, row, rows
 from rooftile.ops._shared.norms import MAX_ROW, MAX_ROW_BACKWARD, TILE, Norm, any_length, dense, outputs, pick_persistent, upto
+from rooftile.ops._shared.sum_norms import whole_rows
 from rooftile.ops._shared.triton_norms import affine, backward, beside, drawn, forward
 from rooftile.ops._shared.triton_philox import kept
 
@@ -74,6 +75,15 @@ def dropout_add_norm_backward(dout, dsum, sum, weight, bias, mean, rstd, seed, p
     return backward(dout, dsum, sum, weight, bias, mean, rstd, Norm(norm == "layer", seed=seed, p=p), config)
 
 
+def padded(call):
+    """Why whole rows in registers do sooner, or None: a tile is a power of two wide, and lanes without a column draw and add like the others."""
+    n = row(call).shape[-1]
+    tile = power_of_2(n)
+    if 8 * n > 7 * tile or whole_rows(call) is not None:
+        return None
+    return f"a row of {n} columns leaves {tile - n} of its tile's {tile} empty, and cuda.v2_rows none"
+
+
 def pick_forward(call):
     """16 elements a lane, half of add_layernorm's: the words of the mask want registers too. Warps lie along the row, rows in the lane."""
     block = power_of_2(row(call).shape[-1])
@@ -102,7 +112,15 @@ _PERSISTENT = tuple(
 )
 
 FORWARD = (
-    Kernel("triton", dropout_add_norm, "the row in registers, four neighbours a Philox call", upto(MAX_ROW), _ONCE, pick_forward),
+    Kernel(
+        "triton",
+        dropout_add_norm,
+        "the row in registers, four neighbours a Philox call",
+        upto(MAX_ROW),
+        _ONCE,
+        pick_forward,
+        declines=padded,
+    ),
     Kernel(
         "triton.online",
         online,
