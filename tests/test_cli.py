@@ -15,7 +15,12 @@ def rooftile(*words: str, **environment: str) -> subprocess.CompletedProcess:
     return processes.run("rooftile", *words, **environment)
 
 
-COMPOSED = {"linear_cross_entropy": "chunked", "linear_cross_entropy_ahead": "chunked", "mlp": "composed"}  # of other operators' kernels
+COMPOSED = {
+    "linear_cross_entropy": "chunked",
+    "linear_cross_entropy_ahead": "chunked",
+    "mlp": "composed",
+    "gated_mlp": "composed",
+}  # of other operators' kernels
 
 
 def test_list():

@@ -15,6 +15,7 @@ COMPOSITIONS = {
     ("linear_cross_entropy", "cross_entropy"),
     ("mlp", "gelu"),
     ("mlp", "gemm"),
+    ("mlp", "glu"),
 }
 # nothing of its own to compile: it calls other operators' kernels and the vendor's products
 WITHOUT_TRITON = {"mlp"}

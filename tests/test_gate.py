@@ -319,12 +319,18 @@ def _straight(call, dx):
     return call["dout"] @ call["weight2"] @ call["weight1"]
 
 
+def _open(call, dx):
+    """A gated MLP's dx as if its gate stood open: up's share alone."""
+    return call["dout"] @ call["weight2"] @ call["weight1"].chunk(2)[1]
+
+
 MISSING_TERM = {
     "swiglu_backward": _first_result(_gate_without_slope),
     "geglu_backward": _first_result(_gate_without_slope),
     "reglu_backward": _first_result(_gate_without_slope),
     "softmax_backward": _only(lambda c: c["out"] * c["dout"]),
     "mlp_backward": _first_result(_straight),
+    "gated_mlp_backward": _first_result(_open),
     "gelu_backward": _only(lambda c: c["dout"] * torch.sigmoid(1.702 * c["x"])),
     "layernorm_backward": _first_result(_without_level),
     "add_layernorm_backward": _zeroed("dsum"),

@@ -1,4 +1,4 @@
-"""The products around gelu for Hopper in the simulator: what the grid's cases do not reach, and that no line that orders anything can be taken away."""
+"""The products around gelu, and around a gate, for Hopper in the simulator: what the grid's cases do not reach, and that no line that orders anything can be taken away."""
 
 import re
 
@@ -14,6 +14,7 @@ from rooftile.ops.mlp import reference
 from rooftile.workbench.build import instances
 
 FORWARD, BACKWARD = kernels.FORWARD[0], kernels.BACKWARD[0]
+GATED_FORWARD, GATED_BACKWARD = kernels.GATED_FORWARD[0], kernels.GATED_BACKWARD[0]
 
 
 def problem(m, k, f, approximate="tanh", dtype=torch.bfloat16, biases=True):
@@ -27,10 +28,12 @@ def problem(m, k, f, approximate="tanh", dtype=torch.bfloat16, biases=True):
     return (x, w1, b1, w2, b2, approximate), (dout, x, w1, b1, w2, b2, pre, h, approximate)
 
 
-def near(got, wanted):
-    """Within three roundings, as a share of the largest element."""
+def near(got, wanted, roundings=1):
+    """Within so many times three roundings, as a share of the largest element."""
     unit = torch.finfo(got.dtype).eps if got.dtype != torch.float32 else torch.finfo(torch.bfloat16).eps
-    return got.shape == wanted.shape and bool((got.double() - wanted).abs().max() <= 1.5 * unit * max(1.0, float(wanted.abs().max())))
+    return got.shape == wanted.shape and bool(
+        (got.double() - wanted).abs().max() <= 1.5 * roundings * unit * max(1.0, float(wanted.abs().max()))
+    )
 
 
 def exact(call):
@@ -53,6 +56,31 @@ def backward(call, config, level="checks"):
     return near(dx, dx_wanted) and near(dweight1, dweight1_wanted) and near(dbias1, dbias1_wanted)
 
 
+def gated(m, k, f, activation="silu", dtype=torch.bfloat16):
+    """The same sizes, of gate and of up each f."""
+    (x, _, _, w2, *_), (dout, *_) = problem(m, k, f, dtype=dtype, biases=False)
+    w1 = torch.randn(2 * f, k, generator=torch.Generator().manual_seed(f)).div(k**0.5).to(dtype)
+    _, pre = reference.gated_mlp(x, w1, w2, activation)
+    return (x, w1, w2, activation), (dout, x, w1, w2, pre, activation)
+
+
+def gate_forward(call, config, level="checks"):
+    """Whether pre and what follows of h are right, and the latter is the same where pre is not kept."""
+    with simulator.active(level):
+        out, pre = GATED_FORWARD.run(*call, config=config)
+        alone, nothing = GATED_FORWARD.run(*call, config=config, save=False)
+    wanted = reference.gated_mlp(*exact(call))
+    return near(out, wanted[0], 2) and near(pre, wanted[1]) and nothing is None and torch.equal(out, alone)
+
+
+def gate_backward(call, config, level="checks"):
+    """Whether what follows of dpre, dx and dweight1, and of h made again, dweight2, are right."""
+    with simulator.active(level):
+        made = GATED_BACKWARD.run(*call, config=config)
+    return all(near(got, wanted, 2) for got, wanted in zip(made, reference.gated_mlp_backward(*exact(call))))
+
+
+SEEDS = range(1, 7)
 SHAPES = [  # M, K, F around every boundary: tiles of 128 x 256, panels of 64, steps of 32 and 64, strips of 16 rows
     (1, 8, 8), (16, 64, 64), (17, 72, 72), (64, 32, 256), (65, 40, 264), (127, 200, 248), (128, 128, 512), (129, 136, 520),
 ]  # fmt: skip
@@ -65,22 +93,31 @@ def test_edges(m, k, f):
     assert forward(calls[0], config) and (calls[0][2] is None or backward(calls[1], config))
 
 
+@pytest.mark.parametrize("m, k, f", SHAPES)
+def test_edges_of_gate_and_up(m, k, f):
+    config = kernels.CONFIGS[(m + f) % len(kernels.CONFIGS)]
+    calls = gated(m, k, f, ("silu", "gelu", "gelu_tanh", "relu")[(m + k) % 4], torch.float16 if f % 3 else torch.bfloat16)
+    assert gate_forward(calls[0], config) and gate_backward(calls[1], config)
+
+
 @pytest.mark.parametrize("config", kernels.CONFIGS, ids=str)
 def test_several_tiles_a_block(config):
     """Six of a last row and column that are not whole, in groups of two rows of tiles: each of two blocks walks from one to the next."""
-    calls = problem(300, 200, 520)
+    calls, gates = problem(300, 200, 520), gated(300, 72, 264)
     config = {**config, "GROUP": 2}
     assert forward(calls[0], config) and backward(calls[1], config)
+    assert gate_forward(gates[0], config) and gate_backward(gates[1], config)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_the_same_bits_whatever_comes_first(seed):
-    """Blocks and threads in another order: sums of columns too are added in one."""
-    calls, config = problem(260, 136, 264), kernels.CONFIGS[0]
+    """Blocks and threads in another order: sums of columns too are added in one, and no lane that still waits is overtaken."""
+    calls, gates, config = problem(260, 136, 264), gated(260, 72, 136), kernels.CONFIGS[0]
     got = []
     for s in (None, seed):
         with simulator.active("values", seed=s):
             got.append([*FORWARD.run(*calls[0], config=config), *BACKWARD.run(*calls[1], config=config)])
+            got[-1] += [*GATED_FORWARD.run(*gates[0], config=config), *GATED_BACKWARD.run(*gates[1], config=config)]
     assert all(map(torch.equal, *got))
 
 
@@ -94,6 +131,13 @@ def test_rows_past_the_end_are_in_no_sum():
         _, _, dbias1, *_ = BACKWARD.run(*call, config=kernels.CONFIGS[0])
     wanted = reference.mlp_backward(*exact(call))[2]
     assert wanted[5].isinf() and torch.equal(dbias1.isinf(), wanted.isinf()) and not dbias1.isnan().any()
+
+
+def test_what_a_gate_refuses():
+    x, w1, w2, activation = gated(16, 64, 20)[0]
+    with simulator.active("checks"):
+        said = GATED_FORWARD.refuse({"x": x, "weight1": w1, "weight2": w2, "activation": activation})
+    assert said == "gate and up are 20 columns each, no multiple of 8: up's begin at no whole 16 bytes"
 
 
 DECLINED = {
@@ -119,7 +163,8 @@ def test_what_it_leaves_to_others(said, monkeypatch):
 def test_no_spills_and_no_product_waits_for_another():
     found = {
         w.instance: w
-        for op, k in ((OPS["mlp"], FORWARD), (OPS["mlp_backward"], BACKWARD))
+        for name, k in zip(("mlp", "mlp_backward", "gated_mlp", "gated_mlp_backward"), (FORWARD, BACKWARD, GATED_FORWARD, GATED_BACKWARD))
+        for op in (OPS[name],)
         for w in instances(op, k, every=True)
         if w.source == kernels.V1
     }
@@ -147,10 +192,18 @@ WRONG = {  # as it stands, and with an error: rows, columns, sums, places
     "tiles.M - row : 0": "tiles.M - row - 1 : 0",
     "column < biased ?": "column + 8 < biased ?",
     "for (int w = 0; w < 4; ++w)": "for (int w = 0; w < 3; ++w)",
-    "if (first == ROWS - AHEAD) from": "if (first == 0) from",
+    "if (first == ROWS - DEEP) from": "if (first == 0) from",
     "tile.y * X::N + p * 64, k": "tile.y * X::N, k",
     "make_int2(first + i % high, i / high)": "make_int2(first + i % group, i / group)",
     "else d = make_uint4(0, 0, 0, 0);": "",
+    "p * tiles.F + tile.y * X::WIDE": "tile.y * X::WIDE",
+    "in_half(sHalf, r + odd, X::WIDE + mine)": "in_half(sHalf, r + odd, mine)",
+    "gTo + F), up)": "gTo + F), gate)",
+    "lane() % 16 * 8, odd = lane() / 16": "lane() % 16 * 8, odd = 0",
+    "PARTS * tiles.F) + p * tiles.F": "PARTS * tiles.F)",
+    "gate[i] = x[i] * up[i] * of.d": "gate[i] = x[i] * of.d",
+    "pack<T>(h, up);": "pack<T>(h, x);",
+    "gTo + F), dup)": "gTo + F), dgate)",
 }
 
 
@@ -173,14 +226,19 @@ NEEDED = [
 
 
 def faulty(source, monkeypatch) -> bool:
-    """On tiles enough for both blocks to walk, of many steps and of one, where the first multiplier could be tiles ahead."""
+    """On tiles enough for both blocks to walk, of many steps and of one, where the first multiplier could be tiles ahead; and in other orders."""
     monkeypatch.setattr(kernels, "V1", source)
     try:
         for size in ((260, 136, 264), (520, 8, 264)):
             calls = problem(*size)
             if not (forward(calls[0], SHORT_RING, "all") and backward(calls[1], SHORT_RING, "all")):
                 return True
-    except simulator.Found:
+            gates = gated(*size)
+            if not (gate_forward(gates[0], SHORT_RING, "all") and gate_backward(gates[1], SHORT_RING, "all")):
+                return True
+        for seed in SEEDS:
+            test_the_same_bits_whatever_comes_first(seed)
+    except (simulator.Found, AssertionError):
         return True
     return False
 

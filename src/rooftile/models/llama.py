@@ -21,7 +21,6 @@ from rooftile.models.gpt2 import GPT2, INIT_STD
 from rooftile.models.llama_config import LlamaConfig
 from rooftile.models.llama_operators import LlamaOperators, llama_operators
 from rooftile.models.precision import Precision
-from rooftile.ops._shared.again import linear_of
 
 __all__ = ["Llama"]
 
@@ -56,11 +55,7 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        operators, down = self.precision.operators, self.down_proj.weight
-        x = self.precision.linear(x, self.gate_up_proj.weight)
-        if operators.autocast:  # PyTorch as most people run it
-            return operators.linear(operators.swiglu(x), down)
-        return linear_of(operators.swiglu, operators.swiglu_again, (x,), down.to(x.dtype), operators.linear)
+        return self.precision.gated_mlp(x, self.gate_up_proj, self.down_proj)
 
 
 class Block(nn.Module):

@@ -21,16 +21,14 @@ class LlamaOperators(Operators):
     rmsnorm(x [..., D], weight [D], eps) -> [..., D]
     add_rmsnorm(x, residual [..., D], weight [D], eps) -> (rmsnorm of the sum, the sum x + residual)
     rope(q [B, T, H, D], k [B, T, Hk, D], cos, sin [T, D/2]) -> (q, k); pairs are i and D/2 + i
-    swiglu(x [..., 2 N]) -> [..., N]; gate and up side by side
-    swiglu_again(dout [..., N], x) -> (dx, nothing), with swiglu(x) left in dout; None where PyTorch differentiates
+    gated_mlp(x [..., K], weight1 [2 F, K], weight2 [N, F]) -> [..., N] = silu(gate) up weight2ᵀ, gate and up side by side in x weight1ᵀ
     attention(q [B, T, H, D], k, v [B, T, Hk, D], causal=bool) -> [B, T, H, D]; query head h reads key head h Hk / H
     """
 
     rmsnorm: Callable[..., Tensor]
     add_rmsnorm: Callable[..., tuple[Tensor, Tensor]]
     rope: Callable[..., tuple[Tensor, Tensor]]
-    swiglu: Callable[..., Tensor]
-    swiglu_again: Callable[..., tuple[Tensor, ...]] | None
+    gated_mlp: Callable[..., Tensor]
     attention: Callable[..., Tensor]
 
 
@@ -46,15 +44,14 @@ def _torch() -> dict[str, Callable]:
         "rmsnorm": _torch_rmsnorm,
         "add_rmsnorm": _torch_add_rmsnorm,
         "rope": _torch_rope,
-        "swiglu": _torch_swiglu,
-        "swiglu_again": None,
+        "gated_mlp": _torch_gated_mlp,
         "attention": _torch_attention,
     }
 
 
 def _rooftile() -> dict[str, Callable]:
     from rooftile.ops.attention.api import attention
-    from rooftile.ops.glu.api import swiglu, swiglu_again
+    from rooftile.ops.mlp.api import gated_mlp
     from rooftile.ops.rmsnorm.api import add_rmsnorm, rmsnorm
     from rooftile.ops.rope.api import rope
 
@@ -62,8 +59,7 @@ def _rooftile() -> dict[str, Callable]:
         "rmsnorm": rmsnorm,
         "add_rmsnorm": add_rmsnorm,
         "rope": partial(rope, layout="BTHD"),
-        "swiglu": swiglu,
-        "swiglu_again": swiglu_again,
+        "gated_mlp": gated_mlp,
         "attention": attention,
     }
 
@@ -87,9 +83,9 @@ def _torch_rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor,
     return turn(q), turn(k)
 
 
-def _torch_swiglu(x: Tensor) -> Tensor:
-    gate, up = x.chunk(2, -1)
-    return F.silu(gate) * up
+def _torch_gated_mlp(x: Tensor, weight1: Tensor, weight2: Tensor) -> Tensor:
+    gate, up = F.linear(x, weight1).chunk(2, -1)
+    return F.linear(F.silu(gate) * up, weight2)
 
 
 def _torch_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:

@@ -48,6 +48,13 @@ class Precision:
             parameters = tuple(p.to(self.dtype) for p in parameters)
         return self.operators.mlp(x, *parameters, approximate=approximate)
 
+    def gated_mlp(self, x: Tensor, gate_up: nn.Linear, down: nn.Linear) -> Tensor:
+        """x [..., K] -> [..., N] through gate and up, one product, silu(gate) up and down."""
+        parameters = (gate_up.weight, down.weight)
+        if not self.operators.autocast:
+            parameters = tuple(p.to(self.dtype) for p in parameters)
+        return self.operators.gated_mlp(x, *parameters)
+
     def layernorm(self, x: Tensor, module: nn.LayerNorm) -> Tensor:
         """x [..., D] -> [..., D]."""
         return self.operators.layernorm(x, module.weight, module.bias, module.eps)

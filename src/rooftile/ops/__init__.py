@@ -19,7 +19,7 @@ from rooftile.ops.gemv.api import gemv
 from rooftile.ops.glu.api import geglu, geglu_again, reglu, reglu_again, swiglu, swiglu_again
 from rooftile.ops.layernorm.api import LayerNorm, add_layernorm, layernorm
 from rooftile.ops.linear_cross_entropy.api import LinearCrossEntropyLoss, linear_cross_entropy
-from rooftile.ops.mlp.api import MLP, mlp
+from rooftile.ops.mlp.api import MLP, GatedMLP, gated_mlp, mlp
 from rooftile.ops.quantize.api import (
     add_rmsnorm_quantize,
     dequantize,
@@ -45,6 +45,7 @@ __all__ = [
     "CrossEntropyLoss",
     "Dropout",
     "Embedding",
+    "GatedMLP",
     "LayerNorm",
     "Linear",
     "LinearCrossEntropyLoss",
@@ -69,6 +70,7 @@ __all__ = [
     "dropout",
     "dropout_add_norm",
     "embedding",
+    "gated_mlp",
     "geglu",
     "geglu_again",
     "gelu",

@@ -46,6 +46,14 @@ def _liger_geglu(gate: Any, up: Any, approximate: str) -> Any:
     return _module("liger_kernel.ops.geglu").LigerGELUMulFunction.apply(*_two("Liger", gate, up))
 
 
+def _liger_gated_mlp(x: Any, weight1: Any, weight2: Any, activation: str) -> Any:
+    """As its module does it: a product for gate, one for up."""
+    if activation != "silu":
+        raise NotImplementedError(f"Liger's gated MLP of silu is compared, the case wants {activation}")
+    linear, (gate, up) = torch.nn.functional.linear, weight1.chunk(2)
+    return linear(_liger_swiglu(linear(x, gate), linear(x, up)), weight2)
+
+
 def _two(library: str, gate: Any, up: Any) -> tuple[Any, Any]:
     if up is None:
         raise NotImplementedError(f"{library} takes gate and up as two tensors, the case has one of [..., {gate.shape[-1]}]")
@@ -188,6 +196,7 @@ LIBRARIES: dict[tuple[str, str], Function] = {
     ("liger", "softmax"): _liger_softmax,
     ("liger", "linear_cross_entropy_ahead"): _liger_linear_cross_entropy,
     ("liger", "swiglu"): _liger_swiglu,
+    ("liger", "gated_mlp"): _liger_gated_mlp,
     ("liger", "geglu"): _liger_geglu,
     ("quack", "softmax"): _quack_softmax,
     ("quack", "rmsnorm"): _quack_rmsnorm,

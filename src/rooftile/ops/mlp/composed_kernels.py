@@ -8,7 +8,8 @@ kept      pre for gelu's gradient, h for the second weight's
 
 import torch
 
-import rooftile.ops.gelu.api  # noqa: F401  fills OPS
+import rooftile.ops.gelu.api
+import rooftile.ops.glu.api  # noqa: F401  both fill OPS
 from rooftile.core.kernel import OPS, Kernel
 from rooftile.ops._shared.launch import off_gpu
 from rooftile.ops._shared.products import product
@@ -65,6 +66,44 @@ def mlp_backward(dout, x, weight1, bias1, weight2, bias2, pre, h, approximate):
     return backward(dout, x, weight1, bias1, weight2, bias2, pre, h, approximate, _sloped)
 
 
+def gated_forward(x, weight1, weight2, activation, gated, save=True):
+    """(y, pre); gated(rows, weight, activation, save) -> (pre, h) is the first layer."""
+    pre, h = gated(flat(x), low(x, weight1), activation, save)
+    return tuple(t if t is None else t.view(*x.shape[:-1], t.shape[1]) for t in (product(h, low(x, weight2).t()), pre))
+
+
+def gated_backward(dout, x, weight1, weight2, pre, activation, sloped):
+    """The three gradients; sloped(g, weight, pre, activation) -> (dpre, h) is the second layer's way back, through the gate, and what the gate made."""
+    g = flat(dout)
+    dpre, h = sloped(g, low(x, weight2), flat(pre), activation)
+    dx = product(dpre, low(x, weight1)).view(x.shape)
+    return dx, product(dpre.t(), flat(x), dtype=weight1.dtype), product(g.t(), h, dtype=weight2.dtype)
+
+
+GATES = {"silu": ("swiglu",), "gelu": ("geglu", "none"), "gelu_tanh": ("geglu", "tanh"), "relu": ("reglu",)}
+
+
+def _gated(rows, weight, activation, save):
+    name, *form = GATES[activation]
+    pre = product(rows, weight.t())
+    return pre, OPS[name].launch(pre, None, *form)
+
+
+def _gate_sloped(g, weight, pre, activation):
+    name, *form = GATES[activation]
+    h = product(g, weight)  # dh, over which the gate writes h
+    dpre, _ = OPS[f"{name}_again"].launch(h, pre, None, *form)
+    return dpre, h
+
+
+def gated_mlp(x, weight1, weight2, activation):
+    return gated_forward(x, weight1, weight2, activation, _gated)
+
+
+def gated_mlp_backward(dout, x, weight1, weight2, pre, activation):
+    return gated_backward(dout, x, weight1, weight2, pre, activation, _gate_sloped)
+
+
 def _refuse(call):
     where = call["x"].device
     return f"its products are PyTorch's, which computes nothing on {where}" if where.type == "meta" else None
@@ -72,3 +111,5 @@ def _refuse(call):
 
 FORWARD = (Kernel("composed", mlp, "product, gelu, product: the vendor's and gelu's own kernel", _refuse),)
 BACKWARD = (Kernel("composed", mlp_backward, "four products, gelu's own gradient, two sums of columns", _refuse),)
+GATED_FORWARD = (Kernel("composed", gated_mlp, "product, gate, product: the vendor's and the gate's own kernel", _refuse),)
+GATED_BACKWARD = (Kernel("composed", gated_mlp_backward, "four products, the gate's own gradient, which makes h again", _refuse),)

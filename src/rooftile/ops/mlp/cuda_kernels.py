@@ -1,4 +1,4 @@
-"""The products around gelu for Hopper in CUDA C++, with gelu, or its gradient and the bias's, beside the products."""
+"""The products around gelu, or around a gate, for Hopper in CUDA C++, with what comes between them, or its gradient, beside the products."""
 
 import functools
 
@@ -11,7 +11,7 @@ from rooftile.cuda.tensor_map import TensorMap
 from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows
 from rooftile.ops._shared.launch import cdiv, processors
 from rooftile.ops.mlp import composed_kernels as composed
-from rooftile.ops.mlp.refusals import not_whole, whole
+from rooftile.ops.mlp.refusals import VECTOR, not_whole, whole
 
 V1 = Source.beside(__file__, "v1_hopper.cu")
 BLOCK_M = 128
@@ -19,12 +19,15 @@ AHEAD = 4 * 8 * 32 * 16  # bytes of pre that four warps ask for ahead
 LONG = 4096  # summands: beyond them the vendor's products are so long that little is left to hide behind them
 
 
-def _launch(name, act, config, x, sizes, arguments, beside=0):
-    """The kernel of this name: a block a multiprocessor, that walks its share of tiles of M x F, sums of K."""
+ACTS = {"tanh": "GeluTanh", "none": "Gelu", "gelu_tanh": "GeluTanh", "gelu": "Gelu", "silu": "Silu", "relu": "Relu"}
+
+
+def _launch(name, act, config, x, sizes, arguments, beside=0, parts=1):
+    """The kernel of this name: a block a multiprocessor, that walks its share of tiles of M x F, sums of K. Of `parts` matrices side by side a tile
+    has as many columns each."""
     (m, f, k), (n, step, stages) = sizes, (config[key] for key in ("BLOCK_N", "BLOCK_K", "STAGES"))
-    kind = "GeluTanh" if act == "tanh" else "Gelu"
-    instance = f"{name}<{CTYPE[x.dtype]}, {kind}, {n}, {step}, {stages}, {config['LAG']}>"
-    blocks = min(cdiv(m, BLOCK_M) * cdiv(f, n), processors(x))
+    instance = f"{name}<{CTYPE[x.dtype]}, {ACTS[act]}, {n}, {step}, {stages}, {config['LAG']}>"
+    blocks = min(cdiv(m, BLOCK_M) * cdiv(f, n // parts), processors(x))
     shared = stages * (BLOCK_M + n) * step * 2 + BLOCK_M * n * 2 + beside  # struct Tile: the ring, a tile on its way out
     launch(V1, instance, blocks, 384, *arguments, m, f, cdiv(k, step), config["GROUP"], shared=shared)
 
@@ -55,12 +58,41 @@ def sloped(g, weight, pre, bias, approximate, config):
     return dpre, dbias
 
 
+def gated(rows, weight, activation, save, config):
+    """pre = rows weightᵀ, gate and up side by side, or None where it is not to be kept; act(gate) up."""
+    rows, weight = whole(rows), whole(weight)
+    (m, k), f = rows.shape, weight.shape[0] // 2
+    pre, h = rows.new_empty(m, 2 * f) if save else None, rows.new_empty(m, f)
+    step = config["BLOCK_K"]
+    maps = TensorMap(rows, (BLOCK_M, step), 2 * step), TensorMap(weight, (config["BLOCK_N"] // 2, step), 2 * step)
+    _launch("gated_forward", activation, config, rows, (m, f, k), (h if pre is None else pre, h, *maps, int(save)), parts=2)
+    return pre, h
+
+
+def gate_sloped(g, weight, pre, activation, config):
+    """dpre of dh = g weight, and h once more."""
+    g, weight, pre = whole(g), whole(weight), pre.contiguous()
+    (m, k), f = g.shape, weight.shape[1]
+    dpre, h = g.new_empty(m, 2 * f), g.new_empty(m, f)
+    maps = TensorMap(g, (BLOCK_M, config["BLOCK_K"]), 2 * config["BLOCK_K"]), TensorMap(weight, (config["BLOCK_K"], 64), 128)
+    _launch("gated_backward", activation, config, g, (m, f, k), (dpre, h, *maps, pre), AHEAD)
+    return dpre, h
+
+
 def mlp(x, weight1, bias1, weight2, bias2, approximate, *, config):
     return composed.forward(x, weight1, bias1, weight2, bias2, approximate, functools.partial(activated, config=config))
 
 
 def mlp_backward(dout, x, weight1, bias1, weight2, bias2, pre, h, approximate, *, config):
     return composed.backward(dout, x, weight1, bias1, weight2, bias2, pre, h, approximate, functools.partial(sloped, config=config))
+
+
+def gated_mlp(x, weight1, weight2, activation, *, config, save=True):
+    return composed.gated_forward(x, weight1, weight2, activation, functools.partial(gated, config=config), save)
+
+
+def gated_mlp_backward(dout, x, weight1, weight2, pre, activation, *, config):
+    return composed.gated_backward(dout, x, weight1, weight2, pre, activation, functools.partial(gate_sloped, config=config))
 
 
 def _refuse(rows, weight, *others):
@@ -70,6 +102,18 @@ def _refuse(rows, weight, *others):
         if call[rows].dtype == torch.float32:
             return f"{rows} is float32, its products are of 16-bit numbers"
         return not_whole(call, (rows, weight, *others), rows, weight) or off_gpu(call[rows])
+
+    return refuse
+
+
+def _gated_refuse(rows, weight, *others):
+    product = _refuse(rows, weight, *others)
+
+    def refuse(call):
+        f = call["weight2"].shape[1]
+        return (
+            f"gate and up are {f} columns each, no multiple of {VECTOR}: up's begin at no whole 16 bytes" if f % VECTOR else product(call)
+        )
 
     return refuse
 
@@ -87,12 +131,12 @@ def _declines(rows, weight):
     return declines
 
 
-def _kernel(run, idea, reads, *sources):
+def _kernel(run, idea, reads, *sources, refuse=_refuse):
     return Kernel(
         "cuda.v1_hopper",
         run,
         idea,
-        _refuse(*reads),
+        refuse(*reads),
         CONFIGS,
         limits=LIMITS,
         architectures=(90,),
@@ -114,5 +158,17 @@ BACKWARD = (
         ("dout", "weight2", "pre"),
         V1,
         ADD_ROWS,
+    ),
+)
+GATED_FORWARD = (
+    _kernel(gated_mlp, "the gate on a tile of gate and up beside the products of the next", ("x", "weight1"), V1, refuse=_gated_refuse),
+)
+GATED_BACKWARD = (
+    _kernel(
+        gated_mlp_backward,
+        "the gate's gradient, and h again, on a tile beside the products of the next",
+        ("dout", "weight2", "pre"),
+        V1,
+        refuse=_gated_refuse,
     ),
 )

@@ -1,5 +1,6 @@
-from torch import Tensor
+from torch import Tensor, cat
 
+from rooftile.ops._shared.activation_reference import activate, slope
 from rooftile.ops._shared.reference import wide
 from rooftile.ops.gelu.reference import gelu, gelu_backward
 from rooftile.ops.gemm.reference import flat, linear
@@ -18,6 +19,26 @@ def mlp_backward(dout: Tensor, x: Tensor, weight1: Tensor, bias1: Tensor | None,
     dh, dweight2, dbias2 = _gradients(dout, h, weight2, bias2)
     dx, dweight1, dbias1 = _gradients(gelu_backward(dh, pre, approximate), x, weight1, bias1)
     return dx, dweight1, dbias1, dweight2, dbias2
+
+
+def gated_mlp(x: Tensor, weight1: Tensor, weight2: Tensor, activation: str = "silu") -> tuple[Tensor, Tensor]:
+    """With what the gradient needs: gate and up side by side in x's dtype."""
+    pre = linear(x, *_low(x, weight1, None))
+    return linear(_gated(pre, activation), *_low(x, weight2, None)), pre
+
+
+def gated_mlp_backward(dout: Tensor, x: Tensor, weight1: Tensor, weight2: Tensor, pre: Tensor,
+                       activation: str = "silu") -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    dh, dweight2, _ = _gradients(dout, _gated(pre, activation), weight2, None)
+    gate, up = wide(pre).chunk(2, -1)
+    dgate, dup = wide(dh) * up * slope(gate, activation), wide(dh) * activate(gate, activation)
+    dx, dweight1, _ = _gradients(cat([dgate, dup], -1).to(x.dtype), x, weight1, None)
+    return dx, dweight1, dweight2
+
+
+def _gated(pre: Tensor, activation: str) -> Tensor:
+    gate, up = wide(pre).chunk(2, -1)
+    return (activate(gate, activation) * up).to(pre.dtype)
 
 
 def _low(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -1,10 +1,13 @@
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 
 from rooftile.core.spec import FLOATS, Arg, Backward, Case, OpSpec, across
-from rooftile.ops.mlp.reference import mlp, mlp_backward
+from rooftile.ops.mlp.reference import gated_mlp, gated_mlp_backward, mlp, mlp_backward
 
 FORMS = ("none", "tanh")
+GATES = {"silu": F.silu, "gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh"), "relu": F.relu}
 
 
 def small(shape, dtype, gen, dims):
@@ -24,7 +27,7 @@ def validate(call, dims):
 def drawn(call, case, gen):
     """What only a case knows: no biases, float32 weights beside narrow data, as a layer's master weights are."""
     parameters = case.params.get("parameters")
-    for name in ("weight1", "bias1", "weight2", "bias2"):
+    for name in ("weight1", "bias1", "weight2", "bias2") if "bias1" in call else ("weight1", "weight2"):
         if parameters == "float32":
             call[name] = call[name].float()
         elif parameters == "no bias" and name.startswith("bias"):
@@ -79,5 +82,63 @@ SPEC = OpSpec(
         mlp_backward,
         grads=("x", "weight1", "bias1", "weight2", "bias2"),
         flops=lambda d: (4 * (d["K"] + d["N"]) + 18) * d["M"] * d["F"],
+    ),
+)
+
+
+def validate_gated(call, dims):
+    if call["activation"] not in GATES:
+        raise ValueError(f"gated_mlp: activation is {call['activation']!r}, takes {', '.join(GATES)}")
+    if dims["G"] != 2 * dims["F"]:
+        raise ValueError(
+            f"gated_mlp: weight1 has {dims['G']} rows, those of gate and of up: they must be twice the F of weight2, {dims['F']}"
+        )
+
+
+def torch_gated_mlp(x, weight1, weight2, activation):
+    gate, up = F.linear(x, weight1.to(x.dtype)).chunk(2, -1)
+    return F.linear(GATES[activation](gate) * up, weight2.to(x.dtype))
+
+
+def gated(m, k, f, n, dtype=torch.float32, activation="silu", why="", use=("check",), **more):
+    sizes = {"..." if isinstance(m, tuple) else "M": m, "K": k, "G": 2 * f, "F": f, "N": n}
+    return Case(sizes, dtype, {"activation": activation, **more}, use, why)
+
+
+GATED_SPEC = OpSpec(
+    "gated_mlp",
+    gated_mlp,
+    args={
+        "x": Arg("... K"),
+        "weight1": Arg("G K", "io|f32", make=small),
+        "weight2": Arg("N F", "io|f32", make=small),
+    },
+    returns={"out": Arg("... N"), "pre": Arg("... G", saved=True)},
+    cases=(
+        *across(
+            FLOATS,
+            gated(24, 32, 72, 40, use=BOTH, why="rows of whole 16 bytes, less than a tile"),
+            gated(13, 19, 35, 22, use=BOTH, activation="gelu", why="ragged everywhere, the exact gelu"),
+            gated(0, 16, 24, 8, why="no rows: zero gradients of the weights"),
+            gated(1, 1, 9, 1, why="one row of one number, and one number comes out"),
+            gated((2, 3, 5), 40, 48, 24, activation="gelu_tanh", why="leading axes"),
+            gated(9, 16, 24, 16, activation="relu", why="a gate that shuts"),
+        ),
+        gated(16, 24, 48, 32, torch.bfloat16, why="float32 weights beside narrow data", use=BOTH, parameters="float32"),
+        gated(263, 136, 264, 264, torch.bfloat16, why="several tiles each way, prime rows"),
+        gated(129, 64, 520, 8, torch.float16, why="a short sum and a long one"),
+        gated(16384, 2048, 8192, 2048, torch.bfloat16, why="Llama 1.2B, B=4 T=4096", use=("bench",)),
+        gated(8192, 4096, 14336, 4096, torch.bfloat16, why="Llama 3 8B, 8192 tokens", use=("bench",)),
+    ),
+    peer=torch_gated_mlp,
+    families=("scaled_rows", "large", "all_equal", "nan"),
+    draw_with=drawn,
+    autocast=True,
+    validate=validate_gated,
+    flops=lambda d: (4 * d["K"] + 2 * d["N"] + 5) * d["M"] * d["F"],
+    backward=Backward(
+        gated_mlp_backward,
+        grads=("x", "weight1", "weight2"),
+        flops=lambda d: (8 * d["K"] + 4 * d["N"] + 15) * d["M"] * d["F"],
     ),
 )
