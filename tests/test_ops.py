@@ -5,8 +5,11 @@ import math
 import re
 
 import pytest
+import torch
 
 import processes
+from rooftile.cuda import simulator
+from rooftile.cuda.source import Source
 from rooftile.workbench import check, gatekeeper
 
 OPS = {op.spec.name: op for op in check.all_ops()}
@@ -59,6 +62,31 @@ def test_cuda_in_the_simulator(name):
     ran = {(v["op"], v["kernel"]) for v in answer["results"] if v["status"] == "passed"}
     declared = {(o.spec.name, k.name) for o in check.with_gradients([OPS[name]]) for k in o.kernels if k.name.startswith("cuda.")}
     assert declared <= ran, f"never ran: {declared - ran}"
+
+
+def waits(kernel):
+    """Whether its threads wait for one another by more than a block's barrier."""
+    files = {path.name for source in kernel.sources if isinstance(source, Source) for path in source.files}
+    return kernel.name.startswith("cuda.") and bool(files & {"mbarrier.cuh", "cluster.cuh", "sync.cuh"})
+
+
+WAITING = {(o.spec.name, k.name): (o, k) for o in check.with_gradients(check.all_ops()) for k in o.kernels if waits(k)}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("names", WAITING, ids="-".join)
+def test_nobody_waits_for_ever_in_another_order(names):
+    """Nor does anything else come up in orders that nobody chose. Of a second's work at most: several tiles."""
+    (op, kernel), ran = WAITING[names], 0
+    for case in (c for c in op.spec.cases if c.dtype == torch.bfloat16 and {"smoke", "check"} & {*c.use}):
+        call = op.spec.draw(case, 0, torch.device("cpu"))
+        for seed in (1, 2, 3) if op.spec.operations(call) < 2e8 else ():
+            call = op.spec.draw(case, 0, torch.device("cpu"))
+            with simulator.active("values", seed=seed):
+                if kernel.refuse(call) is None:
+                    kernel.bound(kernel.heuristic(call))(*call.values())
+                    ran += 1
+    assert ran
 
 
 def compiles_within_its_limits(names, arch, *flags):
