@@ -248,13 +248,18 @@ def _key(args: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(key)
 
 
+MANY = 20  # names in one sentence
+
+
 def nearest(name: str, known: Sequence[str], what: str) -> str:
     """`name` if it is known, else ValueError with the nearest right one."""
     if name in known:
         return name
-    close = difflib.get_close_matches(name, known, 1, 0.4)
+    small = {k.lower(): k for k in known}
+    close = [small[k] for k in difflib.get_close_matches(name.lower(), small, 5, 0.4)]
     hint = f"; did you mean {close[0]}?" if close else "."
-    raise ValueError(f"no {what} is called {name!r}{hint} There are {len(known)}: {', '.join(known)}")
+    all_or_close = f": {', '.join(known)}" if len(known) <= MANY else f", among them {', '.join(close)}" if close[1:] else ""
+    raise ValueError(f"no {what} is called {name!r}{hint} There are {len(known)}{all_or_close}")
 
 
 @contextmanager
