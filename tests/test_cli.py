@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import processes
-from rooftile import __version__
+from rooftile import __version__, cli
 from rooftile.core.kernel import OPS
 
 
@@ -214,3 +214,20 @@ def test_sim_reads_a_file(tmp_path):
 def test_sim_bad_input(words, sentence):
     run = rooftile("sim", *words)
     assert run.returncode == 2 and sentence in " ".join(run.stderr.split()) and "Traceback" not in run.stderr and run.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "raised, sentence",
+    [
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried\nC++ trace"), "can't allocate memory: you tried"),
+        (RuntimeError("a fault of ours"), None),
+    ],
+)
+def test_no_memory_is_a_sentence(monkeypatch, capsys, raised, sentence):
+    def fails(**_):
+        raise raised
+
+    monkeypatch.setattr(cli, "app", fails)
+    with pytest.raises(SystemExit if sentence else RuntimeError):
+        cli.main()
+    assert sentence is None or sentence in capsys.readouterr().err

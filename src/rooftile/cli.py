@@ -41,6 +41,10 @@ def main() -> None:
         _fail(f"{sentence.rstrip('.')} ({error.ctx.command_path} --help says more)" if error.ctx else sentence)
     except (Unavailable, ValueError, OSError, MemoryError) as error:
         _fail(str(error) or type(error).__name__)
+    except RuntimeError as error:  # PyTorch's for what does not fit, on a GPU and on a CPU
+        if "out of memory" not in str(error) and "can't allocate memory" not in str(error):
+            raise
+        _fail(str(error).splitlines()[0])
     sys.exit(code)
 
 

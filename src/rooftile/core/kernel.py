@@ -148,14 +148,15 @@ class Op:
             if self.plan is not None and torch.is_grad_enabled() and self.plan.wants_grad(args):
                 return register.Eager.apply(self, *args)
             return self.launch(*args, save=False) if self._saves else self.launch(*args)
-        except (
-            RuntimeError
-        ):  # so do the wrapped tensors of vmap, func.grad and their like end; asking for them at each call would cost it time
+        except RuntimeError as error:
+            # vmap, func.grad and their like end here: to look for them at each call would cost each call time
             transforms = [level.key().name for level in torch._C._functorch.get_interpreter_stack() or ()]
             if not transforms:
                 raise
             if set(transforms) != {"Vmap"}:
-                raise RuntimeError(f"{self.spec.name}: of torch.func's transforms it takes vmap, here are {', '.join(transforms)}")
+                raise RuntimeError(
+                    f"{self.spec.name}: of torch.func's transforms it takes vmap, here are {', '.join(transforms)}"
+                ) from error
         return self.entry(*args)
 
     def launch(self, *args: Any, save: bool = True) -> Any:
