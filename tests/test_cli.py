@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import processes
+from rooftile import __version__, cli
 from rooftile.core.kernel import OPS
 
 
@@ -63,12 +64,88 @@ def test_check_counts():
         (["build", "vectoradd"], "did you mean vector_add?"),
         (["build", "--arch", "sm_75"], "'sm_75' is none that CUDA C++ is compiled for here; there are sm_80"),
         (["records", "--folder", "nowhere"], "nowhere is no folder of records"),
+        (["explain", "Softmax", "--shape", "M=1,N=1"], "did you mean softmax? There are"),
+        (["explain", "softmax", "--shape", "M=1,M=2,N=1"], "--shape says M twice, M=1 and M=2"),
+        (["explain", "softmax", "--shape", "M=1,N=²"], "'²' is no size"),
+        (["explain", "softmax", "--shape", f"M={10**17},N={10**17}"], "cannot be imagined on cuda"),
+        (["explain", "softmax", "--shape", "M=1,N=1", "--device", "tpu"], "no device is called 'tpu'"),
+        (["explain", "softmax", "--shape", "M=1,N=1", "--dtype", "int8"], "no dtype of softmax is called 'int8'"),
+        (["explain", "softmax"], "Missing option '--shape'"),
+        (["explain", "attention", "--shape", "B=1,T=1,S=1,H=1,D=64,causal=yes"], "--shape causal=yes: 'yes' is not true or false"),
+        (["explain", "adamw", "--shape", "P=3x"], "--shape P=: '' is no size"),
+        (["explain", "adamw", "--shape", ""], "adamw needs P in --shape, as P=768x768+768 for two tensors; it got nothing"),
+        (["bench", "softmax", "--device", "sim"], "--device sim: what it runs has no clock"),
+        (["bench", "train.gpt3"], "did you mean train.gpt2-124m?"),
+        (["bench", "train.gpt2-124m", "--device", "cpu"], "train.gpt2-124m trains on a CUDA device, this is cpu"),
+        (["bench", "scaling.llama-1.2b", "--device", "cpu"], "scaling.llama-1.2b trains on a CUDA device, this is cpu"),
+        (["bench", "softmax", "--device", "cpu", "--case", "nosuch", "--against", "torch, compile"], "'nosuch' is in the name of none of"),
+        (["build", "gemm"], "gemm has no kernel in CUDA C++ to build"),
+        (["pages", "--verify", "--folder", "nowhere"], "nowhere has none of the"),
+        (["lst"], "Did you mean 'list'?"),
+        (["list", "--jsn"], "No such option: --jsn"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(words, sentence):
     run = rooftile(*words)
-    assert run.returncode == 2 and sentence in run.stderr and "Traceback" not in run.stderr
+    assert run.returncode == 2 and sentence in run.stderr and run.stderr.count("\n") == 1
     assert run.stdout == ""
+    run = rooftile(*words, "--json")
+    assert (
+        run.returncode == 2
+        and sentence in json.loads(run.stdout)["error"]
+        and run.stderr == f"rooftile: {json.loads(run.stdout)['error']}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "words, case",
+    [
+        ("layernorm M=4096,N=1024", "M4096_N1024-bfloat16-eps=1e-05"),  # what must be said and is not
+        ("attention B=1,T=8,S=8,H=2,D=64,causal=False,scale=1", "B1_T8_S8_H2_D64-bfloat16-causal=False-scale=1"),  # as a case's name has it
+        ("gelu ...=3x67,approximate=tanh", "3x67-bfloat16-approximate=tanh"),
+        ("attention_mask B=2,G=1,to=bool", "B2_G1-int64-"),
+        ("attention_decode B=1,T=1,H=2,G=1,D=64,S=256", "B1_T1_H2_G1_D64_S256-bfloat16-block_table=None-"),
+        ("attention_decode B=1,T=1,H=2,G=1,D=64,S=256,N=2,M=5", "B1_T1_H2_G1_D64_S256_N2_M5-bfloat16-sinks=None"),
+        ("grad_norm P=8x8+8", "P2of72-bfloat16"),
+        ("embedding M=4,N=8,V=10", "M4_N8_V10-bfloat16-padding_idx=-1"),  # its bytes depend on numbers that are not there
+    ],
+)
+def test_explain_takes_what_a_case_is_called(words, case):
+    name, shape = words.split()
+    run = rooftile("explain", name, "--shape", shape, "--json")
+    assert run.returncode == 0 and json.loads(run.stdout)["case"].startswith(case)
+    assert rooftile("explain", name, "--shape", shape).stdout.startswith(f"{name} {case}")
+
+
+def test_what_is_printed_is_whole():
+    """In a pipe, and in a terminal of 40 columns."""
+
+    def said(*words, **columns):
+        environment = {n: v for n, v in os.environ.items() if n != "COLUMNS"} | columns
+        return subprocess.run([sys.executable, "-m", "rooftile", *words], capture_output=True, text=True, env=environment).stdout
+
+    wide, narrow = said("list"), said("list", COLUMNS="40")
+    assert "cuda.v8_exchange" in wide and "…" not in wide + narrow
+    assert all(line[:2] in ("so", "  ") for line in said("explain", "softmax", "--shape", "M=4,N=100001", COLUMNS="40").splitlines())
+
+
+def test_output_that_cannot_be_written():
+    if not os.path.exists("/dev/full"):
+        pytest.skip("a system without /dev/full")
+    for words in (["doctor"], ["list", "--json"]):
+        with open("/dev/full", "w") as full:
+            run = subprocess.run([sys.executable, "-m", "rooftile", *words], stdout=full, stderr=subprocess.PIPE, text=True)
+        assert run.returncode == 2 and run.stderr.splitlines() == ["rooftile: [Errno 28] No space left on device"]
+
+
+def test_version():
+    run = rooftile("--version")
+    assert run.returncode == 0 and run.stdout == f"rooftile {__version__}\n"
+
+
+def test_check_says_why_nothing_was_checked():
+    run = rooftile("check", "gelu", "--kernel", "cuda.v1_naive", "--device", "cpu")
+    assert run.returncode == 1 and "0 passed, 0 failed" in run.stdout and "it needs a CUDA device or the simulator" in run.stdout
 
 
 def test_force_by_environment():
@@ -142,3 +219,20 @@ def test_sim_reads_a_file(tmp_path):
 def test_sim_bad_input(words, sentence):
     run = rooftile("sim", *words)
     assert run.returncode == 2 and sentence in " ".join(run.stderr.split()) and "Traceback" not in run.stderr and run.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "raised, sentence",
+    [
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried\nC++ trace"), "can't allocate memory: you tried"),
+        (RuntimeError("a fault of ours"), None),
+    ],
+)
+def test_no_memory_is_a_sentence(monkeypatch, capsys, raised, sentence):
+    def fails(**_):
+        raise raised
+
+    monkeypatch.setattr(cli, "app", fails)
+    with pytest.raises(SystemExit if sentence else RuntimeError):
+        cli.main()
+    assert sentence is None or sentence in capsys.readouterr().err

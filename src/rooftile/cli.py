@@ -1,4 +1,5 @@
-"""The command line. Every command speaks to people through rich and to programs through --json; bad input is one sentence and exit code 2."""
+"""The command line. Every command speaks to people through rich and to programs through --json; bad input is one sentence and exit code 2, with
+--json an object {"error": ...} too."""
 
 from __future__ import annotations
 
@@ -8,17 +9,20 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, NoReturn, get_type_hints
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text
 
 from rooftile.cuda.compile import Unavailable
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
                   help="The transformer's GPU kernels, and the workbench that proves them.")  # fmt: skip
-out, err = Console(), Console(stderr=True)
+UsageError = typer.BadParameter.__base__  # click's, which typer brings along or imports, by its release
+WIDE = None if sys.stdout is None or sys.stdout.isatty() or "COLUMNS" in os.environ else 10_000  # a file or a pipe has no edge to fit in
+out, err = Console(width=WIDE), Console(stderr=True)
 
 Ops = Annotated[list[str] | None, typer.Argument(help="Operators; all of them if none is named.")]
 Jobs = Annotated[int, typer.Option(help="Processes that compile and judge kernels; clocks run in one, when they have ended.")]
@@ -26,16 +30,62 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document (bench: on
 
 
 def main() -> None:
-    """A wrong input is the user's to mend: a sentence, exit code 2, no traceback."""
+    """A wrong input, or a machine that cannot, is the user's to mend: a sentence, exit code 2, no traceback."""
     try:
-        app()
-    except (Unavailable, ValueError, FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
-        err.print(f"rooftile: {error}", style="bold red", highlight=False, markup=False, soft_wrap=True)
-        sys.exit(2)
+        code = app(standalone_mode=False)
+        print(end="", flush=True)  # what cannot be written is told here, not when Python ends
+    except UsageError as error:
+        sentence = error.format_message()
+        if "\n" in sentence or not sentence:  # no command at all: it is the help, and has been shown
+            sys.exit(2)
+        _fail(f"{sentence.rstrip('.')} ({error.ctx.command_path} --help says more)" if error.ctx else sentence)
+    except (Unavailable, ValueError, OSError, MemoryError) as error:
+        _fail(str(error) or type(error).__name__)
+    except RuntimeError as error:  # PyTorch's for what does not fit, on a GPU and on a CPU
+        if "out of memory" not in str(error) and "can't allocate memory" not in str(error):
+            raise
+        _fail(str(error).splitlines()[0])
+    sys.exit(code)
+
+
+def _fail(sentence: str) -> NoReturn:
+    err.print(f"rooftile: {sentence}", style="bold red", highlight=False, markup=False, soft_wrap=True)
+    try:
+        if "--json" in sys.argv[1:]:
+            _say({"error": sentence})
+        print(end="", flush=True)
+    except OSError:  # nobody takes what is still to be written: it would be tried again when Python ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.exit(2)
 
 
 def _say(document: Any) -> None:
     print(json.dumps(document))
+
+
+def _table(*names: str) -> Table:
+    """Nothing in it is left out, however narrow the terminal."""
+    return Table(*(Column(name, overflow="fold") for name in names))
+
+
+def _line(*parts: str | tuple[str, str]) -> None:
+    """Texts as they are, for a path or an index in brackets is no markup; with a style where there is one."""
+    out.print(Text.assemble(*parts), soft_wrap=True)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from rooftile import __version__
+
+        print(f"rooftile {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which one this is.")] = False,
+) -> None:
+    pass
 
 
 @app.command("list")
@@ -46,7 +96,7 @@ def list_operators(as_json: Json = False) -> None:
     rows = explain.operators()
     if as_json:
         return _say(rows)
-    table = Table("operator", "kernel", "idea", "backward")
+    table = _table("operator", "kernel", "idea", "backward")
     for row in rows:
         for i, kernel in enumerate(row["kernels"]):
             backward = row["backward"][i]["name"] if i < len(row["backward"]) else ""
@@ -60,7 +110,7 @@ def list_operators(as_json: Json = False) -> None:
 def explain_call(
     operator: Annotated[str, typer.Argument(help="An operator, or its backward (softmax_backward).")],
     shape: Annotated[str, typer.Option(help="Letters of the operator, e.g. M=4096,N=1024; parameters too, e.g. causal=true.")],
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "bfloat16",
+    dtype: Annotated[str, typer.Option(help="One that it takes, mostly float32, bfloat16 or float16. [bfloat16, or its first]")] = "",
     device: Annotated[str, typer.Option(help="cpu or cuda; cuda is imagined where there is none.")] = "cuda",
     as_json: Json = False,
 ) -> None:
@@ -70,12 +120,13 @@ def explain_call(
     answer = explain.explain(operator, shape, dtype, device)
     if as_json:
         return _say(answer)
-    out.print(
-        f"[bold]{answer['operator']}[/] {answer['case']} on {answer['device']}: [bold green]{answer['chosen']}[/] ({answer['source']}) {answer['config'] or ''}"
-    )
+    chosen, how = (answer["chosen"], "bold green"), f" ({answer['source']}) {answer['config'] or ''}"
+    _line((answer["operator"], "bold"), f" {answer['case']} on {answer['device']}: ", chosen, how.rstrip())
     for refusal in answer["refused"]:
-        out.print(f"  [yellow]{refusal['kernel']}[/] refused: {refusal['why']}", highlight=False)
-    return out.print(f"  {answer['bytes']:,} bytes and {answer['operations']:,.0f} operations at least", highlight=False)
+        _line((f"  {refusal['kernel']}", "yellow"), f" refused: {refusal['why']}")
+    if answer["bytes"] is None:
+        return _line("  the bytes and operations depend on the tensors' values")
+    return _line(f"  {answer['bytes']:,} bytes and {answer['operations']:,.0f} operations at least")
 
 
 @app.command()
@@ -97,12 +148,10 @@ def check(
     else:
         for v in total["results"]:
             if v["status"] in ("failed", "error"):
-                out.print(
-                    f"[red]{v['status']}[/] {v['op']} {v['kernel']} {v['case']} {v['variant']}: {v['message']}",
-                    highlight=False,
-                    soft_wrap=True,
-                )
+                _line((v["status"], "red"), f" {v['op']} {v['kernel']} {v['case']} {v['variant']}: {v['message']}")
         out.print(f"{total['passed']} passed, {total['failed']} failed, {total['refused']} refused", highlight=False)
+        if total["results"] and total["refused"] == len(total["results"]):
+            _line(("refused", "yellow"), " {op} {kernel} {case}: {message}".format(**total["results"][0]))
     if total["failed"] or not total["passed"]:
         raise typer.Exit(1)
 
@@ -151,7 +200,7 @@ def tune(
             print(r.json())
     else:
         for r in records:
-            out.print(f"{r.op} {r.case}: [green]{r.kernel}[/] {r.config or ''} {r.us[1] if r.us else 0:.1f} us", highlight=False)
+            _line(f"{r.op} {r.case}: ", (r.kernel, "green"), f" {r.config or ''} {r.us[1] if r.us else 0:.1f} us")
 
 
 @app.command()
@@ -168,7 +217,7 @@ def build(
     if as_json:
         _say([r.json() for r in rows])
     else:
-        table = Table("operator", "kernel", "instance", "registers", "spills", "shared", "seconds", "")
+        table = _table("operator", "kernel", "instance", "registers", "spills", "shared", "seconds", "")
         for r in rows:
             took = "kept" if r.cached else f"{r.seconds:.3f}"
             table.add_row(
@@ -177,7 +226,7 @@ def build(
                 f"{r.file} {r.instance}",
                 *map(str, (r.registers, r.spill_bytes, r.shared_bytes)),
                 took,
-                f"[red]{r.fault}[/]",
+                Text(r.fault, "red"),
             )
         out.print(table)
         new = [r.seconds for r in rows if not r.cached and not r.fault]
@@ -186,7 +235,7 @@ def build(
         for r in rows:
             for colour, kind, why in (("red", "fault", r.fault), ("yellow", "note", r.note)):
                 if why:
-                    out.print(f"[{colour}]{kind}[/] {r.op} {r.kernel} {r.file} {r.instance}: {why}", highlight=False, soft_wrap=True)
+                    _line((kind, colour), f" {r.op} {r.kernel} {r.file} {r.instance}: {why}")
     if any(r.fault for r in rows):
         raise typer.Exit(1)
 
@@ -200,7 +249,7 @@ def doctor(as_json: Json = False) -> None:
     if as_json:
         return _say(findings)
     for f in findings:
-        out.print(f"[{'green' if f['ok'] else 'yellow'}]{'yes' if f['ok'] else 'no '}[/] {f['sentence']}", highlight=False)
+        _line(("yes", "green") if f["ok"] else ("no ", "yellow"), f" {f['sentence']}")
     return None
 
 
@@ -234,7 +283,7 @@ def records(
     rows = ledger.overview(folder, stale)
     if as_json:
         return _say(rows)
-    table = Table("device", "operator", "kernel", "case", "us", "state")
+    table = _table("device", "operator", "kernel", "case", "us", "state")
     for r in rows:
         table.add_row(
             r["device"],
@@ -276,8 +325,8 @@ def sim(
         _say(report.json())
     else:
         for f in report.findings:
-            out.print(f"[red]{f.kind}[/] {f.file}:{f.line}: {f.sentence}", highlight=False, soft_wrap=True)
-        table = Table("line", "access", "bytes a lane", "requests", "a request")
+            _line((f.kind, "red"), f" {f.file}:{f.line}: {f.sentence}")
+        table = _table("line", "access", "bytes a lane", "requests", "a request")
         for a in report.accesses:
             unit = "wavefronts" if a.space == "shared" else "sectors"
             what = f"{a.space} {'store' if a.store else 'load'}"
@@ -309,7 +358,7 @@ def _train(as_json: bool, **knobs: Any) -> None:
     out.print(
         f"validation loss {result.val_loss:.3f} nats a token after {result.steps} steps ({result.seconds:.0f} s{speed})", highlight=False
     )
-    return out.print(f"{result.curve}  {result.metrics}  {result.model}", highlight=False)
+    return out.print(f"{result.curve}  {result.metrics}  {result.model}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _knobs() -> inspect.Signature:
@@ -343,7 +392,12 @@ def _profile_train(as_json: bool, **knobs: Any) -> None:
         return _say({**found, "rows": [dataclasses.asdict(row) for row in found["rows"]], "picture": str(picture)})
     out.print(p.table(found))
     busy = sum(row.us for row in found["rows"]) / 1e3
-    return out.print(f"a step takes {found['step_ms']:.2f} ms, the operators above {busy:.2f} ms; {picture}", highlight=False)
+    return out.print(
+        f"a step takes {found['step_ms']:.2f} ms, the operators above {busy:.2f} ms; {picture}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 profiles = typer.Typer(help="Where the time of a whole step goes.", no_args_is_help=True)

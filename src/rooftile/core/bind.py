@@ -56,6 +56,8 @@ class Binding:
             for i, t in enumerate(value if arg.many else [value]):
                 if not isinstance(t, Tensor):
                     raise ValueError(f"{self.name}: {name} must be a tensor, got {type(t).__name__}")
+                if t.layout != torch.strided:
+                    raise ValueError(f"{self.name}: {name} is {_show(t.layout)}, takes strided")
                 self._agree("device", name, t.device)
                 self._dtype(name, arg, t)
                 if arg.many:
@@ -92,7 +94,8 @@ class Binding:
         letters, shape = arg.dims.split(), tuple(t.shape)
         leading = len(shape) - (len(letters) - 1) if "..." in letters else None
         if (leading is None and len(letters) != len(shape)) or (leading is not None and leading < 0):
-            raise ValueError(f"{self.name}: {name} has {len(shape)} axes {list(shape)}, needs {len(letters)} [{arg.dims}]")
+            least = len(letters) if leading is None else f"at least {len(letters) - 1}"
+            raise ValueError(f"{self.name}: {name} has {len(shape)} axes {list(shape)}, needs {least} [{arg.dims}]")
         rest = list(shape)
         for x, more in map(letter, letters):
             value: Any = tuple(rest.pop(0) for _ in range(leading or 0)) if x == "..." else rest.pop(0) - more

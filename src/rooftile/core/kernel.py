@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import numbers
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args, get_type_hints
 
 import torch
 from torch import Tensor
@@ -143,14 +144,29 @@ class Op:
         """All arguments, in order. The wrapper in the operator's api.py supplies the defaults."""
         if register.needs_second_door(args):
             return self.entry(*args)
-        if self.plan is not None and torch.is_grad_enabled() and self.plan.wants_grad(args):
-            return register.Eager.apply(self, *args)
-        return self.launch(*args, save=False) if self._saves else self.launch(*args)
+        try:
+            if self.plan is not None and torch.is_grad_enabled() and self.plan.wants_grad(args):
+                return register.Eager.apply(self, *args)
+            return self.launch(*args, save=False) if self._saves else self.launch(*args)
+        except RuntimeError as error:
+            # vmap, func.grad and their like end here: to look for them at each call would cost each call time
+            transforms = [level.key().name for level in torch._C._functorch.get_interpreter_stack() or ()]
+            if not transforms:
+                raise
+            if set(transforms) != {"Vmap"}:
+                raise RuntimeError(
+                    f"{self.spec.name}: of torch.func's transforms it takes vmap, here are {', '.join(transforms)}"
+                ) from error
+        return self.entry(*args)
 
     def launch(self, *args: Any, save: bool = True) -> Any:
         """Straight to the chosen kernel. The choice is remembered by shapes, strides, alignment, dtypes, devices and parameters. `save`: for all results;
         without it the kernel may leave out those that only a gradient reads."""
-        key = _key(args)
+        try:
+            key = _key(args)
+        except RuntimeError:  # a tensor without memory, a sparse one
+            self.spec.bind(dict(zip(self.names, args)))
+            raise
         if not save:
             key += (False,)
         if self._varies:
@@ -168,12 +184,23 @@ class Op:
     def _resolve(self, args: Sequence[Any], save: bool) -> Callable[..., Any]:
         call = dict(zip(self.names, args))
         self.spec.bind(call)
+        for name, (kinds, words) in self._kinds.items():
+            if not isinstance(call[name], kinds):
+                raise ValueError(f"{self.spec.name}: {name} is {call[name]!r}, takes {words}")
         choice = self.choose(call)
         on_gpu = any(t.is_cuda for t in args if isinstance(t, Tensor))
         if on_gpu and choice.kernel is self.kernels[-1] and len(self.kernels) > 1 and choice.source != "forced" and not self._warned:
             self._warned = True
             register.warn(f"{self.spec.name} runs its slow reference: " + "; ".join(f"{k} refused: {why}" for k, why in choice.refused))
         return choice.kernel.bound(choice.config, save)
+
+    @functools.cached_property
+    def _kinds(self) -> dict[str, tuple[tuple[type, ...], str]]:
+        """Of what is no tensor, by the reference's annotations, as the other door's schema holds them; numpy's numbers are numbers."""
+        hints = get_type_hints(self.spec.reference)
+        said = {n: get_args(hints[n]) or (hints[n],) for n in self.names if n not in self.spec.args and n in hints}
+        wide = {float: numbers.Real, int: numbers.Integral}
+        return {n: (tuple(wide.get(t, t) for t in ts), " or ".join(t.__name__ for t in ts)) for n, ts in said.items()}
 
     def choose(self, call: Call) -> Choice:
         _force_from_environment()
@@ -248,13 +275,18 @@ def _key(args: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(key)
 
 
+MANY = 20  # names in one sentence
+
+
 def nearest(name: str, known: Sequence[str], what: str) -> str:
     """`name` if it is known, else ValueError with the nearest right one."""
     if name in known:
         return name
-    close = difflib.get_close_matches(name, known, 1, 0.4)
+    small = {k.lower(): k for k in known}
+    close = [small[k] for k in difflib.get_close_matches(name.lower(), small, 5, 0.4)]
     hint = f"; did you mean {close[0]}?" if close else "."
-    raise ValueError(f"no {what} is called {name!r}{hint} There are {len(known)}: {', '.join(known)}")
+    all_or_close = f": {', '.join(known)}" if len(known) <= MANY else f", among them {', '.join(close)}" if close[1:] else ""
+    raise ValueError(f"no {what} is called {name!r}{hint} There are {len(known)}{all_or_close}")
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from rooftile.core.spec import OpSpec
 
@@ -65,10 +64,14 @@ class Plan:
         self.passes = [inputs.index(n) for n in spec.backward.passes]
         self.grads = [i for g in self.groups for i in g]
         self.count = len(inputs)
+        self.name = spec.name
         self.identity = spec.backward.identity
 
     def wants_grad(self, args: Sequence[Any]) -> bool:
-        return any(args[i] is not None and args[i].requires_grad for i in (*self.grads, *self.passes))
+        try:
+            return any(args[i] is not None and args[i].requires_grad for i in (*self.grads, *self.passes))
+        except AttributeError:  # no tensor: the door says so
+            return False
 
     def save(self, ctx: Any, args: Sequence[Any], results: Sequence[Tensor]) -> None:
         ctx.save_for_backward(*(args[i] for i in self.saved_inputs), *(results[i] for i in self.saved_results))
@@ -93,8 +96,14 @@ class Plan:
         if self.passes and not any(needs[i] for i in self.grads):
             return tuple(out)
         offered = [*taken, *ctx.saved_tensors, *ctx.parameters]
-        made = call(*(offered[i] for i in self.order))
-        for group, g in zip(self.groups, made if isinstance(made, (tuple, list)) else (made,)):
+        ordered = [offered[i] for i in self.order]
+        with torch.no_grad():
+            made = call(*ordered)
+        made = made if isinstance(made, (tuple, list)) else (made,)
+        if torch.is_grad_enabled():  # create_graph=True
+            sources = [t for t in ordered if isinstance(t, Tensor) and t.requires_grad]
+            made = Once.apply(self.name, made, *sources) if sources else made
+        for group, g in zip(self.groups, made):
             for i in group:
                 out[i] = g if needs[i] else None
         return tuple(out)
@@ -116,10 +125,22 @@ class Eager(torch.autograd.Function):
         return result
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         op = ctx.op
         return (None, *op.plan.backward(ctx, op.backward.launch, grads))
+
+
+class Once(torch.autograd.Function):
+    """A gradient, tied to what it was made from: else it were a constant to whoever differentiates it again, and nobody would know."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str, made: Sequence[Tensor | None], *sources: Tensor) -> Any:
+        ctx.name = name
+        return tuple(made)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        raise RuntimeError(f"{ctx.name}: its gradient cannot be differentiated again, that of PyTorch's own operator can")
 
 
 def second_door(op: Operator) -> Any:

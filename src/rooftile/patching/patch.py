@@ -66,6 +66,8 @@ def patch(model: nn.Module, *, keep_logits: bool = False) -> Report:
         Traceback (most recent call last):
         ValueError: patch: Linear holds no model of a family that is known: Gemma, Gemma2, Gemma3, GPT2, Llama, Mistral, Qwen2, Qwen3
     """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"patch: model must be a torch.nn.Module, got {type(model).__name__}")
     report = Report(type(model).__name__)
     modules = list(model.named_modules())
     roots = [(name, m) for name, m in modules if _family(m) and hasattr(m, "config") and hasattr(m, "base_model_prefix")]

@@ -87,8 +87,10 @@ class TrainConfig:
         for name in ("beta1", "beta2", "dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise TrainError(f"{name} is {getattr(self, name)}, must be at least 0 and below 1")
-        if not self.text_mb > 0:
-            raise TrainError(f"text_mb is {self.text_mb}, must be above 0")
+        if not 1e-6 <= self.text_mb < math.inf:
+            raise TrainError(f"text_mb is {self.text_mb}, must be at least 0.000001, a byte, and finite")
+        if self.seed >= 2**64:
+            raise TrainError(f"seed is {self.seed}, must be below {2**64}")
         for name, words in (
             ("kernels", KERNELS),
             ("model", MODELS),
@@ -143,7 +145,9 @@ class TrainConfig:
         try:
             kind = torch.device(device).type
         except RuntimeError:
-            raise TrainError(f"device is {device!r}, must be auto, cpu, cuda or cuda:N") from None
+            kind = ""
+        if kind not in ("cpu", "cuda"):
+            raise TrainError(f"device is {device!r}, must be auto, cpu, cuda or cuda:N")
         if kind == "cuda" and not torch.cuda.is_available():
             raise TrainError(f"device {device} was asked for, but torch {torch.__version__} finds no CUDA device")
         dtype = self.dtype

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
+from rich.table import Column, Table
 from torch import Tensor
 
 from rooftile.core import device as dev
@@ -112,9 +112,17 @@ def _versions(op: Op, version: str, case: Case, where: torch.device, every: str 
 def bench(
     names: list[str], against: list[str], device: str, only: str, progress: Console | None, folder: Path | None, jobs: int = 1
 ) -> list[Record]:
-    session = Session(gatekeeper.resolve(device))
-    against = [nearest(p, list(PEERS), "peer") for p in against]
-    if steps := [n for n in names if n in training_records.MODULES]:
+    device = gatekeeper.resolve(device)
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"--device {device}: what it runs has no clock; cpu and cuda have one")
+    against = [nearest(p.strip(), list(PEERS), "peer") for p in against]
+    for name in names:
+        nearest(name, [*OPS, *training_records.MODULES], "operator or training run")
+    steps = [n for n in names if n in training_records.MODULES]
+    if steps and device != "cuda":
+        raise ValueError(f"{steps[0]} trains on a CUDA device, this is {device}; rooftile train has models of its size")
+    session = Session(device)
+    if steps:
         rest = [n for n in names if n not in training_records.MODULES]
         made: list[Record] = []
         for name in steps:
@@ -125,7 +133,7 @@ def bench(
         return made + (bench(rest, against, device, only, progress, folder, jobs) if rest else [])
     ops = gatekeeper.named(names)
     made = []
-    todo = [(op, c) for op in ops for c in op.spec.cases if "bench" in c.use and only in c.id]
+    todo = timed_cases(ops, only)
     if jobs != 1:
         session.prepare(ops, against, only, jobs)
     with Progress(console=progress or Console(quiet=True), transient=True) as bar:
@@ -139,6 +147,17 @@ def bench(
             if folder is not None:  # as we go: a run that is cut off keeps what it measured
                 append(folder / dev.slug(session.where) / f"{op.spec.name.removesuffix('_backward')}.jsonl", fresh)
     return made
+
+
+def timed_cases(ops: list[Op], only: str) -> list[tuple[Op, Case]]:
+    """The bench cases whose name contains `only`."""
+    every = [(op, c) for op in ops for c in op.spec.cases if "bench" in c.use]
+    todo = [(op, c) for op, c in every if only in c.id]
+    if not todo:
+        raise ValueError(
+            f"--case {only!r} is in the name of none of {len(every)} bench cases" + (f", as {every[0][1].id}" if every else "")
+        )
+    return todo
 
 
 def _case(session: Session, op: Op, case: Case, against: list[str]) -> list[Record]:
@@ -292,7 +311,8 @@ def _call_time(run: Callable[[], Any], where: torch.device) -> dict[str, Any]:
 
 
 def table(records: list[Record]) -> Table:
-    made = Table("operator", "case", "kernel", "us", "GB/s", "TFLOP/s", "of ceiling", "")
+    names = ("operator", "case", "kernel", "us", "GB/s", "TFLOP/s", "of ceiling", "")
+    made = Table(*(Column(name, overflow="fold") for name in names))
     for r in records:
         note = (
             f"host {r.extra['host_us']:.1f} us" if "host_us" in r.extra else "" if r.status == Status.PASSED else f"{r.status}: {r.message}"

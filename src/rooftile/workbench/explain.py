@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 from unittest import mock
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
@@ -33,42 +35,78 @@ def operators() -> list[dict[str, Any]]:
              "dtypes": [str(t).removeprefix("torch.") for t in op.spec.dtypes]} for op in all_ops()]  # fmt: skip
 
 
-def dtype_named(name: str) -> torch.dtype:
-    known = {
-        "float32": torch.float32,
-        "bfloat16": torch.bfloat16,
-        "float16": torch.float16,
-        "fp32": torch.float32,
-        "bf16": torch.bfloat16,
-        "fp16": torch.float16,
-    }
-    return known[nearest(name, list(known), "dtype")]
+SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+def dtype_named(spec: OpSpec, name: str) -> torch.dtype:
+    """One that the operator takes; bfloat16, or its first, where none is named."""
+    known = {str(t).removeprefix("torch."): t for t in spec.dtypes}
+    name = SHORT.get(name, name) or ("bfloat16" if "bfloat16" in known else next(iter(known)))
+    return known[nearest(name, list(known), f"dtype of {spec.name}")]
 
 
 def case_of(spec: OpSpec, shape: str, dtype: torch.dtype) -> Case:
-    """M=4096,N=1024,causal=true -> letters and parameters of a Case."""
-    letters = {letter(x)[0] for a in spec.args.values() for x in a.dims.split()} | {"M"}
+    """M=4096,N=1024,causal=true -> letters and parameters of a Case. What else must be said and is not is as in the operator's first
+    bench case; a tensor that may be left out is there if its own letters are."""
+    letters = {letter(x)[0] for a in spec.args.values() for x in a.dims.split()}
+    letters |= {"M"} if "..." in letters else set()
+    lists = {a.dims for a in spec.args.values() if a.many}
+    absent = [n for n, a in spec.args.items() if a.optional]  # may be said to be none
+    parameters = [n for n in spec.signature.parameters if n not in spec.args]
     dims: dict[str, Any] = {}
     params: dict[str, Any] = {}
     for item in filter(None, shape.replace(" ", "").split(",")):
         name, sep, value = item.partition("=")
         if not sep:
             raise ValueError(f"--shape {item!r} is no LETTER=NUMBER; {spec.name} has {', '.join(sorted(letters - {'...'}))}")
-        if name in letters:
-            if not value.isdigit():
-                raise ValueError(f"--shape {name}={value}: {value!r} is no size")
-            dims[name] = int(value)
+        if name in dims or name in params:
+            raise ValueError(f"--shape says {name} twice, {name}={dims.get(name, params.get(name))} and {name}={value}")
+        if name in lists:
+            dims[name] = tuple(tuple(_size(name, x) for x in tensor.split("x")) for tensor in value.split("+"))
+        elif name == "..." in letters:
+            dims[name] = tuple(_size(name, x) for x in value.split("x"))
+        elif name in letters:
+            dims[name] = _size(name, value)
         else:
-            parameter = nearest(
-                name,
-                [*sorted(letters - {"..."}), *(p for p in spec.signature.parameters if p not in spec.args)],
-                f"letter or parameter of {spec.name}",
-            )
-            params[parameter] = json.loads(value)
-    missing = letters - {"...", "M"} - set(dims) - set(spec.unsaid) - {x for a in spec.args.values() if a.optional for x in a.dims.split()}
-    if missing and not any(a.many for a in spec.args.values()):
-        raise ValueError(f"{spec.name} needs {', '.join(sorted(missing))} in --shape; it got {shape or 'nothing'}")
+            nearest(name, [*sorted(letters - {"..."}), *parameters, *absent], f"letter or parameter of {spec.name}")
+            params[name] = _value(spec, name, value)
+    needed = {x for a in spec.args.values() if not a.optional for x, _ in map(letter, a.dims.split())} - {"...", "M"} | lists
+    missing = needed - set(dims) - set(spec.unsaid)
+    if missing:
+        how = f", as {min(missing)}=768x768+768 for two tensors" if missing <= lists else ""
+        raise ValueError(f"{spec.name} needs {', '.join(sorted(missing))} in --shape{how}; it got {shape or 'nothing'}")
+    usual = next((c for c in spec.cases if "bench" in c.use), spec.cases[0]).params
+    for name in absent:
+        own = {letter(x)[0] for x in spec.args[name].dims.split()} - needed - {"...", "M"}
+        there = own <= set(dims) if own else usual.get(name, name) is not None
+        if spec.args[name].many:
+            params[name] = []
+        elif not there:
+            params.setdefault(name, None)
+    params |= {n: usual[n] for n in parameters if n not in params and n not in spec.defaults and n in usual}
     return Case(dims, dtype, params)
+
+
+def _size(name: str, value: str) -> int:
+    if not re.fullmatch("[0-9]{1,18}", value):
+        raise ValueError(f"--shape {name}={value}: {value!r} is no size")
+    return int(value)
+
+
+WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a word", NoneType: "none"}
+
+
+def _value(spec: OpSpec, name: str, text: str) -> Any:
+    """Of a parameter, as JSON or Python write it, words without quotes; of a tensor that may be left out, none."""
+    hint = get_type_hints(spec.reference)[name] if name not in spec.args else NoneType
+    kinds = get_args(hint) or (hint,)
+    try:
+        value = json.loads({"None": "null", "none": "null"}.get(text) or (text.lower() if text in ("True", "False") else text))
+    except ValueError:
+        value = text
+    if type(value) not in kinds and not (type(value) is int and float in kinds):
+        raise ValueError(f"--shape {name}={text}: {text!r} is not {' or '.join(WORDS.get(k, str(k)) for k in kinds)}")
+    return value
 
 
 def blank(spec: OpSpec, case: Case, device: str) -> dict[str, Any]:
@@ -81,7 +119,7 @@ def blank(spec: OpSpec, case: Case, device: str) -> dict[str, Any]:
         made = [torch.empty(s, dtype=arg.torch_dtype(case.dtype), device=device) for s in shapes]
         return made if arg.many else made[0]
 
-    call = {**forward.defaults, **{n: make(a) for n, a in forward.args.items()}, **case.params}
+    call = {**forward.defaults, **{n: make(a) for n, a in forward.args.items() if n not in case.params}, **case.params}
     missing = [n for n in forward.signature.parameters if n not in call]
     if missing:
         raise ValueError(f"{forward.name} needs {', '.join(missing)} too, as in --shape ...,{missing[0]}=...")
@@ -114,14 +152,19 @@ def imagined(device: str) -> Iterator[None]:
 
 def explain(name: str, shape: str, dtype: str, device: str) -> dict[str, Any]:
     op = operator(name)
-    case = case_of(op.spec.forward or op.spec, shape, dtype_named(dtype))
+    nearest(device, ["cpu", "cuda"], "device")
+    case = case_of(op.spec.forward or op.spec, shape, dtype_named(op.spec, dtype))
     real = device != "cuda" or torch.cuda.is_available()
-    with imagined(device):
-        call = blank(op.spec, case, device)
-        op.spec.bind(call)
-        choice = op.choose(call)
-        moved = op.spec.floor_bytes(call)
-        operations = op.spec.operations(call)
+    try:
+        with imagined(device):
+            call = blank(op.spec, case, device)
+            op.spec.bind(call)
+            choice = op.choose(call)
+            moved = operations = None
+            with contextlib.suppress(DynamicOutputShapeException, DataDependentOutputException):  # numbers decide: which rows, how long
+                moved, operations = op.spec.floor_bytes(call), op.spec.operations(call)
+    except RuntimeError as error:  # sizes that no tensor has; slices of a device that this PyTorch is built without
+        raise ValueError(f"{name} with {shape} cannot be imagined on {device}: {str(error).splitlines()[0]}") from None
     return {
         "operator": op.spec.name, "case": case.id, "device": device if real else f"{device} (imagined)", "chosen": choice.kernel.name,
         "config": dict(choice.config), "source": choice.source, "idea": choice.kernel.idea,

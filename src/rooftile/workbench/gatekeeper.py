@@ -165,7 +165,7 @@ def _interpreted(names: list[str], kernel: str | None, progress: Console | None)
         progress.print("Triton kernels go through the interpreter in a child process", style="dim")
     child = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False)
     if child.returncode not in (0, 1) or not child.stdout.strip():
-        raise RuntimeError(f"the interpreter died with exit code {child.returncode}: {child.stderr.strip()[-2000:]}")
+        raise ChildProcessError(f"the interpreter died with exit code {child.returncode}: {child.stderr.strip()[-2000:]}")
     return json.loads(child.stdout)["results"]
 
 

@@ -36,6 +36,8 @@ def write(repository: Path, verify: bool) -> list[str]:
         slices.setdefault(op.spec.reference.__module__.split(".")[-2], []).append(op)
     for name, ops in slices.items():
         blocks[repository / "src" / "rooftile" / "ops" / name / "README.md"] = {"ladder": ladder(ops, table)}
+    if not any(page.is_file() for page in blocks):
+        raise FileNotFoundError(f"{repository} has none of the {len(blocks)} pages that records are told on: is it the repository?")
     changed = []
     for page, named in blocks.items():
         if not page.is_file():

@@ -14,7 +14,7 @@ from rooftile.core import timing, tune
 from rooftile.core.kernel import Op
 from rooftile.core.record import Record, Status, append
 from rooftile.workbench import gatekeeper
-from rooftile.workbench.bench import LIMIT, Session, distance
+from rooftile.workbench.bench import LIMIT, Session, distance, timed_cases
 from rooftile.workbench.peers import own_run
 
 
@@ -24,13 +24,7 @@ def tune_ops(names: list[str], only: str, ship: bool, progress: Console | None, 
         raise ValueError("tuning needs a CUDA device, this machine has 0; without tuned records the heuristics choose")
     session = Session("cuda")
     ops = gatekeeper.named(names)
-    todo = [
-        (op, c)
-        for op in ops
-        if sum(max(1, len(k.configs)) for k in op.kernels[:-1]) > 1
-        for c in op.spec.cases
-        if "bench" in c.use and only in c.id
-    ]
+    todo = [(op, c) for op, c in timed_cases(ops, only) if sum(max(1, len(k.configs)) for k in op.kernels[:-1]) > 1]
     if jobs != 1:
         session.prepare(list(dict.fromkeys(op for op, _ in todo)), [], only, jobs, every)
     winners = []

@@ -75,13 +75,13 @@ class AdamW(torch.optim.Optimizer):
 
     A step can be captured in a CUDA graph once it has run; the graph then needs `advance()` before each replay:
 
-        >>> with torch.cuda.graph(graph):          # after a step or two of the same, on a side stream
-        ...     model(x).sum().backward()
-        ...     optimizer.step()
-        >>> for group in optimizer.param_groups:
-        ...     group["lr"] = 1e-3
-        >>> optimizer.advance()
-        >>> graph.replay()
+        with torch.cuda.graph(graph):          # after a step or two of the same, on a side stream
+            model(x).sum().backward()
+            optimizer.step()
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-3
+        optimizer.advance()
+        graph.replay()
     """
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,

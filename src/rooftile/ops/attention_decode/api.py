@@ -43,7 +43,7 @@ def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tenso
 
     Example:
         >>> cache = torch.ones(1, 8, 1, 16)
-        >>> torch.equal(attention_decode(torch.ones(1, 1, 1, 16), cache, cache, torch.tensor([5], dtype=torch.int32)), cache[:, :1])
+        >>> torch.equal(attention_decode(torch.ones(1, 1, 1, 16), cache, cache, torch.tensor([4], dtype=torch.int32)), cache[:, :1])
         True
     """
     given = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "sinks": sinks, "k_scale": k_scale, "v_scale": v_scale}

@@ -32,7 +32,7 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, *, seed: int | Ten
 
     Example:
         >>> dropout(torch.ones(4), 0.5, seed=7)
-        tensor([2., 2., 0., 0.])
+        tensor([0., 0., 0., 2.])
     """
     if not 0 <= p <= 1:
         raise ValueError(f"dropout: p is {p}, it lies between 0 and 1")

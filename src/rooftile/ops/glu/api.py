@@ -55,7 +55,7 @@ def reglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
 
     Example:
         >>> reglu(torch.tensor([-1.0, 2.0]), torch.tensor([3.0, 3.0]))
-        tensor([-0., 6.])
+        tensor([0., 6.])
     """
     return _reglu(gate, up)
 

@@ -1,0 +1,70 @@
+"""What people do to an operator besides calling it rightly: each is told in one sentence, or right."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import rooftile
+
+X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    "call, sentence",
+    [
+        (lambda: rooftile.softmax([1.0, 2.0]), "softmax: x must be a tensor, got list"),
+        (lambda: rooftile.vector_add(X, 1.0), "vector_add: y must be a tensor, got float"),
+        (lambda: rooftile.layernorm(X, 3), "layernorm: weight must be a tensor, got int"),
+        (lambda: rooftile.softmax(torch.tensor(1.0)), r"softmax: x has 0 axes \[\], needs at least 1 \[\.\.\. N\]"),
+        (lambda: rooftile.transpose(X[0]), r"transpose: x has 1 axes \[8\], needs at least 2"),
+        (lambda: rooftile.gelu(X.to_sparse()), "gelu: x is sparse_coo, takes strided"),
+        (lambda: rooftile.layernorm(X, eps="a"), "layernorm: eps is 'a', takes float"),
+        (lambda: rooftile.attention(*[torch.randn(1, 4, 2, 16)] * 3, causal="yes"), "attention: causal is 'yes', takes bool"),
+        (lambda: rooftile.patch(None), "patch: model must be a torch.nn.Module, got NoneType"),
+    ],
+)
+def test_wrong_input_is_a_sentence(call, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        call()
+
+
+def test_numbers_of_numpy_are_numbers():
+    numpy = pytest.importorskip("numpy")
+    assert torch.equal(rooftile.layernorm(X, eps=numpy.float64(1e-5)), rooftile.layernorm(X, eps=1e-5))
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("name", ["gelu", "layernorm", "transpose"])
+def test_a_gradient_is_differentiated_once(name, autocast):
+    """A second time is refused, with no constant in its place; create_graph alone changes nothing."""
+    x = X.clone().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        made = getattr(rooftile, name)(x).float().square().sum()
+    (plain,) = torch.autograd.grad(made, x, retain_graph=True)
+    (dx,) = torch.autograd.grad(made, x, create_graph=True)
+    assert torch.equal(dx, plain)
+    with pytest.raises(RuntimeError, match=f"{name}: its gradient cannot be differentiated again"):
+        dx.norm().backward()
+
+
+def test_what_hands_gradients_on_is_differentiated_again():
+    x, y = X.clone().requires_grad_(), X.clone().requires_grad_()
+    ours, theirs = (
+        torch.autograd.grad(torch.autograd.grad(f(t, t).pow(3).sum(), t, create_graph=True)[0].sum(), t)[0]
+        for f, t in ((rooftile.vector_add, x), (torch.add, y))
+    )
+    assert torch.equal(ours, theirs)
+
+
+def test_transforms():
+    assert torch.equal(torch.vmap(rooftile.gelu)(X), rooftile.gelu(X))
+    x = X.clone().requires_grad_()
+    torch.vmap(rooftile.gelu)(x).sum().backward()
+    torch.testing.assert_close(x.grad, torch.autograd.grad(F.gelu(x).sum(), x)[0])
+    for transformed, names in (
+        (lambda: torch.func.grad(lambda a: rooftile.gelu(a).sum())(X), "Grad"),
+        (lambda: torch.func.jvp(rooftile.gelu, (X,), (X,)), "Jvp"),
+        (lambda: torch.func.jvp(torch.vmap(rooftile.gelu), (X,), (X,)), "Jvp, Vmap"),
+    ):
+        with pytest.raises(RuntimeError, match=f"gelu: of torch.func's transforms it takes vmap, here are {names}$"):
+            transformed()
