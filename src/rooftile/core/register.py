@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
 from rooftile.core.spec import OpSpec
@@ -36,7 +37,11 @@ def warn(sentence: str) -> None:
 
 
 def needs_second_door(args: Sequence[Any]) -> bool:
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._is_any_autocast_enabled():
+    if torch.compiler.is_compiling():
+        return True
+    if forward_ad._current_level >= 0:
+        _refuse_tangents(args)
+    if torch._C._len_torch_dispatch_stack() or torch._C._is_any_autocast_enabled():
         return True
     for a in args:  # noqa: SIM110  any() over a generator costs 0.3 us more, and this runs at every call
         if type(a) not in _PLAIN and isinstance(a, Tensor):
@@ -129,6 +134,8 @@ def second_door(op: Operator) -> Any:
     _library.define(spec.name + spec.schema)
 
     def implementation(*args: Any, **kwargs: Any) -> Any:
+        if forward_ad._current_level >= 0:
+            _refuse_tangents((*args, *kwargs.values()))
         return op.launch(*_all(spec, args, kwargs))
 
     def fake(*args: Any, **kwargs: Any) -> Any:
@@ -138,11 +145,28 @@ def second_door(op: Operator) -> Any:
     torch.library.register_fake(name, fake, lib=_library)
     if op.plan is not None:
         _register_autograd(op, name)
+    elif spec.forward is not None:
+        torch.library.register_autograd(name, _once(spec.name), lib=_library)
     entry = getattr(torch.ops.rooftile, spec.name).default
     if spec.autocast:
         for device in ("CUDA", "CPU"):
             _library.impl(spec.name, _autocast(entry, device), f"Autocast{device}")
     return entry
+
+
+def _refuse_tangents(args: Sequence[Any]) -> None:
+    """A kernel would drop them, and the derivative would be zero without a word."""
+    if any(forward_ad.unpack_dual(a).tangent is not None for a in args if isinstance(a, Tensor)):
+        raise NotImplementedError("rooftile's operators have no forward-mode derivatives: differentiate backward")
+
+
+def _once(name: str) -> Callable[..., Any]:
+    """The gradient of a gradient: an error, as at the eager door; PyTorch's own fallback is a warning and zeros."""
+
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        raise RuntimeError(f"{name} cannot be differentiated: there are no second derivatives")
+
+    return backward
 
 
 def _all(spec: OpSpec, args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[Any]:

@@ -43,6 +43,4 @@ def residual_add(x: Tensor, residual: Tensor, *, inplace: bool = False) -> Tenso
             f"residual_add: inplace=True, but residual is {list(residual.shape)} with strides {list(residual.stride())}: elements share a place"
         )
     _overwrite(x, residual)
-    if not torch.compiler.is_compiling():
-        torch.autograd.graph.increment_version(residual)  # who saved it for a backward shall notice
     return residual
