@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rooftile.core import record
+from rooftile.core import record, tune
 from rooftile.core.kernel import OPS, Kernel
 from rooftile.core.record import Record, Status, append, digest_of, essence, read
 from rooftile.cuda.source import Source
@@ -132,6 +132,33 @@ def test_records_survive_the_file(tmp_path):
     (tmp_path / "x.jsonl").write_text('{"op": 1\n')
     with pytest.raises(ValueError, match=r"x\.jsonl:1 is not a record"):
         list(read(tmp_path / "x.jsonl"))
+
+
+def test_a_torn_line_takes_no_other_with_it_and_no_operator_dies_of_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROOFTILE_CACHE", str(tmp_path))
+    kept = tune.path("gpu")
+    kept.parent.mkdir()
+    kept.write_text('{"op": "softmax", "kern')
+    append(kept, [Record("softmax", "triton", "x", "passed", us=(1.0, 1.0, 1.0))])
+    assert Record.parse(kept.read_text().splitlines()[1]).kernel == "triton"
+    with pytest.warns(RuntimeWarning, match=r"tuned choices are left out.*gpu\.jsonl:1 is not a record"):
+        assert tune._load("gpu") == {}
+
+
+def test_a_cache_that_may_not_be_read_is_none(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROOFTILE_CACHE", str(tmp_path))
+    monkeypatch.setattr(tune, "read", lambda path: (_ for _ in ()).throw(PermissionError(13, "Permission denied", str(path))))
+    with pytest.warns(RuntimeWarning, match="Permission denied"):
+        assert tune._load("gpu") == {}
+
+
+def test_who_has_no_home_has_a_cache(tmp_path, monkeypatch):
+    monkeypatch.delenv("ROOFTILE_CACHE", raising=False)
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("Could not determine home directory.")))
+    monkeypatch.setattr(record.tempfile, "mkdtemp", lambda prefix: str(tmp_path / prefix))
+    record._of_this_process.cache_clear()
+    assert record.cache_folder() == record.cache_folder() == tmp_path / "rooftile-"
+    record._of_this_process.cache_clear()
 
 
 def test_a_band_of_losses():

@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import subprocess
+import tempfile
 import tokenize
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields
@@ -96,9 +97,18 @@ def _plain(value: Any) -> Any:
 def append(path: Path, records: Iterable[Record]) -> None:
     """Append-only; one write a call, so that a reader never sees half a line of ours."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(r.json() + "\n" for r in records)
+    text = ("\n" if _torn(path) else "") + "".join(r.json() + "\n" for r in records)
     with open(path, "a", encoding="utf-8") as f:
         f.write(text)
+
+
+def _torn(path: Path) -> bool:
+    """Whether the last line has no end: a disk that was full, a machine that died. What follows it shall not be lost with it."""
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    with open(path, "rb") as f:
+        f.seek(-1, os.SEEK_END)
+        return f.read(1) != b"\n"
 
 
 def read(path: Path) -> Iterator[Record]:
@@ -112,7 +122,17 @@ def read(path: Path) -> Iterator[Record]:
 
 
 def cache_folder() -> Path:
-    return Path(os.environ.get("ROOFTILE_CACHE") or Path.home() / ".cache" / "rooftile")
+    if said := os.environ.get("ROOFTILE_CACHE"):
+        return Path(said)
+    try:
+        return Path.home() / ".cache" / "rooftile"
+    except RuntimeError:  # a container may run under a number that nobody has given a home
+        return _of_this_process()
+
+
+@functools.cache
+def _of_this_process() -> Path:
+    return Path(tempfile.mkdtemp(prefix="rooftile-"))
 
 
 # ---- digest --------------------------------------------------------------------------------------------------------------
