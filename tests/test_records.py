@@ -108,6 +108,22 @@ def test_digest_reaches_what_a_kernel_is_made_of(monkeypatch):
     record.digest.cache_clear()
 
 
+def test_a_source_edited_while_the_clock_runs_is_not_what_was_timed(monkeypatch):
+    """Its record is of the code that was imported."""
+    op, real = OPS["gelu"], Path.read_text
+    before, edited = op.kernel("triton").digest, Path(record._origin("rooftile.ops.gelu.triton_kernels"))
+
+    def timed(session, op, case, against):
+        monkeypatch.setattr(Path, "read_text", lambda self, **k: real(self, **k) + ("\nX = 1\n" if self == edited else ""))
+        return [session.record(op, "triton", case.id, status=Status.PASSED)]
+
+    monkeypatch.setattr(bench, "_case", timed)
+    monkeypatch.setattr(bench.dev, "ceilings", lambda where, refresh: None)
+    record.digest.cache_clear()
+    assert {r.digest for r in bench.bench(["gelu"], [], "cpu", "", None, None) if r.op == "gelu"} == {before}
+    record.digest.cache_clear()
+
+
 def test_digest_reaches_the_cuda_files_and_their_headers(tmp_path):
     run = OPS["softmax"].kernels[0].run
     (tmp_path / "k.cu").write_text('#include "part.cuh"\n// why\n__global__ void k(int n) {\n}\n')

@@ -30,8 +30,9 @@ def training_digest(name: str) -> str:
 def bench(name: str, against: list[str], where: torch.device, run: str, progress: Console | None, folder: Path | None) -> list[Record]:
     from rooftile.training.benchmark import LLAMA, Setup, benchmark_training, compare_losses
 
+    mine = training_digest(name)  # before the clock runs: what is edited meanwhile is not what was timed
     if name.startswith("losses."):
-        return _losses(name, where, run, progress, folder)
+        return _losses(name, where, run, progress, folder, mine)
     setup = replace(LLAMA if name == "train.llama-1.2b" else Setup(), device=where.type)
     kernels = ("rooftile", *(p for p in against if p in PEERS[name]))
     if progress is not None:
@@ -54,13 +55,13 @@ def bench(name: str, against: list[str], where: torch.device, run: str, progress
         records.append(Record(
             name, r["kernels"] if ours else f"peer.{r['kernels']}", f"B{r['batch_size']}_T{r['context']}_V{setup.model.vocab_size}-{r['dtype']}", Status.PASSED,
             us=(r["ms_low"] * 1e3, r["ms"] * 1e3, r["ms_high"] * 1e3), method="wall clock between synchronisations, turns interleaved, median of rounds",
-            digest=training_digest(name) if ours else "", run=run, extra=facts, environment=environment))  # fmt: skip
+            digest=mine if ours else "", run=run, extra=facts, environment=environment))  # fmt: skip
     if folder is not None:
         append(folder / dev.slug(where) / f"{name}.jsonl", records)
     return records
 
 
-def _losses(name: str, where: torch.device, run: str, progress: Console | None, folder: Path | None) -> list[Record]:
+def _losses(name: str, where: torch.device, run: str, progress: Console | None, folder: Path | None, mine: str) -> list[Record]:
     """Ours with the first seed, PyTorch's with each; the same seed is the same weights and batches. PyTorch's weights are float32 under autocast, as
     its documentation trains: of bfloat16 weights its AdamW loses the updates that are too small to show, and the loss falls later."""
     from rooftile.training.benchmark import LLAMA, Setup, compare_losses
@@ -82,7 +83,7 @@ def _losses(name: str, where: torch.device, run: str, progress: Console | None, 
             facts |= band(made[0], series["torch"])
         records.append(Record(
             name, kernels if ours else f"peer.{kernels}", f"B{shape.batch_size}_T{shape.context}_V{shape.model.vocab_size}_steps{BAND_STEPS}-{shape.dtype}",
-            Status.PASSED, method=f"losses averaged over {SMOOTH} steps", digest=training_digest(name) if ours else "", run=run, extra=facts,
+            Status.PASSED, method=f"losses averaged over {SMOOTH} steps", digest=mine if ours else "", run=run, extra=facts,
             environment=environment))  # fmt: skip
     if folder is not None:
         append(folder / dev.slug(where) / f"{name}.jsonl", records)

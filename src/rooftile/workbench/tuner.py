@@ -24,6 +24,7 @@ def tune_ops(names: list[str], only: str, ship: bool, progress: Console | None, 
         raise ValueError("tuning needs a CUDA device, this machine has 0; without tuned records the heuristics choose")
     session = Session("cuda")
     ops = gatekeeper.named(names)
+    session.hold(ops)
     todo = [
         (op, c)
         for op in ops
