@@ -8,6 +8,7 @@ as straight-line code with this call's pointers: no row views, no grids, no keys
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,7 +29,8 @@ _FACTORIES = {
 
 
 class Addressed:
-    """An argument of a launch that holds the address of `tensor` in some form: `at(address)` is that form for another call's."""
+    """An argument of a launch that holds the address of `tensor` in some form: `at(address)` is that form for another call's, made without
+    `tensor`, which is gone by then."""
 
     tensor: Tensor
 
@@ -110,7 +112,9 @@ class Recorder(TorchDispatchMode):
         if value is STREAM:
             return "s"
         if isinstance(value, Addressed):
-            return f"{self._constant(value.at)}({self._argument(value.tensor)})"
+            like = copy.copy(value)
+            del like.tensor  # it would live as long as the replay: a call's tensors for every shape that was ever seen
+            return f"{self._constant(like.at)}({self._argument(value.tensor)})"
         if isinstance(value, Tensor):
             if id(value) not in self._roots:  # it may hold what depends on this call's pointers
                 self.why = self.why or "the launcher keeps a tensor of its own"
