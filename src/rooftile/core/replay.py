@@ -92,7 +92,8 @@ class Recorder(TorchDispatchMode):
             return None
         back = f"return {', '.join(given)}{',' if isinstance(result, tuple) else ''}" if given else "return None"
         signature = ", ".join(self.parameters)
-        guard = f"if device() != {self.device.index or 0}{' or unless()' if 'unless' in self.names else ''}: return plain({signature})"
+        # inside another launcher that is being recorded the launches must be seen, and so must allocations wherever a mode looks on
+        guard = f"if device() != {self.device.index or 0} or modes(){' or unless()' if 'unless' in self.names else ''}: return plain({signature})"
         stream = [f"s = stream({self.device.index or 0})"] if any("s," in line for line in self.lines) else []
         body = "\n    ".join([guard, *stream, *self.lines, back])
         scope = {**_platform(self.device), **self.names, "plain": run}
@@ -173,6 +174,8 @@ def _tensors(name: str, value: Any) -> list[tuple[str, Tensor]]:
 
 def _platform(device: torch.device) -> dict[str, Any]:
     made: Any = torch._C._dynamo.guards
+    seen = {"modes": torch._C._len_torch_dispatch_stack}
     if device.type == "cuda":
-        return {"empty": made._empty_strided_cuda, "device": torch._C._cuda_getDevice, "stream": torch._C._cuda_getCurrentRawStream}
-    return {"empty": made._empty_strided_cpu, "device": lambda: 0, "stream": lambda index: 0}
+        here = {"empty": made._empty_strided_cuda, "device": torch._C._cuda_getDevice, "stream": torch._C._cuda_getCurrentRawStream}
+        return seen | here
+    return seen | {"empty": made._empty_strided_cpu, "device": lambda: 0, "stream": lambda index: 0}
