@@ -108,6 +108,17 @@ def test_digest_reaches_what_a_kernel_is_made_of(monkeypatch):
     record.digest.cache_clear()
 
 
+def test_a_training_digest_reaches_the_cuda_files_of_its_operators(monkeypatch):
+    """Seen red: a step's record stayed current whatever became of attention's backward."""
+    (source,) = OPS["attention_backward"].kernel("cuda.v5_hopper").sources
+    before, real = training_records.training_digest("train.gpt2-124m"), Path.read_text
+    for path, moves in ((source.path, True), (OPS["rope"].kernel("cuda.v2_vector").sources[0].path, False)):
+        record._c_essence.cache_clear()
+        monkeypatch.setattr(Path, "read_text", lambda self, p=path, **k: real(self, **k) + ("\nint x;\n" if self == p else ""))
+        assert (training_records.training_digest("train.gpt2-124m") != before) == moves
+    record._c_essence.cache_clear()
+
+
 def test_a_source_edited_while_the_clock_runs_is_not_what_was_timed(monkeypatch):
     """Its record is of the code that was imported."""
     op, real = OPS["gelu"], Path.read_text

@@ -142,7 +142,7 @@ def _of_this_process() -> Path:
 def digest(module: str, within: tuple[str, ...] = ("rooftile.ops.",)) -> str:
     """Of a module's source and of every module it imports from `within`, without comments, docstrings and blank lines."""
     sha = hashlib.sha256()
-    for name in sorted(_reachable(module, within)):
+    for name in sorted(reachable(module, within)):
         sha.update(f"{name}\n{essence(Path(_origin(name)).read_text(encoding='utf-8'))}\n".encode())
     return sha.hexdigest()[:16]
 
@@ -151,7 +151,11 @@ def digest_of(run: Callable[..., Any], files: Iterable[Path] = ()) -> str:
     """Of a kernel: its launcher's module and, where it is CUDA C++, the files it is compiled from."""
     while not hasattr(run, "__module__") and hasattr(run, "func"):
         run = run.func
-    python = digest(run.__module__)
+    return with_files(digest(run.__module__), files)
+
+
+def with_files(python: str, files: Iterable[Path]) -> str:
+    """A digest of Python and of C++ files beside it."""
     code = [_c_essence(path) for path in files]
     return hashlib.sha256("\n".join([python, *code]).encode()).hexdigest()[:16] if code else python
 
@@ -207,7 +211,9 @@ def _column(lines: list[str], row: int, utf8: int) -> int:
     return len(lines[row - 1].encode()[:utf8].decode())
 
 
-def _reachable(module: str, within: tuple[str, ...]) -> set[str]:
+@functools.lru_cache
+def reachable(module: str, within: tuple[str, ...]) -> frozenset[str]:
+    """A module and those that it imports from `within`, and those that these import."""
     todo, seen = [module], set[str]()
     while todo:
         name = todo.pop()
@@ -221,7 +227,7 @@ def _reachable(module: str, within: tuple[str, ...]) -> set[str]:
             elif isinstance(node, ast.Import):
                 found = [a.name for a in node.names]
             todo += [f for f in found if f.startswith(within)]
-    return seen
+    return frozenset(seen)
 
 
 @functools.lru_cache

@@ -11,7 +11,8 @@ import torch
 from rich.console import Console
 
 from rooftile.core import device as dev
-from rooftile.core.record import Environment, Record, Status, append, digest
+from rooftile.core.kernel import OPS
+from rooftile.core.record import Environment, Record, Status, append, digest, reachable, with_files
 
 MODULES = {f"{what}.{model}": f"rooftile.models.{module}" for what in ("train", "losses")
            for model, module in (("gpt2-124m", "gpt2"), ("llama-1.2b", "llama"))} | {"scaling.llama-1.2b": "rooftile.models.llama"}  # fmt: skip
@@ -23,8 +24,11 @@ SMOOTH = 20  # steps the loss is averaged over before two series are compared
 
 
 def training_digest(name: str) -> str:
-    """Of everything our steps are made of: the model with every operator it reaches, and what runs them."""
-    return digest(MODULES[name], ("rooftile.models.", "rooftile.ops."))[:8] + digest("rooftile.training.stepper", ())[:8]
+    """Of everything our steps are made of: the model with every operator it reaches, in Python and CUDA C++, and what runs them."""
+    within = ("rooftile.models.", "rooftile.ops.")
+    reached = reachable(MODULES[name], within)
+    files = {path for op in OPS.values() for k in op.kernels if k.run.__module__ in reached for s in k.sources for path in s.files}
+    return with_files(digest(MODULES[name], within), sorted(files))[:8] + digest("rooftile.training.stepper", ())[:8]
 
 
 def bench(name: str, against: list[str], where: torch.device, run: str, progress: Console | None, folder: Path | None) -> list[Record]:
