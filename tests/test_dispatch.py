@@ -141,6 +141,13 @@ def test_who_saved_what_is_written_in_place_notices(name, past_autograd):
         product.backward()
 
 
+@pytest.mark.parametrize("name", sorted(WRITES.keys() - {"residual_add_overwrite"}))
+def test_what_is_written_in_place_has_a_place_for_every_element(name):
+    """A kernel would write it several times over without a word; as it is, residual_add said so and the others did not."""
+    with pytest.raises(ValueError, match=r"with strides \[.*0, 1\]: elements share a place"):
+        WRITES[name](torch.ones(1, 8).expand(2, 8))
+
+
 def test_there_is_no_second_derivative_at_either_door(past_autograd):
     op = OPS["softmax"]
     past_autograd(op, op.backward)
