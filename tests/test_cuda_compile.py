@@ -114,6 +114,27 @@ def _racer(path, start, results):
     results.put((made.symbol, made.cubin))
 
 
+def test_a_file_edited_under_a_living_process_is_not_taken_for_what_it_compiles(source):
+    compiler.compiled(source, "add<float>", "sm_90a")
+    source.path.write_text(TEXT.replace("T(ONE)", "T(ONE) + T(ONE)"))
+    compiler.compiled(source, "add<__half>", "sm_90a")  # still of the text it remembers
+    new = compiler.compiled(again(source), "add<__half>", "sm_90a")
+    assert not new.cached and new.cubin != compiler.compiled(source, "add<__half>", "sm_90a").cubin
+
+
+def test_a_header_edited_while_it_is_compiled_leaves_no_entry(source, monkeypatch):
+    compile = compiler._compile
+
+    def slow(*what):
+        made = compile(*what)
+        (source.path.parent / "part.cuh").write_text("#pragma once\n#define ONE 2.0f\n")
+        return made
+
+    monkeypatch.setattr(compiler, "_compile", slow)
+    compiler.compiled(source, "add<float>", "sm_90a")
+    assert entries() == []
+
+
 def test_sixteen_processes_leave_one_whole_entry(source):
     fork = multiprocessing.get_context("fork")
     start, results = fork.Barrier(16), fork.Queue()

@@ -153,6 +153,13 @@ def test_dynamic_shared_memory_is_asked_for_once_and_refused_beyond_the_device(e
     assert len(driver.launched) == 3
 
 
+def test_a_thread_that_asks_late_takes_no_shared_memory_back(entry, driver):
+    """It saw 47 KiB allowed and asks for 64000 bytes; meanwhile another has asked for 100000 and is about to launch."""
+    entry.allow(100_000)
+    entry.allow(64_000)
+    assert driver.raised == [(8, 100_000)] and entry.dynamic == 100_000
+
+
 def test_a_refusal_of_the_driver_is_told(entry, driver):
     driver.status = [1]
     with pytest.raises(RuntimeError, match=r"add<float> at line 3: the CUDA driver says CUDA_ERROR_X \(no good\)"):

@@ -1,7 +1,10 @@
 """Who is chosen: forces, refusals, determinism, and a memory that stays bounded."""
 
+from functools import partial
+
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import rooftile
 from rooftile.core import kernel as k
@@ -90,3 +93,78 @@ def test_lengths_that_never_repeat_do_not_fill_the_memory():
 def test_nearest_without_a_neighbour():
     with pytest.raises(ValueError, match=r"no thing is called 'zzz'\. There are 1: softmax"):
         k.nearest("zzz", ["softmax"], "thing")
+
+
+@pytest.fixture
+def past_autograd(monkeypatch):
+    """Of operators kernels as on a GPU: they write to addresses, and autograd sees nothing of it."""
+
+    def put(*ops: k.Op) -> None:
+        for op in ops:
+            monkeypatch.setattr(op, "kernels", (Kernel("planted", partial(_unseen, op)), *op.kernels))
+            op.forget()
+
+    yield put
+    k._forget_all()
+
+
+def _unseen(op, *args):
+    written = [i for i, n in enumerate(op.names) if n in op.spec.args and op.spec.args[n].mutated]
+    copies = [
+        a.detach().clone() if isinstance(a, torch.Tensor) else [t.detach().clone() for t in a] if isinstance(a, list) else a for a in args
+    ]
+    made = op.spec.reference(*copies)
+    for i in written:
+        for t, c in zip(*([x] if isinstance(x, torch.Tensor) else x for x in (args[i], copies[i]))):
+            t.detach().numpy()[...] = c.detach().numpy()
+    return tuple(t.detach() for t in made) if isinstance(made, tuple) else None if made is None else made.detach()
+
+
+ONES = torch.ones(2, 8)
+TABLE = rooftile.rope_table(2, 8)
+WRITES = {
+    "adamw": lambda t: rooftile.adamw([t], [ONES], [ONES.clone()], [ONES.clone()], torch.tensor([[1.0, 0.0, 1.0, 1.0]])),
+    "concat_kv": lambda t: rooftile.concat_kv(t[None, None], ONES.clone()[None, None], *[ONES[None, None, :1]] * 2, torch.tensor([0])),
+    "residual_add_overwrite": lambda t: rooftile.residual_add(ONES, t, inplace=True),
+    "rope_overwrite": lambda t: rooftile.rope(t[None, None], None, *TABLE, inplace=True),
+    "swiglu_again": lambda t: rooftile.swiglu_again(t, ONES, ONES),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_who_saved_what_is_written_in_place_notices(name, past_autograd):
+    past_autograd(OPS[name])
+    written, weight = torch.ones(2, 8), torch.ones(8, requires_grad=True)
+    product = (weight * written).sum()
+    WRITES[name](written)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()
+
+
+@pytest.mark.parametrize("name", sorted(WRITES.keys() - {"residual_add_overwrite"}))
+def test_what_is_written_in_place_has_a_place_for_every_element(name):
+    """A kernel would write it several times over without a word; as it is, residual_add said so and the others did not."""
+    with pytest.raises(ValueError, match=r"with strides \[.*0, 1\]: elements share a place"):
+        WRITES[name](torch.ones(1, 8).expand(2, 8))
+
+
+def test_there_is_no_second_derivative_at_either_door(past_autograd):
+    op = OPS["softmax"]
+    past_autograd(op, op.backward)
+    for door in (op, op.entry):
+        x = X.clone().requires_grad_()
+        (dx,) = torch.autograd.grad(door(x).square().sum(), x, create_graph=True)
+        with pytest.raises(RuntimeError, match="differentiate"):
+            dx.square().sum().backward()
+
+
+def test_a_tangent_is_refused_and_not_dropped(past_autograd):
+    past_autograd(OPS["softmax"])
+    with forward_ad.dual_level():
+        x = forward_ad.make_dual(X, torch.ones_like(X))
+        for door in (OPS["softmax"], OPS["softmax"].entry):
+            with pytest.raises(NotImplementedError, match="no forward-mode"):
+                door(x)
+        rooftile.softmax(X)  # nobody wants this one's
+    with pytest.raises(NotImplementedError, match="no forward-mode"):
+        torch.func.jvp(rooftile.softmax, (X,), (torch.ones_like(X),))

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rooftile.core import record
+from rooftile.core import record, tune
 from rooftile.core.kernel import OPS, Kernel
 from rooftile.core.record import Record, Status, append, digest_of, essence, read
 from rooftile.cuda.source import Source
@@ -108,6 +108,33 @@ def test_digest_reaches_what_a_kernel_is_made_of(monkeypatch):
     record.digest.cache_clear()
 
 
+def test_a_training_digest_reaches_the_cuda_files_of_its_operators(monkeypatch):
+    """Seen red: a step's record stayed current whatever became of attention's backward."""
+    (source,) = OPS["attention_backward"].kernel("cuda.v5_hopper").sources
+    before, real = training_records.training_digest("train.gpt2-124m"), Path.read_text
+    for path, moves in ((source.path, True), (OPS["rope"].kernel("cuda.v2_vector").sources[0].path, False)):
+        record._c_essence.cache_clear()
+        monkeypatch.setattr(Path, "read_text", lambda self, p=path, **k: real(self, **k) + ("\nint x;\n" if self == p else ""))
+        assert (training_records.training_digest("train.gpt2-124m") != before) == moves
+    record._c_essence.cache_clear()
+
+
+def test_a_source_edited_while_the_clock_runs_is_not_what_was_timed(monkeypatch):
+    """Its record is of the code that was imported."""
+    op, real = OPS["gelu"], Path.read_text
+    before, edited = op.kernel("triton").digest, Path(record._origin("rooftile.ops.gelu.triton_kernels"))
+
+    def timed(session, op, case, against):
+        monkeypatch.setattr(Path, "read_text", lambda self, **k: real(self, **k) + ("\nX = 1\n" if self == edited else ""))
+        return [session.record(op, "triton", case.id, status=Status.PASSED)]
+
+    monkeypatch.setattr(bench, "_case", timed)
+    monkeypatch.setattr(bench.dev, "ceilings", lambda where, refresh: None)
+    record.digest.cache_clear()
+    assert {r.digest for r in bench.bench(["gelu"], [], "cpu", "", None, None) if r.op == "gelu"} == {before}
+    record.digest.cache_clear()
+
+
 def test_digest_reaches_the_cuda_files_and_their_headers(tmp_path):
     run = OPS["softmax"].kernels[0].run
     (tmp_path / "k.cu").write_text('#include "part.cuh"\n// why\n__global__ void k(int n) {\n}\n')
@@ -132,6 +159,33 @@ def test_records_survive_the_file(tmp_path):
     (tmp_path / "x.jsonl").write_text('{"op": 1\n')
     with pytest.raises(ValueError, match=r"x\.jsonl:1 is not a record"):
         list(read(tmp_path / "x.jsonl"))
+
+
+def test_a_torn_line_takes_no_other_with_it_and_no_operator_dies_of_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROOFTILE_CACHE", str(tmp_path))
+    kept = tune.path("gpu")
+    kept.parent.mkdir()
+    kept.write_text('{"op": "softmax", "kern')
+    append(kept, [Record("softmax", "triton", "x", "passed", us=(1.0, 1.0, 1.0))])
+    assert Record.parse(kept.read_text().splitlines()[1]).kernel == "triton"
+    with pytest.warns(RuntimeWarning, match=r"tuned choices are left out.*gpu\.jsonl:1 is not a record"):
+        assert tune._load("gpu") == {}
+
+
+def test_a_cache_that_may_not_be_read_is_none(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROOFTILE_CACHE", str(tmp_path))
+    monkeypatch.setattr(tune, "read", lambda path: (_ for _ in ()).throw(PermissionError(13, "Permission denied", str(path))))
+    with pytest.warns(RuntimeWarning, match="Permission denied"):
+        assert tune._load("gpu") == {}
+
+
+def test_who_has_no_home_has_a_cache(tmp_path, monkeypatch):
+    monkeypatch.delenv("ROOFTILE_CACHE", raising=False)
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("Could not determine home directory.")))
+    monkeypatch.setattr(record.tempfile, "mkdtemp", lambda prefix: str(tmp_path / prefix))
+    record._of_this_process.cache_clear()
+    assert record.cache_folder() == record.cache_folder() == tmp_path / "rooftile-"
+    record._of_this_process.cache_clear()
 
 
 def test_a_band_of_losses():
@@ -189,7 +243,7 @@ def test_two_processes_beside_one_are_records(monkeypatch, tmp_path):
         )
 
     monkeypatch.setattr(scaling, "subprocess", SimpleNamespace(run=run))
-    one, whole, ddp, fsdp = bench.bench(["scaling.llama-1.2b"], [], "cpu", "", None, tmp_path)
+    one, whole, ddp, fsdp = scaling.bench(torch.device("cpu"), "r", None, tmp_path)
     assert words[0][:3] == ["-m", "rooftile", "train"] and words[2][:5] == [
         "-m",
         "torch.distributed.run",

@@ -134,6 +134,24 @@ def test_lists_of_tensors_and_guards():
     assert torch.equal(replayed(xs), torch.cat(xs)) and calls == [2, 2]
 
 
+def test_a_replay_inside_a_launcher_that_is_recorded_is_seen():
+    """As an operator made of others calls them. Seen red: the outer replay launched nothing and gave fresh memory back."""
+
+    def inner(to, x):
+        launch(to, x, x.nbytes)
+
+    run = again(inner, torch.empty(3), torch.randn(3))[1]
+
+    def outer(x):
+        out = torch.empty_like(x)
+        run(out, x)
+        return out
+
+    _, replayed = again(outer, torch.randn(3))
+    x = torch.randn(3)
+    assert torch.equal(replayed(x), x)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("op", check.all_ops(), ids=lambda op: op.spec.name)
 def test_an_eager_call_is_the_same_plain_recorded_and_replayed(op):

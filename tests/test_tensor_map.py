@@ -1,8 +1,10 @@
 """Tensor maps: what the copy engine cannot take is told, what the driver is given, how a launch packs and a replay renews them."""
 
 import ctypes
+import gc
 import re
 import struct
+import weakref
 from pathlib import Path
 
 import pytest
@@ -175,6 +177,22 @@ def test_a_replay_makes_them_anew_for_its_own_tensors(entry):
     assert n == 7 and a == out.data_ptr() and out.data_ptr() != first.data_ptr()
     assert (b[:8], c[:8]) == (struct.pack("Q", out.data_ptr()), struct.pack("Q", second[1:].data_ptr()))
     assert again.__name__ == "replay" and len(entry.driver.seen) == 2
+
+
+def test_a_replay_keeps_no_tensor_of_the_call_it_was_made_of(entry):
+    """A shape's replay lives as long as the process, and the queries and keys of a call are gigabytes."""
+
+    def launched(x):
+        out = torch.empty_like(x)
+        replay.recorder() and replay.recorder().note(entry.again, (out, TensorMap(out, (2, 8)), TensorMap(x, (2, 8))))
+        return out
+
+    x = zeros(4, 8)
+    out, again = replay.record(launched, (x,), torch.device("cpu"))
+    kept = weakref.ref(x), weakref.ref(out)
+    del x, out
+    gc.collect()
+    assert again is not None and [r() for r in kept] == [None, None]
 
 
 @pytest.mark.gpu

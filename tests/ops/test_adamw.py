@@ -1,6 +1,8 @@
 """What the grid cannot say of AdamW: many steps beside PyTorch's, state dicts both ways, what it refuses."""
 
+import copy
 import math
+import pickle
 import sys
 
 import pytest
@@ -59,6 +61,19 @@ def test_state_dicts_go_both_ways(first, second):
     steps(one, c, 5, 5)
     steps(two, b, 5, 5)
     close(one, two)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))], ids=["deepcopy", "pickle"])
+def test_a_copy_goes_on_by_itself(copied):
+    one, two = models()
+    a, b = rooftile.AdamW(groups(one), lr=1e-2, max_norm=0.5), rooftile.AdamW(groups(two), lr=1e-2, max_norm=0.5)
+    steps(one, a, 3)
+    steps(two, b, 3)
+    one, c = copied((one, a))
+    steps(one, c, 3, 3)
+    steps(two, b, 3, 3)
+    assert all(torch.equal(p, q) for p, q in zip(one.parameters(), two.parameters()))
+    assert a.grad_norm is not None and [int(s["step"]) for s in a.state.values()] == [3] * 6
 
 
 def test_a_parameter_without_gradient_is_left_alone():

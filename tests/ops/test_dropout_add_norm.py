@@ -99,3 +99,11 @@ def test_the_mask_beyond_2_31_elements(kernel):
     first = (m - 1) * n
     words = torch.stack(philox.philox(torch.arange(first // 4, (first + n) // 4, device="cuda"), seed), -1).reshape(-1)
     assert torch.equal(total[-1] != 0, words >= philox.threshold(p))
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_rows_without_columns_have_statistics_as_the_fake_says(norm):
+    op = OPS["dropout_add_norm"]
+    x = torch.ones(5, 0)
+    call = {"x": x, "residual": x, "weight": None, "bias": None, "seed": torch.tensor(1), "p": 0.5, "eps": 1e-5, "norm": norm}
+    assert [t.shape for t in op.launch(*call.values())] == [t.shape for t in op.spec.empty_returns(call)]

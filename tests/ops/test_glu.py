@@ -69,6 +69,14 @@ def test_rows_that_begin_off_16_bytes_are_refused_with_numbers():
         assert "begins 4 bytes past a multiple of 16" in refuse({"gate": torch.randn(68)[1:], "up": torch.randn(67)})
 
 
+@pytest.mark.parametrize("name", ["swiglu", "geglu", "reglu"])
+def test_again_wants_a_gradient_as_wide_as_the_result(name):
+    """A kernel would read and write beyond a narrower one's end."""
+    for narrow in (1, 3, 5):
+        with pytest.raises(ValueError, match=f"K is {narrow} in dout, but half of gate's N=8 is 4"):
+            getattr(rooftile, f"{name}_again")(torch.ones(2, narrow), torch.ones(2, 8))
+
+
 def test_messages_have_both_numbers():
     for call, words in [
         ((torch.ones(2, 5), None), "N is 5 in gate, which without up is gate and up side by side"),

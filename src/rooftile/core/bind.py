@@ -31,6 +31,8 @@ class Declared(Protocol):
     @property
     def optional(self) -> bool: ...
     @property
+    def mutated(self) -> bool: ...
+    @property
     def many(self) -> bool: ...
 
 
@@ -60,6 +62,8 @@ class Binding:
                     raise ValueError(f"{self.name}: {name} is {_show(t.layout)}, takes strided")
                 self._agree("device", name, t.device)
                 self._dtype(name, arg, t)
+                if arg.mutated:
+                    self._apart(name, t)
                 if arg.many:
                     self._agree(f"shape of tensor {i}", name, tuple(t.shape))
             if arg.many:
@@ -73,6 +77,12 @@ class Binding:
         first, known = self._seen.setdefault(what, (name, value))
         if known != value:
             raise ValueError(f"{self.name}: {what} is {_show(value)} in {name}, but {_show(known)} in {first}")
+
+    def _apart(self, name: str, t: Tensor) -> None:
+        """A kernel would write one place several times over, in any order, where PyTorch's own refuse."""
+        if t.numel() and any(size > 1 and stride == 0 for size, stride in zip(t.shape, t.stride())):
+            what = f"{name} is {list(t.shape)} with strides {list(t.stride())}"
+            raise ValueError(f"{self.name}: {what}: elements share a place, and it is written in place")
 
     def _dtype(self, name: str, arg: Declared, t: Tensor) -> None:
         if arg.dtype == "io":

@@ -134,6 +134,7 @@ class Op:
         self._warned = False
         self._varies = any(k.varies for k in kernels)
         self._saves = any(r.saved for r in spec.returns.values())
+        self._written = [i for i, n in enumerate(self.names) if n in spec.args and spec.args[n].mutated]
         OPS[spec.name] = self
         self.entry = register.second_door(self)
 
@@ -179,7 +180,11 @@ class Op:
             where = next((t.device for t in args if isinstance(t, Tensor)), None)
             if where is not None and where.type == "cuda":
                 run = self._memo[key] = replay.Rehearsal(run, where, functools.partial(self._memo.__setitem__, key))
-        return run(*args)
+        result = run(*args)
+        for i in self._written:  # a kernel writes past autograd: who saved the tensor for a backward shall notice
+            if args[i] is not None:
+                torch.autograd.graph.increment_version(args[i])
+        return result
 
     def _resolve(self, args: Sequence[Any], save: bool) -> Callable[..., Any]:
         call = dict(zip(self.names, args))

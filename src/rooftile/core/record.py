@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import subprocess
+import tempfile
 import tokenize
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields
@@ -96,9 +97,18 @@ def _plain(value: Any) -> Any:
 def append(path: Path, records: Iterable[Record]) -> None:
     """Append-only; one write a call, so that a reader never sees half a line of ours."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(r.json() + "\n" for r in records)
+    text = ("\n" if _torn(path) else "") + "".join(r.json() + "\n" for r in records)
     with open(path, "a", encoding="utf-8") as f:
         f.write(text)
+
+
+def _torn(path: Path) -> bool:
+    """Whether the last line has no end: a disk that was full, a machine that died. What follows it shall not be lost with it."""
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    with open(path, "rb") as f:
+        f.seek(-1, os.SEEK_END)
+        return f.read(1) != b"\n"
 
 
 def read(path: Path) -> Iterator[Record]:
@@ -112,7 +122,17 @@ def read(path: Path) -> Iterator[Record]:
 
 
 def cache_folder() -> Path:
-    return Path(os.environ.get("ROOFTILE_CACHE") or Path.home() / ".cache" / "rooftile")
+    if said := os.environ.get("ROOFTILE_CACHE"):
+        return Path(said)
+    try:
+        return Path.home() / ".cache" / "rooftile"
+    except RuntimeError:  # a container may run under a number that nobody has given a home
+        return _of_this_process()
+
+
+@functools.cache
+def _of_this_process() -> Path:
+    return Path(tempfile.mkdtemp(prefix="rooftile-"))
 
 
 # ---- digest --------------------------------------------------------------------------------------------------------------
@@ -122,7 +142,7 @@ def cache_folder() -> Path:
 def digest(module: str, within: tuple[str, ...] = ("rooftile.ops.",)) -> str:
     """Of a module's source and of every module it imports from `within`, without comments, docstrings and blank lines."""
     sha = hashlib.sha256()
-    for name in sorted(_reachable(module, within)):
+    for name in sorted(reachable(module, within)):
         sha.update(f"{name}\n{essence(Path(_origin(name)).read_text(encoding='utf-8'))}\n".encode())
     return sha.hexdigest()[:16]
 
@@ -131,7 +151,11 @@ def digest_of(run: Callable[..., Any], files: Iterable[Path] = ()) -> str:
     """Of a kernel: its launcher's module and, where it is CUDA C++, the files it is compiled from."""
     while not hasattr(run, "__module__") and hasattr(run, "func"):
         run = run.func
-    python = digest(run.__module__)
+    return with_files(digest(run.__module__), files)
+
+
+def with_files(python: str, files: Iterable[Path]) -> str:
+    """A digest of Python and of C++ files beside it."""
     code = [_c_essence(path) for path in files]
     return hashlib.sha256("\n".join([python, *code]).encode()).hexdigest()[:16] if code else python
 
@@ -187,7 +211,9 @@ def _column(lines: list[str], row: int, utf8: int) -> int:
     return len(lines[row - 1].encode()[:utf8].decode())
 
 
-def _reachable(module: str, within: tuple[str, ...]) -> set[str]:
+@functools.lru_cache
+def reachable(module: str, within: tuple[str, ...]) -> frozenset[str]:
+    """A module and those that it imports from `within`, and those that these import."""
     todo, seen = [module], set[str]()
     while todo:
         name = todo.pop()
@@ -201,7 +227,7 @@ def _reachable(module: str, within: tuple[str, ...]) -> set[str]:
             elif isinstance(node, ast.Import):
                 found = [a.name for a in node.names]
             todo += [f for f in found if f.startswith(within)]
-    return seen
+    return frozenset(seen)
 
 
 @functools.lru_cache

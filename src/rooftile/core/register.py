@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from rooftile.core.spec import OpSpec
 
@@ -35,7 +36,11 @@ def warn(sentence: str) -> None:
 
 
 def needs_second_door(args: Sequence[Any]) -> bool:
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._is_any_autocast_enabled():
+    if torch.compiler.is_compiling():
+        return True
+    if forward_ad._current_level >= 0:
+        _refuse_tangents(args)
+    if torch._C._len_torch_dispatch_stack() or torch._C._is_any_autocast_enabled():
         return True
     for a in args:  # noqa: SIM110  any() over a generator costs 0.3 us more, and this runs at every call
         if type(a) not in _PLAIN and isinstance(a, Tensor):
@@ -150,6 +155,8 @@ def second_door(op: Operator) -> Any:
     _library.define(spec.name + spec.schema)
 
     def implementation(*args: Any, **kwargs: Any) -> Any:
+        if forward_ad._current_level >= 0:
+            _refuse_tangents((*args, *kwargs.values()))
         return op.launch(*_all(spec, args, kwargs))
 
     def fake(*args: Any, **kwargs: Any) -> Any:
@@ -164,6 +171,16 @@ def second_door(op: Operator) -> Any:
         for device in ("CUDA", "CPU"):
             _library.impl(spec.name, _autocast(entry, device), f"Autocast{device}")
     return entry
+
+
+def _refuse_tangents(args: Sequence[Any]) -> None:
+    """A kernel would drop them, and the derivative would be zero without a word."""
+    try:
+        seen = any(forward_ad.unpack_dual(a).tangent is not None for a in args if isinstance(a, Tensor))
+    except RuntimeError:  # under vmap nobody can say
+        seen = True
+    if seen:
+        raise NotImplementedError("rooftile's operators have no forward-mode derivatives: differentiate backward")
 
 
 def _all(spec: OpSpec, args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[Any]:

@@ -8,6 +8,7 @@ as straight-line code with this call's pointers: no row views, no grids, no keys
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,7 +29,8 @@ _FACTORIES = {
 
 
 class Addressed:
-    """An argument of a launch that holds the address of `tensor` in some form: `at(address)` is that form for another call's."""
+    """An argument of a launch that holds the address of `tensor` in some form: `at(address)` is that form for another call's, made without
+    `tensor`, which is gone by then."""
 
     tensor: Tensor
 
@@ -90,7 +92,8 @@ class Recorder(TorchDispatchMode):
             return None
         back = f"return {', '.join(given)}{',' if isinstance(result, tuple) else ''}" if given else "return None"
         signature = ", ".join(self.parameters)
-        guard = f"if device() != {self.device.index or 0}{' or unless()' if 'unless' in self.names else ''}: return plain({signature})"
+        # inside another launcher that is being recorded the launches must be seen, and so must allocations wherever a mode looks on
+        guard = f"if device() != {self.device.index or 0} or modes(){' or unless()' if 'unless' in self.names else ''}: return plain({signature})"
         stream = [f"s = stream({self.device.index or 0})"] if any("s," in line for line in self.lines) else []
         body = "\n    ".join([guard, *stream, *self.lines, back])
         scope = {**_platform(self.device), **self.names, "plain": run}
@@ -110,7 +113,9 @@ class Recorder(TorchDispatchMode):
         if value is STREAM:
             return "s"
         if isinstance(value, Addressed):
-            return f"{self._constant(value.at)}({self._argument(value.tensor)})"
+            like = copy.copy(value)
+            del like.tensor  # it would live as long as the replay: a call's tensors for every shape that was ever seen
+            return f"{self._constant(like.at)}({self._argument(value.tensor)})"
         if isinstance(value, Tensor):
             if id(value) not in self._roots:  # it may hold what depends on this call's pointers
                 self.why = self.why or "the launcher keeps a tensor of its own"
@@ -169,6 +174,8 @@ def _tensors(name: str, value: Any) -> list[tuple[str, Tensor]]:
 
 def _platform(device: torch.device) -> dict[str, Any]:
     made: Any = torch._C._dynamo.guards
+    seen = {"modes": torch._C._len_torch_dispatch_stack}
     if device.type == "cuda":
-        return {"empty": made._empty_strided_cuda, "device": torch._C._cuda_getDevice, "stream": torch._C._cuda_getCurrentRawStream}
-    return {"empty": made._empty_strided_cpu, "device": lambda: 0, "stream": lambda index: 0}
+        here = {"empty": made._empty_strided_cuda, "device": torch._C._cuda_getDevice, "stream": torch._C._cuda_getCurrentRawStream}
+        return seen | here
+    return seen | {"empty": made._empty_strided_cpu, "device": lambda: 0, "stream": lambda index: 0}

@@ -5,6 +5,7 @@ Tuning happens when asked (`rooftile tune`). A missing entry means the heuristic
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -65,10 +66,19 @@ def remember(name: str, records: list[Record]) -> None:
     _entries.pop(name, None)
 
 
+def _kept(source: Path) -> list[Record]:
+    """No operator dies of a damaged cache, or of one that is somebody else's: choices are lost, and that is said."""
+    try:
+        return list(read(source))
+    except (OSError, ValueError) as error:
+        warnings.warn(f"tuned choices are left out, heuristics choose: {error}", RuntimeWarning, stacklevel=2)
+        return []
+
+
 def _load(name: str) -> dict[tuple[str, str], list[Record]]:
     table: dict[tuple[str, str], list[Record]] = {}
     for source in (path(name), shipped(name)):
-        for r in read(source):
+        for r in _kept(source):
             if r.status == Status.PASSED and r.us is not None:
                 table.setdefault((r.op, r.case), []).append(r)
     for entries in table.values():

@@ -52,12 +52,14 @@ def compiled(source: Source, instance: str, arch: str) -> Compiled:
     """`instance` ("add", "softmax<__half, 256>") of `source` for `arch` ("sm_90a"): from the cache, else compiled and put there."""
     function = source.function(instance)
     toolchain = _toolchain()
-    path = folder() / f"{source.path.stem}-{_key(source, function.instance, arch, toolchain)}.cubin"
+    key = _key(source, function.instance, arch, toolchain)
+    path = folder() / f"{source.path.stem}-{key}.cubin"
     found = _read(path)
     if found is not None:
         return found
     made = _compile(source, function.instance, arch, toolchain)
-    _write(path, made)
+    if _key(source, function.instance, arch, toolchain) == key:  # else a header was edited meanwhile, and who knows what NVRTC has read
+        _write(path, made)
     return made
 
 
@@ -221,7 +223,7 @@ def _first_line(text: object) -> str:
 def _key(source: Source, instance: str, arch: str, toolchain: _Toolchain) -> str:
     sha = hashlib.sha256(json.dumps([FORMAT, toolchain.version, arch, instance, _options()]).encode())
     for path in source.files:
-        text = path.read_bytes()
+        text = source.text.encode() if path == source.path else path.read_bytes()  # what is compiled, whatever the file has become
         sha.update(f"\n{path.name} {len(text)}\n".encode() + text)
     return sha.hexdigest()[:24]
 

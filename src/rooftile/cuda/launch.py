@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import struct
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -245,7 +246,7 @@ class Entry:
         self.function = ctypes.c_void_p(_load(made, function, device))
         static = _attribute(self.function, _STATIC, function)
         self.dynamic = max(0, _WITHOUT_ASKING - static)  # bytes a launch may ask for as things stand
-        self.static, self.most = static, _shared_memory(device) - static
+        self.static, self.most, self.raising = static, _shared_memory(device) - static, threading.Lock()
         codes = [code(p, function) for p in function.parameters]
         self.layout = struct.Struct(_CONFIG + place(codes))
         self.offsets = [offset(_CONFIG, codes, i) for i in range(len(codes))]  # of each argument in the buffer
@@ -289,8 +290,10 @@ class Entry:
                 f"{self.parsed.instance} in {self.source.path.name} asks for {shared} bytes of dynamic shared memory; "
                 f"cuda:{self.device} has {self.most} for it ({self.static} more are static)"
             )
-        _succeed(_driver().cuFuncSetAttribute(self.function, _DYNAMIC, shared), self.parsed)
-        self.dynamic = shared
+        with self.raising:  # another thread may have asked for more since this one looked
+            if shared > self.dynamic:
+                _succeed(_driver().cuFuncSetAttribute(self.function, _DYNAMIC, shared), self.parsed)
+                self.dynamic = shared
 
     def failed(self, status: int, go: Callable[..., None], how: Sequence[Any]) -> None:
         """A thread that has never used CUDA has no context yet, and gets the device's. Nothing else is tried twice."""

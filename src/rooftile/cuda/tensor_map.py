@@ -38,7 +38,7 @@ class TensorMap(replay.Addressed):
         size = tensor.element_size()
         box = tuple(box)
         inner = _check(tensor, box, swizzle, size)
-        self.tensor, self.box, self.swizzle = tensor, box, swizzle
+        self.tensor, self.kind, self.box, self.swizzle = tensor, _TYPES[tensor.dtype], box, swizzle
         self.size = tuple(tensor.shape[::-1])
         # the stride of an axis of one element says nothing, and need not be legal
         strides = [s * size if n > 1 else inner for n, s in zip(tensor.shape, tensor.stride())]
@@ -53,7 +53,7 @@ class TensorMap(replay.Addressed):
 
     def at(self, address: int) -> bytes:
         """As the driver encodes it for the tensor's like at this address."""
-        return _encoded(_TYPES[self.tensor.dtype], address, self.size, self.strides, self.box[::-1], self.swizzle)
+        return _encoded(self.kind, address, self.size, self.strides, self.box[::-1], self.swizzle)
 
     def here(self) -> bytes:
         return self.at(self.tensor.data_ptr())

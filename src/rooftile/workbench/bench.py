@@ -36,6 +36,12 @@ class Session:
         self.environment = dict(vars(Environment.here()))
         self._green: dict[tuple[str, str], str] = {}
 
+    def hold(self, ops: list[Op]) -> None:
+        """Take the digests of what has just been imported: a source that is edited while the clock runs is not what was timed."""
+        for op in ops:
+            for kernel in op.kernels:
+                _ = kernel.digest
+
     def green(self, op: Op, kernel: Kernel) -> str:
         """Why this kernel may not be timed: the gate's first complaint on the check cases, or nothing."""
         key = (op.spec.name, kernel.name)
@@ -132,6 +138,7 @@ def bench(
                 made += training_records.bench(name, against, session.where, session.run, progress, folder)
         return made + (bench(rest, against, device, only, progress, folder, jobs) if rest else [])
     ops = gatekeeper.named(names)
+    session.hold(ops)
     made = []
     todo = timed_cases(ops, only)
     if jobs != 1:

@@ -11,7 +11,8 @@ import torch
 from rich.console import Console
 
 from rooftile.core import device as dev
-from rooftile.core.record import Environment, Record, Status, append, digest
+from rooftile.core.kernel import OPS
+from rooftile.core.record import Environment, Record, Status, append, digest, reachable, with_files
 
 MODULES = {f"{what}.{model}": f"rooftile.models.{module}" for what in ("train", "losses")
            for model, module in (("gpt2-124m", "gpt2"), ("llama-1.2b", "llama"))} | {"scaling.llama-1.2b": "rooftile.models.llama"}  # fmt: skip
@@ -23,15 +24,19 @@ SMOOTH = 20  # steps the loss is averaged over before two series are compared
 
 
 def training_digest(name: str) -> str:
-    """Of everything our steps are made of: the model with every operator it reaches, and what runs them."""
-    return digest(MODULES[name], ("rooftile.models.", "rooftile.ops."))[:8] + digest("rooftile.training.stepper", ())[:8]
+    """Of everything our steps are made of: the model with every operator it reaches, in Python and CUDA C++, and what runs them."""
+    within = ("rooftile.models.", "rooftile.ops.")
+    reached = reachable(MODULES[name], within)
+    files = {path for op in OPS.values() for k in op.kernels if k.run.__module__ in reached for s in k.sources for path in s.files}
+    return with_files(digest(MODULES[name], within), sorted(files))[:8] + digest("rooftile.training.stepper", ())[:8]
 
 
 def bench(name: str, against: list[str], where: torch.device, run: str, progress: Console | None, folder: Path | None) -> list[Record]:
     from rooftile.training.benchmark import LLAMA, Setup, benchmark_training, compare_losses
 
+    mine = training_digest(name)  # before the clock runs: what is edited meanwhile is not what was timed
     if name.startswith("losses."):
-        return _losses(name, where, run, progress, folder)
+        return _losses(name, where, run, progress, folder, mine)
     setup = replace(LLAMA if name == "train.llama-1.2b" else Setup(), device=where.type)
     kernels = ("rooftile", *(p for p in against if p in PEERS[name]))
     if progress is not None:
@@ -54,13 +59,13 @@ def bench(name: str, against: list[str], where: torch.device, run: str, progress
         records.append(Record(
             name, r["kernels"] if ours else f"peer.{r['kernels']}", f"B{r['batch_size']}_T{r['context']}_V{setup.model.vocab_size}-{r['dtype']}", Status.PASSED,
             us=(r["ms_low"] * 1e3, r["ms"] * 1e3, r["ms_high"] * 1e3), method="wall clock between synchronisations, turns interleaved, median of rounds",
-            digest=training_digest(name) if ours else "", run=run, extra=facts, environment=environment))  # fmt: skip
+            digest=mine if ours else "", run=run, extra=facts, environment=environment))  # fmt: skip
     if folder is not None:
         append(folder / dev.slug(where) / f"{name}.jsonl", records)
     return records
 
 
-def _losses(name: str, where: torch.device, run: str, progress: Console | None, folder: Path | None) -> list[Record]:
+def _losses(name: str, where: torch.device, run: str, progress: Console | None, folder: Path | None, mine: str) -> list[Record]:
     """Ours with the first seed, PyTorch's with each; the same seed is the same weights and batches. PyTorch's weights are float32 under autocast, as
     its documentation trains: of bfloat16 weights its AdamW loses the updates that are too small to show, and the loss falls later."""
     from rooftile.training.benchmark import LLAMA, Setup, compare_losses
@@ -82,7 +87,7 @@ def _losses(name: str, where: torch.device, run: str, progress: Console | None, 
             facts |= band(made[0], series["torch"])
         records.append(Record(
             name, kernels if ours else f"peer.{kernels}", f"B{shape.batch_size}_T{shape.context}_V{shape.model.vocab_size}_steps{BAND_STEPS}-{shape.dtype}",
-            Status.PASSED, method=f"losses averaged over {SMOOTH} steps", digest=training_digest(name) if ours else "", run=run, extra=facts,
+            Status.PASSED, method=f"losses averaged over {SMOOTH} steps", digest=mine if ours else "", run=run, extra=facts,
             environment=environment))  # fmt: skip
     if folder is not None:
         append(folder / dev.slug(where) / f"{name}.jsonl", records)

@@ -24,6 +24,7 @@ def tune_ops(names: list[str], only: str, ship: bool, progress: Console | None, 
         raise ValueError("tuning needs a CUDA device, this machine has 0; without tuned records the heuristics choose")
     session = Session("cuda")
     ops = gatekeeper.named(names)
+    session.hold(ops)
     todo = [(op, c) for op, c in timed_cases(ops, only) if sum(max(1, len(k.configs)) for k in op.kernels[:-1]) > 1]
     if jobs != 1:
         session.prepare(list(dict.fromkeys(op for op, _ in todo)), [], only, jobs, every)

@@ -245,6 +245,11 @@ class AdamW(torch.optim.Optimizer):
             if self.master and p.dtype != torch.float32 and i in state_dict["state"] and "master" not in self.state[p]:
                 self.state[p]["master"] = p.detach().float()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """PyTorch's copies and pickles have defaults, states and groups alone. What launches keep is made anew; a captured step stays the original's."""
+        ours = {name: getattr(self, name) for name in ("max_norm", "master", "stochastic", "state_dtype")}
+        return {**super().__getstate__(), **ours, "grad_norm": None, "_launches": {}, "_captured": False}
+
     def _launch(self, members: Members, scale: Tensor | None) -> None:
         params, (beta1, beta2) = members.params, members.betas
         grads = [p.grad for p in params]

@@ -11,7 +11,7 @@ def dropout_add_norm(
     dropped = torch.where(kept(x.shape, seed, p), wide(x) * scale(p), 0.0)
     sum = (dropped + wide(residual)).to(residual.dtype)
     a, mean, rstd = normalised(wide(sum), weight, bias, eps, norm == "layer")  # of the rounded sum, which is what backward reads
-    return a.to(x.dtype), sum, mean, rstd
+    return a.to(x.dtype), sum, mean if norm == "layer" else torch.zeros_like(rstd), rstd  # a row without columns has statistics too
 
 
 def dropout_add_norm_backward(

@@ -37,6 +37,8 @@ def validate(name, call, dims):
     k = dims["K"] if call["up"] is not None else n // 2
     if call["up"] is not None and n != k:
         raise ValueError(f"{name}: N is {k} in up, but {n} in gate")
+    if dims.get("K", k) != k:
+        raise ValueError(f"{name}: K is {dims['K']} in dout, but half of gate's N={n} is {k}")
     if call.get("approximate", "none") not in GELU:
         raise ValueError(f"{name}: approximate is {call['approximate']!r}, takes {' or '.join(GELU)}")
     dims["K"] = k

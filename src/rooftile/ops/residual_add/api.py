@@ -38,11 +38,5 @@ def residual_add(x: Tensor, residual: Tensor, *, inplace: bool = False) -> Tenso
             raise ValueError(
                 f"residual_add: inplace=True keeps no graph, but {name} requires a gradient: leave it out, or use torch.no_grad()"
             )
-    if any(size > 1 and stride == 0 for size, stride in zip(residual.shape, residual.stride())):
-        raise ValueError(
-            f"residual_add: inplace=True, but residual is {list(residual.shape)} with strides {list(residual.stride())}: elements share a place"
-        )
     _overwrite(x, residual)
-    if not torch.compiler.is_compiling():
-        torch.autograd.graph.increment_version(residual)  # who saved it for a backward shall notice
     return residual
