@@ -85,6 +85,13 @@ def test_a_parameter_without_gradient_is_left_alone():
     assert torch.equal(one[0].weight, before) and not torch.equal(one[2].bias, torch.zeros(3))
 
 
+def test_a_step_without_one_gradient_does_nothing():
+    model, _ = models()
+    before = [p.clone() for p in model.parameters()]
+    ours = rooftile.AdamW(model.parameters(), max_norm=1.0)
+    assert ours.step(lambda: 3.0) == 3.0 and all(map(torch.equal, model.parameters(), before)) and not ours.state
+
+
 def test_one_launch_for_all_groups(monkeypatch):
     one, _ = models()
     launched = []

@@ -141,9 +141,10 @@ class AdamW(torch.optim.Optimizer):
                 loss = closure()
         capturing = _capturing()
         self._launches = self._gather(capturing)
-        if not capturing:
-            self.advance()
-        self.update()
+        if self._launches:  # without one gradient there is nothing to count and nothing to do, as in torch.optim.AdamW
+            if not capturing:
+                self.advance()
+            self.update()
         return loss
 
     @torch.no_grad()
