@@ -14,6 +14,11 @@ from rooftile.core.record import without_c_comments
 INCLUDE = Path(__file__).parent / "include"
 
 
+def read(path: Path) -> str:
+    """Comments may be in any encoding, and are no matter."""
+    return path.read_text(encoding="utf-8-sig", errors="replace")
+
+
 @dataclass(frozen=True)
 class Parameter:
     type: str  # without const, & and __restrict__: "float", "T", "long long"
@@ -52,8 +57,8 @@ class Source:
     @functools.cached_property
     def text(self) -> str:
         try:
-            return self.path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            return read(self.path)
+        except OSError as error:
             raise ValueError(f"{self.path} cannot be read: {error}") from error
 
     @functools.cached_property
@@ -70,7 +75,7 @@ class Source:
             if path in seen:
                 continue
             seen.append(path)
-            for name in re.findall(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', path.read_text(encoding="utf-8"), re.M):
+            for name in re.findall(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', read(path), re.M):
                 found = next((p for p in ((path.parent / name).resolve(), INCLUDE / name) if p.is_file()), None)
                 if found is not None:  # the compiler says what is missing better than we could
                     todo.append(found)
@@ -91,11 +96,12 @@ class Source:
         return replace(found, parameters=parameters, cluster=cluster, instance=f"{name}<{', '.join(given)}>" if given else name)
 
 
-_ATTRIBUTES = r"(?:(?:(?:__launch_bounds__|ROOFTILE_CLUSTER)\s*\([^)]*\)|ROOFTILE_EARLY\b)\s*)*"
+_BRACKETS = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
 _GLOBAL = re.compile(
     r"(?:template\s*<(?P<template>[^{};]*?)>\s*)?"
-    r'(?:extern\s+"C"\s+|static\s+)*__global__\s+(?:static\s+)?'
-    rf"{_ATTRIBUTES}void\s+{_ATTRIBUTES}(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)\s*\{{"
+    r'(?:(?:extern\s+"C"|static|inline|void|ROOFTILE_EARLY)\s+)*\b__global__\b'
+    rf"(?:\s*\b(?:static|inline|void|ROOFTILE_EARLY|__maxnreg__\s*{_BRACKETS}|(?:__launch_bounds__|__cluster_dims__|ROOFTILE_CLUSTER)\s*{_BRACKETS}))*"
+    rf"\s*\b(?P<name>\w+)\s*\((?P<parameters>(?:[^()]|{_BRACKETS})*)\)\s*\{{"
 )
 
 
@@ -110,8 +116,13 @@ def _functions(text: str) -> Iterator[Function]:
 
 
 def _parameter(text: str) -> Parameter:
-    words = [w for w in re.findall(r"\w[\w:]*(?:<[^>]*>)?|\*", text) if w not in {"const", "__restrict__", "__grid_constant__", "volatile"}]
-    return Parameter(" ".join(w for w in words[:-1] if w != "*"), words[-1], "*" in words)
+    text, array, _ = text.partition("=")[0].partition("[")
+    words = [
+        w
+        for w in re.findall(r"\w[\w:]*(?:<[^>]*>)?|\*", text)
+        if w not in {"const", "__restrict__", "__restrict", "__grid_constant__", "volatile"}
+    ]
+    return Parameter(" ".join(w for w in words[:-1] if w != "*"), words[-1], "*" in words or bool(array))
 
 
 def _split(text: str) -> list[str]:

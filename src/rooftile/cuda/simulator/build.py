@@ -129,7 +129,7 @@ def _build_kernel(source: Source, function: Function, texts: dict[str, str], pat
             f"{scratch}/unit.cpp",
         ]
         made = Path(scratch, "unit.o")
-        _run([compiler(), *words, "-c", "-o", str(made)], scratch, source)
+        _run([compiler(), *words, "-I", f"{scratch}/absent", "-c", "-o", str(made)], scratch, source)
         _publish([compiler(), "-shared", str(made)], path)
 
 
@@ -150,16 +150,27 @@ def _publish(command: list[str], path: Path) -> None:
 
 
 def _run(command: list[str], scratch: str, source: Source | None) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"})
-    if done.returncode == 0:
-        return
-    lines = [line.replace(scratch + "/", "") if scratch else line for line in done.stderr.splitlines()]
-    first = next((line for line in lines if re.search(r":\d+(:\d+)?: (fatal )?error: ", line)), lines[0] if lines else "no message")
-    if source is None:
-        raise RuntimeError(f"g++ cannot build the simulator's part: {first}")
+    absent: list[str] = []
+    while True:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env={**os.environ, "LC_ALL": "C"})
+        if done.returncode == 0:
+            return
+        lines = [line.replace(scratch + "/", "") if scratch else line for line in done.stderr.splitlines()]
+        first = next((line for line in lines if re.search(r":\d+(:\d+)?: (fatal )?error: ", line)), lines[0] if lines else "no message")
+        if source is None:
+            raise RuntimeError(f"g++ cannot build the simulator's part: {first}")
+        # Headers that are not here are mostly the host code's, and that has been left out: they count as empty.
+        match = re.search(r": fatal error: ([\w./+-]+): No such file or directory$", first)
+        if match is None or match[1] in absent:
+            break
+        absent.append(match[1])
+        header = Path(scratch, "absent", match[1])
+        header.parent.mkdir(parents=True, exist_ok=True)
+        header.touch()
     match = re.match(r"(.*?):(\d+)(?::\d+)?: (?:fatal )?error: (.*)", first)
     said = f"{match[1]}:{match[2]}: {match[3]}" if match else first
-    raise ValueError(f"{source.path.name} does not compile: {said}")
+    why = f" (not here, and so taken to be empty: {', '.join(absent)})" if absent else ""
+    raise ValueError(f"{source.path.name} does not compile: {said}{why}")
 
 
 def _load(path: Path) -> Built:

@@ -6,34 +6,29 @@ import re
 from pathlib import Path
 
 from rooftile.core.record import without_c_comments
-from rooftile.cuda.source import INCLUDE, Source
+from rooftile.cuda.simulator import host
+from rooftile.cuda.source import INCLUDE, Source, read
 
 _WORD = re.compile(r"\b__shared__\b")
 _ALIGN = re.compile(r"(?:__align__|alignas)\s*(\((?:[^()]|\([^()]*\))*\))")
 _STRING = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'')
 
-_LAUNCH = re.compile(r"\b\w[\w:]*\s*(?:<[^<>;{}]*>)?\s*<<<[^;{}]*?>>>\s*\(")
-
-
-def _launch(match: re.Match[str]) -> str:
-    """Host code stands in people's files; it compiles and is never run."""
-    return "rooftile_host_call(" + "\n" * match[0].count("\n")
-
 
 def rewritten(source: Source) -> dict[str, str]:
     """File name -> text. The kernel's own file comes first; includes of our files lead to their rewritten twins."""
     names = {path: f"{i}_{path.name}" for i, path in enumerate(source.files)}
-    return {name: _rewrite(path, names) for path, name in names.items()}
+    texts = {path: without_c_comments(read(path)) for path in names}
+    device = host.words(list(texts.values()))
+    return {name: _rewrite(path, host.without(path, texts[path], device), names) for path, name in names.items()}
 
 
-def _rewrite(path: Path, names: dict[Path, str]) -> str:
+def _rewrite(path: Path, text: str, names: dict[Path, str]) -> str:
     def include(match: re.Match[str]) -> str:
         found = next((p for p in ((path.parent / match[2]).resolve(), INCLUDE / match[2]) if p in names), None)
-        return f'{match[1]}"{names[found]}"' if found else match[0]
+        return f'{match[1]}"{names[found] if found else match[2].replace("../", "")}"'
 
-    text = without_c_comments(path.read_text(encoding="utf-8"))
     text = re.sub(r'^([ \t]*#[ \t]*include[ \t]*)"([^"\n]+)"', include, text, flags=re.M)
-    return f'#line 1 "{path}"\n{_LAUNCH.sub(_launch, _shared(text))}'
+    return f'#line 1 "{path}"\n{_shared(text)}'
 
 
 def _shared(text: str) -> str:

@@ -1,0 +1,116 @@
+"""A .cu file without its host code: a kernel needs none of it, and so no library that it calls need be here. Lines stay where they were."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_TOKEN = re.compile(
+    r'^[ \t]*#(?:\\\n|[^\n])*|R"(\w*)\([\s\S]*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|[(){};]',
+    re.M,
+)
+_DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:\\\n|[^\n])*)", re.M)
+_DEVICE = ["__global__", "__device__", "__constant__", "__managed__", "__shared__", "constexpr"]
+_LABELS = re.compile(r"\s*(?:(?:public|private|protected)\s*:(?!:)\s*)*")
+_BRACKETS = re.compile(r"(?:\b(?:__align__|__builtin_align__|alignas|__attribute__)\s*)?\([^()]*\)|<[^<>]*>")
+_KEPT = re.compile(r"\b(?:using|typedef|static_assert|struct|class|union|enum|const|friend|concept|namespace)\b")
+OUTER, TYPE, HOST, DEVICE, INSIDE = range(5)  # what braces hold: namespaces, members, functions, and the rest
+
+
+def words(texts: list[str]) -> re.Pattern[str]:
+    """What says of a declaration that kernels may use it: CUDA's words, and macros that stand for them."""
+    macros = [m for text in texts for m in _DEFINE.findall(text)]
+    known, more = list(_DEVICE), True
+    while more:
+        found = re.compile(rf"\b(?:{'|'.join(known)})\b")
+        more = [name for name, body in macros if name not in known and found.search(body)]
+        known += dict.fromkeys(more)
+    return found
+
+
+def without(path: Path, text: str, device: re.Pattern[str]) -> str:
+    """Functions, variables and declarations that no kernel may use are left out. Directives stay: a macro may be meant for a kernel."""
+    directives: list[tuple[int, int]] = []
+    dropped: list[tuple[int, int]] = []
+    frames: list[tuple[int, int]] = []  # what it holds, where its head begins
+    branches: list[tuple[list[tuple[int, int]], int, int]] = []  # each #else goes on from where its #if did
+    start = parens = 0
+    for match in _TOKEN.finditer(text):
+        token, top = match[0], frames[-1][0] if frames else OUTER
+        if token.lstrip().startswith("#"):
+            directives.append(match.span())
+            if branch := re.match(r"\s*#\s*(if|el|endif)", token):
+                if branch[1] == "if":
+                    branches.append((list(frames), start, parens))
+                elif branches:
+                    at = branches.pop()
+                    if branch[1] == "el":
+                        branches.append(at)
+                        frames, start, parens = list(at[0]), at[1], at[2]
+        elif token in "()":
+            parens += 1 if token == "(" else -1
+        elif token == "{":
+            kind = INSIDE if parens or top > TYPE else _kind(_plain(text, start, match.start(), directives), device)
+            frames.append((kind, start))
+            start = match.end() if kind <= TYPE else start
+        elif token == "}":
+            if not frames:
+                return text  # g++ says so better
+            kind, begin = frames.pop()
+            if kind == HOST:
+                labels = _LABELS.match(text, begin)
+                dropped.append((labels.end() if labels else begin, match.end()))
+            start = begin if kind in (TYPE, INSIDE) else match.end()
+        elif token == ";" and not parens and top <= TYPE:
+            said = _plain(text, start, match.start(), directives)
+            if top == OUTER and not (_KEPT.search(_flat(said.partition("{")[0])) or device.search(said)):
+                dropped.append((start, match.end()))
+            start = match.end()
+    rest = _blank(text, dropped, directives)
+    silent = _TOKEN.sub(lambda m: m[0] if len(m[0]) == 1 else "\n" * m[0].count("\n"), rest)
+    if "<<<" in silent:
+        line = silent.count("\n", 0, silent.index("<<<")) + 1
+        raise ValueError(f"{path}:{line}: a kernel launches another one (dynamic parallelism), and the simulator runs one grid")
+    return rest
+
+
+def _kind(head: str, device: re.Pattern[str]) -> int:
+    if re.search(r'\bnamespace\b[^()]*$|\bextern\s*""$', head):
+        return OUTER
+    flat = _flat(head)
+    if re.match(r"(?:(?:template|typedef|static|const|extern)\s+)*(?:struct|class|union)\b", flat) and not re.search(
+        r"\w\s*\([^()]*\)$", head
+    ):
+        return TYPE
+    if "=" in re.sub(r"\boperator\W+", "", flat) or not re.search(r"\)[\s\w:&*,<>-]*$|\)\s*:[^:][^;]*[)}]$", head):
+        return INSIDE
+    if re.search(r"\)\s*(?:noexcept\s*)?:[^:].*\w$", head, re.S):
+        return INSIDE  # a member's initialiser; the function's body is yet to come
+    return DEVICE if device.search(head) else HOST
+
+
+def _flat(head: str) -> str:
+    """Without what stands in brackets."""
+    while (less := _BRACKETS.sub(" ", head)) != head:
+        head = less
+    return head.strip()
+
+
+def _plain(text: str, begin: int, end: int, directives: list[tuple[int, int]]) -> str:
+    inside = [(a, b) for a, b in directives if begin <= a < end]
+    said = _blank(text[begin:end], [(a - begin, b - begin) for a, b in inside], [])
+    return _LABELS.sub("", re.sub(r'"[^"\n]*"', '""', said), count=1).strip()
+
+
+def _blank(text: str, spans: list[tuple[int, int]], kept: list[tuple[int, int]]) -> str:
+    parts, done = [], 0
+    for begin, end in sorted(spans):
+        if begin < done:
+            continue  # inside one that is gone
+        parts.append(text[done:begin])
+        for a, b in [*((a, b) for a, b in kept if begin <= a < end), (end, end)]:
+            parts.append("\n" * text.count("\n", begin, a) or " ")
+            parts.append(text[a:b])
+            begin = b
+        done = end
+    return "".join([*parts, text[done:]])
