@@ -1,5 +1,7 @@
 """Whole programs as people write them: host code, libraries that are not here, spellings of a kernel; and what is not modelled is one sentence."""
 
+import re
+
 import pytest
 import torch
 
@@ -116,3 +118,170 @@ def test_comments_in_another_encoding(tmp_path):
     (tmp_path / "k.cu").write_bytes(b"\xef\xbb\xbf// \xb3\xcc\xd0\xf2\n__global__ void k(int* x) { x[0] = 5; } // \xff\n")
     x = counts(1)
     assert not run(Source(tmp_path / "k.cu"), "k", (1,), (1,), [x]).findings and x.item() == 5
+
+
+def test_types_of_a_header_stay_where_another_file_uses_them(tmp_path):
+    (tmp_path / "types.h").write_text("struct Used { int n; };\nstruct Unused { absent::Handle h; Used u; };\nvoid host(Unused& u);\n")
+    source = source_of(tmp_path, '#include "types.h"\n__global__ void k(Used* u) { u->n = sizeof(Used); }\n')
+    x = counts(1)
+    assert not run(source, "k", (1,), (1,), [x]).findings and x.item() == 4
+
+
+def test_a_kernel_in_a_namespace_and_namespaces_that_are_not_here(tmp_path):
+    source = source_of(tmp_path, "using namespace absent::deep;\nnamespace a { __global__ void k(int* x) { x[0] = warpSize; } }\n")
+    x = counts(1)
+    assert not run(source, "a::k", (1,), (1,), [x]).findings and x.item() == 32
+
+
+BESIDE = "__global__ void fine(int* x) { x[0] = 3; }\n"
+
+
+@pytest.mark.parametrize(
+    "body, sentence",
+    [
+        (
+            'unsigned l;\n  asm volatile("{ .reg .u32 t;\\n"\n  " mov.u32 %0, %%laneid; }" : "=r"(l) :: "memory"); x[0] = l;',
+            "inline PTX (mov.u32)",
+        ),
+        ("MOVE(x[0]);", "inline PTX (mov.b32)"),
+        ("\n  fine<<<1,\n 1>>>(x);", "a launch from a kernel"),
+        ("\n  x[0] = tex2D<int>(t, 1, 2);", "textures and surfaces (tex2D)"),
+    ],
+)
+def test_what_is_not_modelled_is_told_where_a_thread_comes_to_it(body, sentence, tmp_path):
+    text = f'#define MOVE(to) \\\n  asm("mov.b32 %0, 1;" : \\\n "=r"(to))\n{BESIDE}__global__ void k(int* x, cudaTextureObject_t t) {{ {body} }}\n'
+    source, x = source_of(tmp_path, text), counts(1)
+    assert not run(source, "fine", (1,), (1,), [x]).findings and x.item() == 3
+    line = 5 + body.startswith(("unsigned", "\n"))
+    with pytest.raises(ValueError, match=re.escape(f"k.cu:{line}: the simulator does not model {sentence}")):
+        run(source, "k", (1,), (1,), [x, 0])
+
+
+GROUPS = """#include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
+namespace cg = cooperative_groups;
+__device__ int sum(cg::thread_group g, int* s, int v) {
+  for (int i = g.size() / 2; i > 0; i /= 2) {
+    s[g.thread_rank()] = v;
+    g.sync();
+    if (g.thread_rank() < i) v += s[g.thread_rank() + i];
+    g.sync();
+  }
+  return v;
+}
+__global__ void k(int* out, int* part) {
+  __shared__ int s[64];
+  cg::thread_block block = cg::this_thread_block();
+  cg::grid_group grid = cg::this_grid();
+  cg::thread_block_tile<8> tile = cg::tiled_partition<8>(block);
+  int t = block.thread_rank(), all = sum(block, s, t);
+  if (t == 0) part[blockIdx.x] = all + blockIdx.x;
+  GRID;
+  if (grid.thread_rank() == grid.size() - 1) out[0] = part[0] + part[gridDim.x - 1];
+  int eight = cg::reduce(tile, t, cg::plus<int>()) + tile.shfl(t, 7) + tile.ballot(tile.thread_rank() < 3);
+  if (blockIdx.x == 0 && tile.thread_rank() == 0) out[1 + tile.meta_group_rank()] = eight;
+}
+"""
+
+
+@pytest.mark.parametrize("seed", [None, 2])
+def test_cooperative_groups(seed, tmp_path):
+    source = source_of(tmp_path, GROUPS.replace("GRID", "grid.sync()"))
+    out = counts(9)
+    assert not run(source, "k", (5,), (8, 8), [out, counts(5)], seed=seed).findings
+    tiles = torch.arange(64).view(8, 8)
+    assert out.tolist() == [2 * 2016 + 4, *(tiles.sum(1) + tiles[:, 7] + 7).tolist()]
+    without = source_of(tmp_path, GROUPS.replace("GRID", "block.sync()"))
+    assert {f.kind for f in run(without, "k", (5,), (8, 8), [out, counts(5)]).findings} == {"race"}
+
+
+LAST = """__device__ unsigned done = 0;
+__global__ void k(int* out, int* part, int n) {
+  __shared__ bool last;
+  if (threadIdx.x == 0) {
+    part[blockIdx.x] = blockIdx.x;
+    __threadfence();
+    last = atomicInc(&done, gridDim.x - 1) == gridDim.x - 1;
+  }
+  __syncthreads();
+  if (last && threadIdx.x == 0) {
+    __threadfence();
+    int sum = 0;
+    for (int i = 0; i < n; ++i) sum += part[i];
+    out[0] = sum;
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_a_counter_in_a_device_variable_orders_blocks(seed, tmp_path):
+    source, out = source_of(tmp_path, LAST), counts(1)
+    assert not run(source, "k", (6,), (32,), [out, counts(6), 6], seed=seed).findings and out.item() == 15
+    source = source_of(tmp_path, LAST.replace("__threadfence();", "", 1))
+    assert {f.kind for f in run(source, "k", (6,), (32,), [out, counts(6), 6], seed=seed).findings} == {"race"}
+
+
+@pytest.mark.parametrize("layout, sums, dtype", [("row", "float", torch.float32), ("col", "half", torch.float16)])
+def test_products_by_wmma(layout, sums, dtype, tmp_path):
+    source = source_of(
+        tmp_path,
+        f"""#include <mma.h>
+using namespace nvcuda;
+__global__ void k({sums}* d, const half* a, const half* b, int steps) {{
+  wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> fa;
+  wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::{layout}_major> fb;
+  wmma::fragment<wmma::accumulator, 16, 16, 16, {sums}> fd;
+  wmma::fill_fragment(fd, 0.0f);
+  for (int i = 0; i < steps; ++i) {{
+    wmma::load_matrix_sync(fa, a + 16 * i, 16 * steps);
+    wmma::load_matrix_sync(fb, b + 16 * i * {16 if layout == "row" else 1}, {"16" if layout == "row" else "16 * steps"});
+    wmma::mma_sync(fd, fa, fb, fd);
+  }}
+  for (int i = 0; i < fd.num_elements; ++i) fd.x[i] = fd.x[i] * {sums}(2);
+  wmma::store_matrix_sync(d, fd, 16, wmma::mem_row_major);
+}}
+""",
+    )
+    a, b, d = floats(16, 32, dtype=torch.float16), floats(32, 16, dtype=torch.float16), zeros(16, 16, dtype=dtype)
+    stored = b if layout == "row" else b.T.contiguous()
+    assert not run(source, "k", (1,), (32,), [d, a, stored, 2]).findings
+    torch.testing.assert_close(d.float(), 2 * (a.float() @ b.float()), rtol=5e-3, atol=5e-2 if sums == "half" else 1e-4)
+
+
+def test_random_numbers(tmp_path):
+    source = source_of(
+        tmp_path,
+        """#include <curand_kernel.h>
+__global__ void start(curandState* s, unsigned long long seed) { curand_init(seed, threadIdx.x, 0, &s[threadIdx.x]); }
+__global__ void draw(float* uniform, float* normal, curandState_t* s, int n) {
+  curandState mine = s[threadIdx.x];
+  for (int i = 0; i < n; ++i) uniform[threadIdx.x * n + i] = curand_uniform(&mine), normal[threadIdx.x * n + i] = curand_normal(&mine);
+  s[threadIdx.x] = mine;
+}
+""",
+    )
+    states, uniform, normal = zeros(32 * 48, dtype=torch.uint8), zeros(32, 100), zeros(32, 100)
+    assert not run(source, "start", (1,), (32,), [states, 7]).findings
+    assert not run(source, "draw", (1,), (32,), [uniform, normal, states, 100]).findings
+    assert uniform.min() > 0 and uniform.max() <= 1 and len(uniform.unique()) > 3100
+    assert abs(uniform.mean() - 0.5) < 0.02 and abs(normal.mean()) < 0.05 and abs(normal.std() - 1) < 0.05
+
+
+@pytest.mark.parametrize(
+    "expression, want",
+    [
+        ("__float2uint_rn(2.5f) + 10 * __float2uint_rd(2.9f) + 100 * __float2ull_ru(2.1f)", 322),
+        ("__double2int_rz(-2.7) + __dp4a(0x01ff0203, 0x02020202, 100)", 108),
+        ("__umul24(3u, 5u) + __sad(3, -4, 1u) + __usad(9u, 4u, 0u)", 28),
+        ("max(3, 4u) + min(5u, 2) + int(max(1.5, 2.0f))", 8),
+        ("atomicAdd_system(x, 5) + x[0] + atomicCAS_system(x, 5, 9) + x[0]", 19),
+        ("int(__uint2float_rd(16777219u) == 16777218.f) + int(__int2float_rz(-16777219) == -16777218.f)", 2),
+        ("__brevll(1ull) >> 60 == 8 && __umul64hi(1ull << 63, 6) == 3", 1),
+        ("dim3(threadIdx).x + dim3(4).y + warpSize", 33),
+    ],
+)
+def test_words_of_the_language(expression, want, tmp_path):
+    source = source_of(tmp_path, f"__global__ void k(int* x, int* out) {{ out[0] = {expression}; }}\n")
+    out = counts(1)
+    assert not run(source, "k", (1,), (1,), [counts(1), out]).findings and out.item() == want

@@ -84,7 +84,7 @@ class Source:
     def function(self, instance: str) -> Function:
         """The function that `instance` ("add" or "softmax<__half, 256>") asks for, with template types put into its parameters."""
         name, _, rest = instance.partition("<")
-        found = self.functions[nearest(name.strip(), list(self.functions), f"kernel in {self.path.name}")]
+        found = self.functions[nearest(name.strip().rpartition("::")[2], list(self.functions), f"kernel in {self.path.name}")]
         given = [a.strip() for a in _split(rest.rstrip().removesuffix(">"))] if rest else []
         if len(given) != len(found.template):
             raise ValueError(

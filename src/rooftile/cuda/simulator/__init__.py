@@ -21,7 +21,18 @@ from rooftile.cuda.simulator.arguments import Argument, Memory
 from rooftile.cuda.source import Function, Source
 
 LEVELS = ("values", "checks", "all")  # bounds and alignment; and uninitialised reads; and races and access statistics
-KINDS = ("race", "uninitialised", "out_of_bounds", "misaligned", "divergent_barrier", "bad_mask", "timeout", "too_large", "trap")
+KINDS = (
+    "race",
+    "uninitialised",
+    "out_of_bounds",
+    "misaligned",
+    "divergent_barrier",
+    "bad_mask",
+    "timeout",
+    "too_large",
+    "trap",
+    "not_modelled",
+)
 BOUND = 1 << 28  # steps (basic blocks) since a thread last ended; about a second
 MAX_GRID, MAX_BLOCK, MAX_THREADS, MAX_SHARED = (2**31 - 1, 65535, 65535), (1024, 1024, 64), 1024, 227 * 1024
 
@@ -223,7 +234,7 @@ def _report(source: Source, function: Function, built: build.Built, library: cty
         if kind == "divergent_barrier" and other == here:
             continue
         sentence = re.sub(r"\{([0-9a-f]+)\}", lambda m: str(line(int(m[1], 16))), text)
-        if kind == "too_large":
+        if kind in ("too_large", "not_modelled"):
             raise ValueError(f"{file}:{here}: {sentence}" if f.pc else f"{function.instance}: {sentence}")
         findings.setdefault((kind, here, other), Finding(kind, file, here, sentence, other))
     merged: dict[tuple[str, int, bool, bool, bool], list[int]] = {}

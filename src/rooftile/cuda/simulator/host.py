@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from dataclasses import dataclass
 
 _TOKEN = re.compile(
     r'^[ \t]*#(?:\\\n|[^\n])*|R"(\w*)\([\s\S]*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|[(){};]',
@@ -14,10 +14,36 @@ _DEVICE = ["__global__", "__device__", "__constant__", "__managed__", "__shared_
 _LABELS = re.compile(r"\s*(?:(?:public|private|protected)\s*:(?!:)\s*)*")
 _BRACKETS = re.compile(r"(?:\b(?:__align__|__builtin_align__|alignas|__attribute__)\s*)?\([^()]*\)|<[^<>]*>")
 _KEPT = re.compile(r"\b(?:using|typedef|static_assert|struct|class|union|enum|const|friend|concept|namespace)\b")
+_NAMED = re.compile(r"(?:\b(?:struct|class|union)\b(?:\s*(?:__align__|alignas)\s*\([^()]*\))?|\})\s*(\w+)")
 OUTER, TYPE, HOST, DEVICE, INSIDE = range(5)  # what braces hold: namespaces, members, functions, and the rest
 
 
-def words(texts: list[str]) -> re.Pattern[str]:
+def without(texts: list[str]) -> list[str]:
+    """Functions, variables and declarations that no kernel may use are left out, and types that then nobody mentions. Directives stay: a
+    macro may be meant for a kernel."""
+    device, types = _words(texts), list[_Type]()
+    rest = [_without(i, text, device, types) for i, text in enumerate(texts)]
+
+    def used(t: _Type) -> bool:
+        others = [_blank(text, [t.span] if i == t.file else [], []) for i, text in enumerate(rest)]
+        return any(re.search(rf"\b{name}\b", text) for name in t.names for text in others)
+
+    while unused := [t for t in types if not used(t)]:
+        types = [t for t in types if t not in unused]
+        for t in unused:
+            rest[t.file] = _blank(rest[t.file], [t.span], t.directives)
+    return rest
+
+
+@dataclass(frozen=True)
+class _Type:
+    file: int
+    span: tuple[int, int]
+    names: list[str]
+    directives: list[tuple[int, int]]
+
+
+def _words(texts: list[str]) -> re.Pattern[str]:
     """What says of a declaration that kernels may use it: CUDA's words, and macros that stand for them."""
     macros = [m for text in texts for m in _DEFINE.findall(text)]
     known, more = list(_DEVICE), True
@@ -28,8 +54,7 @@ def words(texts: list[str]) -> re.Pattern[str]:
     return found
 
 
-def without(path: Path, text: str, device: re.Pattern[str]) -> str:
-    """Functions, variables and declarations that no kernel may use are left out. Directives stay: a macro may be meant for a kernel."""
+def _without(file: int, text: str, device: re.Pattern[str], types: list[_Type]) -> str:
     directives: list[tuple[int, int]] = []
     dropped: list[tuple[int, int]] = []
     frames: list[tuple[int, int]] = []  # what it holds, where its head begins
@@ -41,12 +66,13 @@ def without(path: Path, text: str, device: re.Pattern[str]) -> str:
             directives.append(match.span())
             if branch := re.match(r"\s*#\s*(if|el|endif)", token):
                 if branch[1] == "if":
-                    branches.append((list(frames), start, parens))
+                    branches.append((list(frames), start if _plain(text, start, match.start(), directives) else -1, parens))
+                elif branches and branch[1] == "el":
+                    dropped += [(begin, match.start()) for kind, begin in frames[len(branches[-1][0]) :] if kind == HOST]
+                    frames, start, parens = list(branches[-1][0]), branches[-1][1], branches[-1][2]
+                    start = match.end() if start < 0 else start
                 elif branches:
-                    at = branches.pop()
-                    if branch[1] == "el":
-                        branches.append(at)
-                        frames, start, parens = list(at[0]), at[1], at[2]
+                    branches.pop()
         elif token in "()":
             parens += 1 if token == "(" else -1
         elif token == "{":
@@ -63,15 +89,13 @@ def without(path: Path, text: str, device: re.Pattern[str]) -> str:
             start = begin if kind in (TYPE, INSIDE) else match.end()
         elif token == ";" and not parens and top <= TYPE:
             said = _plain(text, start, match.start(), directives)
-            if top == OUTER and not (_KEPT.search(_flat(said.partition("{")[0])) or device.search(said)):
-                dropped.append((start, match.end()))
+            if top == OUTER and not device.search(said):
+                if not _KEPT.search(_flat(said.partition("{")[0])):
+                    dropped.append((start, match.end()))
+                elif names := _NAMED.findall(said):
+                    types.append(_Type(file, (start, match.end()), names, directives))
             start = match.end()
-    rest = _blank(text, dropped, directives)
-    silent = _TOKEN.sub(lambda m: m[0] if len(m[0]) == 1 else "\n" * m[0].count("\n"), rest)
-    if "<<<" in silent:
-        line = silent.count("\n", 0, silent.index("<<<")) + 1
-        raise ValueError(f"{path}:{line}: a kernel launches another one (dynamic parallelism), and the simulator runs one grid")
-    return rest
+    return _blank(text, dropped, directives)
 
 
 def _kind(head: str, device: re.Pattern[str]) -> int:
@@ -103,14 +127,10 @@ def _plain(text: str, begin: int, end: int, directives: list[tuple[int, int]]) -
 
 
 def _blank(text: str, spans: list[tuple[int, int]], kept: list[tuple[int, int]]) -> str:
-    parts, done = [], 0
-    for begin, end in sorted(spans):
-        if begin < done:
-            continue  # inside one that is gone
-        parts.append(text[done:begin])
-        for a, b in [*((a, b) for a, b in kept if begin <= a < end), (end, end)]:
-            parts.append("\n" * text.count("\n", begin, a) or " ")
-            parts.append(text[a:b])
+    """Spaces in their place, so that every position stays what it was."""
+    for begin, end in spans:
+        stays = [*((a, b) for a, b in kept if begin <= a < end), (end, end)]
+        for a, b in stays:
+            text = text[:begin] + re.sub(r"[^\n]", " ", text[begin:a]) + text[a:]
             begin = b
-        done = end
-    return "".join([*parts, text[done:]])
+    return text

@@ -17,7 +17,8 @@ template <class T> struct rooftile_same { using type = T; };
   template <class T> inline __attribute__((always_inline)) T name(T* p, typename rooftile_same<T>::type v) {                   \
     return rooftile_rmw(p, [&](T old) { return T(result); });                                                                  \
   }                                                                                                                            \
-  template <class T> inline __attribute__((always_inline)) T name##_block(T* p, typename rooftile_same<T>::type v) { return name(p, v); }
+  template <class T> inline __attribute__((always_inline)) T name##_block(T* p, typename rooftile_same<T>::type v) { return name(p, v); } \
+  template <class T> inline __attribute__((always_inline)) T name##_system(T* p, typename rooftile_same<T>::type v) { return name(p, v); }
 ROOFTILE_ATOMIC(atomicAdd, old + v)
 ROOFTILE_ATOMIC(atomicSub, old - v)
 ROOFTILE_ATOMIC(atomicMax, old < v ? v : old)
@@ -34,6 +35,14 @@ inline __attribute__((always_inline)) T atomicCAS(T* p, typename rooftile_same<T
   T old = rooftile_rmw(p, [&](T old) { return old == compare ? v : old; });
   if (!(old == compare)) rooftile_sim_pause();
   return old;
+}
+template <class T>
+inline __attribute__((always_inline)) T atomicCAS_block(T* p, typename rooftile_same<T>::type compare, typename rooftile_same<T>::type v) {
+  return atomicCAS(p, compare, v);
+}
+template <class T>
+inline __attribute__((always_inline)) T atomicCAS_system(T* p, typename rooftile_same<T>::type compare, typename rooftile_same<T>::type v) {
+  return atomicCAS(p, compare, v);
 }
 
 #define ROOFTILE_LOAD(name) \

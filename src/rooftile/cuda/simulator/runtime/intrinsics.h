@@ -177,12 +177,31 @@ void rooftile_sim_pause() {
   now->pc = HERE, now->waits = "a pause", now->spinning = true;
   yield_fiber();
 }
+void rooftile_sim_not_modelled(const char* what) { fatal(NOT_MODELLED, HERE, "the simulator does not model %s", what); }
 void rooftile_sim_fence() { fence(*now); }
 unsigned rooftile_sim_active() {
   unsigned lanes = 0;
   for (unsigned l = 0; l < std::min(32u, launch->threads - now->warp * 32); ++l)
     lanes |= unsigned(now->block->fibers[now->warp * 32 + l]->state != DONE) << l;
   return lanes;
+}
+// All threads of the grid meet. Those that wait let further blocks begin.
+void rooftile_sim_grid_sync() {
+  uint32_t pc = HERE;
+  Cluster& c = launch->whole;
+  uint32_t mine = c.phase;
+  if (launch->level == ALL) c.gathered.join(told(*now));
+  if (++c.arrived == uint64_t(launch->grid.x) * launch->grid.y * launch->grid.z * launch->threads) {
+    c.arrived = 0, ++c.phase;
+    std::swap(c.completed, c.gathered);
+    c.gathered = {};
+    launch->progress = true;
+  }
+  while (c.phase == mine) {
+    now->pc = pc, now->waits = "grid.sync", now->spinning = true;
+    yield_fiber();
+  }
+  if (launch->level == ALL) now->known.join(c.completed), now->block->foreign = true;
 }
 long long rooftile_sim_clock() { return launch->steps; }
 

@@ -52,7 +52,10 @@ void access(Address a, unsigned bytes, unsigned how, bool range, uint32_t pc, co
   } else {
     r = launch->last;  // most accesses are to where the one before was
     if (!r || a < r->begin || a >= r->end) r = search(launch->buffers, a);
-    if (!r && a >= launch->code_begin && a + bytes <= launch->code_end) return;  // __constant__ and __device__ variables, tables
+    if (!r && a >= launch->code_begin && a + bytes <= launch->code_end) {  // __constant__ and __device__ variables, tables
+      if (launch->level == ALL) flagged(f, a, how);
+      return;
+    }
     launch->last = r;
   }
   if (!r || a + bytes > r->end) outside(a, bytes, how, pc);

@@ -156,7 +156,12 @@ void race(Region& r, Address a, unsigned bytes, unsigned how, uint32_t pc, const
       add_reader(c, mine, f);
     }
   }
-  if (!(how & STRONG) || via) return;
+  if (!via) flagged(f, a, how);
+}
+
+// What an atomic or volatile access reads, and what it tells others. Of __device__ variables nothing more is watched.
+void flagged(Fiber& f, Address a, unsigned how) {
+  if (!(how & STRONG)) return;
   auto flag = launch->flags.find(a);
   if (flag != launch->flags.end() && (!(how & WRITE) || how & BOTH)) f.pending.join(flag->second);
   if (how & WRITE) {

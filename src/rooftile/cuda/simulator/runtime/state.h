@@ -15,7 +15,7 @@ namespace sim {
 
 using Address = uintptr_t;
 
-enum Kind { RACE, UNINITIALISED, OUT_OF_BOUNDS, MISALIGNED, DIVERGENT_BARRIER, BAD_MASK, TIMEOUT, TOO_LARGE, TRAP };
+enum Kind { RACE, UNINITIALISED, OUT_OF_BOUNDS, MISALIGNED, DIVERGENT_BARRIER, BAD_MASK, TIMEOUT, TOO_LARGE, TRAP, NOT_MODELLED };
 enum Level { VALUES, CHECKS, ALL };  // bounds and alignment; and uninitialised reads; and races and access statistics
 // Strong: atomic or volatile, it never races with another strong one. Copy: what a cp.async asks for.
 // Uncounted: no request to a memory's load and store path, as where an mbarrier is set up or a copy's bytes arrive.
@@ -202,6 +202,7 @@ struct Launch {
   std::unordered_map<Address, Knowledge> flags;
   uint32_t mbarriers = 0, cluster = 1;
   std::map<uint32_t, Cluster> clusters;
+  Cluster whole;  // the grid
   std::vector<std::unique_ptr<Block>>* resident = nullptr;  // blocks that have begun and not ended
   bool one_by_one = false;  // readers of shared memory: the kernel has barriers that are not the whole block's, which order some of them alone
   bool stop = false, progress = false;
@@ -225,6 +226,7 @@ inline uint32_t offset(const void* pc) { return uint32_t(Address(pc) - launch->c
 void access(Address address, unsigned bytes, unsigned how, bool range, uint32_t pc, const Via* via = nullptr);
 void poison(Address address, unsigned bytes);
 void race(Region& region, Address address, unsigned bytes, unsigned how, uint32_t pc, const Via* via);
+void flagged(Fiber& f, Address address, unsigned how);
 void fence(Fiber& f);
 Knowledge told(Fiber& f);                    // what a release now tells
 bool deliver(Block& block);                  // every copy under way arrives; whether there was one
