@@ -285,3 +285,39 @@ def test_words_of_the_language(expression, want, tmp_path):
     source = source_of(tmp_path, f"__global__ void k(int* x, int* out) {{ out[0] = {expression}; }}\n")
     out = counts(1)
     assert not run(source, "k", (1,), (1,), [counts(1), out]).findings and out.item() == want
+
+
+def test_a_shared_array_that_is_declared_for_less_is_told_and_goes_on(tmp_path):
+    text = """__global__ void k(float* x) {
+  ALIGN __shared__ float s[2][36];
+  reinterpret_cast<float4*>(s[1])[threadIdx.x] = reinterpret_cast<float4*>(x)[threadIdx.x];
+  x[threadIdx.x] = s[1][4 * threadIdx.x] + 1;
+}
+"""
+    x = torch.arange(32.0)
+    (finding,) = run(source_of(tmp_path, text.replace("ALIGN", "")), "k", (1,), (8,), [x], level="checks").findings
+    assert (finding.kind, finding.line) == ("misaligned", 3) and "declared for 4: __align__(16) is missing" in finding.sentence
+    assert x[:8].tolist() == [1 + 4 * i for i in range(8)]
+    assert not run(source_of(tmp_path, text.replace("ALIGN", "__align__(16)")), "k", (1,), (8,), [x], level="checks").findings
+
+
+CAS = """__device__ float largest(float* p, float v) {
+  int old = *(int*)p, seen;
+  do {
+    seen = old;
+    if (__int_as_float(seen) >= v) break;
+    old = atomicCAS((int*)p, seen, __float_as_int(v));
+  } while (old != seen);
+  return __int_as_float(old);
+}
+__global__ void k(float* out, const float* x) { largest(out, x[blockIdx.x * blockDim.x + threadIdx.x]); }
+__global__ void peeks(float* out, const float* x) { if (out[1] >= 0) atomicAdd(out, *out); else atomicAdd(out + 1, 1.0f); }
+"""
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_what_atomic_cas_confirms_may_be_read_before(seed, tmp_path):
+    source, out, x = source_of(tmp_path, CAS), zeros(1) - 9, floats(256)
+    assert not run(source, "k", (4,), (64,), [out, x], seed=seed).findings and out.item() == x.max()
+    found = run(source, "peeks", (2,), (64,), [zeros(2) - 3, x], seed=seed).findings
+    assert {(f.kind, f.line) for f in found} == {("race", 11)}

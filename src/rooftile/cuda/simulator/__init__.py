@@ -109,7 +109,13 @@ class _Settings(ctypes.Structure):
 
 
 class _Finding(ctypes.Structure):
-    _fields_ = [("kind", ctypes.c_int32), ("pc", ctypes.c_uint32), ("other_pc", ctypes.c_uint32), ("text", ctypes.c_char * 1024)]
+    _fields_ = [
+        ("kind", ctypes.c_int32),
+        ("pc", ctypes.c_uint32),
+        ("other_pc", ctypes.c_uint32),
+        ("text", ctypes.c_char * 1024),
+        ("plain_read", ctypes.c_uint32),
+    ]
 
 
 class _Row(ctypes.Structure):

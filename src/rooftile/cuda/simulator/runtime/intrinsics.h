@@ -112,7 +112,7 @@ void* rooftile_sim_dynamic() {
   return launch->dynamic_bytes ? reinterpret_cast<void*>(now->block->shared.front().begin) : now->block->arena;
 }
 
-// An array is placed where its declared alignment allows, and no better: a float[] that is read as float4 shows.
+// An array lies well, so that a float[] that is read as float4 can go on; that it is declared for less is told.
 void* rooftile_sim_shared(const void* key, const char* name, size_t bytes, size_t align) {
   Block& b = *now->block;
   for (auto& r : b.shared)
@@ -123,9 +123,8 @@ void* rooftile_sim_shared(const void* key, const char* name, size_t bytes, size_
     fatal(TOO_LARGE, HERE, "%zu bytes of shared memory, at most %zu", b.static_bytes + launch->dynamic_bytes, SHARED_LIMIT);
   Address at = (Address(b.arena_next) + 127) / 128 * 128;
   at = (at + align - 1) / align * align;
-  if (align < 16) at += align;
   Region r = region(at, bytes, std::string("shared array ") + name, true);
-  r.key = key;
+  r.key = key, r.align = align;
   r.written.assign(bytes, 0);
   std::memset(reinterpret_cast<void*>(at), 0xff, bytes);
   b.shared.push_back(std::move(r));
