@@ -1,10 +1,12 @@
 """Whole programs as people write them: host code, libraries that are not here, spellings of a kernel; and what is not modelled is one sentence."""
 
+import json
 import re
 
 import pytest
 import torch
 
+import processes
 from rooftile.cuda.simulator import rewrite
 from rooftile.cuda.source import Source
 from test_simulator import counts, floats, run, zeros
@@ -321,3 +323,45 @@ def test_what_atomic_cas_confirms_may_be_read_before(seed, tmp_path):
     assert not run(source, "k", (4,), (64,), [out, x], seed=seed).findings and out.item() == x.max()
     found = run(source, "peeks", (2,), (64,), [zeros(2) - 3, x], seed=seed).findings
     assert {(f.kind, f.line) for f in found} == {("race", 11)}
+
+
+CONSTANT = """__constant__ float weights[3];
+__constant__ int offset;
+__device__ int count = 0;
+__global__ void k(float* out) { out[threadIdx.x] = weights[threadIdx.x] + offset; atomicAdd(&count, 1); }
+int main() {
+  cudaMemcpyToSymbol(weights, host, sizeof host);
+}
+"""
+
+
+def test_variables_that_host_code_would_fill(tmp_path):
+    source, out, count = source_of(tmp_path, CONSTANT), zeros(3), counts(1)
+    given = {"weights": floats(3), "offset": 4, "count": count}
+    assert not run(source, "k", (1,), (3,), [out], symbols=given).findings
+    assert torch.equal(out, given["weights"] + 4) and count.item() == 3
+    for name, value, why in [
+        ("weights", floats(4), "weights has 12 bytes, got 16"),
+        ("weights", counts(3), "weights points to float, got int32"),
+        ("offset", 1.5, "offset is one int, and 1.5 is none"),
+    ]:
+        with pytest.raises(ValueError, match=why):
+            run(source, "k", (1,), (3,), [out], symbols={name: value})
+
+
+def test_the_command_line_asks_for_what_host_code_would_fill(tmp_path):
+    source = source_of(tmp_path, CONSTANT.replace("atomic", 'if (offset) printf("%d\\n", offset); atomic'))
+    bare = processes.run("rooftile", "sim", str(source.path), "--block", "3", "f32[3]")
+    assert bare.returncode == 2 and "k.cu:6: host code fills weights here" in " ".join(bare.stderr.split())
+    given = ["--symbol", "weights=f32[3]:arange", "--symbol", "offset=i32:7"]
+    said = processes.run("rooftile", "sim", str(source.path), "--block", "3", *given, "--json", "f32[3]")
+    assert json.loads(said.stdout)["findings"] == [] and said.stderr.count("7\n") == 3
+    wrong = processes.run("rooftile", "sim", str(source.path), "--symbol", "weights", "f32[3]")
+    assert wrong.returncode == 2 and "--symbol is NAME=TYPE[COUNT]" in " ".join(wrong.stderr.split())
+
+
+@pytest.mark.parametrize("instance", ["k<>", "k", "k<int>", "k<int, 3>"])
+def test_template_arguments_with_defaults(instance, tmp_path):
+    source = source_of(tmp_path, "template <typename T = int, int N = 3>\n__global__ void k(T* x) { x[0] = N; }\n")
+    x = counts(1)
+    assert not run(source, instance, (1,), (1,), [x]).findings and x.item() == 3

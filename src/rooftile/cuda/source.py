@@ -39,6 +39,7 @@ class Function:
     line: int
     instance: str
     cluster: str = "1"  # blocks a cluster: a number, or the template parameter that is one
+    optional: int = 0  # of the template parameters, so many at the end have a default
     early: bool = False  # launched while the kernel before it runs: ROOFTILE_EARLY, of early.cuh
 
     def __str__(self) -> str:
@@ -86,14 +87,14 @@ class Source:
         name, _, rest = instance.partition("<")
         found = self.functions[nearest(name.strip().rpartition("::")[2], list(self.functions), f"kernel in {self.path.name}")]
         given = [a.strip() for a in _split(rest.rstrip().removesuffix(">"))] if rest else []
-        if len(given) != len(found.template):
+        if not len(found.template) - found.optional <= len(given) <= len(found.template):
             raise ValueError(
                 f"{name} in {self.path.name} takes {len(found.template)} template arguments ({', '.join(found.template)}), got {len(given)}"
             )
         bound = dict(zip(found.template, given))
         parameters = tuple(replace(p, type=bound.get(p.type, p.type)) for p in found.parameters)
         cluster = bound.get(found.cluster, found.cluster)
-        return replace(found, parameters=parameters, cluster=cluster, instance=f"{name}<{', '.join(given)}>" if given else name)
+        return replace(found, parameters=parameters, cluster=cluster, instance=f"{name}<{', '.join(given)}>" if found.template else name)
 
 
 _BRACKETS = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
@@ -107,12 +108,13 @@ _GLOBAL = re.compile(
 
 def _functions(text: str) -> Iterator[Function]:
     for match in _GLOBAL.finditer(text):
-        template = tuple(p.partition("=")[0].split()[-1] for p in _split(match["template"] or "") if p.strip())
+        declared = [p.partition("=") for p in _split(match["template"] or "") if p.strip()]
+        template, optional = tuple(p[0].split()[-1] for p in declared), sum(bool(p[1]) for p in declared)
         parameters = tuple(_parameter(p) for p in _split(match["parameters"]) if p.strip())
         line = text.count("\n", 0, match.start("name")) + 1
         cluster = re.search(r"ROOFTILE_CLUSTER\s*\(\s*(\w+)\s*\)", match[0])
         early = "ROOFTILE_EARLY" in match[0]
-        yield Function(match["name"], template, parameters, line, match["name"], cluster[1] if cluster else "1", early)
+        yield Function(match["name"], template, parameters, line, match["name"], cluster[1] if cluster else "1", optional, early)
 
 
 def _parameter(text: str) -> Parameter:

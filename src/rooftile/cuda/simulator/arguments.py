@@ -111,6 +111,27 @@ def _span(t: Tensor) -> tuple[int, int, int]:
     return t.data_ptr(), t.data_ptr() + reach * t.element_size(), t.untyped_storage().data_ptr()
 
 
+def variable(library: ctypes.CDLL, index: int, name: str, value: Tensor | int | float) -> tuple[int, Tensor | None]:
+    """Fills a variable of the kernel's library; where it is, and the tensor that its contents go back to."""
+    find = library[f"rooftile_symbol_{index}"]
+    find.restype = ctypes.c_void_p
+    bytes_, kind = ctypes.c_size_t(), ctypes.create_string_buffer(64)
+    address: int = find(ctypes.byref(bytes_), kind)
+    element = kind.value.decode().strip()
+    if isinstance(value, Tensor):
+        why = _misfit(Parameter("", name, True), f"p{element}", value)
+        if not why and (value.nbytes > bytes_.value or not value.is_contiguous()):
+            why = f"{name} has {bytes_.value} bytes, got {value.nbytes}"
+        content = b"" if why else ctypes.string_at(value.data_ptr(), value.nbytes)
+    else:
+        why = _misfit(Parameter("", name, False), element, value)
+        content = b"" if why else _packed(element, value)
+    if why:
+        raise ValueError(f"symbol {why}")
+    ctypes.memmove(address, content, len(content))
+    return address, value if isinstance(value, Tensor) else None
+
+
 def _fit(function: Function, kinds: Sequence[str], arguments: Sequence[Argument]) -> None:
     if len(arguments) != len(kinds):
         raise ValueError(f"{function} takes {len(kinds)} arguments, got {len(arguments)}")

@@ -74,19 +74,19 @@ def folder() -> Path:
     return path
 
 
-def kernel(source: Source, function: Function) -> Built:
+def kernel(source: Source, function: Function, symbols: tuple[str, ...] = ()) -> Built:
     state = tuple((str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in source.files)
-    key = (state, function.instance, compiler(), str(cache_folder()))
+    key = (state, function.instance, symbols, compiler(), str(cache_folder()))
     with _lock:
         if key not in _built:
             texts = rewritten(source)
-            digest = _digest("".join(f"{n}\n{t}\n" for n, t in texts.items()), function.instance)
+            digest = _digest("".join(f"{n}\n{t}\n" for n, t in texts.items()), function.instance, *symbols)
             runtime()
             path = folder() / f"{re.sub(r'[^A-Za-z0-9]+', '_', source.path.stem)}-{digest}.so"
             try:
                 _built[key] = _load(path)
             except OSError:  # not there, or cut short
-                _build_kernel(source, function, texts, path)
+                _build_kernel(source, function, symbols, texts, path)
                 _built[key] = _load(path)
         return _built[key]
 
@@ -108,14 +108,14 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join([*parts, *TRACED, device, _version(compiler())]).encode()).hexdigest()[:20]
 
 
-def _build_kernel(source: Source, function: Function, texts: dict[str, str], path: Path) -> None:
+def _build_kernel(source: Source, function: Function, symbols: tuple[str, ...], texts: dict[str, str], path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="rooftile-") as scratch:
         for name, text in texts.items():
             Path(scratch, name).write_text(text, encoding="utf-8")
         first = next(iter(texts))
-        Path(scratch, "unit.cpp").write_text(
-            f'#include "entry.h"\n#include "{first}"\nROOFTILE_ENTRY(({function.instance}))\n', encoding="utf-8"
-        )
+        unit = [f'#include "entry.h"\n#include "{first}"', f"ROOFTILE_ENTRY(({function.instance}))"]
+        unit += [f"ROOFTILE_SYMBOL({i}, {name})" for i, name in enumerate(symbols)]
+        Path(scratch, "unit.cpp").write_text("\n".join([*unit, ""]), encoding="utf-8")
         standard = any(re.search(r"^[ \t]*#[ \t]*include[ \t]*<(?!cuda)", t, re.M) for t in texts.values())
         words = [
             *TRACED,

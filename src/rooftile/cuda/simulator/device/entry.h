@@ -49,6 +49,16 @@ template <class... P> inline const char* rooftile_signature(void (*)(P...)) {
 }
 extern "C" void rooftile_entry(void** a);
 extern "C" const char* rooftile_parameters();
+// A __device__ or __constant__ variable that the host would fill: where it is, how large, and of what kind its elements are.
+template <class T> struct rooftile_element { using type = typename rooftile_bare<T>::type; };
+template <class T, size_t N> struct rooftile_element<T[N]> : rooftile_element<T> {};
+#define ROOFTILE_SYMBOL(index, name)                                                              \
+  extern "C" void* rooftile_symbol_##index(size_t* bytes, char* kind) {                           \
+    rooftile_describe<typename rooftile_element<decltype(name)>::type>::to(kind);                 \
+    *bytes = sizeof(name);                                                                        \
+    return (void*)&name;                                                                          \
+  }
+
 #define ROOFTILE_UNWRAP(...) __VA_ARGS__
 #define ROOFTILE_ENTRY(kernel)                                                                                   \
   extern "C" void rooftile_entry(void** a) { rooftile_call(&ROOFTILE_UNWRAP kernel, a); }                        \
