@@ -46,12 +46,13 @@ class _Type:
 def _words(texts: list[str]) -> re.Pattern[str]:
     """What says of a declaration that kernels may use it: CUDA's words, and macros that stand for them."""
     macros = [m for text in texts for m in _DEFINE.findall(text)]
-    known, more = list(_DEVICE), True
-    while more:
+    known = list(_DEVICE)
+    while True:
         found = re.compile(rf"\b(?:{'|'.join(known)})\b")
-        more = [name for name, body in macros if name not in known and found.search(body)]
-        known += dict.fromkeys(more)
-    return found
+        more = {name for name, body in macros if name not in known and found.search(body)}
+        if not more:
+            return found
+        known += sorted(more)
 
 
 def _without(file: int, text: str, device: re.Pattern[str], types: list[_Type]) -> str:
