@@ -365,3 +365,23 @@ def test_template_arguments_with_defaults(instance, tmp_path):
     source = source_of(tmp_path, "template <typename T = int, int N = 3>\n__global__ void k(T* x) { x[0] = N; }\n")
     x = counts(1)
     assert not run(source, instance, (1,), (1,), [x]).findings and x.item() == 3
+
+
+def test_structures_and_enumerations_by_value(tmp_path):
+    source = source_of(
+        tmp_path,
+        """enum Mode { ADD, MULTIPLY };
+struct Circle { float x, y; int n; };
+__global__ void k(float* out, Circle c, float4 v, Mode mode, char last) {
+  out[0] = mode == MULTIPLY ? c.x * c.y * c.n : 0;
+  out[1] = v.x + v.w + last;
+}
+""",
+    )
+    out, circle = zeros(2), torch.cat([torch.tensor([2.0, 3.0]), torch.tensor([5], dtype=torch.int32).view(torch.float32)])
+    assert not run(source, "k", (1,), (1,), [out, circle, torch.arange(4.0), 1, 7]).findings
+    assert out.tolist() == [30, 10]
+    with pytest.raises(ValueError, match="c is a structure of 12 bytes: give it as a tensor of as many"):
+        run(source, "k", (1,), (1,), [out, 1, torch.arange(4.0), 1, 7])
+    with pytest.raises(ValueError, match="v is a structure of 16 bytes"):
+        run(source, "k", (1,), (1,), [out, circle, torch.arange(3.0), 1, 7])

@@ -1,7 +1,7 @@
 // One function to call for a kernel of any signature: it unpacks pointers to the arguments, and says what they must be.
 #pragma once
 
-template <class T> struct rooftile_kind { static constexpr const char* value = "s"; static constexpr int size = sizeof(T); };
+template <class T> struct rooftile_kind { static constexpr const char* value = __is_enum(T) ? "i" : "s"; static constexpr int size = sizeof(T); };
 #define ROOFTILE_KIND(type, letter) \
   template <> struct rooftile_kind<type> { static constexpr const char* value = letter; static constexpr int size = sizeof(type); };
 ROOFTILE_KIND(float, "f") ROOFTILE_KIND(double, "f") ROOFTILE_KIND(bool, "b") ROOFTILE_KIND(char, "i") ROOFTILE_KIND(signed char, "i")
