@@ -385,3 +385,22 @@ __global__ void k(float* out, Circle c, float4 v, Mode mode, char last) {
         run(source, "k", (1,), (1,), [out, 1, torch.arange(4.0), 1, 7])
     with pytest.raises(ValueError, match="v is a structure of 16 bytes"):
         run(source, "k", (1,), (1,), [out, circle, torch.arange(3.0), 1, 7])
+
+
+@pytest.mark.parametrize("wait", ["atomicAdd(&flag[b], 0) == 0", "atomicMax(&flag[b], 0) == 0", "atomicCAS(&flag[b], 1, 1) != 1"])
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_loop_that_waits_through_an_atomic(wait, seed, tmp_path):
+    source = source_of(
+        tmp_path,
+        f"""__global__ void k(int* sum, int* flag) {{
+  int b = gridDim.x - 1 - blockIdx.x;  // a later block comes first
+  if (b > 0) while ({wait}) ;
+  __threadfence();
+  sum[b + 1] = sum[b] + b;
+  __threadfence();
+  atomicAdd(&flag[b + 1], 1);
+}}
+""",
+    )
+    sums = counts(6)
+    assert not run(source, "k", (5,), (1,), [sums, counts(6)], seed=seed).findings and sums.tolist() == [0, 0, 1, 3, 6, 10]
