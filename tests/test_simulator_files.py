@@ -123,10 +123,12 @@ def test_comments_in_another_encoding(tmp_path):
 
 
 def test_types_of_a_header_stay_where_another_file_uses_them(tmp_path):
-    (tmp_path / "types.h").write_text("struct Used { int n; };\nstruct Unused { absent::Handle h; Used u; };\nvoid host(Unused& u);\n")
-    source = source_of(tmp_path, '#include "types.h"\n__global__ void k(Used* u) { u->n = sizeof(Used); }\n')
-    x = counts(1)
-    assert not run(source, "k", (1,), (1,), [x]).findings and x.item() == 4
+    (tmp_path / "types.h").write_text(
+        "template <typename T> struct alignas(2 * sizeof(T)) Used { T n; };\nstruct Unused { absent::Handle h; Used<int> u; };\nvoid host(Unused& u);\n"
+    )
+    source = source_of(tmp_path, '#include "types.h"\n__global__ void k(Used<int>* u) { u->n = sizeof(*u); }\n')
+    x = counts(2)
+    assert not run(source, "k", (1,), (1,), [x]).findings and x[0].item() == 8
 
 
 def test_a_kernel_in_a_namespace_and_namespaces_that_are_not_here(tmp_path):

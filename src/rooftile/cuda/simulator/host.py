@@ -14,7 +14,7 @@ _DEVICE = ["__global__", "__device__", "__constant__", "__managed__", "__shared_
 _LABELS = re.compile(r"\s*(?:(?:public|private|protected)\s*:(?!:)\s*)*")
 _BRACKETS = re.compile(r"(?:\b(?:__align__|__builtin_align__|alignas|__attribute__)\s*)?\([^()]*\)|<[^<>]*>")
 _KEPT = re.compile(r"\b(?:using|typedef|static_assert|struct|class|union|enum|const|friend|concept|namespace)\b")
-_NAMED = re.compile(r"(?:\b(?:struct|class|union)\b(?:\s*(?:__align__|alignas)\s*\([^()]*\))?|\})\s*(\w+)")
+_NAMED = re.compile(r"(?:\b(?:struct|class|union)\b(?:\s*(?:__align__|alignas)\s*\((?:[^()]|\([^()]*\))*\))?|\})\s*(\w+)")
 OUTER, TYPE, HOST, DEVICE, INSIDE = range(5)  # what braces hold: namespaces, members, functions, and the rest
 
 
