@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, get_type_hints
 
@@ -302,7 +304,7 @@ def sim(
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            help="In the kernel's order: f32[65536] (random), f32[65536]:zeros, :arange, :file.npy, i32:65536. Types: f64 f32 f16 bf16 i32 u8."
+            help="In the kernel's order: f32[65536] (random), f32[65536]:zeros, :arange, :file.npy, i32:65536. Types: f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool."
         ),
     ] = None,
     kernel: Annotated[
@@ -315,12 +317,19 @@ def sim(
     block: Annotated[str, typer.Option(help="Threads a block: 256 or 16,16,1.")] = "256",
     shared: Annotated[int, typer.Option(help="Bytes of dynamic shared memory.")] = 0,
     seed: Annotated[int | None, typer.Option(help="Draws the order in which threads run; without one it is always the same.")] = None,
+    symbol: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What a __constant__ or __device__ variable holds that host code would fill: mask=f32[25]:mask.npy, scale=f32:0.5."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run a CUDA C++ kernel on this CPU and name the lines that race, miss, misalign, diverge or hang; and what its memory accesses cost."""
     from rooftile.workbench import sim as s
 
-    report = s.simulate(file, kernel, grid, block, shared, arguments or [], seed)
+    with _printed_beside() if as_json else contextlib.nullcontext():
+        report = s.simulate(file, kernel, grid, block, shared, arguments or [], seed, symbol or [])
     if as_json:
         _say(report.json())
     else:
@@ -336,6 +345,18 @@ def sim(
         out.print(f"{len(report.findings)} findings", highlight=False)
     if report.findings:
         raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def _printed_beside() -> Iterator[None]:
+    """What a kernel prints goes to stderr, so that JSON stands alone."""
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _train(as_json: bool, **knobs: Any) -> None:

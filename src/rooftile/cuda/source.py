@@ -14,6 +14,11 @@ from rooftile.core.record import without_c_comments
 INCLUDE = Path(__file__).parent / "include"
 
 
+def read(path: Path) -> str:
+    """Comments may be in any encoding, and are no matter."""
+    return path.read_text(encoding="utf-8-sig", errors="replace")
+
+
 @dataclass(frozen=True)
 class Parameter:
     type: str  # without const, & and __restrict__: "float", "T", "long long"
@@ -34,6 +39,7 @@ class Function:
     line: int
     instance: str
     cluster: str = "1"  # blocks a cluster: a number, or the template parameter that is one
+    optional: int = 0  # of the template parameters, so many at the end have a default
     early: bool = False  # launched while the kernel before it runs: ROOFTILE_EARLY, of early.cuh
 
     def __str__(self) -> str:
@@ -52,8 +58,8 @@ class Source:
     @functools.cached_property
     def text(self) -> str:
         try:
-            return self.path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            return read(self.path)
+        except OSError as error:
             raise ValueError(f"{self.path} cannot be read: {error}") from error
 
     @functools.cached_property
@@ -70,7 +76,7 @@ class Source:
             if path in seen:
                 continue
             seen.append(path)
-            for name in re.findall(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', path.read_text(encoding="utf-8"), re.M):
+            for name in re.findall(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', read(path), re.M):
                 found = next((p for p in ((path.parent / name).resolve(), INCLUDE / name) if p.is_file()), None)
                 if found is not None:  # the compiler says what is missing better than we could
                     todo.append(found)
@@ -79,39 +85,46 @@ class Source:
     def function(self, instance: str) -> Function:
         """The function that `instance` ("add" or "softmax<__half, 256>") asks for, with template types put into its parameters."""
         name, _, rest = instance.partition("<")
-        found = self.functions[nearest(name.strip(), list(self.functions), f"kernel in {self.path.name}")]
+        found = self.functions[nearest(name.strip().rpartition("::")[2], list(self.functions), f"kernel in {self.path.name}")]
         given = [a.strip() for a in _split(rest.rstrip().removesuffix(">"))] if rest else []
-        if len(given) != len(found.template):
+        if not len(found.template) - found.optional <= len(given) <= len(found.template):
             raise ValueError(
                 f"{name} in {self.path.name} takes {len(found.template)} template arguments ({', '.join(found.template)}), got {len(given)}"
             )
         bound = dict(zip(found.template, given))
         parameters = tuple(replace(p, type=bound.get(p.type, p.type)) for p in found.parameters)
         cluster = bound.get(found.cluster, found.cluster)
-        return replace(found, parameters=parameters, cluster=cluster, instance=f"{name}<{', '.join(given)}>" if given else name)
+        return replace(found, parameters=parameters, cluster=cluster, instance=f"{name}<{', '.join(given)}>" if found.template else name)
 
 
-_ATTRIBUTES = r"(?:(?:(?:__launch_bounds__|ROOFTILE_CLUSTER)\s*\([^)]*\)|ROOFTILE_EARLY\b)\s*)*"
+_BRACKETS = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
 _GLOBAL = re.compile(
     r"(?:template\s*<(?P<template>[^{};]*?)>\s*)?"
-    r'(?:extern\s+"C"\s+|static\s+)*__global__\s+(?:static\s+)?'
-    rf"{_ATTRIBUTES}void\s+{_ATTRIBUTES}(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)\s*\{{"
+    r'(?:(?:extern\s+"C"|static|inline|void|ROOFTILE_EARLY)\s+)*\b__global__\b'
+    rf"(?:\s*\b(?:static|inline|void|ROOFTILE_EARLY|__maxnreg__\s*{_BRACKETS}|(?:__launch_bounds__|__cluster_dims__|ROOFTILE_CLUSTER)\s*{_BRACKETS}))*"
+    rf"\s*\b(?P<name>\w+)\s*\((?P<parameters>(?:[^()]|{_BRACKETS})*)\)\s*\{{"
 )
 
 
 def _functions(text: str) -> Iterator[Function]:
     for match in _GLOBAL.finditer(text):
-        template = tuple(p.partition("=")[0].split()[-1] for p in _split(match["template"] or "") if p.strip())
+        declared = [p.partition("=") for p in _split(match["template"] or "") if p.strip()]
+        template, optional = tuple(p[0].split()[-1] for p in declared), sum(bool(p[1]) for p in declared)
         parameters = tuple(_parameter(p) for p in _split(match["parameters"]) if p.strip())
         line = text.count("\n", 0, match.start("name")) + 1
         cluster = re.search(r"ROOFTILE_CLUSTER\s*\(\s*(\w+)\s*\)", match[0])
         early = "ROOFTILE_EARLY" in match[0]
-        yield Function(match["name"], template, parameters, line, match["name"], cluster[1] if cluster else "1", early)
+        yield Function(match["name"], template, parameters, line, match["name"], cluster[1] if cluster else "1", optional, early)
 
 
 def _parameter(text: str) -> Parameter:
-    words = [w for w in re.findall(r"\w[\w:]*(?:<[^>]*>)?|\*", text) if w not in {"const", "__restrict__", "__grid_constant__", "volatile"}]
-    return Parameter(" ".join(w for w in words[:-1] if w != "*"), words[-1], "*" in words)
+    text, array, _ = text.partition("=")[0].partition("[")
+    words = [
+        w
+        for w in re.findall(r"\w[\w:]*(?:<[^>]*>)?|\*", text)
+        if w not in {"const", "__restrict__", "__restrict", "__grid_constant__", "volatile"}
+    ]
+    return Parameter(" ".join(w for w in words[:-1] if w != "*"), words[-1], "*" in words or bool(array))
 
 
 def _split(text: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +11,27 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import nearest
+from rooftile.core.record import without_c_comments
 from rooftile.cuda import simulator
+from rooftile.cuda.simulator.rewrite import rewritten
 from rooftile.cuda.source import Source
 
-DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i32": torch.int32, "u8": torch.uint8}
+DTYPES = {
+    "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
+    "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool,
+}  # fmt: skip
 MOST = 1 << 32  # bytes of one buffer
 
 
 def simulate(
-    file: Path, kernel: str, grid: str, block: str, shared: int, arguments: Sequence[str], seed: int | None = None
+    file: Path,
+    kernel: str,
+    grid: str,
+    block: str,
+    shared: int,
+    arguments: Sequence[str],
+    seed: int | None = None,
+    symbols: Sequence[str] = (),
 ) -> simulator.Report:
     source = Source(file)
     if not source.functions:
@@ -28,7 +40,30 @@ def simulate(
         raise ValueError(f"{file} has {len(source.functions)} kernels, say which with --kernel: {', '.join(source.functions)}")
     function = source.function(kernel or next(iter(source.functions)))
     given = [argument(text, i) for i, text in enumerate(arguments)]
-    return simulator.run(source, function, extent(grid, "--grid"), extent(block, "--block"), given, shared, seed=seed)
+    variables = dict(symbol(text, i) for i, text in enumerate(symbols, len(arguments)))
+    _filled(source, variables)
+    return simulator.run(source, function, extent(grid, "--grid"), extent(block, "--block"), given, shared, seed=seed, symbols=variables)
+
+
+def symbol(text: str, index: int) -> tuple[str, Tensor | int | float]:
+    """NAME=, and then as an argument."""
+    name, _, value = text.partition("=")
+    if not re.fullmatch(r"\w+(::\w+)*", name) or not value:
+        raise ValueError(f"--symbol is NAME=TYPE[COUNT] or NAME=TYPE:VALUE, e.g. mask=f32[25]:mask.npy; got {text!r}")
+    return name, argument(value, index)
+
+
+def _filled(source: Source, given: Container[str]) -> None:
+    """Host code is not run, so what it would have put into __constant__ memory must be said, or a kernel that uses it computes with zeros."""
+    text = without_c_comments(source.text)
+    device = "".join(rewritten(source).values())
+    for call in re.finditer(r"\bcudaMemcpyToSymbol(?:Async)?\s*\(\s*&?\s*(\w+)", text):
+        uses = len(re.findall(rf"\b{call[1]}\b", device)) - 1
+        if call[1] not in given and uses > 0:
+            line = text.count("\n", 0, call.start()) + 1
+            raise ValueError(
+                f"{source.path}:{line}: host code fills {call[1]} here and is not run: say what it holds with --symbol {call[1]}=TYPE[COUNT]"
+            )
 
 
 def extent(text: str, option: str) -> tuple[int, int, int]:
@@ -66,7 +101,7 @@ def _random(count: int, dtype: torch.dtype, index: int) -> Tensor:
     draw = torch.Generator().manual_seed(index)
     if dtype.is_floating_point:
         return torch.randn(count, generator=draw).to(dtype)
-    low, high = (0, 256) if dtype == torch.uint8 else (-100, 101)
+    low, high = {torch.uint8: (0, 256), torch.bool: (0, 2)}.get(dtype, (-100, 101))
     return torch.randint(low, high, (count,), generator=draw).to(dtype)
 
 

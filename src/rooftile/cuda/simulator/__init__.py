@@ -8,7 +8,7 @@ import importlib
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +17,22 @@ from typing import Any
 from torch import Tensor
 
 from rooftile.cuda.simulator import build
-from rooftile.cuda.simulator.arguments import Argument, Memory
+from rooftile.cuda.simulator.arguments import Argument, Memory, variable
 from rooftile.cuda.source import Function, Source
 
 LEVELS = ("values", "checks", "all")  # bounds and alignment; and uninitialised reads; and races and access statistics
-KINDS = ("race", "uninitialised", "out_of_bounds", "misaligned", "divergent_barrier", "bad_mask", "timeout", "too_large", "trap")
+KINDS = (
+    "race",
+    "uninitialised",
+    "out_of_bounds",
+    "misaligned",
+    "divergent_barrier",
+    "bad_mask",
+    "timeout",
+    "too_large",
+    "trap",
+    "not_modelled",
+)
 BOUND = 1 << 28  # steps (basic blocks) since a thread last ended; about a second
 MAX_GRID, MAX_BLOCK, MAX_THREADS, MAX_SHARED = (2**31 - 1, 65535, 65535), (1024, 1024, 64), 1024, 227 * 1024
 
@@ -98,7 +109,13 @@ class _Settings(ctypes.Structure):
 
 
 class _Finding(ctypes.Structure):
-    _fields_ = [("kind", ctypes.c_int32), ("pc", ctypes.c_uint32), ("other_pc", ctypes.c_uint32), ("text", ctypes.c_char * 1024)]
+    _fields_ = [
+        ("kind", ctypes.c_int32),
+        ("pc", ctypes.c_uint32),
+        ("other_pc", ctypes.c_uint32),
+        ("text", ctypes.c_char * 1024),
+        ("plain_read", ctypes.c_uint32),
+    ]
 
 
 class _Row(ctypes.Structure):
@@ -125,13 +142,17 @@ def run(
     seed: int | None = None,
     bound: int = BOUND,
     reaches: Sequence[Tensor] = (),
+    symbols: Mapping[str, Tensor | int | float] | None = None,
 ) -> Report:
     """Run the kernel on CPU tensors, which hold its results afterwards. Threads take turns in an order that is always the same, or that
-    `seed` draws. `reaches`: tensors that the kernel finds through addresses in a buffer; it works on these themselves. A finding after which the kernel cannot go on (all but race and uninitialised) ends the run."""
+    `seed` draws. `reaches`: tensors that the kernel finds through addresses in a buffer; it works on these themselves.
+    `symbols`: what __constant__ and __device__ variables hold, which host code would fill; tensors have their contents afterwards. A finding after which the kernel cannot go on (all but race and uninitialised) ends the run."""
     if level not in LEVELS:
         raise ValueError(f"no level is called {level!r}: there are {', '.join(LEVELS)}")
     _limits(function, grid, block, shared)
-    built = build.kernel(source, function)
+    symbols = symbols or {}
+    built = build.kernel(source, function, tuple(symbols))
+    variables = [variable(built.library, i, *item) for i, item in enumerate(symbols.items())]
     memory = Memory(function, built.kinds, arguments, reaches)
     try:
         buffers = (_Buffer * max(1, len(memory.buffers)))(*(_Buffer(b, n, name.encode()) for b, n, name in memory.buffers))
@@ -156,6 +177,9 @@ def run(
             library.rooftile_simulate(ctypes.byref(settings))
             report = _report(source, function, built, library)
         memory.back()
+        for address, value in variables:
+            if value is not None:
+                ctypes.memmove(value.data_ptr(), address, value.nbytes)
     finally:
         memory.close()
     return report
@@ -223,7 +247,7 @@ def _report(source: Source, function: Function, built: build.Built, library: cty
         if kind == "divergent_barrier" and other == here:
             continue
         sentence = re.sub(r"\{([0-9a-f]+)\}", lambda m: str(line(int(m[1], 16))), text)
-        if kind == "too_large":
+        if kind in ("too_large", "not_modelled"):
             raise ValueError(f"{file}:{here}: {sentence}" if f.pc else f"{function.instance}: {sentence}")
         findings.setdefault((kind, here, other), Finding(kind, file, here, sentence, other))
     merged: dict[tuple[str, int, bool, bool, bool], list[int]] = {}

@@ -51,7 +51,8 @@ class Memory:
     def __init__(self, function: Function, kinds: Sequence[str], arguments: Sequence[Argument], reaches: Sequence[Tensor] = ()):
         _fit(function, kinds, arguments)
         self.storages: list[_Storage] = []
-        spans = [_span(a) if isinstance(a, Tensor) else _span(a.tensor) if isinstance(a, TensorMap) else None for a in arguments]
+        reached = [a.tensor if isinstance(a, TensorMap) else a if k.startswith("p") else None for a, k in zip(arguments, kinds)]
+        spans = [_span(a) if isinstance(a, Tensor) else None for a in reached]
         place = [self._storage(*span, p.name) if span else None for span, p in zip(spans, function.parameters)]
         size = GAP
         for s in self.storages:
@@ -67,14 +68,18 @@ class Memory:
         head = 8 * len(arguments)
         pointers = []
         for a, kind, span, home in zip(arguments, kinds, spans, place):
+            values += bytes(-(head + len(values)) % 16)  # what a structure may be aligned to
             pointers.append(head + len(values))
             if home is not None and span is not None:
                 begin = span[0] and address + home.inside + span[0] - home.begin  # a tensor that lies nowhere has no address there either
                 values += a.modelled(begin) if isinstance(a, TensorMap) else struct.pack("Q", begin)
+            elif isinstance(a, Tensor):
+                values += ctypes.string_at(a.data_ptr(), a.nbytes).ljust(8, b"\0")
             else:
                 assert isinstance(a, (int, float))
                 values += _packed(kind, a).ljust(8, b"\0")
-        self.arguments = ctypes.create_string_buffer(max(8, head + len(values)))
+        self.room = ctypes.create_string_buffer(16 + max(8, head + len(values)))
+        self.arguments = (ctypes.c_char * max(8, head + len(values))).from_buffer(self.room, -ctypes.addressof(self.room) % 16)
         start = ctypes.addressof(self.arguments)
         self.arguments.raw = struct.pack(f"{len(pointers)}Q", *(start + p for p in pointers)) + values + bytes(8 * (not pointers))
         self.buffers = [(address + s.inside, s.end - s.begin, " and ".join(dict.fromkeys(s.names))) for s in self.storages]
@@ -111,6 +116,27 @@ def _span(t: Tensor) -> tuple[int, int, int]:
     return t.data_ptr(), t.data_ptr() + reach * t.element_size(), t.untyped_storage().data_ptr()
 
 
+def variable(library: ctypes.CDLL, index: int, name: str, value: Tensor | int | float) -> tuple[int, Tensor | None]:
+    """Fills a variable of the kernel's library; where it is, and the tensor that its contents go back to."""
+    find = library[f"rooftile_symbol_{index}"]
+    find.restype = ctypes.c_void_p
+    bytes_, kind = ctypes.c_size_t(), ctypes.create_string_buffer(64)
+    address: int = find(ctypes.byref(bytes_), kind)
+    element = kind.value.decode().strip()
+    if isinstance(value, Tensor):
+        why = _misfit(Parameter("", name, True), f"p{element}", value)
+        if not why and (value.nbytes > bytes_.value or not value.is_contiguous()):
+            why = f"{name} has {bytes_.value} bytes, got {value.nbytes}"
+        content = b"" if why else ctypes.string_at(value.data_ptr(), value.nbytes)
+    else:
+        why = _misfit(Parameter("", name, False), element, value)
+        content = b"" if why else _packed(element, value)
+    if why:
+        raise ValueError(f"symbol {why}")
+    ctypes.memmove(address, content, len(content))
+    return address, value if isinstance(value, Tensor) else None
+
+
 def _fit(function: Function, kinds: Sequence[str], arguments: Sequence[Argument]) -> None:
     if len(arguments) != len(kinds):
         raise ValueError(f"{function} takes {len(kinds)} arguments, got {len(arguments)}")
@@ -133,12 +159,14 @@ def _misfit(p: Parameter, kind: str, a: Argument) -> str:
     if mapped(p) and kind == f"s{BYTES}":
         what = "a buffer" if isinstance(a, Tensor) else f"the number {a}"
         return "" if isinstance(a, TensorMap) else f"{p.name} is a TensorMap (rooftile.cuda.tensor_map), got {what}"
+    if kind.startswith("s") and not isinstance(a, TensorMap):
+        if isinstance(a, Tensor) and a.nbytes == int(kind[1:]) and a.is_contiguous():
+            return ""
+        return f"{p.name} is {_name(kind)}: give it as a tensor of as many"
     if isinstance(a, TensorMap):
         return f"{p.name} is one {_name(kind)}, got a TensorMap"
     if isinstance(a, Tensor):
         return f"{p.name} is one {_name(kind)}, got a buffer of {a.numel()} {str(a.dtype).removeprefix('torch.')}"
-    if kind not in _PACK and kind != "c2":
-        return f"{p.name} is a structure of {kind[1:]} bytes, which cannot be given as a number"
     try:
         _packed(kind, a)
     except (struct.error, OverflowError, ValueError):

@@ -74,19 +74,19 @@ def folder() -> Path:
     return path
 
 
-def kernel(source: Source, function: Function) -> Built:
+def kernel(source: Source, function: Function, symbols: tuple[str, ...] = ()) -> Built:
     state = tuple((str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in source.files)
-    key = (state, function.instance, compiler(), str(cache_folder()))
+    key = (state, function.instance, symbols, compiler(), str(cache_folder()))
     with _lock:
         if key not in _built:
             texts = rewritten(source)
-            digest = _digest("".join(f"{n}\n{t}\n" for n, t in texts.items()), function.instance)
+            digest = _digest("".join(f"{n}\n{t}\n" for n, t in texts.items()), function.instance, *symbols)
             runtime()
             path = folder() / f"{re.sub(r'[^A-Za-z0-9]+', '_', source.path.stem)}-{digest}.so"
             try:
                 _built[key] = _load(path)
             except OSError:  # not there, or cut short
-                _build_kernel(source, function, texts, path)
+                _build_kernel(source, function, symbols, texts, path)
                 _built[key] = _load(path)
         return _built[key]
 
@@ -108,14 +108,14 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join([*parts, *TRACED, device, _version(compiler())]).encode()).hexdigest()[:20]
 
 
-def _build_kernel(source: Source, function: Function, texts: dict[str, str], path: Path) -> None:
+def _build_kernel(source: Source, function: Function, symbols: tuple[str, ...], texts: dict[str, str], path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="rooftile-") as scratch:
         for name, text in texts.items():
             Path(scratch, name).write_text(text, encoding="utf-8")
         first = next(iter(texts))
-        Path(scratch, "unit.cpp").write_text(
-            f'#include "entry.h"\n#include "{first}"\nROOFTILE_ENTRY(({function.instance}))\n', encoding="utf-8"
-        )
+        unit = [f'#include "entry.h"\n#include "{first}"', f"ROOFTILE_ENTRY(({function.instance}))"]
+        unit += [f"ROOFTILE_SYMBOL({i}, {name})" for i, name in enumerate(symbols)]
+        Path(scratch, "unit.cpp").write_text("\n".join([*unit, ""]), encoding="utf-8")
         standard = any(re.search(r"^[ \t]*#[ \t]*include[ \t]*<(?!cuda)", t, re.M) for t in texts.values())
         words = [
             *TRACED,
@@ -129,7 +129,7 @@ def _build_kernel(source: Source, function: Function, texts: dict[str, str], pat
             f"{scratch}/unit.cpp",
         ]
         made = Path(scratch, "unit.o")
-        _run([compiler(), *words, "-c", "-o", str(made)], scratch, source)
+        _run([compiler(), *words, "-I", f"{scratch}/absent", "-c", "-o", str(made)], scratch, source)
         _publish([compiler(), "-shared", str(made)], path)
 
 
@@ -150,16 +150,27 @@ def _publish(command: list[str], path: Path) -> None:
 
 
 def _run(command: list[str], scratch: str, source: Source | None) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"})
-    if done.returncode == 0:
-        return
-    lines = [line.replace(scratch + "/", "") if scratch else line for line in done.stderr.splitlines()]
-    first = next((line for line in lines if re.search(r":\d+(:\d+)?: (fatal )?error: ", line)), lines[0] if lines else "no message")
-    if source is None:
-        raise RuntimeError(f"g++ cannot build the simulator's part: {first}")
+    absent: list[str] = []
+    while True:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env={**os.environ, "LC_ALL": "C"})
+        if done.returncode == 0:
+            return
+        lines = [line.replace(scratch + "/", "") if scratch else line for line in done.stderr.splitlines()]
+        first = next((line for line in lines if re.search(r":\d+(:\d+)?: (fatal )?error: ", line)), lines[0] if lines else "no message")
+        if source is None:
+            raise RuntimeError(f"g++ cannot build the simulator's part: {first}")
+        # Headers that are not here are mostly the host code's, and that has been left out: they count as empty.
+        match = re.search(r": fatal error: ([\w./+-]+): No such file or directory$", first)
+        if match is None or match[1] in absent:
+            break
+        absent.append(match[1])
+        header = Path(scratch, "absent", match[1])
+        header.parent.mkdir(parents=True, exist_ok=True)
+        header.touch()
     match = re.match(r"(.*?):(\d+)(?::\d+)?: (?:fatal )?error: (.*)", first)
     said = f"{match[1]}:{match[2]}: {match[3]}" if match else first
-    raise ValueError(f"{source.path.name} does not compile: {said}")
+    why = f" (not here, and so taken to be empty: {', '.join(absent)})" if absent else ""
+    raise ValueError(f"{source.path.name} does not compile: {said}{why}")
 
 
 def _load(path: Path) -> Built:

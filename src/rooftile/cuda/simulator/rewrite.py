@@ -6,34 +6,57 @@ import re
 from pathlib import Path
 
 from rooftile.core.record import without_c_comments
-from rooftile.cuda.source import INCLUDE, Source
+from rooftile.cuda.simulator import host
+from rooftile.cuda.source import INCLUDE, Source, read
 
 _WORD = re.compile(r"\b__shared__\b")
 _ALIGN = re.compile(r"(?:__align__|alignas)\s*(\((?:[^()]|\([^()]*\))*\))")
 _STRING = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'')
 
-_LAUNCH = re.compile(r"\b\w[\w:]*\s*(?:<[^<>;{}]*>)?\s*<<<[^;{}]*?>>>\s*\(")
 
-
-def _launch(match: re.Match[str]) -> str:
-    """Host code stands in people's files; it compiles and is never run."""
-    return "rooftile_host_call(" + "\n" * match[0].count("\n")
+_ASM = re.compile(r"\b(?:asm|__asm__|__asm)\b\s*(?:(?:volatile|__volatile__)\s*)?\(")
+_LAUNCH = re.compile(r"^(?![ \t]*#)(.*?)\b\w[\w:]*\s*(?:<[^<>;{}]*>)?\s*<<<[^;{}]*?>>>\s*\(", re.M)
+_USED = re.compile(r"\b(?:using\s+namespace|namespace\s+\w+\s*=)\s*(?:::\s*)?(?!std\b)(\w+(?:::\w+)*)\s*;")
 
 
 def rewritten(source: Source) -> dict[str, str]:
     """File name -> text. The kernel's own file comes first; includes of our files lead to their rewritten twins."""
     names = {path: f"{i}_{path.name}" for i, path in enumerate(source.files)}
-    return {name: _rewrite(path, names) for path, name in names.items()}
+    texts = host.without([without_c_comments(read(path)) for path in names])
+    return {name: _rewrite(path, text, names) for (path, name), text in zip(names.items(), texts)}
 
 
-def _rewrite(path: Path, names: dict[Path, str]) -> str:
+def _rewrite(path: Path, text: str, names: dict[Path, str]) -> str:
     def include(match: re.Match[str]) -> str:
         found = next((p for p in ((path.parent / match[2]).resolve(), INCLUDE / match[2]) if p in names), None)
-        return f'{match[1]}"{names[found]}"' if found else match[0]
+        return f'{match[1]}"{names[found] if found else match[2].replace("../", "")}"'
 
-    text = without_c_comments(path.read_text(encoding="utf-8"))
     text = re.sub(r'^([ \t]*#[ \t]*include[ \t]*)"([^"\n]+)"', include, text, flags=re.M)
-    return f'#line 1 "{path}"\n{_LAUNCH.sub(_launch, _shared(text))}'
+    text = _LAUNCH.sub(lambda m: m[1] + "rooftile_launch(" + "\n" * m[0].count("\n"), _ptx(text))
+    spaces = "".join(
+        f"namespace {' { namespace '.join(n.split('::'))} {{{'}' * n.count('::')}}} " for n in sorted(set(_USED.findall(text)))
+    )
+    return f'{spaces}\n#line 1 "{path}"\n{_shared(text)}'
+
+
+def _ptx(text: str) -> str:
+    """Inline PTX becomes a call that says so where a thread comes to it; most files keep it beside kernels that do without."""
+    parts, done = [], 0
+    for match in _ASM.finditer(text):
+        depth, end = 0, match.end()
+        for token in re.finditer(_STRING.pattern + r"|[()]", text[match.end() - 1 :]):
+            depth += {"(": 1, ")": -1}.get(token[0], 0)
+            if depth == 0:
+                end = match.end() - 1 + token.end()
+                break
+        words = re.sub(r"\\[nt]", " ", " ".join(string[1:-1] for string in _STRING.findall(text[match.end() : end])))
+        instruction = re.search(r"(?<![.%\w])[a-z]\w*(?:\.[\w:]+)+", words)
+        if match.start() < done or not words.strip():
+            continue  # an empty one is g++'s too
+        call = f'rooftile_ptx("inline PTX{f" ({instruction[0]})" if instruction else ""}")'
+        parts += [text[done : match.start()], call, *re.findall(r"\\?\n", text[match.start() : end])]
+        done = end
+    return "".join([*parts, text[done:]])
 
 
 def _shared(text: str) -> str:

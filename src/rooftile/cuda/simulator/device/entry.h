@@ -1,7 +1,7 @@
 // One function to call for a kernel of any signature: it unpacks pointers to the arguments, and says what they must be.
 #pragma once
 
-template <class T> struct rooftile_kind { static constexpr const char* value = "s"; static constexpr int size = sizeof(T); };
+template <class T> struct rooftile_kind { static constexpr const char* value = __is_enum(T) ? "i" : "s"; static constexpr int size = sizeof(T); };
 #define ROOFTILE_KIND(type, letter) \
   template <> struct rooftile_kind<type> { static constexpr const char* value = letter; static constexpr int size = sizeof(type); };
 ROOFTILE_KIND(float, "f") ROOFTILE_KIND(double, "f") ROOFTILE_KIND(bool, "b") ROOFTILE_KIND(char, "i") ROOFTILE_KIND(signed char, "i")
@@ -49,6 +49,16 @@ template <class... P> inline const char* rooftile_signature(void (*)(P...)) {
 }
 extern "C" void rooftile_entry(void** a);
 extern "C" const char* rooftile_parameters();
+// A __device__ or __constant__ variable that the host would fill: where it is, how large, and of what kind its elements are.
+template <class T> struct rooftile_element { using type = typename rooftile_bare<T>::type; };
+template <class T, size_t N> struct rooftile_element<T[N]> : rooftile_element<T> {};
+#define ROOFTILE_SYMBOL(index, name)                                                              \
+  extern "C" void* rooftile_symbol_##index(size_t* bytes, char* kind) {                           \
+    rooftile_describe<typename rooftile_element<decltype(name)>::type>::to(kind);                 \
+    *bytes = sizeof(name);                                                                        \
+    return (void*)&name;                                                                          \
+  }
+
 #define ROOFTILE_UNWRAP(...) __VA_ARGS__
 #define ROOFTILE_ENTRY(kernel)                                                                                   \
   extern "C" void rooftile_entry(void** a) { rooftile_call(&ROOFTILE_UNWRAP kernel, a); }                        \

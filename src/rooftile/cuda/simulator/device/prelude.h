@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
+#include <time.h>
 #endif
 
 #define __global__
@@ -20,6 +22,8 @@
 #define __grid_constant__
 #define __maxnreg__(...)
 #define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__ __attribute__((noinline))
+#define __cluster_dims__(...)
 #define __align__(n) __attribute__((aligned(n)))
 #define __builtin_assume(condition) ((void)0)
 #define __builtin_align__(n) alignas(n)
@@ -68,6 +72,8 @@ ROOFTILE_VECTORS(double, double, 16, 16)
 struct dim3 {
   unsigned x, y, z;
   constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+  constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}
+  constexpr operator uint3() const { return {x, y, z}; }
 };
 
 // ---- the runtime -----------------------------------------------------------------------------------------------------------
@@ -86,6 +92,8 @@ void rooftile_sim_strong(void* p, unsigned bytes, unsigned how);
 void rooftile_sim_access(const void* p, unsigned bytes, unsigned how);
 void rooftile_sim_range(const void* p, unsigned bytes, unsigned how);
 void rooftile_sim_pause();
+void rooftile_sim_not_modelled(const char* what);
+void rooftile_sim_grid_sync();
 void rooftile_sim_fence();
 unsigned rooftile_sim_active();
 long long rooftile_sim_clock();
@@ -124,7 +132,7 @@ int printf(const char*, ...);
 #define blockIdx (::rooftile_sim_block())
 #define blockDim (::rooftile_sim_block_size())
 #define gridDim (::rooftile_sim_grid_size())
-#define warpSize 32
+constexpr int warpSize = 32;
 
 inline __attribute__((always_inline)) void __syncthreads() { rooftile_sim_barrier(0, "__syncthreads"); }
 inline __attribute__((always_inline)) int __syncthreads_count(int p) { return rooftile_sim_barrier(p, "__syncthreads_count"); }
@@ -134,7 +142,13 @@ inline __attribute__((always_inline)) void __threadfence() { rooftile_sim_fence(
 inline __attribute__((always_inline)) void __threadfence_block() { rooftile_sim_fence(); }
 inline __attribute__((always_inline)) void __threadfence_system() { rooftile_sim_fence(); }
 inline __attribute__((always_inline)) void __nanosleep(unsigned) { rooftile_sim_pause(); }
+inline __attribute__((always_inline)) void rooftile_ptx(const char* instruction) { rooftile_sim_not_modelled(instruction); }
+template <class... A> inline __attribute__((always_inline)) void rooftile_launch(A&&...) { rooftile_sim_not_modelled("a launch from a kernel"); }
 inline unsigned __activemask() { return rooftile_sim_active(); }
+#ifndef ROOFTILE_STANDARD_HEADERS
+typedef long clock_t;
+inline long clock() { return rooftile_sim_clock(); }
+#endif
 inline long long clock64() { return rooftile_sim_clock(); }
 inline __attribute__((noreturn)) void __trap() { __builtin_trap(); }
 #define assert(condition) ((condition) ? (void)0 : __trap())

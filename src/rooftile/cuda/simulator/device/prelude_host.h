@@ -1,25 +1,31 @@
-// The CUDA runtime as host code calls it. Such code may stand in a file beside its kernels: it compiles here and is never run.
+// Types of the CUDA runtime that may stand in a structure or a declaration beside the kernels. Host code itself is left out (host.py).
 #pragma once
 
-template <class... A> inline int rooftile_host_call(A&&...) { return 0; }
 typedef int cudaError_t;
 typedef struct rooftile_stream* cudaStream_t;
 typedef struct rooftile_event* cudaEvent_t;
-enum { cudaSuccess = 0, cudaMemcpyHostToHost = 0, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
-enum { cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaFuncAttributePreferredSharedMemoryCarveout = 9 };
-struct cudaDeviceProp {
-  char name[256];
-  size_t totalGlobalMem, sharedMemPerBlock;
-  int major, minor, multiProcessorCount, warpSize_, maxThreadsPerBlock;
-};
-template <class... A> inline const char* cudaGetErrorString(A&&...) { return ""; }
-#define ROOFTILE_HOST(name) \
-  template <class... A> inline cudaError_t name(A&&...) { return 0; }
-ROOFTILE_HOST(cudaMallocManaged) ROOFTILE_HOST(cudaFree) ROOFTILE_HOST(cudaMemcpy) ROOFTILE_HOST(cudaMemcpyAsync) ROOFTILE_HOST(cudaMemset)
-ROOFTILE_HOST(cudaMemsetAsync) ROOFTILE_HOST(cudaDeviceSynchronize) ROOFTILE_HOST(cudaGetLastError) ROOFTILE_HOST(cudaPeekAtLastError)
-ROOFTILE_HOST(cudaEventCreate) ROOFTILE_HOST(cudaEventRecord) ROOFTILE_HOST(cudaEventSynchronize) ROOFTILE_HOST(cudaEventElapsedTime)
-ROOFTILE_HOST(cudaEventDestroy) ROOFTILE_HOST(cudaStreamCreate) ROOFTILE_HOST(cudaStreamSynchronize) ROOFTILE_HOST(cudaStreamDestroy)
-ROOFTILE_HOST(cudaSetDevice) ROOFTILE_HOST(cudaGetDevice) ROOFTILE_HOST(cudaGetDeviceCount) ROOFTILE_HOST(cudaGetDeviceProperties)
-ROOFTILE_HOST(cudaFuncSetAttribute) ROOFTILE_HOST(cudaMemcpyToSymbol) ROOFTILE_HOST(cudaMallocHost) ROOFTILE_HOST(cudaFreeHost)
-ROOFTILE_HOST(cudaMalloc) ROOFTILE_HOST(cudaOccupancyMaxActiveBlocksPerMultiprocessor) ROOFTILE_HOST(cudaDeviceReset)
-#undef ROOFTILE_HOST
+typedef struct rooftile_graph* cudaGraph_t;
+typedef struct rooftile_graph_exec* cudaGraphExec_t;
+struct cudaDeviceProp;
+enum { cudaSuccess = 0 };
+// A kernel that calls these has launched another one, and has been told.
+inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+
+// Textures compile and are no more.
+typedef unsigned long long cudaTextureObject_t;
+typedef unsigned long long cudaSurfaceObject_t;
+enum cudaTextureReadMode { cudaReadModeElementType, cudaReadModeNormalizedFloat };
+enum cudaSurfaceBoundaryMode { cudaBoundaryModeZero, cudaBoundaryModeClamp, cudaBoundaryModeTrap };
+template <class T, int Type = 1, cudaTextureReadMode Mode = cudaReadModeElementType> struct texture {};
+#define ROOFTILE_TEXTURE(name)                                                             \
+  template <class T, class... A> __forceinline__ T name(A...) {                            \
+    rooftile_sim_not_modelled("textures and surfaces (" #name ")");                        \
+    return T();                                                                            \
+  }                                                                                        \
+  template <class T, int Type, cudaTextureReadMode Mode, class... A> __forceinline__ T name(texture<T, Type, Mode>, A...) { return name<T>(0); } \
+  template <class T, class... A> __forceinline__ void name(T* out, cudaTextureObject_t, A...) { *out = name<T>(0); }
+ROOFTILE_TEXTURE(tex1D) ROOFTILE_TEXTURE(tex1Dfetch) ROOFTILE_TEXTURE(tex2D) ROOFTILE_TEXTURE(tex2DLod) ROOFTILE_TEXTURE(tex2DLayered)
+ROOFTILE_TEXTURE(tex3D) ROOFTILE_TEXTURE(texCubemap) ROOFTILE_TEXTURE(surf2Dread)
+#undef ROOFTILE_TEXTURE
+template <class T, class... A> __forceinline__ void surf2Dwrite(T, A...) { rooftile_sim_not_modelled("textures and surfaces (surf2Dwrite)"); }

@@ -50,7 +50,10 @@ extern "C" inline float __log2f(float x) noexcept { return log2f(x); }
 extern "C" inline float __sinf(float x) noexcept { return sinf(x); }
 extern "C" inline float __cosf(float x) noexcept { return cosf(x); }
 extern "C" inline float __tanhf(float x) noexcept { return tanhf(x); }
+extern "C" inline float __tanf(float x) noexcept { return tanf(x); }
+extern "C" inline float __log10f(float x) noexcept { return log10f(x); }
 extern "C" inline float __powf(float a, float b) noexcept { return powf(a, b); }
+inline void __sincosf(float x, float* s, float* c) { *s = sinf(x), *c = cosf(x); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float fdividef(float a, float b) { return a / b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
@@ -71,6 +74,16 @@ inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
 ROOFTILE_MINMAX(int) ROOFTILE_MINMAX(unsigned) ROOFTILE_MINMAX(long) ROOFTILE_MINMAX(unsigned long) ROOFTILE_MINMAX(long long)
 ROOFTILE_MINMAX(unsigned long long)
 #undef ROOFTILE_MINMAX
+inline unsigned umin(unsigned a, unsigned b) { return min(a, b); }
+inline unsigned umax(unsigned a, unsigned b) { return max(a, b); }
+inline unsigned min(int a, unsigned b) { return min(unsigned(a), b); }
+inline unsigned min(unsigned a, int b) { return min(a, unsigned(b)); }
+inline unsigned max(int a, unsigned b) { return max(unsigned(a), b); }
+inline unsigned max(unsigned a, int b) { return max(a, unsigned(b)); }
+inline double min(float a, double b) { return fmin(a, b); }
+inline double min(double a, float b) { return fmin(a, b); }
+inline double max(float a, double b) { return fmax(a, b); }
+inline double max(double a, float b) { return fmax(a, b); }
 inline float min(float a, float b) { return fminf(a, b); }
 inline float max(float a, float b) { return fmaxf(a, b); }
 inline double min(double a, double b) { return fmin(a, b); }
@@ -88,18 +101,51 @@ ROOFTILE_BITS(__uint_as_float, float, unsigned)
 ROOFTILE_BITS(__double_as_longlong, long long, double)
 ROOFTILE_BITS(__longlong_as_double, double, long long)
 #undef ROOFTILE_BITS
+#define ROOFTILE_CONVERT(from, type, to, result)                                          \
+  inline result __##from##2##to##_rn(type x) { return (result)__builtin_rint(double(x)); } \
+  inline result __##from##2##to##_rz(type x) { return (result)__builtin_trunc(double(x)); } \
+  inline result __##from##2##to##_rd(type x) { return (result)__builtin_floor(double(x)); } \
+  inline result __##from##2##to##_ru(type x) { return (result)__builtin_ceil(double(x)); }
+ROOFTILE_CONVERT(float, float, uint, unsigned) ROOFTILE_CONVERT(float, float, ll, long long) ROOFTILE_CONVERT(float, float, ull, unsigned long long)
+ROOFTILE_CONVERT(double, double, int, int) ROOFTILE_CONVERT(double, double, uint, unsigned) ROOFTILE_CONVERT(double, double, ll, long long)
+#undef ROOFTILE_CONVERT
+inline float __double2float_rn(double x) { return float(x); }
+inline double __int2double_rn(int x) { return x; }
+inline double __uint2double_rn(unsigned x) { return x; }
+inline float __ll2float_rn(long long x) { return float(x); }
 inline int __float2int_rn(float x) { return int(__builtin_rintf(x)); }
 inline int __float2int_rd(float x) { return int(__builtin_floorf(x)); }
 inline int __float2int_ru(float x) { return int(__builtin_ceilf(x)); }
 inline int __float2int_rz(float x) { return int(x); }
 inline float __int2float_rn(int x) { return float(x); }
 inline float __uint2float_rn(unsigned x) { return float(x); }
+inline float __uint2float_rd(unsigned x) { return float(x) > double(x) ? __builtin_nextafterf(float(x), 0) : float(x); }
+inline float __uint2float_rz(unsigned x) { return __uint2float_rd(x); }
+inline float __int2float_rz(int x) { return __builtin_fabs(double(float(x))) > __builtin_fabs(double(x)) ? __builtin_nextafterf(float(x), 0) : float(x); }
+inline float __int2float_rd(int x) { return float(x) > double(x) ? __builtin_nextafterf(float(x), -__builtin_inff()) : float(x); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __ffsll(long long x) { return __builtin_ffsll(x); }
 inline int __clz(int x) { return x ? __builtin_clz(unsigned(x)) : 32; }
 inline int __clzll(long long x) { return x ? __builtin_clzll((unsigned long long)x) : 64; }
+inline unsigned __umul24(unsigned a, unsigned b) { return a * b; }
+inline unsigned __sad(int a, int b, unsigned c) { return unsigned(a < b ? b - a : a - b) + c; }
+inline unsigned __usad(unsigned a, unsigned b, unsigned c) { return (a < b ? b - a : a - b) + c; }
+inline int __dp4a(int a, int b, int c) {
+  for (int i = 0; i < 4; ++i) c += (signed char)(a >> 8 * i) * (signed char)(b >> 8 * i);
+  return c;
+}
+inline unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
+  for (int i = 0; i < 4; ++i) c += (a >> 8 * i & 0xff) * (b >> 8 * i & 0xff);
+  return c;
+}
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) { return (unsigned long long)((unsigned __int128)a * b >> 64); }
+inline unsigned long long __brevll(unsigned long long x) {
+  unsigned long long y = 0;
+  for (int i = 0; i < 64; ++i) y |= (x >> i & 1) << (63 - i);
+  return y;
+}
 inline int __mul24(int a, int b) { return a * b; }
 inline int __mulhi(int a, int b) { return int((long long)a * b >> 32); }
 inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned((unsigned long long)a * b >> 32); }

@@ -1,15 +1,17 @@
 // Atomics, cache hints and copies of the CUDA language. Part of prelude.h.
 #pragma once
 
-// Threads run one at a time, so a plain read-modify-write is atomic; the runtime is told, and a lost compare lets others go first.
-template <class T, class F> inline __attribute__((always_inline)) T rooftile_rmw(T* p, F combine) {
-  rooftile_sim_strong(p, sizeof(T), 7);
+// Threads run one at a time, so a plain read-modify-write is atomic; the runtime is told. One that changes nothing may be a loop that waits,
+// so the others go first.
+template <class T, class F> inline __attribute__((always_inline)) T rooftile_rmw(T* p, F combine, unsigned how = 7) {
+  rooftile_sim_strong(p, sizeof(T), how);
   struct Silent {
     static ROOFTILE_SILENT T get(T* p) { return *p; }
     static ROOFTILE_SILENT void set(T* p, T v) { *p = v; }
   };
-  T old = Silent::get(p);
-  Silent::set(p, combine(old));
+  T old = Silent::get(p), next = combine(old);
+  Silent::set(p, next);
+  if (!__builtin_memcmp(&old, &next, sizeof(T))) rooftile_sim_pause();
   return old;
 }
 template <class T> struct rooftile_same { using type = T; };
@@ -17,7 +19,8 @@ template <class T> struct rooftile_same { using type = T; };
   template <class T> inline __attribute__((always_inline)) T name(T* p, typename rooftile_same<T>::type v) {                   \
     return rooftile_rmw(p, [&](T old) { return T(result); });                                                                  \
   }                                                                                                                            \
-  template <class T> inline __attribute__((always_inline)) T name##_block(T* p, typename rooftile_same<T>::type v) { return name(p, v); }
+  template <class T> inline __attribute__((always_inline)) T name##_block(T* p, typename rooftile_same<T>::type v) { return name(p, v); } \
+  template <class T> inline __attribute__((always_inline)) T name##_system(T* p, typename rooftile_same<T>::type v) { return name(p, v); }
 ROOFTILE_ATOMIC(atomicAdd, old + v)
 ROOFTILE_ATOMIC(atomicSub, old - v)
 ROOFTILE_ATOMIC(atomicMax, old < v ? v : old)
@@ -31,9 +34,15 @@ ROOFTILE_ATOMIC(atomicDec, old == 0 || old > v ? v : old - 1)
 #undef ROOFTILE_ATOMIC
 template <class T>
 inline __attribute__((always_inline)) T atomicCAS(T* p, typename rooftile_same<T>::type compare, typename rooftile_same<T>::type v) {
-  T old = rooftile_rmw(p, [&](T old) { return old == compare ? v : old; });
-  if (!(old == compare)) rooftile_sim_pause();
-  return old;
+  return rooftile_rmw(p, [&](T old) { return old == compare ? v : old; }, 7 | 32);
+}
+template <class T>
+inline __attribute__((always_inline)) T atomicCAS_block(T* p, typename rooftile_same<T>::type compare, typename rooftile_same<T>::type v) {
+  return atomicCAS(p, compare, v);
+}
+template <class T>
+inline __attribute__((always_inline)) T atomicCAS_system(T* p, typename rooftile_same<T>::type compare, typename rooftile_same<T>::type v) {
+  return atomicCAS(p, compare, v);
 }
 
 #define ROOFTILE_LOAD(name) \

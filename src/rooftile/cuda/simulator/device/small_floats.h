@@ -62,6 +62,7 @@ inline float rooftile_to_odd(double d) {
   inline H __float2##name##_rn(float f) { return H(f); }                                                                  \
   inline H __double2##name(double d) { return H(d); }                                                                     \
   inline H __int2##name##_rn(int i) { return H(i); }                                                                      \
+  inline H __float2##name##_rz(float f) { return H(H##_raw{uint16_t(float(H(f)) == f || f != f || __builtin_fabsf(float(H(f))) < __builtin_fabsf(f) ? H(f).bits : H(f).bits - 1)}); } \
   inline int __##name##2int_rn(H a) { return __float2int_rn(float(a)); }                                                  \
   inline int __##name##2int_rz(H a) { return int(float(a)); }                                                             \
   inline H2 __float2##name##2_rn(float f) { return H2(H(f), H(f)); }                                                      \

@@ -112,7 +112,7 @@ void* rooftile_sim_dynamic() {
   return launch->dynamic_bytes ? reinterpret_cast<void*>(now->block->shared.front().begin) : now->block->arena;
 }
 
-// An array is placed where its declared alignment allows, and no better: a float[] that is read as float4 shows.
+// An array lies well, so that a float[] that is read as float4 can go on; that it is declared for less is told.
 void* rooftile_sim_shared(const void* key, const char* name, size_t bytes, size_t align) {
   Block& b = *now->block;
   for (auto& r : b.shared)
@@ -123,9 +123,8 @@ void* rooftile_sim_shared(const void* key, const char* name, size_t bytes, size_
     fatal(TOO_LARGE, HERE, "%zu bytes of shared memory, at most %zu", b.static_bytes + launch->dynamic_bytes, SHARED_LIMIT);
   Address at = (Address(b.arena_next) + 127) / 128 * 128;
   at = (at + align - 1) / align * align;
-  if (align < 16) at += align;
   Region r = region(at, bytes, std::string("shared array ") + name, true);
-  r.key = key;
+  r.key = key, r.align = align;
   r.written.assign(bytes, 0);
   std::memset(reinterpret_cast<void*>(at), 0xff, bytes);
   b.shared.push_back(std::move(r));
@@ -177,12 +176,31 @@ void rooftile_sim_pause() {
   now->pc = HERE, now->waits = "a pause", now->spinning = true;
   yield_fiber();
 }
+void rooftile_sim_not_modelled(const char* what) { fatal(NOT_MODELLED, HERE, "the simulator does not model %s", what); }
 void rooftile_sim_fence() { fence(*now); }
 unsigned rooftile_sim_active() {
   unsigned lanes = 0;
   for (unsigned l = 0; l < std::min(32u, launch->threads - now->warp * 32); ++l)
     lanes |= unsigned(now->block->fibers[now->warp * 32 + l]->state != DONE) << l;
   return lanes;
+}
+// All threads of the grid meet. Those that wait let further blocks begin.
+void rooftile_sim_grid_sync() {
+  uint32_t pc = HERE;
+  Cluster& c = launch->whole;
+  uint32_t mine = c.phase;
+  if (launch->level == ALL) c.gathered.join(told(*now));
+  if (++c.arrived == uint64_t(launch->grid.x) * launch->grid.y * launch->grid.z * launch->threads) {
+    c.arrived = 0, ++c.phase;
+    std::swap(c.completed, c.gathered);
+    c.gathered = {};
+    launch->progress = true;
+  }
+  while (c.phase == mine) {
+    now->pc = pc, now->waits = "grid.sync", now->spinning = true;
+    yield_fiber();
+  }
+  if (launch->level == ALL) now->known.join(c.completed), now->block->foreign = true;
 }
 long long rooftile_sim_clock() { return launch->steps; }
 

@@ -52,13 +52,19 @@ void access(Address a, unsigned bytes, unsigned how, bool range, uint32_t pc, co
   } else {
     r = launch->last;  // most accesses are to where the one before was
     if (!r || a < r->begin || a >= r->end) r = search(launch->buffers, a);
-    if (!r && a >= launch->code_begin && a + bytes <= launch->code_end) return;  // __constant__ and __device__ variables, tables
+    if (!r && a >= launch->code_begin && a + bytes <= launch->code_end) {  // __constant__ and __device__ variables, tables
+      if (launch->level == ALL) flagged(f, a, how);
+      return;
+    }
     launch->last = r;
   }
   if (!r || a + bytes > r->end) outside(a, bytes, how, pc);
   if (!range && a % bytes)
     fatal(MISALIGNED, pc, "%s %s %u bytes at offset %ld of %s, an address that is no multiple of %u", who(f).c_str(),
           how & WRITE ? "writes" : "reads", bytes, long(a - r->begin), r->name.c_str(), bytes);
+  if (!range && bytes > r->align)
+    find(MISALIGNED, pc, 0, "%s %s %u bytes of %s at one time, which is declared for %zu: __align__(%u) is missing", who(f).c_str(),
+         how & WRITE ? "writes" : "reads", bytes, r->name.c_str(), r->align, bytes);
   if (launch->level == VALUES) return;
   if (r->shared) {
     uint8_t* written = &r->written[a - r->begin];

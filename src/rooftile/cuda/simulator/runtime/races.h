@@ -113,6 +113,8 @@ inline void racing(const Region& r, Address a, const Stamp& s, bool they_write, 
   find(RACE, pc, s.pc, "%s %s offset %ld of %s, which %s %s in line {%x} with nothing in between that orders the two", who(*now).c_str(),
        how & WRITE ? "writes" : "reads", long(a - r.begin), r.name.c_str(), where(s.thread).c_str(), they_write ? "writes" : "reads",
        unsigned(s.pc));
+  Finding& f = launch->findings.back();
+  if (f.kind == RACE && f.pc == pc && f.other_pc == s.pc) f.plain_read = !(how & WRITE) && s.strong ? pc : !they_write && how & BOTH ? s.pc : 0;
 }
 
 inline void refine(Region& r, unsigned granule) {
@@ -156,7 +158,14 @@ void race(Region& r, Address a, unsigned bytes, unsigned how, uint32_t pc, const
       add_reader(c, mine, f);
     }
   }
-  if (!(how & STRONG) || via) return;
+  if (!via) flagged(f, a, how);
+}
+
+// What an atomic or volatile access reads, and what it tells others. Of __device__ variables nothing more is watched.
+void flagged(Fiber& f, Address a, unsigned how) {
+  if (how & COMPARED && f.read == a) launch->confirmed.insert(f.read_pc);
+  f.read = how ? 0 : a, f.read_pc = f.pc;
+  if (!(how & STRONG)) return;
   auto flag = launch->flags.find(a);
   if (flag != launch->flags.end() && (!(how & WRITE) || how & BOTH)) f.pending.join(flag->second);
   if (how & WRITE) {

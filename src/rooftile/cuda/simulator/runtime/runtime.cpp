@@ -58,6 +58,9 @@ void rooftile_simulate(const Settings* s) {
     sim::Watchdog watchdog;
     sim::run_grid();
   }
+  std::fflush(stdout);  // what the kernel has printed
+  auto guess = [&](const sim::Finding& f) { return f.plain_read && l.confirmed.count(f.plain_read); };
+  l.findings.erase(std::remove_if(l.findings.begin(), l.findings.end(), guess), l.findings.end());
   for (auto& [key, row] : l.accesses) l.rows.push_back(row);
 }
 

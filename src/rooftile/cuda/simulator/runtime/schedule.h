@@ -35,7 +35,7 @@ static void note(Kind kind, uint32_t pc, uint32_t other_pc, const char* format, 
   for (auto& f : launch->findings)
     if (f.kind == kind && f.pc == pc && f.other_pc == other_pc) return;
   if (launch->findings.size() >= 64) return;
-  Finding f{kind, pc, other_pc, {}};
+  Finding f{kind, pc, other_pc, {}, 0};
   std::vsnprintf(f.text, sizeof f.text, format, words);
   launch->findings.push_back(f);
 }
@@ -118,7 +118,7 @@ static bool enter(Block& b, uint32_t id) {  // false where the system has no mem
     Fiber& f = *b.fibers.back();
     f.block = &b, f.linear = t, f.lane = t % 32, f.warp = t / 32, f.id = id * launch->threads + t + 1;
     f.index = {t % n.x, t / n.x % n.y, t / n.x / n.y};
-    f.state = READY, f.spinning = false, f.waits = "", f.pc = 0, f.clock = 1;
+    f.state = READY, f.spinning = false, f.waits = "", f.pc = 0, f.read = 0, f.clock = 1;
     std::memset(f.warp_known, 0, sizeof f.warp_known);
     f.known = f.pending = f.fenced = {};
     f.groups.clear(), f.open.clear(), f.log.clear();

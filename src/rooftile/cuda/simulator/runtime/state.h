@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -15,11 +16,11 @@ namespace sim {
 
 using Address = uintptr_t;
 
-enum Kind { RACE, UNINITIALISED, OUT_OF_BOUNDS, MISALIGNED, DIVERGENT_BARRIER, BAD_MASK, TIMEOUT, TOO_LARGE, TRAP };
+enum Kind { RACE, UNINITIALISED, OUT_OF_BOUNDS, MISALIGNED, DIVERGENT_BARRIER, BAD_MASK, TIMEOUT, TOO_LARGE, TRAP, NOT_MODELLED };
 enum Level { VALUES, CHECKS, ALL };  // bounds and alignment; and uninitialised reads; and races and access statistics
 // Strong: atomic or volatile, it never races with another strong one. Copy: what a cp.async asks for.
-// Uncounted: no request to a memory's load and store path, as where an mbarrier is set up or a copy's bytes arrive.
-enum Access : unsigned { READ = 0, WRITE = 1, STRONG = 2, BOTH = 4, COPY = 8, UNCOUNTED = 16 };
+// Compared: by atomicCAS, with what the thread expects. Uncounted: no request to a memory's load and store path, as where an mbarrier is set up or a copy's bytes arrive.
+enum Access : unsigned { READ = 0, WRITE = 1, STRONG = 2, BOTH = 4, COPY = 8, UNCOUNTED = 16, COMPARED = 32 };
 
 // Who carries out an access: the thread itself, or for it a part of the hardware that runs beside the threads. The work of such an agent
 // completes in order, and a thread knows of it by having waited: the phases of an mbarrier, a thread's bulk groups (first they have read
@@ -52,6 +53,7 @@ struct Region {  // one argument buffer, one shared array
   std::string name;
   bool shared;
   const void* key = nullptr;
+  size_t align = 512;  // as declared; where it really lies is better
   unsigned granule = 4;
   std::vector<Cell> cells;
   std::vector<uint8_t> written;  // shared memory only, a byte each
@@ -141,6 +143,8 @@ struct Fiber {
   State state = DONE;
   bool spinning = false;
   uint32_t pc = 0;            // where it last spoke to us
+  Address read = 0;           // what it has just read, if its last access was a plain read
+  uint32_t read_pc = 0;
   const char* waits = "";     // in what
   uint32_t clock = 1;
   uint32_t warp_known[32]{};  // of each lane of its warp, everything before this clock happened before
@@ -178,6 +182,7 @@ struct Finding {  // as Python reads it; {hex} in the text stands for the line o
   int32_t kind;
   uint32_t pc, other_pc;
   char text[1024];
+  uint32_t plain_read;  // of a race between a plain read and an atomic: where it is read
 };
 
 struct AccessRow { uint32_t pc, shared, store, copied, bytes; uint64_t requests, transactions; };
@@ -195,6 +200,7 @@ struct Launch {
   std::deque<Region> buffers;
   Region* last = nullptr;
   std::vector<Finding> findings;
+  std::set<uint32_t> confirmed;  // plain reads that an atomic of the same thread confirms: atomicCAS does not believe what was read
   std::vector<AccessRow> rows;
   std::map<std::pair<uint32_t, uint32_t>, AccessRow> accesses;  // by program counter and space
   std::vector<std::vector<std::pair<uint32_t, uint32_t>>> reader_lists;  // of MANY: block and generation
@@ -202,6 +208,7 @@ struct Launch {
   std::unordered_map<Address, Knowledge> flags;
   uint32_t mbarriers = 0, cluster = 1;
   std::map<uint32_t, Cluster> clusters;
+  Cluster whole;  // the grid
   std::vector<std::unique_ptr<Block>>* resident = nullptr;  // blocks that have begun and not ended
   bool one_by_one = false;  // readers of shared memory: the kernel has barriers that are not the whole block's, which order some of them alone
   bool stop = false, progress = false;
@@ -225,6 +232,7 @@ inline uint32_t offset(const void* pc) { return uint32_t(Address(pc) - launch->c
 void access(Address address, unsigned bytes, unsigned how, bool range, uint32_t pc, const Via* via = nullptr);
 void poison(Address address, unsigned bytes);
 void race(Region& region, Address address, unsigned bytes, unsigned how, uint32_t pc, const Via* via);
+void flagged(Fiber& f, Address address, unsigned how);
 void fence(Fiber& f);
 Knowledge told(Fiber& f);                    // what a release now tells
 bool deliver(Block& block);                  // every copy under way arrives; whether there was one
