@@ -319,7 +319,7 @@ def test_stacks_do_not_add_up_from_launch_to_launch(tmp_path):
 def test_no_memory_for_stacks_is_one_sentence(tmp_path):
     code = """
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20), -1))
+resource.setrlimit(resource.RLIMIT_AS, (used + (512 << 20), -1))
 try:
     launch(16, 16, 1024)
 except ValueError as error:
@@ -327,7 +327,7 @@ except ValueError as error:
 assert not launch(1, 1, 1024)
 """
     done = beside(tmp_path, WAITING, code)
-    said = r"k: the system gives no memory for the stacks of [2-9] blocks of 1024 threads at one time: Cannot allocate memory\n"
+    said = r"k: the system gives no memory for the stacks of [1-9] blocks of 1024 threads at one time: Cannot allocate memory\n"
     assert done.returncode == 0 and re.fullmatch(said, done.stdout), (done.stdout, done.stderr)
 
 

@@ -76,6 +76,11 @@ inline char* mapped(size_t bytes) {  // null where the system gives none
   return p == MAP_FAILED ? nullptr : static_cast<char*>(p);
 }
 
+inline bool room(size_t bytes) {
+  char* p = mapped(bytes);
+  return p && munmap(p, bytes) == 0;
+}
+
 inline bool prepare(Fiber& f, void (*entry)()) {
   if (!f.stack) {
     char* p = mapped(STACK);

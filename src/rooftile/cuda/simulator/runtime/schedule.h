@@ -102,6 +102,8 @@ static bool enter(Block& b, uint32_t id) {  // false where the system has no mem
   b.ready.clear(), b.spun.clear(), b.shared.clear(), b.mbarriers.clear(), b.warpgroups.clear();
   for (auto& n : b.named) n = {};
   b.collectives.clear(), b.collectives.resize((launch->threads + 31) / 32);
+  size_t stacks = launch->threads - std::min<size_t>(launch->threads, idle_fibers.size());
+  if (stacks && !room(stacks * (STACK + BESIDE))) return false;  // asked in one piece, so that what is left suffices to say so
   if (!b.arena && !(b.arena = mapped(ARENA))) return false;
   b.arena_next = b.arena + 1024;
   if (launch->dynamic_bytes) {

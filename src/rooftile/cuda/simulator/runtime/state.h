@@ -219,7 +219,7 @@ extern Launch* launch;
 extern Fiber* now;
 extern int32_t quantum;
 
-constexpr size_t STACK = 128 << 10, GUARD = 4096;
+constexpr size_t STACK = 128 << 10, GUARD = 4096, BESIDE = 16 << 10;  // of a thread; what is known of it lies beside its stack
 constexpr int32_t QUANTUM = 1 << 14;
 constexpr size_t STATIC_LIMIT = 48 << 10, SHARED_LIMIT = 227 << 10, ARENA = 1 << 20, REDZONE = 512;
 
