@@ -117,25 +117,21 @@ def test_explain_takes_what_a_case_is_called(words, case):
     assert rooftile("explain", name, "--shape", shape).stdout.startswith(f"{name} {case}")
 
 
-def test_what_is_printed_is_whole():
-    """In a pipe, and in a terminal of 40 columns."""
-
-    def said(*words, **columns):
-        environment = {n: v for n, v in os.environ.items() if n != "COLUMNS"} | columns
-        return subprocess.run([sys.executable, "-m", "rooftile", *words], capture_output=True, text=True, env=environment).stdout
-
-    wide, narrow = said("list"), said("list", COLUMNS="40")
+def test_what_is_printed_is_whole(monkeypatch):
+    """Where nobody says how wide, and in a terminal of 40 columns."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    wide, narrow = rooftile("list").stdout, rooftile("list", COLUMNS="40").stdout
     assert "cuda.v8_exchange" in wide and "…" not in wide + narrow
-    assert all(line[:2] in ("so", "  ") for line in said("explain", "softmax", "--shape", "M=4,N=100001", COLUMNS="40").splitlines())
+    said = rooftile("explain", "softmax", "--shape", "M=4,N=100001", COLUMNS="40").stdout
+    assert all(line[:2] in ("so", "  ") for line in said.splitlines())
 
 
 def test_output_that_cannot_be_written():
     if not os.path.exists("/dev/full"):
         pytest.skip("a system without /dev/full")
     for words in (["doctor"], ["list", "--json"]):
-        with open("/dev/full", "w") as full:
-            run = subprocess.run([sys.executable, "-m", "rooftile", *words], stdout=full, stderr=subprocess.PIPE, text=True)
-        assert run.returncode == 2 and run.stderr.splitlines() == ["rooftile: [Errno 28] No space left on device"]
+        run = processes.run(*words, code="import os\nos.dup2(os.open('/dev/full', os.O_WRONLY), 1)\nfrom rooftile import cli\ncli.main()")
+        assert run.returncode == 2 and run.stderr.splitlines()[0] == "rooftile: [Errno 28] No space left on device"
 
 
 def test_version():

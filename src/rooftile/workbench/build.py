@@ -64,7 +64,7 @@ class Wanted:
 def build(names: list[str], arch: str = "", every: bool = False) -> list[Built]:
     arch = compiler.known_architecture(arch or here())
     ops = gate.with_gradients([operator(n) for n in names] if names else gate.all_ops())
-    if not any(kernel.sources for op in ops for kernel in op.kernels):
+    if names and not any(kernel.sources for op in ops for kernel in op.kernels):
         raise ValueError(f"{', '.join(names)} has no kernel in CUDA C++ to build")
     wanted = [w for op in ops for kernel in op.kernels if kernel.sources for w in instances(op, kernel, every)]
     built = [_build(w, arch) for w in wanted if _number(arch) in (w.kernel.architectures or (_number(arch),))]

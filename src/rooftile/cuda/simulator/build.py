@@ -74,12 +74,18 @@ def folder() -> Path:
     return path
 
 
+@functools.lru_cache
+def _rewritten(state: tuple[object, ...], source: Source) -> dict[str, str]:
+    """Once for all of a file's instances, while none of its files changes."""
+    return rewritten(source)
+
+
 def kernel(source: Source, function: Function, symbols: tuple[str, ...] = ()) -> Built:
     state = tuple((str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in source.files)
     key = (state, function.instance, symbols, compiler(), str(cache_folder()))
     with _lock:
         if key not in _built:
-            texts = rewritten(source)
+            texts = _rewritten(state, source)
             digest = _digest("".join(f"{n}\n{t}\n" for n, t in texts.items()), function.instance, *symbols)
             runtime()
             path = folder() / f"{re.sub(r'[^A-Za-z0-9]+', '_', source.path.stem)}-{digest}.so"
