@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rooftile.ops import attention, cross_entropy, embedding, gelu, layernorm, linear_cross_entropy, rmsnorm, rope
-from rooftile.ops._shared.again import linear_of
+from rooftile.patching.again import linear_of
 
 __all__ = [
     "LARGEST_HEAD",

@@ -2,7 +2,7 @@
 
 Of everything a Llama block keeps for its backward pass, a fifth is silu(gate) up, the factor of the last product; gate and up, of which it was
 made, are kept too. At B=4 T=4096 and the 1.2B shape that is 268 MB a block, 4.3 GB in all; to make them again the gradient's own pass over memory
-writes one tensor more.
+writes one tensor more. Where gate and up are one product, `gated_mlp` does the same as one operator; a model of Hugging Face keeps them apart.
 """
 
 from collections.abc import Callable
