@@ -217,7 +217,7 @@ def test_a_wrong_place_or_sum_is_seen(stands, tmp_path, monkeypatch):
 
 # What the simulator does not miss: that copies of zeros have ended before the block does; that the first multiplier is not two tiles ahead, which turns as
 # it gives them never bring about.
-FREE = ("    copy_wait<0>", "producer_acquire(sR.turn")
+FREE = ("  copy_wait<0>", "producer_acquire(sR.turn")
 NEEDED = [
     i
     for i, line in enumerate(kernels.V1.text.splitlines())
