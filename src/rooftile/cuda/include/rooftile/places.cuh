@@ -34,4 +34,26 @@ template <int WARPS> ROOFTILE_DEVICE int places(int count, int& start, int (&sTo
   return place;
 }
 
+// Each warp's counts of `rows` rows, sAll[w * stride + r], become places: by row, then by warp, from start on, which then stands behind the last.
+// each(r, place, count) by every thread: where row r begins and how many it has in all; past the rows too, where there are none.
+template <int WARPS, typename Each>
+ROOFTILE_DEVICE void counts_become_places(int* sAll, int stride, int rows, int& start, int (&sTotal)[WARPS], Each each) {
+  for (int tile = 0; tile < rows; tile += WARPS * WARP) {
+    __syncthreads();
+    const int r = tile + int(threadIdx.x);
+    int count = 0;
+    if (r < rows)
+      for (int w = 0; w < WARPS; ++w) count += sAll[w * stride + r];
+    const int begin = places(count, start, sTotal);
+    int place = begin;
+    if (r < rows)
+      for (int w = 0; w < WARPS; ++w) {
+        const int own = sAll[w * stride + r];
+        sAll[w * stride + r] = place;
+        place += own;
+      }
+    each(r, begin, count);
+  }
+}
+
 }  // namespace rooftile

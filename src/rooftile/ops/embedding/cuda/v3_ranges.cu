@@ -43,28 +43,15 @@ __global__ void __launch_bounds__(WARPS * 32, 1) sort(T* __restrict__ gDw, int* 
     }
   }
   int start = block_reduce(below, Sum());
-  for (int tile = 0; tile < here; tile += THREADS) {  // counts become places: by row, then by warp
-    __syncthreads();
-    const int r = tile + int(threadIdx.x);
-    int total = 0;
-    if (r < here)
-      for (int w = 0; w < WARPS; ++w) total += sAll[w * rows + r];
-    int place = places(total, start, sTotal);
-    if (r < here) {
-      gBorders[low + r] = place;
-      for (int w = 0; w < WARPS; ++w) {
-        const int count = sAll[w * rows + r];
-        sAll[w * rows + r] = place;
-        place += count;
-      }
-    }
-    Vec<T, WIDTH> none;
-    fill(none, T(0.0f));
-    for (unsigned empty = __ballot_sync(ALL_LANES, r < here && total == 0); empty; empty &= empty - 1) {
-      T* gRow = gDw + (low + tile + warp() * WARP + __ffs(int(empty)) - 1ll) * N;
+  Vec<T, WIDTH> none;
+  fill(none, T(0.0f));
+  counts_become_places(sAll, rows, here, start, sTotal, [&](int r, int place, int count) {
+    if (r < here) gBorders[low + r] = place;
+    for (unsigned empty = __ballot_sync(ALL_LANES, r < here && count == 0); empty; empty &= empty - 1) {
+      T* gRow = gDw + (low + r - lane() + __ffs(int(empty)) - 1ll) * N;
       for (long long i_n = lane() * WIDTH; i_n < N; i_n += WARP * WIDTH) store_global(gRow + i_n, none);
     }
-  }
+  });
   if (low + here == V && threadIdx.x == 0) gBorders[V] = start;
   __syncthreads();
   for (int s = 0; s < steps;) {  // steps without hits are passed over; of the others AHEAD are loaded again at a time

@@ -33,22 +33,9 @@ __global__ void __launch_bounds__(WARPS * 32) deal(int2* __restrict__ gDealt, in
     take(own, i_v >= 0, i_v / rows);
   }
   int start = begin;
-  for (int tile = 0; tile < ranges; tile += THREADS) {  // counts become places: by range, then by warp
-    __syncthreads();
-    const int r = tile + int(threadIdx.x);
-    int total = 0;
-    if (r < ranges)
-      for (int w = 0; w < WARPS; ++w) total += sAll[w * ranges + r];
-    int place = places(total, start, sTotal);
-    if (r < ranges) {
-      gBegins[(long long)r * gridDim.x + blockIdx.x] = place;
-      for (int w = 0; w < WARPS; ++w) {
-        const int count = sAll[w * ranges + r];
-        sAll[w * ranges + r] = place;
-        place += count;
-      }
-    }
-  }
+  counts_become_places(sAll, ranges, ranges, start, sTotal, [&](int r, int place, int) {
+    if (r < ranges) gBegins[(long long)r * gridDim.x + blockIdx.x] = place;
+  });
   if (threadIdx.x == 0) gBegins[(long long)ranges * gridDim.x + blockIdx.x] = start;
   __syncthreads();
   for (int s = 0; s < steps; ++s) {
@@ -99,22 +86,9 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(WARPS * 32)
       if (s + k < steps) take(own, t[k].x >= 0, t[k].x);
   }
   const int range_begins = start;
-  for (int tile = 0; tile < here; tile += THREADS) {  // counts become places: by row, then by warp
-    __syncthreads();
-    const int r = tile + int(threadIdx.x);
-    int total = 0;
-    if (r < here)
-      for (int w = 0; w < WARPS; ++w) total += sAll[w * rows + r];
-    int place = places(total, start, sTotal);
-    if (r < here) {
-      gBorders[low + r] = place;
-      for (int w = 0; w < WARPS; ++w) {
-        const int more = sAll[w * rows + r];
-        sAll[w * rows + r] = place;
-        place += more;
-      }
-    }
-  }
+  counts_become_places(sAll, rows, here, start, sTotal, [&](int r, int place, int) {
+    if (r < here) gBorders[low + r] = place;
+  });
   if (low + here == V && threadIdx.x == 0) gBorders[V] = start;
   __syncthreads();
   for (int s = 0; s < steps; s += AHEAD) {
