@@ -27,7 +27,7 @@ def validate(call, dims):
 def drawn(call, case, gen):
     """What only a case knows: no biases, float32 weights beside narrow data, as a layer's master weights are."""
     parameters = case.params.get("parameters")
-    for name in ("weight1", "bias1", "weight2", "bias2") if "bias1" in call else ("weight1", "weight2"):
+    for name in [n for n in call if n.startswith(("weight", "bias"))]:
         if parameters == "float32":
             call[name] = call[name].float()
         elif parameters == "no bias" and name.startswith("bias"):
