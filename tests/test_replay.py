@@ -155,7 +155,7 @@ def test_a_replay_inside_a_launcher_that_is_recorded_is_seen():
 @pytest.mark.gpu
 @pytest.mark.parametrize("op", check.all_ops(), ids=lambda op: op.spec.name)
 def test_an_eager_call_is_the_same_plain_recorded_and_replayed(op):
-    case = next(c for c in op.spec.cases if "smoke" in c.use and c.dtype in (torch.bfloat16, torch.float32))
+    case = next(c for c in op.spec.cases if "smoke" in c.use and c.dtype != torch.float16)
     op.forget()
     for seed in (0, 1, 2, 3, 2):
         call = op.spec.draw(case, seed, torch.device("cuda", 0))

@@ -79,9 +79,9 @@ def test_every_rung_and_config_adds_up_all_segments(kernel, config, tokens):
 def test_nothing_races_where_two_tokens_are_frequent(kernel):
     """Both have more than 32 spans, which a block adds together, one after the other."""
     indices = torch.cat([torch.full((700,), 2), torch.full((700,), 5), torch.randint(0, 9, (100,))])
-    dout = torch.ones(1500, 8)
+    call = {"dout": torch.ones(1500, 8), "indices": indices, "weight": torch.zeros(9, 8), "padding_idx": -1}
     with simulator.active("all"):
-        got = kernel.bound(kernel.heuristic({}))(dout, indices, torch.zeros(9, 8), -1)
+        got = kernel.bound(kernel.heuristic(call))(*call.values())
     assert torch.equal(got, indices.bincount(minlength=9).float()[:, None].expand(9, 8))
 
 

@@ -34,6 +34,7 @@ from rooftile.ops._shared.cuda_shares import (
 from rooftile.ops._shared.few_rows import for_many
 from rooftile.ops._shared.launch import cdiv, power_of_2, row
 from rooftile.ops._shared.norms import dense, no_columns
+from rooftile.ops._shared.turns import evenly
 
 Config = Mapping[str, Any] | None  # of a rung that has none, None
 MANY = 1 << 24  # bytes of rows: half of what the registers of 132 multiprocessors hold; fewer were not measured
@@ -91,7 +92,7 @@ def pipeline(
     x: Tensor, m: int, n: int, config: Config, *parameters: Tensor | None, tensors: int = 1, most: int = 8, widest: int = 1024
 ) -> Shape:
     d = deal(x, config, tensors, most, widest)
-    blocks = d.blocks(x, m)
+    blocks = evenly(cdiv(m, d.rows), d.blocks(x, m))
     return Shape(f", {d.instance}", blocks, d.threads, (m,), d.shared(tensors), blocks)
 
 

@@ -14,6 +14,7 @@ from rooftile.cuda.launch import resident_clusters
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda_rows import Refuse, clusters
 from rooftile.ops._shared.launch import cdiv, power_of_2, processors, row
+from rooftile.ops._shared.turns import evenly
 
 MEMORY = 228 * 1024  # bytes of shared memory of a multiprocessor of sm_90
 RESERVED = 12 * 1024  # of which a block has as many at most beside what it asks for: the system's, four turns of partial sums, barriers
@@ -43,7 +44,7 @@ class Shares:
         fit = 2 if x.device.type == "cpu" else processors(x) * self.per // self.cluster
         if x.is_cuda:
             fit = resident_clusters(source, instance, x.get_device(), self.threads, self.shared)
-        return cdiv(m, max(1, cdiv(m, fit))) * self.cluster
+        return evenly(m, fit) * self.cluster
 
 
 @dataclass(frozen=True)

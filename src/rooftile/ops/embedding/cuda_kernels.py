@@ -76,16 +76,19 @@ def _ranges(source, indices, dweight, padding_idx, per, warps):
     return keys, order, borders, 0
 
 
-def _dealt(source, indices, dweight, padding_idx, warps):
-    """The same in two launches: tokens are dealt to the ranges first, and a block sorts those of its own."""
+def _dealt(source, indices, dout, dweight, padding_idx, warps, ahead):
+    """The same in two launches: tokens are dealt to the ranges first, and a block sorts those of its own. Meanwhile the memory is idle: so many MB of
+    dout are asked for into L2, the first rows of every part."""
     (v, n), m = dweight.shape, indices.numel()
     width = 16 // dweight.itemsize if n * dweight.itemsize % 16 == 0 else 1
     steps, parts, share, ranges = _dealt_of(indices, v, warps)
     dealt, begins = (indices.new_empty(size, dtype=torch.int32) for size in ((m, 2), (ranges + 1, parts)))
     keys, order = (indices.new_empty(m, dtype=torch.int32) for _ in range(2))
     borders = indices.new_empty(v + 1, dtype=torch.int32)
-    launch(source, f"deal<{DEAL_WARPS}>", parts, 32 * DEAL_WARPS, dealt, begins, indices, m, v, padding_idx, share, ranges, steps,
-           shared=4 * DEAL_WARPS * ranges)  # fmt: skip
+    row = n * dout.itemsize
+    near = (ahead << 20) // parts // row if dout.is_contiguous() and not (dout.data_ptr() | row) % 16 and row <= 1 << 20 else 0
+    launch(source, f"deal<{DEAL_WARPS}>", parts, 32 * DEAL_WARPS, dealt, begins, indices, dout, m, v, padding_idx, share, ranges, steps,
+           row // 16, near, shared=4 * DEAL_WARPS * ranges)  # fmt: skip
     launch(source, f"sort<{warps}, {CTYPE[dweight.dtype]}, {width}>", ranges, 32 * warps, dweight, keys, order, borders, dealt, begins, v, n, share,
            parts, 32 * DEAL_WARPS * steps, shared=4 * (warps * share + 2 * parts))  # fmt: skip
     return keys, order, borders, 0
@@ -127,7 +130,7 @@ def _balanced(source, sort):
         dweight, (dout, m, _, stride) = weight.new_empty((v, n)), rows(dout)
         if not dweight.numel():
             return dweight
-        keys, order, borders, base = sort(indices.contiguous(), dweight, padding_idx, config)
+        keys, order, borders, base = sort(indices.contiguous(), dout, dweight, padding_idx, config)
         width, vectors, strips = _lanes(dout, n, stride)
         span, share = (
             config["span"],
@@ -224,10 +227,21 @@ _RANGES = tuple(
     {"tokens": t, "span": s, "per": p, "warps": w}
     for t, s, p, w in ((2, 16, 1, 32), (4, 16, 1, 32), (2, 16, 1, 16), (4, 16, 1, 16), (2, 16, 2, 16), (4, 48, 1, 32), (2, 48, 1, 16))
 )
-# 248 tokens a range at GPT-2's step are one step of 8 warps; more warps share a text's most frequent tokens
+# 248 tokens a range at GPT-2's step are one step of 8 warps; more warps share a text's most frequent tokens, and the zeros
 _DEALT = tuple(
-    {"tokens": t, "span": s, "warps": w}
-    for t, s, w in ((2, 16, 8), (4, 16, 8), (2, 16, 16), (4, 16, 16), (2, 16, 32), (4, 48, 16), (2, 48, 8))
+    {"tokens": t, "span": s, "warps": w, "ahead": a}
+    for t, s, w, a in (
+        (2, 16, 32, 24),
+        (2, 16, 16, 24),
+        (2, 16, 32, 0),
+        (2, 16, 32, 12),
+        (2, 16, 32, 40),
+        (2, 16, 16, 0),
+        (4, 16, 32, 24),
+        (2, 48, 32, 24),
+        (4, 16, 16, 0),
+        (2, 16, 8, 0),
+    )
 )
 # 32 columns a warp and element of width. 4: 22 shares of 1490 tokens, 17 MB of tables at 256 rows of 768; 2: half the tables, sorts twice as long
 _SHARES = tuple(
@@ -235,21 +249,27 @@ _SHARES = tuple(
 )
 
 
+def pick_dealt(call):
+    """32 warps, unless the counters of so many leave a multiprocessor no room for its share of the rows: ranges beyond one each would be a second turn."""
+    indices, v = call["indices"], call["weight"].shape[0]
+    return _DEALT[0] if _dealt_of(indices, v, 32)[3] <= processors(indices) else _DEALT[1]
+
+
 def _kernels():
     names = ("v5_dealt", "v4_shares", "v3_ranges", "v2_balanced", "v1_warp_row")
     dealt, shares, ranges, balanced, row = (Source.beside(__file__, f"{name}.cu") for name in names)
 
-    def by_ranges(indices, dweight, padding_idx, config):
+    def by_ranges(indices, dout, dweight, padding_idx, config):
         return _ranges(ranges, indices, dweight, padding_idx, config["per"], config["warps"])
 
-    def by_parts(indices, dweight, padding_idx, config):
-        return _dealt(dealt, indices, dweight, padding_idx, config["warps"])
+    def by_parts(indices, dout, dweight, padding_idx, config):
+        return _dealt(dealt, indices, dout, dweight, padding_idx, config["warps"], config["ahead"])
 
-    def by_torch(indices, dweight, padding_idx, config):
+    def by_torch(indices, dout, dweight, padding_idx, config):
         return _sorted(row, indices, dweight.shape[0], padding_idx)
 
     yield Kernel("cuda.v5_dealt", _balanced(balanced, by_parts), "tokens dealt to ranges of rows first, which then sort their own", _long, _DEALT,
-                 sources=(dealt, balanced))  # fmt: skip
+                 pick_dealt, sources=(dealt, balanced))  # fmt: skip
     yield Kernel("cuda.v4_shares", _shares(shares), "a block sorts its share in shared memory, sums in registers", _few_rows, _SHARES,
                  sources=(shares, ADD_ROWS))  # fmt: skip
     yield Kernel("cuda.v3_ranges", _balanced(balanced, by_ranges), "sorted in one launch by blocks that own ranges of rows, and write zeros", _many, _RANGES,

@@ -120,7 +120,7 @@ GATED_SPEC = OpSpec(
             gated(24, 32, 72, 40, use=BOTH, why="rows of whole 16 bytes, less than a tile"),
             gated(13, 19, 35, 22, use=BOTH, activation="gelu", why="ragged everywhere, the exact gelu"),
             gated(0, 16, 24, 8, why="no rows: zero gradients of the weights"),
-            gated(1, 1, 9, 1, why="one row of one number, and one number comes out"),
+            gated(1, 19, 9, 1, why="one row, and one number comes out"),
             gated((2, 3, 5), 40, 48, 24, activation="gelu_tanh", why="leading axes"),
             gated(9, 16, 24, 16, activation="relu", why="a gate that shuts"),
         ),

@@ -19,7 +19,7 @@ _log_softmax = Op(
 )
 _masked_softmax = Op(
     MASK,
-    *ranked((*masked_kernels.FORWARD, *cuda_forms.MASKED_FORWARD), "cuda.v5_online"),
+    *ranked((*masked_kernels.FORWARD, *cuda_forms.MASKED_FORWARD), "cuda.v10_once", "cuda.v5_online"),
     backward=ranked((*masked_kernels.BACKWARD, *cuda_forms.MASKED_BACKWARD), "cuda.v6_pipeline", "triton", "triton.online"),
 )
 

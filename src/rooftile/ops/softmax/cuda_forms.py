@@ -4,11 +4,12 @@ element and what is written (cuda/include/rooftile/softmax.cuh)."""
 import torch
 
 from rooftile.core.kernel import Kernel
-from rooftile.cuda.launch import CTYPE
-from rooftile.ops._shared.cuda_rows import alone, any_row, even, upto
+from rooftile.cuda.launch import CTYPE, launch
+from rooftile.cuda.source import Source
+from rooftile.ops._shared.cuda_rows import alone, any_row, even, upto, wider_than
 from rooftile.ops._shared.cuda_shares import ALL, VISIT, VISIT_BACKWARD, pick_visit, visits
 from rooftile.ops._shared.few_rows import for_many
-from rooftile.ops._shared.launch import row
+from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, row, rows
 from rooftile.ops.softmax.cuda_kernels import (
     AHEAD,
     ONLINE,
@@ -32,6 +33,7 @@ from rooftile.ops.softmax.cuda_kernels import (
 )
 from rooftile.ops.softmax.masked_kernels import mask_bytes
 
+V10 = Source.beside(__file__, "v10_once.cu")
 ROWS = 2**31 - 1  # of scores: their head and their token are found by divisions of 32 bits
 
 
@@ -84,6 +86,19 @@ def masked_online(x, mask, scale, causal, *, config):
     return by_reading_once(x, instance, config, (mask_tensor,), (*place, scale))
 
 
+def masked_once(x, mask, scale, causal, *, config):
+    """A part of a warp a row where that leaves it `vecs` vectors a thread, else a block."""
+    instance, mask_tensor, place = _scores(x, mask, causal)
+    out = dense_like(x)
+    x, m, n, stride = rows(x)
+    vectors = n * x.itemsize // 16
+    lanes = max(8, power_of_2(cdiv(vectors, config["vecs"])))
+    block = config["threads"] if lanes <= 32 else lanes
+    instance = f"{instance}, {lanes}, {cdiv(vectors, lanes)}, {block}>"
+    launch(V10, instance, cdiv(m, block // lanes), block, out, x, mask_tensor, m, n, stride, *place, scale)
+    return out
+
+
 def masked_block_row_backward(dout, out, scale, causal):
     return by_block_backward(dout, out, f"SoftmaxGradient, {_said(causal)}", out.shape[2], scale)
 
@@ -96,6 +111,10 @@ def _counted(call):
     x = row(call)
     m = x.numel() // x.shape[-1] if x.shape[-1] else 0
     return None if m <= ROWS else f"there are {m} rows, more than the {ROWS} that it counts"
+
+
+def _in_registers(call):
+    return _masked(call) or wider_than(call["x"], 4)
 
 
 def _masked(call):
@@ -150,7 +169,9 @@ LOG_BACKWARD = (
            sources=(V6,)),
     Kernel("cuda.v3_block_row", log_block_row_backward, "a block a row, two reads", any_row, sources=(V3,)),
 )  # fmt: skip
+ONCE = tuple({"vecs": v, "threads": t} for v, t in ((4, 128), (4, 64), (4, 256), (2, 128), (8, 128), (1, 128)))
 MASKED_FORWARD = (
+    Kernel("cuda.v10_once", masked_once, "the row as float32 in registers: each exponential once", _in_registers, ONCE, sources=(V10,)),
     Kernel("cuda.v5_online", masked_online, "one read of what it may look at, the row parked", _masked, ONLINE, pick_online, sources=(V5,)),
     Kernel("cuda.v3_block_row", masked_block_row, "a block a row", lambda call: any_row(call) or _counted(call), sources=(V3,)),
 )

@@ -51,17 +51,21 @@ template <bool MASK, bool CAUSAL> struct Scores {
   }
   ROOFTILE_DEVICE int end() const { return last; }
   ROOFTILE_DEVICE bool may(int i_n) const { return i_n < last && (!MASK || gMask[i_n]); }
-  template <int WIDTH> ROOFTILE_DEVICE void hide(float (&rF)[WIDTH], int i_n) const {
-    unsigned rMay[2] = {0x01010101u, 0x01010101u};
-    if constexpr (MASK && WIDTH == 8) {
-      const uint2 both = __ldg(reinterpret_cast<const uint2*>(gMask + i_n));
-      rMay[0] = both.x, rMay[1] = both.y;
-    } else if constexpr (MASK) {
-      rMay[0] = __ldg(reinterpret_cast<const unsigned*>(gMask + i_n));
-    }
+  // The mask of WIDTH elements from that column on, a byte each.
+  template <int WIDTH> ROOFTILE_DEVICE uint2 ask(int i_n) const {
+    if constexpr (MASK && WIDTH == 8) return __ldg(reinterpret_cast<const uint2*>(gMask + i_n));
+    if constexpr (MASK && WIDTH == 4) return {__ldg(reinterpret_cast<const unsigned*>(gMask + i_n)), 0};
+    return {0, 0};
+  }
+  template <int WIDTH> ROOFTILE_DEVICE void hide(float (&rF)[WIDTH], int i_n) const { hide(rF, i_n, ask<WIDTH>(i_n)); }
+  template <int WIDTH> ROOFTILE_DEVICE void hide(float (&rF)[WIDTH], int i_n, uint2 rMay) const {
 #pragma unroll
     for (int k = 0; k < WIDTH; ++k)
-      if (!(rMay[k / 4] >> k % 4 * 8 & 0xffu) || (CAUSAL && i_n + k >= last)) rF[k] = minus_infinity();
+      if (MASK && !((k < 4 ? rMay.x : rMay.y) >> k % 4 * 8 & 0xffu)) rF[k] = minus_infinity();
+    if (CAUSAL && i_n + WIDTH > last)
+#pragma unroll
+      for (int k = 0; k < WIDTH; ++k)
+        if (i_n + k >= last) rF[k] = minus_infinity();
   }
   ROOFTILE_DEVICE float score(float x) const { return x * scale; }
   ROOFTILE_DEVICE void close(Online s) { base = base_of(s.max), factor = s.sum == 0.0f ? 0.0f : 1.0f / s.sum; }  // nothing to look at: zeros
