@@ -23,6 +23,7 @@ from rooftile.ops._shared.cuda_shares import (
     Hold,
     Shares,
     beside_rows,
+    evenly,
     no_room,
     pick_share,
     share,
@@ -34,7 +35,6 @@ from rooftile.ops._shared.cuda_shares import (
 from rooftile.ops._shared.few_rows import for_many
 from rooftile.ops._shared.launch import cdiv, power_of_2, row
 from rooftile.ops._shared.norms import dense, no_columns
-from rooftile.ops._shared.turns import evenly
 
 Config = Mapping[str, Any] | None  # of a rung that has none, None
 MANY = 1 << 24  # bytes of rows: half of what the registers of 132 multiprocessors hold; fewer were not measured
@@ -84,7 +84,7 @@ def short_rows(x: Tensor, m: int, n: int, config: Config, *parameters: Tensor | 
     lanes = min(32, max(8, power_of_2(cdiv(vectors, config["vecs"]))))
     per, vecs = config["threads"] // lanes, cdiv(vectors, lanes)
     each = max(1, min(config["each"], 16 // max(1, vecs)))  # a thread's vectors of all its rows: 64 registers
-    asked = said(config["ahead"] and vecs <= 4)  # two float32 parameters are 16 registers a vector
+    asked = said(config["ahead"] and vecs * (1 if x.itemsize == 2 else each) <= 8 and vecs <= 4)  # two float32 parameters are 16 registers a vector
     return Shape(f", {vecs}, {lanes}, {per}, {each}, {asked}", cdiv(m, per * each), (lanes, per), (m,))
 
 
@@ -92,7 +92,9 @@ def pipeline(
     x: Tensor, m: int, n: int, config: Config, *parameters: Tensor | None, tensors: int = 1, most: int = 8, widest: int = 1024
 ) -> Shape:
     d = deal(x, config, tensors, most, widest)
-    blocks = evenly(cdiv(m, d.rows), d.blocks(x, m))
+    blocks = d.blocks(x, m)
+    if d.rows > 1:  # a turn of a single row is short, and a multiprocessor left idle for it 1 of 132
+        blocks = evenly(cdiv(m, d.rows), blocks)
     return Shape(f", {d.instance}", blocks, d.threads, (m,), d.shared(tensors), blocks)
 
 
@@ -233,12 +235,12 @@ def pick_registers(call: Call) -> dict[str, int]:
 
 def pick_short_moments(call: Call) -> dict[str, int]:
     """layernorm: above 768 columns of 16 bits a row a warp, and blocks of two."""
-    return SHORT[0] if row(call).shape[-1] * row(call).itemsize <= 1536 else SHORT[-1]
+    return SHORT[3] if row(call).shape[-1] * row(call).itemsize <= 1536 else SHORT[-1]
 
 
 def pick_short_sums(call: Call) -> dict[str, int]:
     """rmsnorm: a sum a row leaves registers for the weight, and up to 768 columns of 16 bits for 4 rows."""
-    return SHORT[2] if row(call).shape[-1] * row(call).itemsize <= 1536 else SHORT[1]
+    return SHORT[4] if row(call).shape[-1] * row(call).itemsize <= 1536 else SHORT[1]
 
 
 def pick_gradients(call: Call) -> dict[str, int]:
@@ -249,6 +251,16 @@ def pick_gradients(call: Call) -> dict[str, int]:
     if size <= 2048:
         return {"vecs": 2 if size <= 1024 else 4, "threads": 256, "stages": 2, "per": 2}
     return {"vecs": 2, "threads": 256, "stages": 3, "per": max(1, 512 // max(64, size // 32))}
+
+
+def pick_shared(rows_of_32_kb: dict[str, int]) -> Callable[[Call], dict[str, int]]:
+    """Backward: rows of more than 16 KB and up to 32 as this norm does best, by how many sums a column its registers hold."""
+
+    def pick(call: Call) -> dict[str, int]:
+        x = row(call)
+        return rows_of_32_kb if x.is_cuda and 1 << 14 < x.shape[-1] * x.itemsize <= 1 << 15 else pick_share(call)
+
+    return pick
 
 
 def pick_cluster(call: Call) -> dict[str, int]:

@@ -14,12 +14,16 @@ from rooftile.cuda.launch import resident_clusters
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda_rows import Refuse, clusters
 from rooftile.ops._shared.launch import cdiv, power_of_2, processors, row
-from rooftile.ops._shared.turns import evenly
 
 MEMORY = 228 * 1024  # bytes of shared memory of a multiprocessor of sm_90
 RESERVED = 12 * 1024  # of which a block has as many at most beside what it asks for: the system's, four turns of partial sums, barriers
 ROOM = MEMORY - RESERVED  # what one block may ask for
 ALL = Limits(shared_bytes=227 * 1024)
+
+
+def evenly(turns: int, fit: int) -> int:
+    """How many of the `fit` that persist share so many turns, so that the last one is not a few of them's alone."""
+    return cdiv(turns, max(1, cdiv(turns, fit)))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from rooftile.ops._shared.launch import cdiv, launch, power_of_2, resident, rows
 from rooftile.ops._shared.norms import dense, gradients, outputs
 from rooftile.ops._shared.partials import add_rows
 from rooftile.ops._shared.triton_philox import kept
-from rooftile.ops._shared.turns import evenly
 
 STRIP = 1024  # columns of a strip: 2 KiB of bf16 a row, and 8 columns a lane for 4 warps
 
@@ -233,7 +232,7 @@ def backward(dout, dsum, x, weight, bias, mean, rstd, norm, config=None):
         grid = cdiv(n, STRIP), max(1, min(cdiv(m, per), resident(x, 32 // warps) // cdiv(n, STRIP)))
     else:
         block, per, warps, stages = power_of_2(n), config["rows"], config["warps"], config["stages"]
-        grid = (max(1, evenly(cdiv(m, per), resident(x, config["per_sm"]))),)
+        grid = (max(1, min(cdiv(m, per), resident(x, config["per_sm"]))),)
     # every program writes its partial rows, also one with no row to read
     partial = x.new_empty(((1 if bias is None else 2) * grid[-1], n), dtype=torch.float32)
     seed, least, factor, lane = drawn(norm, dout, block)

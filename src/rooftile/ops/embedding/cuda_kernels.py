@@ -76,19 +76,16 @@ def _ranges(source, indices, dweight, padding_idx, per, warps):
     return keys, order, borders, 0
 
 
-def _dealt(source, indices, dout, dweight, padding_idx, warps, ahead):
-    """The same in two launches: tokens are dealt to the ranges first, and a block sorts those of its own. Meanwhile the memory is idle: so many MB of
-    dout are asked for into L2, the first rows of every part."""
+def _dealt(source, indices, dweight, padding_idx, warps):
+    """The same in two launches: tokens are dealt to the ranges first, and a block sorts those of its own."""
     (v, n), m = dweight.shape, indices.numel()
     width = 16 // dweight.itemsize if n * dweight.itemsize % 16 == 0 else 1
     steps, parts, share, ranges = _dealt_of(indices, v, warps)
     dealt, begins = (indices.new_empty(size, dtype=torch.int32) for size in ((m, 2), (ranges + 1, parts)))
     keys, order = (indices.new_empty(m, dtype=torch.int32) for _ in range(2))
     borders = indices.new_empty(v + 1, dtype=torch.int32)
-    row = n * dout.itemsize
-    near = (ahead << 20) // parts // row if dout.is_contiguous() and not (dout.data_ptr() | row) % 16 and row <= 1 << 20 else 0
-    launch(source, f"deal<{DEAL_WARPS}>", parts, 32 * DEAL_WARPS, dealt, begins, indices, dout, m, v, padding_idx, share, ranges, steps,
-           row // 16, near, shared=4 * DEAL_WARPS * ranges)  # fmt: skip
+    launch(source, f"deal<{DEAL_WARPS}>", parts, 32 * DEAL_WARPS, dealt, begins, indices, m, v, padding_idx, share, ranges, steps,
+           shared=4 * DEAL_WARPS * ranges)  # fmt: skip
     launch(source, f"sort<{warps}, {CTYPE[dweight.dtype]}, {width}>", ranges, 32 * warps, dweight, keys, order, borders, dealt, begins, v, n, share,
            parts, 32 * DEAL_WARPS * steps, shared=4 * (warps * share + 2 * parts))  # fmt: skip
     return keys, order, borders, 0
@@ -130,7 +127,7 @@ def _balanced(source, sort):
         dweight, (dout, m, _, stride) = weight.new_empty((v, n)), rows(dout)
         if not dweight.numel():
             return dweight
-        keys, order, borders, base = sort(indices.contiguous(), dout, dweight, padding_idx, config)
+        keys, order, borders, base = sort(indices.contiguous(), dweight, padding_idx, config)
         width, vectors, strips = _lanes(dout, n, stride)
         span, share = (
             config["span"],
@@ -229,19 +226,8 @@ _RANGES = tuple(
 )
 # 248 tokens a range at GPT-2's step are one step of 8 warps; more warps share a text's most frequent tokens, and the zeros
 _DEALT = tuple(
-    {"tokens": t, "span": s, "warps": w, "ahead": a}
-    for t, s, w, a in (
-        (2, 16, 32, 24),
-        (2, 16, 16, 24),
-        (2, 16, 32, 0),
-        (2, 16, 32, 12),
-        (2, 16, 32, 40),
-        (2, 16, 16, 0),
-        (4, 16, 32, 24),
-        (2, 48, 32, 24),
-        (4, 16, 16, 0),
-        (2, 16, 8, 0),
-    )
+    {"tokens": t, "span": s, "warps": w}
+    for t, s, w in ((2, 16, 32), (2, 16, 8), (4, 16, 32), (2, 16, 16), (4, 16, 16), (4, 16, 8), (4, 48, 16), (2, 48, 8))
 )
 # 32 columns a warp and element of width. 4: 22 shares of 1490 tokens, 17 MB of tables at 256 rows of 768; 2: half the tables, sorts twice as long
 _SHARES = tuple(
@@ -259,13 +245,13 @@ def _kernels():
     names = ("v5_dealt", "v4_shares", "v3_ranges", "v2_balanced", "v1_warp_row")
     dealt, shares, ranges, balanced, row = (Source.beside(__file__, f"{name}.cu") for name in names)
 
-    def by_ranges(indices, dout, dweight, padding_idx, config):
+    def by_ranges(indices, dweight, padding_idx, config):
         return _ranges(ranges, indices, dweight, padding_idx, config["per"], config["warps"])
 
-    def by_parts(indices, dout, dweight, padding_idx, config):
-        return _dealt(dealt, indices, dout, dweight, padding_idx, config["warps"], config["ahead"])
+    def by_parts(indices, dweight, padding_idx, config):
+        return _dealt(dealt, indices, dweight, padding_idx, config["warps"])
 
-    def by_torch(indices, dout, dweight, padding_idx, config):
+    def by_torch(indices, dweight, padding_idx, config):
         return _sorted(row, indices, dweight.shape[0], padding_idx)
 
     yield Kernel("cuda.v5_dealt", _balanced(balanced, by_parts), "tokens dealt to ranges of rows first, which then sort their own", _long, _DEALT,

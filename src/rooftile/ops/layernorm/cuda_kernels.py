@@ -19,6 +19,7 @@ from rooftile.ops._shared.cuda_norms import (
     one_column,
     pick_cluster_backward,
     pick_gradients,
+    pick_shared,
     pick_short_moments,
     pipeline,
     said,
@@ -31,7 +32,7 @@ from rooftile.ops._shared.cuda_norms import (
     upto,
 )
 from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows, alone
-from rooftile.ops._shared.cuda_shares import ALL, SHARE, Hold, pick_share
+from rooftile.ops._shared.cuda_shares import ALL, SHARE, Hold
 from rooftile.ops._shared.launch import cdiv, rows
 from rooftile.ops._shared.norms import LAYER, gradients, outputs
 
@@ -107,7 +108,8 @@ two_rows, CLUSTERED = functools.partial(pipeline, tensors=2, most=4, widest=512)
 FORWARD = forward_rungs(_forward, SOURCES, serial(4096), serial(4096), ELSEWHERE, pick_short_moments)
 BACKWARD = (
     Kernel("cuda.v8_exchange", _backward(V8, _shared_sums), "numbers travel while the row before is written, the weight stays",
-           shared(2, _sums, 2, "weight"), SHARE, pick_share, sources=(V8, ADD_ROWS), declines=alone, limits=ALL, architectures=(90,)),
+           shared(2, _sums, 2, "weight"), SHARE,
+           pick_shared({"cluster": 8, "vecs": 4, "stages": 3, "per": 3}), sources=(V8, ADD_ROWS), declines=alone, limits=ALL, architectures=(90,)),
     Kernel("cuda.v7_cluster", _backward(V7, CLUSTERED), "a cluster of blocks a row", clusters(2), CLUSTER_BACKWARD, pick_cluster_backward,
            sources=(V7, ADD_ROWS), limits=ELSEWHERE, declines=alone),
     Kernel("cuda.v6_pipeline", _backward(V6, two_rows), "row after row, the weight and the parameters' gradients in registers", upto(2), GRADIENTS,

@@ -18,6 +18,7 @@ from rooftile.ops._shared.cuda_norms import (
     forward_rungs,
     pick_cluster_backward,
     pick_gradients,
+    pick_shared,
     pick_short_sums,
     pipeline,
     said,
@@ -30,7 +31,7 @@ from rooftile.ops._shared.cuda_norms import (
     upto,
 )
 from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows, alone
-from rooftile.ops._shared.cuda_shares import ALL, SHARE, Hold, pick_share
+from rooftile.ops._shared.cuda_shares import ALL, SHARE, Hold
 from rooftile.ops._shared.launch import cdiv, rows
 from rooftile.ops._shared.norms import RMS, gradients, outputs
 
@@ -106,7 +107,8 @@ FORWARD = forward_rungs(_forward, SOURCES, any_row, serial(65537), Limits(), pic
 CLUSTERED = functools.partial(cluster, tensors=2)
 BACKWARD = (
     Kernel("cuda.v8_exchange", _backward(V8, _shared_sums), "numbers travel while the row before is written, the weight stays",
-           shared(2, _sums, 2, "weight"), SHARE, pick_share, sources=(V8, ADD_ROWS), declines=alone, limits=ALL, architectures=(90,)),
+           shared(2, _sums, 2, "weight"), SHARE,
+           pick_shared({"cluster": 2, "vecs": 2, "stages": 6, "per": 1}), sources=(V8, ADD_ROWS), declines=alone, limits=ALL, architectures=(90,)),
     Kernel("cuda.v7_cluster", _backward(V7, CLUSTERED), "a cluster of blocks a row", clusters(2), CLUSTER_BACKWARD, pick_cluster_backward,
            sources=(V7, ADD_ROWS), declines=alone),
     Kernel("cuda.v6_pipeline", _backward(V6, two_rows), "row after row, the weight and its gradient in registers", upto(2), GRADIENTS,

@@ -92,7 +92,7 @@ def masked_once(x, mask, scale, causal, *, config):
     out = dense_like(x)
     x, m, n, stride = rows(x)
     vectors = n * x.itemsize // 16
-    lanes = max(8, power_of_2(cdiv(vectors, config["vecs"])))
+    lanes = min(1024, max(8, power_of_2(cdiv(vectors, config["vecs"]))))
     block = config["threads"] if lanes <= 32 else lanes
     instance = f"{instance}, {lanes}, {cdiv(vectors, lanes)}, {block}>"
     launch(V10, instance, cdiv(m, block // lanes), block, out, x, mask_tensor, m, n, stride, *place, scale)
@@ -169,7 +169,7 @@ LOG_BACKWARD = (
            sources=(V6,)),
     Kernel("cuda.v3_block_row", log_block_row_backward, "a block a row, two reads", any_row, sources=(V3,)),
 )  # fmt: skip
-ONCE = tuple({"vecs": v, "threads": t} for v, t in ((4, 128), (4, 64), (4, 256), (2, 128), (8, 128), (1, 128)))
+ONCE = tuple({"vecs": v, "threads": t} for v, t in ((2, 128), (4, 64), (4, 128), (4, 256), (8, 128), (1, 128)))
 MASKED_FORWARD = (
     Kernel("cuda.v10_once", masked_once, "the row as float32 in registers: each exponential once", _in_registers, ONCE, sources=(V10,)),
     Kernel("cuda.v5_online", masked_online, "one read of what it may look at, the row parked", _masked, ONLINE, pick_online, sources=(V5,)),

@@ -250,13 +250,17 @@ PIPELINE = tuple(
     )
 )  # fmt: skip
 
-AHEAD = tuple({"cluster": c, "vecs": v, "per": p} for c, v, p in ((8, 8, 4), (8, 16, 6), (4, 8, 4), (2, 8, 4), (1, 8, 4), (8, 4, 4)))
+AHEAD = tuple(
+    {"cluster": c, "vecs": v, "per": p} for c, v, p in ((8, 8, 4), (2, 4, 2), (8, 16, 6), (4, 8, 4), (2, 8, 4), (1, 8, 4), (8, 4, 4))
+)
 
 
 def pick_ahead(call):
-    """Parts of 32 KB, four blocks of 256 threads a multiprocessor. Simulated: four blocks a row."""
+    """Parts of 32 KB: four blocks of 256 threads a multiprocessor, or where two are a row two of 512. Simulated: four blocks a row."""
     config = pick_visit(call)
-    return {**config, "per": 4} if row(call).is_cuda else config
+    if not row(call).is_cuda:
+        return config
+    return AHEAD[1] if config["cluster"] == 2 else {**config, "per": 4}
 
 
 FORWARD = for_many(

@@ -1,4 +1,4 @@
-// adds: tokens are dealt to ranges of rows before they are sorted, so that who owns a range reads its own alone; gradients come into L2 meanwhile
+// adds: tokens are dealt to ranges of rows before they are sorted, a part of the text a block, so that who owns a range reads its own and no others
 // costs: one launch more; 8 bytes a token written and read again, and 4 for every part and range
 // loses when: there are few tokens a part and range, and with millions of rows hardly one: the table of where they begin is then what moves
 #include <cuda_bf16.h>
@@ -11,24 +11,12 @@
 
 using namespace rooftile;
 
-// So many bytes are asked for into L2, by 16s; nobody waits for them. Simulated, the first and the last are looked at.
-__device__ __forceinline__ void ask_ahead(const uint4* g, int bytes) {
-#ifdef ROOFTILE_SIMULATOR
-  const volatile char* all = reinterpret_cast<const volatile char*>(g);
-  (void)all[0], (void)all[bytes - 1];
-#elif __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(g), "r"(bytes) : "memory");
-#endif
-}
-
 // A part's tokens with their rows, sorted by range and stably, to where the part lies; and where each range begins there: gBegins [ranges + 1, parts].
-// Of padding and of what is outside the weight there is none. A warp has `steps` times 32 neighbouring indices and counters of its own. Of the gradients
-// of the part's tokens, `row_vectors` of 16 bytes each, the first `ahead` are asked for, that those who add them up find them near.
+// Of padding and of what is outside the weight there is none. A warp has `steps` times 32 neighbouring indices and counters of its own.
 template <int WARPS>
-__global__ void __launch_bounds__(WARPS * 32) deal(int2* __restrict__ gDealt, int* __restrict__ gBegins, const long long* __restrict__ gIndices,
-                                                   const void* __restrict__ gDout, int M, int V, int padding, int rows, int ranges, int steps, int row_vectors,
-                                                   int ahead) {
-  constexpr int THREADS = WARPS * WARP, EACH = 8;  // tokens that a thread asks for
+__global__ void __launch_bounds__(WARPS * 32) deal(int2* __restrict__ gDealt, int* __restrict__ gBegins, const long long* __restrict__ gIndices, int M, int V,
+                                                   int padding, int rows, int ranges, int steps) {
+  constexpr int THREADS = WARPS * WARP;
   extern __shared__ __align__(128) int sAll[];  // counters [WARPS][ranges]
   __shared__ int sTotal[WARPS];
   int* own = sAll + warp() * ranges;
@@ -38,9 +26,6 @@ __global__ void __launch_bounds__(WARPS * 32) deal(int2* __restrict__ gDealt, in
     return 0 <= i_v && i_v < V && i_v != padding ? int(i_v) : -1;
   };
   let_next_stand_by();
-  const int asked = min(ahead, min(steps * THREADS, M - begin));
-  for (int t = threadIdx.x * EACH; t < asked; t += THREADS * EACH)
-    ask_ahead(static_cast<const uint4*>(gDout) + (begin + t) * (long long)row_vectors, min(EACH, asked - t) * row_vectors * 16);
   for (int r = lane(); r < ranges; r += WARP) own[r] = 0;
   __syncwarp();
   for (int s = 0; s < steps; ++s) {
