@@ -84,7 +84,9 @@ def short_rows(x: Tensor, m: int, n: int, config: Config, *parameters: Tensor | 
     lanes = min(32, max(8, power_of_2(cdiv(vectors, config["vecs"]))))
     per, vecs = config["threads"] // lanes, cdiv(vectors, lanes)
     each = max(1, min(config["each"], 16 // max(1, vecs)))  # a thread's vectors of all its rows: 64 registers
-    asked = said(config["ahead"] and vecs * (1 if x.itemsize == 2 else each) <= 8 and vecs <= 4)  # two float32 parameters are 16 registers a vector
+    asked = said(
+        config["ahead"] and vecs * (1 if x.itemsize == 2 else each) <= 8 and vecs <= 4
+    )  # two float32 parameters are 16 registers a vector
     return Shape(f", {vecs}, {lanes}, {per}, {each}, {asked}", cdiv(m, per * each), (lanes, per), (m,))
 
 

@@ -12,7 +12,7 @@ from rooftile.ops.quantize.reference import LARGEST
 from rooftile.ops.quantize.spec import AFFINE, BLOCKS, DEQUANTIZE, SPEC
 
 _quantize = Op(SPEC, *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v2_vector"))
-_affine = Op(AFFINE, *triton_kernels.AFFINE, *cuda_kernels.AFFINE)
+_affine = Op(AFFINE, *ranked((*triton_kernels.AFFINE, *cuda_kernels.AFFINE), "cuda.v3_packed"))
 _rmsnorm = Op(NORM_SPEC, *ranked((*fused_kernels.NORM, *fused_cuda_kernels.NORM), "cuda.v4_fused_rows"))
 _add_rmsnorm = Op(ADD_SPEC, *ranked((*fused_kernels.ADD_NORM, *fused_cuda_kernels.ADD_NORM), "cuda.v4_fused_rows"))
 _swiglu = Op(SWIGLU, *ranked((*fused_kernels.GATED, *fused_cuda_kernels.GATED), "cuda.v4_fused_rows"))

@@ -18,7 +18,7 @@ from rooftile.ops._shared.launch import cdiv, power_of_2, processors
 from rooftile.ops.quantize.reference import extents, scale_shape
 from rooftile.ops.quantize.triton_kernels import matrix
 
-V1, V2 = (Source.beside(__file__, f"{name}.cu") for name in ("v1_naive", "v2_vector"))
+V1, V2, V3 = (Source.beside(__file__, f"{name}.cu") for name in ("v1_naive", "v2_vector", "v3_packed"))
 NARROW = {"int8": torch.int8, "float8_e4m3fn": torch.float8_e4m3fn, "float8_e5m2": torch.float8_e5m2}
 FIRST = 1024  # threads of a block of the first pass, with 4 vectors each
 
@@ -95,21 +95,39 @@ def _l2(device):
     return torch.cuda.get_device_properties(device).L2_cache_size
 
 
-def _vector_whole(x, values, scale, zero, power, config):
-    """The first pass asks the L2 to hold on to the end of x, `keep` eighths of its size, where the second begins. Simulated: of 256 KB."""
+def _ends(x, affine, config):
+    """The ends that each block of the first pass meets, and how many blocks. The L2 is asked to hold on to the end of x, `keep` eighths of its size,
+    where the second pass begins. Simulated: of 256 KB."""
     total, width = x.numel(), 16 // x.itemsize
     parts = max(1, min(cdiv(total, FIRST * 4 * width), config["per"] * processors(x)))
     ends = x.new_empty((2, parts), dtype=torch.float32)
     keep = max(0, total - (_l2(x.device) if x.is_cuda else 1 << 18) * config["keep"] // 8 // x.itemsize)
-    affine, vecs, threads = "true" if zero.numel() else "false", config["vecs"], config["threads"]
     launch(V2, f"extremes<{CTYPE[x.dtype]}, {affine}, 4, {FIRST}>", parts, FIRST, ends, x, total, keep)
-    launch(V2, f"whole<{CTYPE[x.dtype]}, {CTYPE[values.dtype]}, {affine}, {vecs}, {threads}>", max(1, cdiv(total, vecs * threads * width)), threads,
-           values, scale, zero, x, ends, parts, total, power)  # fmt: skip
+    return ends, parts
+
+
+def _blocks(x, config):
+    return max(1, cdiv(x.numel(), config["vecs"] * config["threads"] * (16 // x.itemsize)))
+
+
+def _vector_whole(x, values, scale, zero, power, config):
+    affine, threads = "true" if zero.numel() else "false", config["threads"]
+    ends, parts = _ends(x, affine, config)
+    launch(V2, f"whole<{CTYPE[x.dtype]}, {CTYPE[values.dtype]}, {affine}, {config['vecs']}, {threads}>", _blocks(x, config), threads,
+           values, scale, zero, x, ends, parts, x.numel(), power)  # fmt: skip
 
 
 def vector_affine(x, *, config):
     x, (values, scale, zero) = x.contiguous(), _affine_outputs(x)
     _vector_whole(x, values, scale, zero, False, config)
+    return values, scale, zero
+
+
+def packed_affine(x, *, config):
+    x, (values, scale, zero) = x.contiguous(), _affine_outputs(x)
+    ends, parts = _ends(x, "true", config)
+    instance = f"whole<{CTYPE[x.dtype]}, {config['vecs']}, {config['threads']}>"
+    launch(V3, instance, _blocks(x, config), config["threads"], values, scale, zero, x, ends, parts, x.numel())
     return values, scale, zero
 
 
@@ -189,6 +207,15 @@ FORWARD = (
     Kernel("cuda.v1_naive", naive, "256 threads a block of elements, read twice", _any, sources=(V1,)),
 )
 AFFINE = (
+    Kernel(
+        "cuda.v3_packed",
+        packed_affine,
+        "the unit that converts rounds and saturates, bytes are packed",
+        _even,
+        CONFIGS,
+        pick,
+        sources=(V3, V2),
+    ),
     Kernel("cuda.v2_vector", vector_affine, "16 bytes an access, from the end the second time", _even, CONFIGS, pick, sources=(V2,)),
     Kernel("cuda.v1_naive", naive_affine, "the ends, the scale, the bytes: three launches", _any, sources=(V1,)),
 )

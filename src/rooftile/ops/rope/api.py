@@ -1,12 +1,17 @@
 import torch
 from torch import Tensor
 
-from rooftile.core.kernel import Op
+from rooftile.core.kernel import Op, ranked
 from rooftile.ops.rope import cuda_kernels, triton_kernels
 from rooftile.ops.rope.spec import OVERWRITE, SPEC
 
-_rope = Op(SPEC, *triton_kernels.FORWARD, *cuda_kernels.FORWARD, backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD))
-_overwrite = Op(OVERWRITE, *triton_kernels.OVERWRITE, *cuda_kernels.OVERWRITE)
+FIRST = "cuda.v3_tokens"
+_rope = Op(
+    SPEC,
+    *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), FIRST),
+    backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), FIRST),
+)
+_overwrite = Op(OVERWRITE, *ranked((*triton_kernels.OVERWRITE, *cuda_kernels.OVERWRITE), FIRST))
 
 LAYOUTS = ("BHTD", "BTHD")
 

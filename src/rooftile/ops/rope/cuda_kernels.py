@@ -8,7 +8,20 @@ from rooftile.ops._shared.rotary import dense, scattered, uneven_heads
 from rooftile.ops.rope.reference import check_positions
 
 BLOCK = 256
-V1, V2 = (Source.beside(__file__, f"{name}.cu") for name in ("v1_naive", "v2_vector"))
+V1, V2, V3 = (Source.beside(__file__, f"{name}.cu") for name in ("v1_naive", "v2_vector", "v3_tokens"))
+
+
+def _lanes(x, n, interleaved):
+    """Vectors of a head, two that turn together counted as one."""
+    width = 16 // x.itemsize
+    return n // (width // 2 if interleaved else width) + (x.shape[-1] - 2 * n) // width
+
+
+def _block(lanes, groups, least):
+    """A block's three sizes: so many tokens that there are `least` threads, and up to 8 more that they are whole warps."""
+    one = lanes * groups
+    tokens = max(1, cdiv(least, one))
+    return lanes, groups, next((t for t in range(tokens, tokens + 8) if one * t % 32 == 0 and one * t <= 1024), tokens)
 
 
 def _launch(source, q, k, q_out, k_out, cos, sin, positions, interleaved, config, sign=1.0):
@@ -19,38 +32,34 @@ def _launch(source, q, k, q_out, k_out, cos, sin, positions, interleaved, config
     cos, sin = dense(cos), dense(sin)
     if cos.dtype != sin.dtype:
         cos, sin = cos.float(), sin.float()
-    flags = f"{'true' if given else 'false'}, {'true' if interleaved else 'false'}"
+    flags, block = f"{'true' if given else 'false'}, {'true' if interleaved else 'false'}", BLOCK
     if source is V1:
-        threads, more = b * t * (h + g) * (d - n), ""
+        blocks, more = cdiv(b * t * (h + g) * (d - n), BLOCK), ""
+    elif source is V2:
+        each = config["each"]
+        blocks, more = cdiv(b * t * (cdiv(h, each) + cdiv(g, each)) * _lanes(q, n, interleaved), BLOCK), f", {each}"
     else:
-        each, width = config["each"], 16 // q.itemsize
-        pairs = width // 2 if interleaved else width
-        threads, more = b * t * (cdiv(h, each) + cdiv(g, each)) * (n // pairs + (d - 2 * n) // width), f", {each}"
-    launch(source, f"rope<{CTYPE[q.dtype]}, {CTYPE[cos.dtype]}, {flags}{more}>", cdiv(threads, BLOCK), BLOCK, q_out, k_out, q, k, cos, sin,
+        block = _block(_lanes(q, n, interleaved), cdiv(h + g, config["each"]), config["threads"])
+        blocks, more = cdiv(b * t, block[2]), f", {config['each']}"
+    launch(source, f"rope<{CTYPE[q.dtype]}, {CTYPE[cos.dtype]}, {flags}{more}>", blocks, block, q_out, k_out, q, k, cos, sin,
            positions if given else q, b * t, t, s, h, g, d, n, *q.stride()[:3], *k.stride()[:3], *q_out.stride()[:3], *k_out.stride()[:3],
            cos.stride(0), sin.stride(0), *(positions.stride() if given else (0, 0)), sign)  # fmt: skip
 
 
-def _naive(q, k, cos, sin, positions, interleaved):
-    q_out, k_out = q.new_empty(q.shape), k.new_empty(k.shape)
-    _launch(V1, dense(q), dense(k), q_out, k_out, cos, sin, positions, interleaved, {})
-    return q_out, k_out
+def _made(source, sign=1.0):
+    def rope(q, k, cos, sin, positions, interleaved, *, config=None):
+        q_out, k_out = q.new_empty(q.shape), k.new_empty(k.shape)
+        _launch(source, dense(q), dense(k), q_out, k_out, cos, sin, positions, interleaved, config, sign)
+        return q_out, k_out
+
+    return rope
 
 
-def _vector(q, k, cos, sin, positions, interleaved, *, config):
-    q_out, k_out = q.new_empty(q.shape), k.new_empty(k.shape)
-    _launch(V2, dense(q), dense(k), q_out, k_out, cos, sin, positions, interleaved, config)
-    return q_out, k_out
+def _overwritten(source):
+    def rope(q, k, cos, sin, positions, interleaved, *, config):
+        _launch(source, q, k, q, k, cos, sin, positions, interleaved, config)
 
-
-def _vector_backward(dq_out, dk_out, cos, sin, positions, interleaved, *, config):
-    dq, dk = dq_out.new_empty(dq_out.shape), dk_out.new_empty(dk_out.shape)
-    _launch(V2, dense(dq_out), dense(dk_out), dq, dk, cos, sin, positions, interleaved, config, -1.0)
-    return dq, dk
-
-
-def _overwrite(q, k, cos, sin, positions, interleaved, *, config):
-    _launch(V2, q, k, q, k, cos, sin, positions, interleaved, config)
+    return rope
 
 
 def _any(call):
@@ -61,18 +70,57 @@ def _even(call):
     return _any(call) or uneven_heads(call, ("q", "k") if "q" in call else ("dq_out", "dk_out"), ("cos", "sin"))
 
 
+def _rows(call):
+    """Tokens are counted in 31 bits, and one's heads are in a block."""
+    q, k = (call["q"], call["k"]) if "q" in call else (call["dq_out"], call["dk_out"])
+    b, t, h, _ = q.shape
+    if why := _even(call):
+        return why
+    if b * t >= 2**31:
+        return f"there are {b * t} tokens, and it counts up to {2**31 - 1}"
+    threads = _lanes(q, call["cos"].shape[1], call["interleaved"]) * cdiv(h + k.shape[2], 8)
+    return f"8 heads a thread are {threads} threads a token, and a block has 1024" if threads > 1024 else None
+
+
+def pick_tokens(call):
+    """4 heads a thread: 8 loads of 16 bytes in flight; 8 where a block would not hold a token's. With few tokens one."""
+    x, k = (call["q"], call["k"]) if "q" in call else (call["dq_out"], call["dk_out"])
+    heads, lanes = x.shape[2] + k.shape[2], _lanes(x, call["cos"].shape[1], call["interleaved"])
+    least = 1 if x.numel() < 1 << 22 else 4
+    return next(
+        c for c in (TOKENS[2], TOKENS[0], TOKENS[3]) if c["each"] >= least and (lanes * cdiv(heads, c["each"]) <= 1024 or c["each"] == 8)
+    )
+
+
 def pick(call):
     """4 heads a thread: 8 loads of 16 bytes in flight. With few tokens a head a thread, so that more threads share them."""
     x = call["q"] if "q" in call else call["dq_out"]
     return EACH[2] if x.numel() < 1 << 22 else EACH[0]
 
 
+TOKENS = tuple({"each": e, "threads": t} for e, t in ((4, 128), (2, 128), (1, 128), (8, 128), (4, 64), (4, 256), (2, 256)))
 EACH = ({"each": 4}, {"each": 2}, {"each": 1}, {"each": 8})
 
 IDEA = "16 bytes an access, a table row for several heads"
+AT_ONCE = "a token's heads a block, asked for before its place is known"
 FORWARD = (
-    Kernel("cuda.v2_vector", _vector, IDEA, _even, EACH, pick, sources=(V2,)),
-    Kernel("cuda.v1_naive", _naive, "a thread a pair", _any, sources=(V1,)),
+    Kernel("cuda.v3_tokens", _made(V3), AT_ONCE, _rows, TOKENS, pick_tokens, sources=(V3,)),
+    Kernel("cuda.v2_vector", _made(V2), IDEA, _even, EACH, pick, sources=(V2,)),
+    Kernel("cuda.v1_naive", _made(V1), "a thread a pair", _any, sources=(V1,)),
 )
-BACKWARD = (Kernel("cuda.v2_vector", _vector_backward, IDEA, _even, EACH, pick, sources=(V2,)),)
-OVERWRITE = (Kernel("cuda.v2_vector", _overwrite, IDEA, lambda call: _even(call) or scattered(call, "q", "k"), EACH, pick, sources=(V2,)),)
+BACKWARD = (
+    Kernel("cuda.v3_tokens", _made(V3, -1.0), AT_ONCE, _rows, TOKENS, pick_tokens, sources=(V3,)),
+    Kernel("cuda.v2_vector", _made(V2, -1.0), IDEA, _even, EACH, pick, sources=(V2,)),
+)
+OVERWRITE = (
+    Kernel(
+        "cuda.v3_tokens",
+        _overwritten(V3),
+        AT_ONCE,
+        lambda call: _rows(call) or scattered(call, "q", "k"),
+        TOKENS,
+        pick_tokens,
+        sources=(V3,),
+    ),
+    Kernel("cuda.v2_vector", _overwritten(V2), IDEA, lambda call: _even(call) or scattered(call, "q", "k"), EACH, pick, sources=(V2,)),
+)
