@@ -210,12 +210,10 @@ def _not_short(call: Call) -> str | None:
 
 
 def turns(call: Call) -> str | None:
-    """Why a kernel that keeps rows in registers does sooner backward than one whose rows wait in shared memory, or None. Longer rows than a block
-    of it holds come here where no cluster takes them."""
+    """Why a kernel that keeps rows in registers does sooner backward than one whose rows wait in shared memory, or None. Rows that a block of it does
+    not hold come here where no cluster takes them."""
     size = row(call).shape[-1] * row(call).itemsize
-    if size >= 1 << 15:
-        return None
-    return few(call) or (f"rows of 1536 to 8192 bytes fit registers, and these are {size}" if 1536 < size <= 8192 else None)
+    return None if size >= 1 << 15 else few(call)
 
 
 def _all_of_it(call: Call) -> str | None:
@@ -251,7 +249,7 @@ def pick_gradients(call: Call) -> dict[str, int]:
     rows of each tensor wait or arrive: 64 KB a multiprocessor and more from N = 2048 on."""
     size = row(call).shape[-1] * row(call).itemsize
     if size <= 2048:
-        return {"vecs": 2 if size <= 1024 else 4, "threads": 256, "stages": 2, "per": 2}
+        return {"vecs": 2 if size <= 1024 else 4, "threads": 256, "stages": 2, "per": 2 if size <= 1536 else 1}
     return {"vecs": 2, "threads": 256, "stages": 3, "per": max(1, 512 // max(64, size // 32))}
 
 

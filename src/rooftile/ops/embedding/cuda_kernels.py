@@ -76,18 +76,17 @@ def _ranges(source, indices, dweight, padding_idx, per, warps):
     return keys, order, borders, 0
 
 
-def _dealt(source, indices, dweight, padding_idx, warps):
-    """The same in two launches: tokens are dealt to the ranges first, and a block sorts those of its own."""
-    (v, n), m = dweight.shape, indices.numel()
-    width = 16 // dweight.itemsize if n * dweight.itemsize % 16 == 0 else 1
+def _dealt(source, indices, v, padding_idx, warps):
+    """As _sorted in two launches: tokens are dealt to ranges of rows first, and a block sorts those of its own."""
+    m = indices.numel()
     steps, parts, share, ranges = _dealt_of(indices, v, warps)
     dealt, begins = (indices.new_empty(size, dtype=torch.int32) for size in ((m, 2), (ranges + 1, parts)))
     keys, order = (indices.new_empty(m, dtype=torch.int32) for _ in range(2))
     borders = indices.new_empty(v + 1, dtype=torch.int32)
     launch(source, f"deal<{DEAL_WARPS}>", parts, 32 * DEAL_WARPS, dealt, begins, indices, m, v, padding_idx, share, ranges, steps,
            shared=4 * DEAL_WARPS * ranges)  # fmt: skip
-    launch(source, f"sort<{warps}, {CTYPE[dweight.dtype]}, {width}>", ranges, 32 * warps, dweight, keys, order, borders, dealt, begins, v, n, share,
-           parts, 32 * DEAL_WARPS * steps, shared=4 * (warps * share + 2 * parts))  # fmt: skip
+    launch(source, f"sort<{warps}>", ranges, 32 * warps, keys, order, borders, dealt, begins, v, share, parts, 32 * DEAL_WARPS * steps,
+           shared=4 * (warps * share + 2 * parts))  # fmt: skip
     return keys, order, borders, 0
 
 
@@ -121,7 +120,9 @@ def _warp_row(source):
     return embedding_backward
 
 
-def _balanced(source, sort):
+def _balanced(source, sort, clears=True):
+    """clears: rows that nobody asked for are left to the sums, and not written by the sort."""
+
     def embedding_backward(dout, indices, weight, padding_idx, *, config):
         v, n = weight.shape
         dweight, (dout, m, _, stride) = weight.new_empty((v, n)), rows(dout)
@@ -129,16 +130,15 @@ def _balanced(source, sort):
             return dweight
         keys, order, borders, base = sort(indices.contiguous(), dweight, padding_idx, config)
         width, vectors, strips = _lanes(dout, n, stride)
-        span, share = (
-            config["span"],
-            config.get("share", 0),
-        )  # rows a warp looks at, for zeros to write; none where the sort has written them
+        span = config["span"]
         spans = cdiv(m, span)
         partial, four = dout.new_empty((2 * spans, n), dtype=torch.float32), 1 if n % 4 else 4
-        dtype, key, span_blocks = CTYPE[dout.dtype], KEY[keys.dtype], cdiv(spans * strips, WARPS)
+        dtype, key, blocks, share = CTYPE[dout.dtype], KEY[keys.dtype], cdiv(spans * strips, WARPS), 0
+        if clears:  # at most 32 rows a warp
+            blocks = max(blocks, cdiv(v, 32 * WARPS))
+            share = cdiv(v, blocks * WARPS)
         launch(source, f"sums<{dtype}, {key}, {KEY[order.dtype]}, {width}, {vectors}, {config['tokens']}>",
-               span_blocks + (cdiv(v, WARPS * share) if share else 0), BLOCK, dweight, partial, dout, keys, order, borders, v, base, n, stride, strips, span,
-               span_blocks, share)  # fmt: skip
+               blocks, BLOCK, dweight, partial, dout, keys, order, borders, v, base, n, stride, strips, span, share)  # fmt: skip
         launch(source, f"join<{dtype}, {key}, {four}>", (cdiv(spans, BLOCK), cdiv(n, 8 * four)), BLOCK, dweight, partial, keys, borders, m,
                v, base, n, span)  # fmt: skip
         return dweight
@@ -216,18 +216,16 @@ def _slow(call):
 
 
 # 4 tokens of 3 vectors of a 768-column row are 6 KB a warp. A span of 16 tokens is one look at keys and borders; 48 keep a third of the partial sums
-_SPANS = tuple(
-    {"tokens": t, "span": s, "share": r} for t, s, r in ((4, 16, 8), (2, 16, 8), (4, 48, 8), (2, 48, 8), (4, 16, 32), (4, 48, 2))
-)
+_SPANS = tuple({"tokens": t, "span": s} for t, s in ((4, 16), (2, 16), (4, 48), (2, 48)))
 # 32 warps a block halve what a warp reads of the indices in its two walks
 _RANGES = tuple(
     {"tokens": t, "span": s, "per": p, "warps": w}
     for t, s, p, w in ((2, 16, 1, 32), (4, 16, 1, 32), (2, 16, 1, 16), (4, 16, 1, 16), (2, 16, 2, 16), (4, 48, 1, 32), (2, 48, 1, 16))
 )
-# 248 tokens a range at GPT-2's step are one step of 8 warps; more warps share a text's most frequent tokens, and the zeros
+# 248 tokens a range at GPT-2's step are one step of 8 warps; more warps share a text's most frequent tokens
 _DEALT = tuple(
     {"tokens": t, "span": s, "warps": w}
-    for t, s, w in ((2, 16, 32), (2, 16, 8), (4, 16, 32), (2, 16, 16), (4, 16, 16), (4, 16, 8), (4, 48, 16), (2, 48, 8))
+    for t, s, w in ((4, 16, 16), (2, 16, 16), (4, 16, 8), (2, 16, 8), (4, 16, 32), (2, 16, 32), (4, 48, 16), (2, 48, 8))
 )
 # 32 columns a warp and element of width. 4: 22 shares of 1490 tokens, 17 MB of tables at 256 rows of 768; 2: half the tables, sorts twice as long
 _SHARES = tuple(
@@ -236,9 +234,9 @@ _SHARES = tuple(
 
 
 def pick_dealt(call):
-    """32 warps, unless the counters of so many leave a multiprocessor no room for its share of the rows: ranges beyond one each would be a second turn."""
-    indices, v = call["indices"], call["weight"].shape[0]
-    return _DEALT[0] if _dealt_of(indices, v, 32)[3] <= processors(indices) else _DEALT[1]
+    """4 tokens on their way where they are at most 12 vectors: of more one block fits a multiprocessor."""
+    n = call["weight"].shape[1]
+    return _DEALT[0] if _lanes(call["dout"], n, n)[1] <= 3 else _DEALT[1]
 
 
 def _kernels():
@@ -249,7 +247,7 @@ def _kernels():
         return _ranges(ranges, indices, dweight, padding_idx, config["per"], config["warps"])
 
     def by_parts(indices, dweight, padding_idx, config):
-        return _dealt(dealt, indices, dweight, padding_idx, config["warps"])
+        return _dealt(dealt, indices, dweight.shape[0], padding_idx, config["warps"])
 
     def by_torch(indices, dweight, padding_idx, config):
         return _sorted(row, indices, dweight.shape[0], padding_idx)
@@ -258,7 +256,7 @@ def _kernels():
                  pick_dealt, sources=(dealt, balanced))  # fmt: skip
     yield Kernel("cuda.v4_shares", _shares(shares), "a block sorts its share in shared memory, sums in registers", _few_rows, _SHARES,
                  sources=(shares, ADD_ROWS))  # fmt: skip
-    yield Kernel("cuda.v3_ranges", _balanced(balanced, by_ranges), "sorted in one launch by blocks that own ranges of rows, and write zeros", _many, _RANGES,
+    yield Kernel("cuda.v3_ranges", _balanced(balanced, by_ranges, clears=False), "sorted in one launch by blocks that own ranges of rows, and write zeros", _many, _RANGES,
                  sources=(ranges, balanced), declines=_slow)  # fmt: skip
     yield Kernel("cuda.v2_balanced", _balanced(balanced, by_torch), "sorted tokens dealt out evenly, long segments joined", _refuses, _SPANS,
                  sources=(balanced, row))  # fmt: skip

@@ -200,6 +200,7 @@ CONFIGS = tuple(
     {"vecs": v, "threads": t, "per": p, "keep": k}
     for v, t, p, k in ((4, 256, 2, 6), (8, 256, 2, 6), (2, 256, 2, 6), (4, 128, 2, 6), (4, 512, 2, 4), (2, 512, 4, 8), (4, 256, 2, 0), (8, 128, 2, 7), (4, 256, 4, 6))
 )  # fmt: skip
+PACKED = tuple({"vecs": v, "threads": t, "per": 2, "keep": k} for v, t, k in ((4, 512, 4), (4, 256, 6), (4, 128, 6), (2, 256, 6)))
 BACK = tuple({"vecs": v, "threads": t} for v, t in ((4, 256), (2, 256), (8, 128), (4, 128), (2, 512)))
 
 FORWARD = (
@@ -212,8 +213,7 @@ AFFINE = (
         packed_affine,
         "the unit that converts rounds and saturates, bytes are packed",
         _even,
-        CONFIGS,
-        pick,
+        PACKED,
         sources=(V3, V2),
     ),
     Kernel("cuda.v2_vector", vector_affine, "16 bytes an access, from the end the second time", _even, CONFIGS, pick, sources=(V2,)),

@@ -98,7 +98,7 @@ def pick(call):
     return EACH[2] if x.numel() < 1 << 22 else EACH[0]
 
 
-TOKENS = tuple({"each": e, "threads": t} for e, t in ((4, 128), (2, 128), (1, 128), (8, 128), (4, 64), (4, 256), (2, 256)))
+TOKENS = tuple({"each": e, "threads": t} for e, t in ((4, 64), (4, 128), (1, 128), (8, 128), (2, 128), (1, 64), (2, 64)))
 EACH = ({"each": 4}, {"each": 2}, {"each": 1}, {"each": 8})
 
 IDEA = "16 bytes an access, a table row for several heads"

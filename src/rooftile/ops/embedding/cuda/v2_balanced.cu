@@ -1,4 +1,4 @@
-// adds: sorted tokens are dealt out and not rows: a warp has `span` of them, whoever's; rows nobody asked for are other blocks' work, 16 bytes a lane
+// adds: sorted tokens are dealt out and not rows: a warp has `span` of them, whoever's, and writes zeros for its share of the rows before it waits for them
 // costs: a float32 row of partial sums where a segment of more than 16 tokens crosses into the next span, added by a second launch
 // loses when: every segment crosses: partial sums are then written and read at 4 bytes an element for every span of dout, 1/4 of it at 16 tokens
 #include <cuda_bf16.h>
@@ -45,7 +45,7 @@ template <int BYTES, typename T, int WIDTH> __device__ __forceinline__ void writ
   }
 }
 
-// Zeros for the empty ones of `share` rows, at most 32: no loads but the borders, so that stores follow each other.
+// Zeros for the empty ones of `share` rows, at most 32: no loads but the borders, so that stores follow each other, and nobody waits for them.
 template <typename T, int WIDTH>
 __device__ __forceinline__ void clear(T* gDw, const int* gBorders, long long i_v, int share, int V, long long N) {
   const bool there = lane() < share && i_v + lane() < V;
@@ -57,15 +57,16 @@ __device__ __forceinline__ void clear(T* gDw, const int* gBorders, long long i_v
   }
 }
 
-// gPartial has two rows a span: of the segment that comes in from before, and of the one that goes on behind.
+// gPartial has two rows a span: of the segment that comes in from before, and of the one that goes on behind. Every warp sees to the zeros of `share` rows
+// first, none where they have been written; blocks behind the last span do nothing else.
 template <typename T, typename Key, typename Token, int WIDTH, int VECTORS, int TOKENS>
 __global__ void ROOFTILE_EARLY __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 : 2)
     sums(T* __restrict__ gDw, float* __restrict__ gPartial, const T* __restrict__ gDout, const Key* __restrict__ gKeys,
          const Token* __restrict__ gOrder, const int* __restrict__ gBorders, int V, int base, long long N, long long stride, int strips, int span,
-         int span_blocks, int share) {
-  let_next_stand_by();
+         int share) {
   earlier_done();
-  if (int(blockIdx.x) >= span_blocks) return clear<T, WIDTH>(gDw, gBorders, ((blockIdx.x - span_blocks) * 8ll + warp()) * share, share, V, N);
+  let_next_stand_by();  // not before: who joins looks at keys and borders while this goes on
+  if (share) clear<T, WIDTH>(gDw, gBorders, (blockIdx.x * 8ll + warp()) * share, share, V, N);
   const long long i_w = blockIdx.x * 8ll + warp(), i_s = i_w / strips, i_n = (i_w % strips * VECTORS * WARP + lane()) * WIDTH;
   const int count = gBorders[V];
   if (i_s * span >= count) return;
@@ -121,7 +122,6 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(256, 4) join(T* __restrict__ gD
   __shared__ int sRow[256], sFrom[256], sTo[256], sCuts;  // of the segment its row, the span it begins in and the one behind its last
   const int group = int(threadIdx.x) / LANES, l = int(threadIdx.x) % LANES, i_s = int(blockIdx.x) * 256 + int(threadIdx.x);
   const long long i_n = (blockIdx.y * LANES + l) * (long long)WIDTH, behind = (i_s + 1ll) * span;
-  earlier_done();
   const int i_v = behind < M ? int(gKeys[behind - 1]) - base : 0, count = gBorders[V];  // asked for together: a key behind the count is none
   if (threadIdx.x == 0) sCuts = 0;
   __syncthreads();
@@ -133,6 +133,7 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(256, 4) join(T* __restrict__ gD
     }
   }
   __syncthreads();
+  earlier_done();  // keys and borders are of a launch before that one
   auto add = [&](float (&rSum)[WIDTH], int from, int to) {  // partial sums of spans that the segment comes into
 #pragma unroll 8
     for (; from < to; ++from) {

@@ -44,11 +44,11 @@ __global__ void __launch_bounds__(WARPS * 32) deal(int2* __restrict__ gDealt, in
   }
 }
 
-// The tokens of a range, which lie in all parts, sorted by row and stably; the borders of its rows' segments; zeros for rows that nobody asked for.
-template <int WARPS, typename T, int WIDTH>
+// The tokens of a range, which lie in all parts, sorted by row and stably; the borders of its rows' segments.
+template <int WARPS>
 __global__ void ROOFTILE_EARLY __launch_bounds__(WARPS * 32)
-    sort(T* __restrict__ gDw, int* __restrict__ gKeys, int* __restrict__ gOrder, int* __restrict__ gBorders, const int2* __restrict__ gDealt,
-         const int* __restrict__ gBegins, int V, long long N, int rows, int parts, int part) {
+    sort(int* __restrict__ gKeys, int* __restrict__ gOrder, int* __restrict__ gBorders, const int2* __restrict__ gDealt, const int* __restrict__ gBegins,
+         int V, int rows, int parts, int part) {
   constexpr int AHEAD = 4, THREADS = WARPS * WARP;
   extern __shared__ __align__(128) int sAll[];  // counters [WARPS][rows]; of every part where it begins among the range's tokens, and where it lies
   __shared__ int sTotal[WARPS];
@@ -77,15 +77,17 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(WARPS * 32)
     const int2 found = gDealt[sLies[p] + j];
     return int2{found.x - low, found.y};
   };
+  int2 rFirst[AHEAD];  // kept for the second walk, which most ranges' tokens are then not asked for again
+#pragma unroll
+  for (int k = 0; k < AHEAD; ++k) rFirst[k] = token(k);
   for (int s = 0; s < steps; s += AHEAD) {
     int2 t[AHEAD];
 #pragma unroll
-    for (int k = 0; k < AHEAD; ++k) t[k] = token(s + k);
+    for (int k = 0; k < AHEAD; ++k) t[k] = s ? token(s + k) : rFirst[k];
 #pragma unroll
     for (int k = 0; k < AHEAD; ++k)
       if (s + k < steps) take(own, t[k].x >= 0, t[k].x);
   }
-  const int range_begins = start;
   counts_become_places(sAll, rows, here, start, sTotal, [&](int r, int place, int) {
     if (r < here) gBorders[low + r] = place;
   });
@@ -94,24 +96,12 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(WARPS * 32)
   for (int s = 0; s < steps; s += AHEAD) {
     int2 t[AHEAD];
 #pragma unroll
-    for (int k = 0; k < AHEAD; ++k) t[k] = token(s + k);
+    for (int k = 0; k < AHEAD; ++k) t[k] = s ? token(s + k) : rFirst[k];
 #pragma unroll
     for (int k = 0; k < AHEAD; ++k) {
       if (s + k >= steps) break;
       const int place = take(own, t[k].x >= 0, t[k].x);
       if (t[k].x >= 0) gKeys[place] = low + t[k].x, gOrder[place] = t[k].y;
-    }
-  }
-  __syncthreads();  // own[r] of the last warp now stands where row r ends, and so where row r + 1 begins
-  const int* sEnd = sAll + (WARPS - 1) * rows;
-  Vec<T, WIDTH> none;
-  fill(none, T(0.0f));
-  for (int tile = warp() * WARP; tile < here; tile += THREADS) {
-    const int r = tile + lane();
-    const bool nobody = r < here && sEnd[r] == (r ? sEnd[r - 1] : range_begins);
-    for (unsigned empty = __ballot_sync(ALL_LANES, nobody); empty; empty &= empty - 1) {
-      T* gRow = gDw + (low + tile + __ffs(int(empty)) - 1ll) * N;
-      for (long long i_n = lane() * WIDTH; i_n < N; i_n += WARP * WIDTH) store_global(gRow + i_n, none);
     }
   }
 }
