@@ -30,9 +30,14 @@ def _lanes(x, n, stride):
     width = 16 // x.itemsize
     if x.data_ptr() % 16 or n % width or stride % width:
         width = 1
+    return width, *_strips(n, width)
+
+
+def _strips(n, width):
+    """(accesses of `width` elements a lane, strips of columns) of a row."""
     need = cdiv(n, 32 * width)
     vectors = min(range(1, 5), key=lambda v: cdiv(need, v) * (v + 1))  # a strip costs one more than its accesses
-    return width, vectors, cdiv(need, vectors)
+    return vectors, cdiv(need, vectors)
 
 
 def _gather(source):
@@ -235,8 +240,8 @@ _SHARES = tuple(
 
 def pick_dealt(call):
     """4 tokens on their way where they are at most 12 vectors: of more one block fits a multiprocessor."""
-    n = call["weight"].shape[1]
-    return _DEALT[0] if _lanes(call["dout"], n, n)[1] <= 3 else _DEALT[1]
+    vectors, _ = _strips(call["weight"].shape[1], 16 // call["dout"].itemsize)
+    return _DEALT[0] if vectors <= 3 else _DEALT[1]
 
 
 def _kernels():
