@@ -230,7 +230,7 @@ _RANGES = tuple(
 # 248 tokens a range at GPT-2's step are one step of 8 warps; more warps share a text's most frequent tokens
 _DEALT = tuple(
     {"tokens": t, "span": s, "warps": w}
-    for t, s, w in ((4, 16, 16), (2, 16, 16), (4, 16, 8), (2, 16, 8), (4, 16, 32), (2, 16, 32), (4, 48, 16), (2, 48, 8))
+    for t, s, w in ((4, 16, 8), (2, 16, 8), (4, 16, 16), (2, 16, 16), (4, 16, 32), (2, 16, 32), (4, 48, 16), (2, 48, 8))
 )
 # 32 columns a warp and element of width. 4: 22 shares of 1490 tokens, 17 MB of tables at 256 rows of 768; 2: half the tables, sorts twice as long
 _SHARES = tuple(
