@@ -1,5 +1,6 @@
 """The hardware's counters beside the simulator's: a report of ncu, here a made-up one, becomes records and a table on the page."""
 
+import sys
 from dataclasses import asdict, replace
 
 import pytest
@@ -66,6 +67,27 @@ def test_a_report_becomes_records(planned, wide, tmp_path):
     assert all(r.method.startswith("ncu") and r.case.startswith("counters-") and not ledger.is_stale(r) for r in made)
     append(tmp_path / "x.jsonl", made)
     assert [r.extra for r in read(tmp_path / "x.jsonl")] == [r.extra for r in made]
+
+
+def test_records_of_one_operator_alone(planned):
+    """The report is held to the whole plan all the same."""
+    text = report(planned, True)
+    alone = counters.records(text, planned, ["reduce_sum"])
+    assert [(r.op, r.extra) for r in alone] == [(r.op, r.extra) for r in counters.records(text, planned) if r.op == "reduce_sum"] != []
+    with pytest.raises(ValueError, match="no operator of this plan is called 'reduce_sun'; did you mean reduce_sum"):
+        counters.records(text, planned, ["reduce_sun"])
+    with pytest.raises(ValueError, match="the report has 5 kernels, the plan 2"):
+        counters.records(text, {**planned, "rungs": planned["rungs"][:2]}, ["transpose"])
+
+
+def test_a_plan_of_gemv_is_the_same_on_a_machine_of_132_multiprocessors(monkeypatch):
+    """A matrix cut into slices there and not here would be another kernel's counters."""
+    made = []
+    for count in (2, 132):
+        monkeypatch.setattr(sys.modules["rooftile.ops.gemv.cuda_kernels"], "processors", lambda x, count=count: count)
+        plans = [plan_of(*one) for one in counters.rungs(["gemv"])]
+        made.append([(p.kernel, p.case, [(name, block) for name, _, block in p.launches]) for p in plans])
+    assert made[0] == made[1] and len(made[0]) == 8
 
 
 def test_the_page_shows_both_where_they_differ(planned):

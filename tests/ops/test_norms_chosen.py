@@ -26,8 +26,8 @@ FORWARD = {
 BACKWARD = {
     (32768, 768): "cuda.v6_pipeline",
     (64, 768): "triton",
-    (32768, 1024): "triton",
-    (16384, 4096): "triton",
+    (32768, 1024): {"layernorm": "triton", "rmsnorm": "cuda.v6_pipeline"},
+    (16384, 4096): "cuda.v6_pipeline",
     (8192, 8192): "cuda.v6_pipeline",
     (4096, 16384): "cuda.v8_exchange",
     (2048, 65536): "cuda.v8_exchange",
@@ -44,7 +44,7 @@ def test_the_fastest_kernel_timed_is_the_one_that_runs(name, direction):
             call = {"x": x, "weight": w, "bias": w, "eps": 1e-5, "offset": 0.0, "dout": x, "mean": rows, "rstd": rows}
             op = OPS[name] if direction == "forward" else OPS[name].backward
             chosen = op.choose({k: call[k] for k in op.names})
-        assert chosen.kernel.name == kernel, (m, n, chosen.refused)
+        assert chosen.kernel.name == (kernel if isinstance(kernel, str) else kernel[name]), (m, n, chosen.refused)
 
 
 def test_without_clusters_long_rows_wait_in_shared_memory():
@@ -56,11 +56,23 @@ def test_without_clusters_long_rows_wait_in_shared_memory():
 
 
 def test_why_a_rung_declines_is_a_sentence_with_both_numbers():
-    short, pipeline = OPS["rmsnorm"].kernel("cuda.v5_rows"), OPS["rmsnorm_backward"].kernel("cuda.v6_pipeline")
+    short, pipeline = OPS["rmsnorm"].kernel("cuda.v5_rows"), OPS["layernorm_backward"].kernel("cuda.v6_pipeline")
     few, long = {"x": torch.empty(64, 768)}, {"x": torch.empty(8192, 1024)}
     assert short.declines(few) == f"196608 bytes of rows are few turns for a device, which this rung wants {MANY} for"
     assert short.declines(long) == "a row of 4096 bytes has more than the 2048 that a warp holds in 4 vectors a lane"
-    assert pipeline.declines(long) == "rows of 1536 to 8192 bytes fit registers, and these are 4096"
+    assert pipeline.declines(few) == f"196608 bytes of rows are few turns for a device, which this rung wants {MANY} for"
+    narrow = {"x": torch.empty(16384, 512)}
+    assert pipeline.declines(narrow) == "rows of 2048 bytes and two sums a column leave a multiprocessor 256 threads"
+
+
+@pytest.mark.parametrize("op", [o for name in ("layernorm", "rmsnorm") for o in (OPS[name], OPS[name].backward)], ids=lambda o: o.spec.name)
+def test_every_rung_takes_no_rows(op):
+    call = blank(op.spec, Case({"M": 0, "N": 8}, torch.float32, {"eps": 1e-5}), "meta")
+    with recording():
+        for kernel in op.kernels:
+            if kernel.name.startswith("cuda.") and kernel.refuse(call) is None:
+                for config in kernel.configs or [None]:
+                    kernel.bound(config)(*call.values())
 
 
 @pytest.mark.skipif(bool(compiler.missing()), reason="needs NVRTC")

@@ -39,7 +39,9 @@ METRICS = tuple(m for pair in UNITS.values() for m in pair)
 CASES: dict[str, tuple[Case, ...]] = {
     "transpose": tuple(Case({"N": 256, "K": 256}, t) for t in (torch.float32, torch.bfloat16)),
     "reduce_sum": tuple(Case({"...": (2**17,)}, t) for t in (torch.float32, torch.bfloat16)),
-    "gemv": tuple(Case({"M": 64, "K": 4096}, t) for t in (torch.float32, torch.float16)),
+    "gemv": tuple(
+        Case({"M": 64, "K": 8192 // t.itemsize}, t) for t in (torch.float32, torch.float16)
+    ),  # one slice, however many a machine has room for
     "softmax": tuple(Case({"...": (64,), "N": 4096}, t) for t in (torch.float32, torch.bfloat16)),
 }
 
@@ -141,10 +143,12 @@ def _extent(text: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", text)))
 
 
-def records(text: str, plan: dict[str, Any]) -> list[Record]:
-    """A Record a rung: units a request as the hardware counted them, and as the simulator does."""
+def records(text: str, plan: dict[str, Any], only: Sequence[str] = ()) -> list[Record]:
+    """A Record a rung, or a rung of the operators named: units a request as the hardware counted them, and as the simulator does."""
     counted = read_csv(text)
     planned = [Planned(**p) for p in plan["rungs"]]
+    for name in only:
+        nearest(name, list(dict.fromkeys(p.op for p in planned)), "operator of this plan")
     wanted = sum(len(p.launches) for p in planned)
     if len(counted) != wanted:
         raise ValueError(f"the report has {len(counted)} kernels, the plan {wanted}: they are not of one run")
@@ -156,6 +160,8 @@ def records(text: str, plan: dict[str, Any]) -> list[Record]:
                 raise ValueError(
                     f"{p.op} {p.kernel}: the plan says {name} {tuple(grid)} x {tuple(block)}, the report {c.name} {c.grid} x {c.block}"
                 )
+        if only and p.op not in only:
+            continue
         totals, asked = {m: sum(c.metrics[m] for c in mine) for m in METRICS}, simulated(p)
         per = {what: _requests(what, totals[requests], asked) for what, (_, requests) in UNITS.items()}
         hardware = {what: round(totals[units] / per[what], 3) for what, (units, _) in UNITS.items() if per[what]}
@@ -201,6 +207,9 @@ def main(words: Sequence[str]) -> None:
     doing.add_argument("ops", nargs="+")
     reading = verbs.add_parser("read", help="the report and the plan to records")
     reading.add_argument("report", type=Path)
+    reading.add_argument(
+        "--only", metavar="OP", action="append", default=[], help="records of this operator; all of the plan's unless given"
+    )
     reading.add_argument("--records", type=Path, default=Path("records"))
     for verb in (doing, reading):
         verb.add_argument("--plan", type=Path, required=True)
@@ -221,7 +230,7 @@ def _do(args: argparse.Namespace) -> None:
         args.plan.write_text(json.dumps(launch(args.ops, where), indent=1), encoding="utf-8")
     else:
         plan = json.loads(args.plan.read_text(encoding="utf-8"))
-        for r in records(args.report.read_text(encoding="utf-8"), plan):
+        for r in records(args.report.read_text(encoding="utf-8"), plan, args.only):
             append(args.records / plan["device"] / f"{r.op}.jsonl", [r])
             print(r.op, r.kernel, r.case, "hardware", r.extra["hardware"], "simulator", r.extra["simulator"])
 

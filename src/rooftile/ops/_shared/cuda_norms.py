@@ -95,7 +95,7 @@ def pipeline(
 ) -> Shape:
     d = deal(x, config, tensors, most, widest)
     blocks = d.blocks(x, m)
-    if d.rows > 1:  # a turn of a single row is short, and a multiprocessor left idle for it 1 of 132
+    if m and d.rows > 1:  # a turn of a single row is short, and a multiprocessor left idle for it 1 of 132
         blocks = evenly(cdiv(m, d.rows), blocks)
     return Shape(f", {d.instance}", blocks, d.threads, (m,), d.shared(tensors), blocks)
 

@@ -33,7 +33,7 @@ from rooftile.ops._shared.cuda_norms import (
 )
 from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows, alone
 from rooftile.ops._shared.cuda_shares import ALL, SHARE, Hold
-from rooftile.ops._shared.launch import cdiv, rows
+from rooftile.ops._shared.launch import cdiv, row, rows
 from rooftile.ops._shared.norms import LAYER, gradients, outputs
 
 SOURCES = sources(__file__)
@@ -89,6 +89,15 @@ def _backward(source, shape):
     return run
 
 
+def _turns(call):
+    """Two sums a column: rows of 4 vectors a lane leave a multiprocessor one block of 8 rows, and Triton's programs do sooner."""
+    x = row(call)
+    size = x.shape[-1] * x.itemsize
+    return turns(call) or (
+        f"rows of {size} bytes and two sums a column leave a multiprocessor 256 threads" if 1536 < size <= 2048 else None
+    )
+
+
 def _wider_than_one(call):
     return any_row(call) or one_column(call)
 
@@ -113,6 +122,6 @@ BACKWARD = (
     Kernel("cuda.v7_cluster", _backward(V7, CLUSTERED), "a cluster of blocks a row", clusters(2), CLUSTER_BACKWARD, pick_cluster_backward,
            sources=(V7, ADD_ROWS), limits=ELSEWHERE, declines=alone),
     Kernel("cuda.v6_pipeline", _backward(V6, two_rows), "row after row, the weight and the parameters' gradients in registers", upto(2), GRADIENTS,
-           pick_gradients, sources=(V6, ADD_ROWS), declines=turns),
+           pick_gradients, sources=(V6, ADD_ROWS), declines=_turns),
     Kernel("cuda.v1_naive", naive_backward, "a block a row, then a thread a column", _wider_than_one, sources=(V1,)),
 )  # fmt: skip

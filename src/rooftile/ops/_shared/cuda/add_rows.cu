@@ -11,31 +11,28 @@
 using namespace rooftile;
 
 // blockIdx.y + half: which half; of one tensor alone gPartial is [P, N] and half 0. A lane takes COLUMNS neighbours of N, a multiple of them, a
-// warp every warps()-th row, EACH of them asked for at once, whether there are as many or not: rows that come one by one take as long each.
+// warp every WARPSth row, 8 of them asked for at once.
 template <typename W, typename V, int COLUMNS>
 __global__ void ROOFTILE_EARLY __launch_bounds__(1024) add_rows(W* __restrict__ gFirst, V* __restrict__ gSecond, const float* __restrict__ gPartial, int P, int N, int half) {
-  constexpr int EACH = 8, WIDE = WARP * COLUMNS;
-  __shared__ alignas(16) float sSum[WARP][WIDE + 1];
-  const int i_h = blockIdx.y + half, first = blockIdx.x * WIDE, i_n = first + lane() * COLUMNS;
+  __shared__ alignas(16) float sSum[WARP][WARP * COLUMNS];
+  const int i_h = blockIdx.y + half, first = blockIdx.x * WARP * COLUMNS, i_n = first + lane() * COLUMNS;
   const float* gFrom = gPartial + i_h * (long long)P * N + i_n;
-  float rSum[COLUMNS] = {};
+  Vec<float, COLUMNS> rSum = {};
   earlier_done();
-  for (int begin = warp(); begin < P; begin += EACH * warps()) {
-    Vec<float, COLUMNS> r[EACH] = {};
+  if (i_n < N) {
+#pragma unroll 8
+    for (int i_p = warp(); i_p < P; i_p += warps()) {
+      Vec<float, COLUMNS> r;
+      load_global(r, gFrom + i_p * (long long)N);
 #pragma unroll
-    for (int e = 0; e < EACH; ++e)
-      if (i_n < N && begin + e * warps() < P) load_global(r[e], gFrom + (begin + e * warps()) * (long long)N);
-#pragma unroll
-    for (int e = 0; e < EACH; ++e)
-#pragma unroll
-      for (int k = 0; k < COLUMNS; ++k) rSum[k] += r[e][k];
+      for (int k = 0; k < COLUMNS; ++k) rSum[k] += r[k];
+    }
   }
-#pragma unroll
-  for (int k = 0; k < COLUMNS; ++k) sSum[warp()][lane() * COLUMNS + k] = rSum[k];
+  reinterpret_cast<Vec<float, COLUMNS>*>(sSum[warp()])[lane()] = rSum;
   __syncthreads();
-  for (int i = warp(); i < WIDE && first + i < N; i += warps()) {  // a warp a column, a lane a warp's sum
-    const float sum = warp_reduce(lane() < warps() ? sSum[lane()][i] : 0.0f, Sum());
-    if (lane() != 0) continue;
+  for (int i = threadIdx.x; i < WARP * COLUMNS && first + i < N; i += blockDim.x) {
+    float sum = 0.0f;
+    for (int w = 0; w < warps(); ++w) sum += sSum[w][i];
     if (i_h == 0) gFirst[first + i] = W(sum);
     else gSecond[first + i] = V(sum);
   }
