@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from rooftile.core.kernel import OPS
+from rooftile.cuda import simulator
 from rooftile.ops import LogSoftmax, attention_mask, log_softmax, softmax
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -28,6 +30,18 @@ def test_causal_under_a_padded_batch(device):
     out = softmax(x, causal=True, mask=attention_mask(lengths, 6))
     assert torch.equal(out == 0, ~attention_mask(lengths, 6, causal=True).expand(x.shape))
     torch.testing.assert_close(out.sum(-1)[1:], torch.ones(2, 2, 6, device=device))
+
+
+@pytest.mark.parametrize("kernel", [k for k in OPS["masked_softmax"].kernels if k.name.startswith("cuda.")], ids=lambda k: k.name)
+def test_scores_as_large_as_floats_are(kernel):
+    """Rows that a mask of the smallest float has hidden, added and not handed over, are even; nothing on the way to an exponent overflows."""
+    ends = torch.finfo(torch.bfloat16)
+    x = torch.zeros(1, 1, 5, 16, dtype=torch.bfloat16)
+    x[..., 0, :], x[..., 1, 1:], x[..., 2, 5], x[..., 3, :], x[..., 4, ::2] = ends.min, ends.min, ends.max, ends.max, ends.min
+    for x in (x, torch.full((1, 1, 2, 8), 3e9)):
+        with simulator.active():
+            got = kernel.bound(kernel.heuristic({"x": x, "mask": None, "scale": 1.0, "causal": False}))(x, None, 1.0, False)
+        torch.testing.assert_close(got, torch.softmax(x.double(), -1).to(x.dtype))
 
 
 def test_a_row_with_nothing_to_look_at_is_zeros_and_has_no_gradient():

@@ -35,14 +35,20 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int k = 0; k < WIDTH; ++k) max = fmaxf(max, rE[v][k]);
   }
-  // exp(scale x - scale max), a fused multiply-add and an exponential: a scale is above 0, so that the largest x is the largest score
-  const float by = scale * 1.4426950408889634f, base = base_of(row_reduce<LANES>(max, Larger(), sPartial[0], 0)) * by;
+  // exp(scale x - scale max), a fused multiply-add and an exponential: a scale is above 0, so that the largest x is the largest score. What the rounding of
+  // scale max adds to every exponent alike falls out of the quotient, but where it is large, or scale max is not finite.
+  max = base_of(row_reduce<LANES>(max, Larger(), sPartial[0], 0));
+  const float by = scale * 1.4426950408889634f, base = max * by;
+  const auto exponentials = [&](const auto& exponent) {
 #pragma unroll
-  for (int v = 0; v < VECS; ++v) {
-    if (v * NEXT >= seen) continue;
+    for (int v = 0; v < VECS; ++v) {
+      if (v * NEXT >= seen) continue;
 #pragma unroll
-    for (int k = 0; k < WIDTH; ++k) sum += rE[v][k] = exp2_fast(fmaf(rE[v][k], by, -base));
-  }
+      for (int k = 0; k < WIDTH; ++k) sum += rE[v][k] = exp2_fast(exponent(rE[v][k]));
+    }
+  };
+  if (fabsf(base) < 1048576.0f) exponentials([&](float x) { return fmaf(x, by, -base); });
+  else exponentials([&](float x) { return (x - max) * by; });
   sum = row_reduce<LANES>(sum, Sum(), sPartial[1], 0);
   const float factor = sum == 0.0f ? 0.0f : 1.0f / sum;  // nothing to look at: zeros
   T* gTo = gOut + i_m * N + i_l;
