@@ -38,10 +38,10 @@ def test_scores_as_large_as_floats_are(kernel):
     ends = torch.finfo(torch.bfloat16)
     x = torch.zeros(1, 1, 5, 16, dtype=torch.bfloat16)
     x[..., 0, :], x[..., 1, 1:], x[..., 2, 5], x[..., 3, :], x[..., 4, ::2] = ends.min, ends.min, ends.max, ends.max, ends.min
-    for x in (x, torch.full((1, 1, 2, 8), 3e9)):
+    for scores in (x, torch.full((1, 1, 2, 8), 3e9)):
         with simulator.active():
-            got = kernel.bound(kernel.heuristic({"x": x, "mask": None, "scale": 1.0, "causal": False}))(x, None, 1.0, False)
-        torch.testing.assert_close(got, torch.softmax(x.double(), -1).to(x.dtype))
+            got = kernel.bound(kernel.heuristic({"x": scores, "mask": None, "scale": 1.0, "causal": False}))(scores, None, 1.0, False)
+        torch.testing.assert_close(got, torch.softmax(scores.double(), -1).to(scores.dtype))
 
 
 def test_a_row_with_nothing_to_look_at_is_zeros_and_has_no_gradient():
