@@ -13,16 +13,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from rooftile.training.config import TrainConfig
 from rooftile.training.errors import TrainError
 
 __all__ = ["Team"]
-
-WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 class Team:
@@ -60,6 +56,8 @@ class Team:
         if self.kind == "ddp":
             return DistributedDataParallel(model, gradient_as_bucket_view=True)  # or each gradient is in memory twice
         if self.kind == "fsdp":
+            from torch.distributed.fsdp import fully_shard  # a second to import, which no other run should wait for
+
             freed = self._scarce(model)
             for block in getattr(model, "layers", None) or model.h:
                 fully_shard(block, reshard_after_forward=freed)
@@ -103,7 +101,8 @@ class Team:
         their weights and nowhere else: what is stored is what a run on float32 weights stores."""
         if self.kind != "fsdp":
             return _without_masters(model.state_dict(), optimizer.state_dict(), _names(model, optimizer))
-        weights, named = get_state_dict(model, optimizer, options=WHOLE)
+        state_dict, of_all = _sharded()
+        weights, named = state_dict.get_state_dict(model, optimizer, options=of_all)
         if self.rank:
             return {}, {}
         return weights, _numbered(named, _names(model, optimizer), optimizer)
@@ -117,7 +116,15 @@ class Team:
             return
         groups = [{**group, "params": [names[i] for i in group["params"]]} for group in states["param_groups"]]
         named = {"state": {names[i]: state for i, state in states["state"].items()}, "param_groups": groups}
-        set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=named, options=WHOLE)
+        state_dict, of_all = _sharded()
+        state_dict.set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=named, options=of_all)
+
+
+def _sharded() -> tuple[Any, Any]:
+    """PyTorch's own way from shards to whole tensors on rank 0 and back, and its options; late, like `fully_shard`."""
+    from torch.distributed.checkpoint import state_dict
+
+    return state_dict, state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 def _names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
