@@ -23,7 +23,7 @@ def embedding(indices: Tensor, weight: Tensor, padding_idx: int) -> Tensor:
 
 
 def embedding_backward(dout: Tensor, indices: Tensor, weight: Tensor, padding_idx: int) -> Tensor:
-    flat, g = indices.reshape(-1), wide(dout).reshape(-1, weight.shape[1])
+    flat, g = indices.reshape(-1), wide(dout).reshape(indices.numel(), weight.shape[1])
     counts = (flat >= 0) & (flat < weight.shape[0]) & (flat != padding_idx)
     g = torch.where(counts[:, None], g, 0)
     dweight = torch.zeros(weight.shape, dtype=g.dtype, device=g.device)

@@ -34,6 +34,7 @@ SPEC = OpSpec(
             Case({"M": 37, "V": 11, "N": 67}, params=NONE, use=("smoke", "check"), why="primes: ragged rows in a ragged tile"),
             Case({"M": 0, "V": 5, "N": 8}, params=NONE, why="no tokens: the gradient is zeros"),
             Case({"M": 9, "V": 7, "N": 1}, params=NONE, why="one column"),
+            Case({"M": 9, "V": 7, "N": 0}, params=NONE, why="no columns"),
             Case({"...": (2, 3, 5), "V": 101, "N": 128}, params=NONE, why="leading axes; most rows are not asked for"),
             Case({"M": 7, "V": 13, "N": 1025}, params=NONE, why="one column into the next tile"),
         ),
