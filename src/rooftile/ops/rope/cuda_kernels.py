@@ -18,10 +18,10 @@ def _lanes(x, n, interleaved):
 
 
 def _block(lanes, groups, least):
-    """A block's three sizes: so many tokens that there are `least` threads, and up to 8 more that they are whole warps."""
+    """A block's three sizes: so many tokens that there are `least` threads, and up to 8 more that they are whole warps; of its last size a block has 64."""
     one = lanes * groups
-    tokens = max(1, cdiv(least, one))
-    return lanes, groups, next((t for t in range(tokens, tokens + 8) if one * t % 32 == 0 and one * t <= 1024), tokens)
+    tokens = min(64, max(1, cdiv(least, one)))
+    return lanes, groups, next((t for t in range(tokens, min(64, tokens + 8) + 1) if one * t % 32 == 0 and one * t <= 1024), tokens)
 
 
 def _launch(source, q, k, q_out, k_out, cos, sin, positions, interleaved, config, sign=1.0):
@@ -39,8 +39,10 @@ def _launch(source, q, k, q_out, k_out, cos, sin, positions, interleaved, config
         each = config["each"]
         blocks, more = cdiv(b * t * (cdiv(h, each) + cdiv(g, each)) * _lanes(q, n, interleaved), BLOCK), f", {each}"
     else:
-        block = _block(_lanes(q, n, interleaved), cdiv(h + g, config["each"]), config["threads"])
-        blocks, more = cdiv(b * t, block[2]), f", {config['each']}"
+        lanes = _lanes(q, n, interleaved)
+        each = next(e for e in (1, 2, 4, 8) if e >= config["each"] and lanes * cdiv(h + g, e) <= 1024)  # of 8 `_rows` has seen to it
+        block = _block(lanes, cdiv(h + g, each), config["threads"])
+        blocks, more = cdiv(b * t, block[2]), f", {each}"
     launch(source, f"rope<{CTYPE[q.dtype]}, {CTYPE[cos.dtype]}, {flags}{more}>", blocks, block, q_out, k_out, q, k, cos, sin,
            positions if given else q, b * t, t, s, h, g, d, n, *q.stride()[:3], *k.stride()[:3], *q_out.stride()[:3], *k_out.stride()[:3],
            cos.stride(0), sin.stride(0), *(positions.stride() if given else (0, 0)), sign)  # fmt: skip
@@ -83,13 +85,9 @@ def _rows(call):
 
 
 def pick_tokens(call):
-    """4 heads a thread: 8 loads of 16 bytes in flight; 8 where a block would not hold a token's. With few tokens one."""
-    x, k = (call["q"], call["k"]) if "q" in call else (call["dq_out"], call["dk_out"])
-    heads, lanes = x.shape[2] + k.shape[2], _lanes(x, call["cos"].shape[1], call["interleaved"])
-    least = 1 if x.numel() < 1 << 22 else 4
-    return next(
-        c for c in (TOKENS[2], TOKENS[0], TOKENS[3]) if c["each"] >= least and (lanes * cdiv(heads, c["each"]) <= 1024 or c["each"] == 8)
-    )
+    """4 heads a thread: 8 loads of 16 bytes in flight. With few tokens a head a thread."""
+    x = call["q"] if "q" in call else call["dq_out"]
+    return TOKENS[2] if x.numel() < 1 << 22 else TOKENS[0]
 
 
 def pick(call):

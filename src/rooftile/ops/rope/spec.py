@@ -69,6 +69,10 @@ SMALL = (
     ),
     *across(FLOATS[1:], Case(shape(2, 6, 5, 2, 32, 16), params={**PAIRS, "table": "narrow"}, use=RUN, why="tables of 16 bits")),
     Case(shape(2, 9, 3, 0, 64, 32), torch.bfloat16, GIVEN, why="queries alone"),
+    Case(shape(1, 3, 70, 2, 256, 128), torch.bfloat16, HALF, why="more heads than a block has threads for, one each"),
+    Case(
+        shape(5, 40, 1, 0, 16, 8), torch.bfloat16, HALF, use=RUN, why="a vector of a head a token: as many tokens as a block has room for"
+    ),
     Case(shape(1, 61, 37, 3, 256, 128), torch.bfloat16, HALF, why="more heads than a program takes, the widest head"),
     Case(shape(2, 40, 2, 1, 32, 0), torch.float32, HALF, why="nothing is turned: a copy"),
 )
