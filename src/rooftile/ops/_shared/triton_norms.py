@@ -87,7 +87,7 @@ def _forward(gX, gR, gW, gB, gSeed, gSum, gOut, gMean, gRstd, M, N, stride_x, st
 
 
 @triton.jit
-def _backward(gDout, gDsum, gX, gW, gMean, gRstd, gSums, gSeed, gDx, gDr, gPartial, M, N, stride_dout, stride_dsum, stride_x, threshold, scale,
+def _backward(gDout, gDsum, gX, gW, gMean, gRstd, gSums, gSeed, gDx, gDr, gDw, gDb, M, N, stride_dout, stride_dsum, stride_x, threshold, scale,
               offset, LAYER: tl.constexpr, B: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
               LANE: tl.constexpr):  # fmt: skip
     """Whole rows, or strips of rows whose sums are known: this is then their second and last read."""
@@ -140,9 +140,9 @@ def _backward(gDout, gDsum, gX, gW, gMean, gRstd, gSums, gSeed, gDx, gDr, gParti
             tl.store(gDx + i_m[:, None] * N + i_n[None, :], rDx.to(gDx.dtype.element_ty), mask=mask)
     i_p = i_p.to(tl.int64)
     if gW is not None:
-        tl.store(gPartial + i_p * N + i_n, rDw, mask=in_n)
+        tl.store(gDw + i_p * N + i_n, rDw.to(gDw.dtype.element_ty), mask=in_n)
     if B:
-        tl.store(gPartial + (programs + i_p) * N + i_n, rDb, mask=in_n)
+        tl.store(gDb + i_p * N + i_n, rDb.to(gDb.dtype.element_ty), mask=in_n)
 
 
 @triton.jit
@@ -233,12 +233,15 @@ def backward(dout, dsum, x, weight, bias, mean, rstd, norm, config=None):
     else:
         block, per, warps, stages = power_of_2(n), config["rows"], config["warps"], config["stages"]
         grid = (max(1, min(cdiv(m, per), resident(x, config["per_sm"]))),)
-    # every program writes its partial rows, also one with no row to read
-    partial = x.new_empty(((1 if bias is None else 2) * grid[-1], n), dtype=torch.float32)
+    # every program writes its partial rows, also one with no row to read; of one alone they are the sums
+    programs, partial, dw, db = grid[-1], None, dweight, dbias
+    if programs > 1:
+        partial = x.new_empty(((1 if bias is None else 2) * programs, n), dtype=torch.float32)
+        dw, db = partial, partial[programs:]
     seed, least, factor, lane = drawn(norm, dout, block)
-    launch(_backward, grid, dout, dsum, x, weight, mean, rstd, sums, seed, dx, dr, partial, m, n, stride_dout, stride_dsum, stride_x, least, factor,
+    launch(_backward, grid, dout, dsum, x, weight, mean, rstd, sums, seed, dx, dr, dw, db, m, n, stride_dout, stride_dsum, stride_x, least, factor,
            offset, LAYER=norm.layer, B=bias is not None, ROWS=per, BLOCK_N=block, STAGES=stages, LANE=lane, num_warps=warps,
            enable_fp_fusion=n > 1)  # fmt: skip
-    if weight is not None or bias is not None:
+    if partial is not None and (weight is not None or bias is not None):
         add_rows(partial, dweight, None if bias is None else dbias)
     return made if dx is not None else made[1:]

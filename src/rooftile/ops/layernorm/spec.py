@@ -46,6 +46,7 @@ SPEC = OpSpec(
         ),
         *across(FLOATS[1:], Case({"M": 11, "N": 768}, params=MASTER, use=("smoke", "check"), why="GPT-2's width, float32 parameters")),
         Case({"M": 9, "N": 129}, torch.float16, {**EPS, "affine": "weight"}, why="a weight and no bias"),
+        Case({"M": 1, "N": 264}, torch.bfloat16, EPS, use=("smoke", "check"), why="one row: nothing is to be added up"),
         Case({"M": 2, "N": 8200}, torch.float32, EPS, use=("smoke", "check"), why="a row that a whole block shares"),
         Case({"M": 1031, "N": 257}, torch.float32, EPS, why="every program of the persistent backward loops, the last one partly"),
         Case({"M": 3, "N": 65536 + 1}, torch.bfloat16, EPS, why="longer than a row in registers"),

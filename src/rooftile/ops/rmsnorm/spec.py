@@ -42,6 +42,7 @@ SPEC = OpSpec(
             Case({"M": 7, "N": 1025}, params=EPS, why="one column into the next power of two"),
         ),
         *across(FLOATS[1:], Case({"M": 11, "N": 768}, params=MASTER, use=("smoke", "check"), why="a float32 weight, rows of 16 bits")),
+        Case({"M": 1, "N": 264}, torch.bfloat16, EPS, use=("smoke", "check"), why="one row: nothing is to be added up"),
         Case(
             {"M": 2, "N": 8209},
             torch.float32,
