@@ -245,7 +245,7 @@ def pick_short_sums(call: Call) -> dict[str, int]:
 
 def pick_gradients(call: Call) -> dict[str, int]:
     """A column's sums and weight are 96 to 128 registers, so 512 threads a multiprocessor. Rows of 2 KB and less go to a warp each, 8 of a block,
-    which adds its warps' sums before it writes them; longer ones have 2 vectors a thread, or 4 where 512 threads must hold more. Two or three
+    which adds its warps' sums before it writes them, one block a multiprocessor above 1536 bytes; longer ones have 2 vectors a thread, or 4 where 512 threads must hold more. Two or three
     rows of each tensor wait or arrive: 64 KB a multiprocessor and more from N = 2048 on."""
     size = row(call).shape[-1] * row(call).itemsize
     if size <= 2048:
