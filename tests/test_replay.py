@@ -61,6 +61,22 @@ def test_results_are_fresh_memory():
     assert torch.equal(first, torch.ones(4))
 
 
+def test_an_empty_part_lies_nowhere():
+    """Its address is 0 and no distance from its tensor's, which the next call's lies elsewhere than."""
+    seen = []
+
+    def run(x):
+        out = torch.empty_like(x)
+        for part in (out[x.shape[0] :], x[:0], x.new_empty(0)):
+            seen.append(part.data_ptr())
+            replay.recorder() and replay.recorder().note(seen.append, (part,))
+        return out
+
+    _, replayed = again(run, torch.randn(4, 3))
+    replayed(torch.randn(4, 3))
+    assert seen == [0] * 6
+
+
 def computes(x):
     return launch_on(x + 0)
 

@@ -120,6 +120,8 @@ class Recorder(TorchDispatchMode):
             if id(value) not in self._roots:  # it may hold what depends on this call's pointers
                 self.why = self.why or "the launcher keeps a tensor of its own"
                 return ""
+            if not value.numel():  # it lies nowhere, also a part of what lies somewhere
+                return "0"
             name, root = self._roots[id(value)]
             offset = value.data_ptr() - root.data_ptr()
             return f"{name}.data_ptr() + {offset}" if offset else f"{name}.data_ptr()"
