@@ -231,7 +231,7 @@ def test_the_benchmark_counts_the_memory_a_graph_holds():
 @pytest.mark.gpu
 @CUDA
 def test_what_cannot_be_captured_says_so(tiny):
-    """A failed capture is the end of a run, and not of the process: numbers are drawn as before."""
+    """Last here: a failed capture is the end of a run."""
 
     class Waits(torch.nn.Module):
         def __init__(self, model):
@@ -247,5 +247,3 @@ def test_what_cannot_be_captured_says_so(tiny):
     with pytest.raises(TrainError, match="cannot be captured in a CUDA graph, run it with graph off"):
         for step in range(1, WARMUP + 2):
             stepper((torch.zeros(4, 12, dtype=torch.int64),) * 2, step)
-    drawn = torch.randn(8, device="cuda")
-    assert not torch.equal(drawn, torch.randn(8, device="cuda"))
