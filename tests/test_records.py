@@ -131,8 +131,34 @@ def test_a_source_edited_while_the_clock_runs_is_not_what_was_timed(monkeypatch)
     monkeypatch.setattr(bench, "_case", timed)
     monkeypatch.setattr(bench.dev, "ceilings", lambda where, refresh: None)
     record.digest.cache_clear()
-    assert {r.digest for r in bench.bench(["gelu"], [], "cpu", "", None, None) if r.op == "gelu"} == {before}
+    assert {r.digest for r in bench.bench(["gelu"], [], "cpu", "", None, None)[0] if r.op == "gelu"} == {before}
     record.digest.cache_clear()
+
+
+def test_what_has_no_record_as_it_is_now_is_timed_and_nothing_else(monkeypatch, tmp_path):
+    """A case that is whole, one whose kernel has changed since, one that came before a kernel, one never timed; then no time at all."""
+    op = OPS["gelu"]
+    whole, changed, before, *never = (c.id for c in op.spec.cases if "bench" in c.use)
+    kernels = [k for k in op.kernels if k.name != "reference"]
+
+    def held(case, kernels, digest=None, run="before"):
+        return [Record("gelu", k.name, case, Status.PASSED, us=(1.0, 1.0, 1.0), digest=digest or k.digest, run=run) for k in kernels]
+
+    rows = [*held(whole, kernels), *held(changed, kernels[1:]), *held(changed, kernels[:1], "another"), *held(before, kernels[1:])]
+    append(tmp_path / "cpu" / "gelu.jsonl", rows)
+    append(tmp_path / "gpu" / "gelu.jsonl", [r for case in never for r in held(case, kernels)])  # of another device
+    monkeypatch.setattr(bench.dev, "ceilings", lambda where, refresh: None)
+    monkeypatch.setattr(
+        bench, "_case", lambda session, op, case, against: held(case.id, kernels, run="now") if op.spec.name == "gelu" else []
+    )
+    due = ledger.due(tmp_path, "cpu")
+    assert due("train.gpt2-124m") and due("gelu") and due("gelu_backward", whole)
+    ask = {"names": ["gelu"], "against": [], "device": "cpu", "only": "", "progress": None}
+    made, left = bench.bench(**ask, folder=None, lacking=tmp_path, within=0.0)
+    assert not made and [s for s in left if "backward" not in s] == [f"gelu {case}" for case in (changed, before, *never)]
+    made, left = bench.bench(**ask, folder=tmp_path, lacking=tmp_path)
+    assert {r.case for r in made} == {changed, before, *never} and not left
+    assert not any(s.startswith("gelu ") for s in bench.bench(**ask, folder=None, lacking=tmp_path, within=0.0)[1])
 
 
 def test_digest_reaches_the_cuda_files_and_their_headers(tmp_path):

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import inspect
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -168,20 +169,26 @@ def bench(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "",
     folder: Annotated[Path, typer.Option(help="Where records live.")] = Path("records"),
     case: Annotated[str, typer.Option(help="Only cases whose name contains this.")] = "",
+    stale: Annotated[
+        bool, typer.Option("--stale", help="Only what has no record as it is now: kernels and training runs changed since, or never timed.")
+    ] = False,
+    within: Annotated[float, typer.Option(help="Begin nothing new after so many seconds; what is left is told.")] = math.inf,
     jobs: Jobs = 1,
     as_json: Json = False,
 ) -> None:
     """Time kernels that passed the gate, side by side with peers in one process, cold L2, interleaved."""
     from rooftile.workbench import bench as b
 
-    records = b.bench(
-        ops or [], [p for p in against.split(",") if p], device, case, None if as_json else err, folder if record else None, jobs
-    )
+    peers, progress = [p for p in against.split(",") if p], None if as_json else err
+    lacking = folder if stale else None
+    records, left = b.bench(ops or [], peers, device, case, progress, folder if record else None, jobs, lacking, within)
     if as_json:
         for r in records:
             print(r.json())
     else:
-        out.print(b.table(records))
+        out.print(b.table(records) if records or not stale else "nothing is stale" if not left else "nothing was timed")
+    for name in left:
+        err.print(f"left: {name}", highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()

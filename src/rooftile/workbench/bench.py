@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +23,7 @@ from rooftile.core.kernel import OPS, Kernel, Op, nearest
 from rooftile.core.record import Environment, Record, Status, append
 from rooftile.core.spec import Case, OpSpec
 from rooftile.workbench import check as gate
-from rooftile.workbench import gatekeeper, scaling, training_records
+from rooftile.workbench import gatekeeper, ledger, scaling, training_records
 from rooftile.workbench.peers import PEERS, Run, copy_run, own_run, peer_run
 from rooftile.workbench.spread import CROWDED, Unit, spread
 
@@ -116,8 +118,19 @@ def _versions(op: Op, version: str, case: Case, where: torch.device, every: str 
 
 
 def bench(
-    names: list[str], against: list[str], device: str, only: str, progress: Console | None, folder: Path | None, jobs: int = 1
-) -> list[Record]:
+    names: list[str],
+    against: list[str],
+    device: str,
+    only: str,
+    progress: Console | None,
+    folder: Path | None,
+    jobs: int = 1,
+    lacking: Path | None = None,
+    within: float = math.inf,
+) -> tuple[list[Record], list[str]]:
+    """What was measured, and what was left: nothing new is begun `within` seconds after the call. With `lacking`, a folder of records, only what is not
+    in it as it is now: what has changed since, and what was never measured; of operators and training runs alike where none is named."""
+    end = time.monotonic() + within
     device = gatekeeper.resolve(device)
     if device not in ("cpu", "cuda"):
         raise ValueError(f"--device {device}: what it runs has no clock; cpu and cuda have one")
@@ -127,25 +140,31 @@ def bench(
     steps = [n for n in names if n in training_records.MODULES]
     if steps and device != "cuda":
         raise ValueError(f"{steps[0]} trains on a CUDA device, this is {device}; rooftile train has models of its size")
-    session = Session(device)
-    if steps:
-        rest = [n for n in names if n not in training_records.MODULES]
-        made: list[Record] = []
-        for name in steps:
-            if name == scaling.NAME:
-                made += scaling.bench(session.where, session.run, progress, folder)
-            else:
-                made += training_records.bench(name, against, session.where, session.run, progress, folder)
-        return made + (bench(rest, against, device, only, progress, folder, jobs) if rest else [])
-    ops = gatekeeper.named(names)
+    ops = gatekeeper.named([n for n in names if n not in steps]) if len(steps) < len(names) or not names else []
+    todo = timed_cases(ops, only) if ops else []
+    session, left = Session(device), list[str]()
+    if lacking is not None:
+        steps = steps if names or device != "cuda" else [*training_records.MODULES]
+        due = ledger.due(lacking, dev.slug(session.where))
+        steps, todo = [n for n in steps if due(n)], [(op, c) for op, c in todo if due(op.spec.name, c.id)]
+        ops = [op for op in ops if any(op is other for other, _ in todo)]
+        if scaling.NAME in steps and not names and torch.cuda.device_count() < 2:  # nobody has asked for it by name
+            steps.remove(scaling.NAME)
+            left.append(scaling.NAME)
     session.hold(ops)
-    made = []
-    todo = timed_cases(ops, only)
-    if jobs != 1:
+    made: list[Record] = []
+    while steps and time.monotonic() < end:
+        name = steps.pop(0)
+        if name == scaling.NAME:
+            made += scaling.bench(session.where, session.run, progress, folder)
+        else:
+            made += training_records.bench(name, against, session.where, session.run, progress, folder)
+    if jobs != 1 and todo and time.monotonic() < end:
         session.prepare(ops, against, only, jobs)
     with Progress(console=progress or Console(quiet=True), transient=True) as bar:
         task = bar.add_task("timing", total=len(todo))
-        for op, case in todo:
+        while todo and time.monotonic() < end:
+            op, case = todo.pop(0)
             bar.update(task, advance=1, description=f"{op.spec.name} {case.id}")
             fresh = _case(session, op, case, against)
             if not any(r.op == op.spec.name for r in made):
@@ -153,7 +172,7 @@ def bench(
             made += fresh
             if folder is not None:  # as we go: a run that is cut off keeps what it measured
                 append(folder / dev.slug(session.where) / f"{op.spec.name.removesuffix('_backward')}.jsonl", fresh)
-    return made
+    return made, left + steps + [f"{op.spec.name} {c.id}" for op, c in todo]
 
 
 def timed_cases(ops: list[Op], only: str) -> list[tuple[Op, Case]]:

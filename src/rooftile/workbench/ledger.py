@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,19 @@ def is_stale(r: Record) -> bool:
     op = OPS.get(r.op)
     kernel = {k.name: k for k in op.kernels}.get(r.kernel) if op is not None else None
     return kernel is None or kernel.digest != r.digest
+
+
+def due(folder: Path, device: str) -> Callable[..., bool]:
+    """Whether a case of an operator, or a training run, lacks a record on this device of what is here now: a kernel of it has changed since, or came after."""
+    known = latest(folder)
+
+    def asks(op: str, case: str | None = None) -> bool:
+        cases = [case] if case is not None else [c for d, o, c in known if (d, o) == (device, op)]
+        records = [r for c in cases for r in known.get((device, op, c), ())]
+        kernels = {k.name for k in OPS[op].kernels[:-1] or OPS[op].kernels} if op in OPS else set()
+        return not records or any(map(is_stale, records)) or not kernels <= {r.kernel for r in records}
+
+    return asks
 
 
 def chosen_and_fastest(folder: Path) -> Iterator[tuple[Record, Record]]:
