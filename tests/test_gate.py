@@ -324,6 +324,12 @@ def _open(call, dx):
     return call["dout"] @ call["weight2"] @ call["weight1"].chunk(2)[1]
 
 
+def _not_turned_back(call):
+    """The gradient of what was turned."""
+    call = {**call, "cos": torch.ones_like(call["cos"]), "sin": torch.zeros_like(call["sin"])}
+    return OPS["rotary_attention_backward"].spec.reference(**call)
+
+
 MISSING_TERM = {
     "swiglu_backward": _first_result(_gate_without_slope),
     "geglu_backward": _first_result(_gate_without_slope),
@@ -351,6 +357,7 @@ MISSING_TERM = {
     "linear_cross_entropy_ahead_backward": _only(lambda c: packed([c["gx"], c["gweight"], c["gbias"]])),  # dloss and count forgotten
     "attention_backward": _zeroed("out"),
     "attention_qkvpacked_backward": _zeroed("out"),
+    "rotary_attention_backward": _only(_not_turned_back),
     "attention_options_backward": _zeroed("dlse"),
     "attention_varlen_backward": _zeroed("out"),
     "gemm_backward": _last_result_zero,

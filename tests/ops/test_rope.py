@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rooftile.ops import rope, rope_table
+from rooftile.ops import attention, rope, rope_table, rotary_attention
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -109,3 +109,36 @@ def test_a_wrong_call_names_both_sides(change, said):
 def test_a_wrong_table_is_refused(words, said):
     with pytest.raises(ValueError, match=said):
         rope_table(*words)
+
+
+def test_attention_turns_them_itself():
+    """One operator from a layer's product on is rope and attention of its three parts, gradient and all; by positions too, and where no gradient is wanted."""
+    gen = torch.Generator().manual_seed(0)
+    qkv, dout = torch.randn(2, 7, 8, 16, generator=gen), torch.randn(2, 7, 4, 16, generator=gen)
+    cos, sin = rope_table(9, 12)
+    for positions in (None, torch.tensor([8, 0, 3, 3, 5, 1, 2])):
+        ours, theirs = (qkv.clone().requires_grad_() for _ in range(2))
+        out = rotary_attention(ours, cos, sin, positions, kv_heads=2, causal=True)
+        q, k, v = theirs.split([4, 2, 2], 2)
+        wanted = attention(*rope(q, k, cos, sin, positions, layout="BTHD"), v, causal=True)
+        (dqkv,), (wanted_dqkv,) = (torch.autograd.grad(o, x, dout) for o, x in ((out, ours), (wanted, theirs)))
+        torch.testing.assert_close(out, wanted, rtol=0, atol=0)
+        torch.testing.assert_close(dqkv, wanted_dqkv)
+        with torch.no_grad():
+            assert torch.equal(rotary_attention(ours, cos, sin, positions, kv_heads=2, causal=True), out)
+
+
+@pytest.mark.parametrize(
+    "heads, words, said",
+    [
+        (8, {}, "qkv has 8 heads in all, no multiple of 3"),
+        (8, {"kv_heads": 4}, "qkv has 8 heads in all, kv_heads is 4"),
+        (8, {"kv_heads": 0}, "qkv has 8 heads in all, kv_heads is 0"),
+        (9, {"kv_heads": 2}, "H is 5 in q, which is no multiple of G = 2 in k"),
+        (8, {"kv_heads": 2, "rows": 6}, "there are 7 tokens, but the table has 6 rows"),
+    ],
+)
+def test_heads_that_do_not_divide_are_refused(heads, words, said):
+    kv_heads = {n: x for n, x in words.items() if n == "kv_heads"}
+    with pytest.raises(ValueError, match=said):
+        rotary_attention(torch.ones(1, 7, heads, 16), *rope_table(words.get("rows", 9), 16), **kv_heads)

@@ -5,7 +5,7 @@ The law of letters, the same in specs, docstrings, Triton constants and CUDA tem
     B batch   T sequence   H heads   D head dimension   M rows   N columns   K inner dimension   V vocabulary   E experts
     ...  any leading axes; M is then the number of rows they hold      S keys' sequence      P a list of tensors of any shapes
     G key heads, which H is a multiple of      Dv a value's dimension, where it is another than D
-    F features between two layers
+    F features between two layers      A heads of queries, keys and values in all
     E+1  an axis that is longer than the letter: the offsets of E segments
 
 The law of names: the gradient of `x` is `dx`. Which tensors a backward saves, which output gradients it takes and where its
@@ -150,6 +150,9 @@ class OpSpec:
     draw_with: Callable[[dict[str, Any], Case, torch.Generator], dict[str, Any]] | None = None  # inputs that depend on each other
     moved: Callable[[Call, Sequence[Tensor]], int] | None = None
     validate: Callable[[Call, Mapping[str, Any]], None] | None = None  # what letters cannot say, once per new call shape
+    follows: Callable[[Call, Mapping[str, Any]], Mapping[str, int]] | None = (
+        None  # letters of no argument, from those of others and parameters
+    )
     unsaid: Mapping[str, str] = field(default_factory=dict)  # letters that a case need not give: {"G": "H"}, as many as of H
     forward: OpSpec | None = None  # of a gradient: the operator it differentiates
 
@@ -194,6 +197,8 @@ class OpSpec:
     def bind(self, call: Call) -> dict[str, Any]:
         """Letters of a call; ValueError with both numbers where two tensors disagree."""
         dims = Binding(self.name, self.dtypes).letters(self.args, call)
+        if self.follows is not None:
+            dims.update(self.follows(call, dims))
         if self.validate is not None:
             self.validate(call, dims)
         return dims

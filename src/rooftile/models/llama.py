@@ -30,18 +30,14 @@ class Attention(nn.Module):
 
     def __init__(self, config: LlamaConfig, precision: Precision):
         super().__init__()
-        self.precision, self.dim = precision, config.dim
-        self.heads = [config.num_attention_heads, config.kv_heads, config.kv_heads]
-        self.qkv_proj = nn.Linear(config.hidden_size, sum(self.heads) * config.dim, bias=False)
+        self.precision, self.dim, self.kv_heads = precision, config.dim, config.kv_heads
+        self.qkv_proj = nn.Linear(config.hidden_size, (config.num_attention_heads + 2 * config.kv_heads) * config.dim, bias=False)
         self.o_proj = nn.Linear(config.num_attention_heads * config.dim, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         B, T, _ = x.shape
-        operators = self.precision.operators
-        qkv = self.precision.linear(x, self.qkv_proj.weight)
-        q, k, v = qkv.view(B, T, -1, self.dim).split(self.heads, 2)  # strided views of one tensor: no copy is made
-        q, k = operators.rope(q, k, cos, sin)
-        y = operators.attention(q, k, v, causal=True).reshape(B, T, -1)
+        qkv = self.precision.linear(x, self.qkv_proj.weight).view(B, T, -1, self.dim)
+        y = self.precision.operators.rotary_attention(qkv, cos, sin, kv_heads=self.kv_heads, causal=True).reshape(B, T, -1)
         return self.precision.linear(y, self.o_proj.weight)
 
 

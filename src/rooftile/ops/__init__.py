@@ -2,7 +2,7 @@
 
 from rooftile.ops.adamw.api import AdamW, adamw, grad_norm
 from rooftile.ops.array_increment.api import array_increment
-from rooftile.ops.attention.api import attention, attention_qkvpacked, attention_varlen
+from rooftile.ops.attention.api import attention, attention_qkvpacked, attention_varlen, rotary_attention
 from rooftile.ops.attention.huggingface import register_attention
 from rooftile.ops.attention.torch_api import MultiheadAttention, scaled_dot_product_attention
 from rooftile.ops.attention_decode.api import attention_decode
@@ -93,6 +93,7 @@ __all__ = [
     "rmsnorm_quantize",
     "rope",
     "rope_table",
+    "rotary_attention",
     "scaled_dot_product_attention",
     "scan",
     "segment_sum",
