@@ -6,10 +6,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import processes
 from rooftile import __version__, cli
 from rooftile.core.kernel import OPS
+from rooftile.workbench import explain
 
 
 def rooftile(*words: str, **environment: str) -> subprocess.CompletedProcess:
@@ -95,6 +97,23 @@ def test_bad_input_is_one_sentence_and_exit_code_2(words, sentence):
         and sentence in json.loads(run.stdout)["error"]
         and run.stderr == f"rooftile: {json.loads(run.stdout)['error']}\n"
     )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="nothing is imagined here")
+def test_slices_are_imagined():
+    """Seen red: a PyTorch without CUDA turns to the device at each x[...], and attention_varlen, geglu and swiglu_quantize could not be explained."""
+    with explain.imagined("cuda"):
+        x = torch.empty(4, 5, 6, device="cuda")
+        views = (x[1], (5, 6)), (x[..., 2:], (4, 5, 4)), (x[:, None, -2], (4, 1, 6)), (x[1:3, ..., ::2], (2, 5, 3)), (x[..., 0, :3], (4, 3))
+        assert [tuple(view.shape) for view, _ in views] == [shape for _, shape in views]
+        assert x[1:, 2].storage_offset() == 42 and x[..., 1::2].stride() == (30, 6, 2)
+        with pytest.raises(TypeError, match="is no view"):
+            x[[0, 1]]
+    for name in ("attention_varlen", "geglu", "swiglu_quantize"):
+        op = OPS[name]
+        for case in op.spec.cases:
+            with explain.imagined("cuda"):
+                assert op.choose(explain.blank(op.spec, case, "cuda")).kernel in op.kernels
 
 
 @pytest.mark.parametrize(

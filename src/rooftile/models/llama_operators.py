@@ -47,7 +47,7 @@ def _torch() -> dict[str, Callable]:
 
 
 def _rooftile() -> dict[str, Callable]:
-    from rooftile.ops.attention.api import rotary_attention
+    from rooftile.ops.attention.rotary_api import rotary_attention
     from rooftile.ops.mlp.api import gated_mlp
     from rooftile.ops.rmsnorm.api import add_rmsnorm, rmsnorm
 

@@ -2,8 +2,9 @@
 
 from rooftile.ops.adamw.api import AdamW, adamw, grad_norm
 from rooftile.ops.array_increment.api import array_increment
-from rooftile.ops.attention.api import attention, attention_qkvpacked, attention_varlen, rotary_attention
+from rooftile.ops.attention.api import attention, attention_qkvpacked, attention_varlen
 from rooftile.ops.attention.huggingface import register_attention
+from rooftile.ops.attention.rotary_api import rotary_attention
 from rooftile.ops.attention.torch_api import MultiheadAttention, scaled_dot_product_attention
 from rooftile.ops.attention_decode.api import attention_decode
 from rooftile.ops.attention_mask.api import attention_mask

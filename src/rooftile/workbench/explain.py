@@ -12,7 +12,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, FakeTensorMode
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
@@ -139,6 +139,23 @@ class _Imagined:
         return GPUTarget("cuda", 90, 32)
 
 
+def _view(x: Tensor, index: Any) -> Tensor:
+    """x[index] of numbers and slices: PyTorch's own turns to the device first, for which it may not be built."""
+    items, axis = index if isinstance(index, tuple) else (index,), 0
+    for i, item in enumerate(items):
+        if item is Ellipsis:
+            axis = x.dim() - sum(1 for later in items[i + 1 :] if later is not None)
+        elif isinstance(item, int):
+            x = x.select(axis, item)
+        elif item is None:
+            x, axis = x.unsqueeze(axis), axis + 1
+        elif isinstance(item, slice):
+            x, axis = torch.ops.aten.slice.Tensor(x, axis, item.start, item.stop, item.step or 1), axis + 1
+        else:
+            raise TypeError(f"{item!r} as an index is no view, and here nothing has numbers")
+    return x
+
+
 @contextlib.contextmanager
 def imagined(device: str) -> Iterator[None]:
     """Tensors of this device have no memory; where there is no GPU, an H200 is imagined."""
@@ -146,6 +163,7 @@ def imagined(device: str) -> Iterator[None]:
         if device == "cuda" and not torch.cuda.is_available():
             stack.enter_context(mock.patch.object(launch, "_processors", lambda device: 132))
             stack.enter_context(mock.patch.object(driver, "_active", _Imagined()))
+            stack.enter_context(mock.patch.object(FakeTensor, "__getitem__", _view))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         yield
 

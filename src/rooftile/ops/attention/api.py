@@ -19,9 +19,6 @@ from rooftile.ops.attention.options_spec import SPEC as OPTIONS_SPEC
 from rooftile.ops.attention.packed_kernels import BACKWARD as PACKED_BACKWARD
 from rooftile.ops.attention.packed_kernels import FORWARD as PACKED
 from rooftile.ops.attention.packed_spec import SPEC as PACKED_SPEC
-from rooftile.ops.attention.rotary_kernels import BACKWARD as ROTARY_BACKWARD
-from rooftile.ops.attention.rotary_kernels import FORWARD as ROTARY
-from rooftile.ops.attention.rotary_spec import SPEC as ROTARY_SPEC
 from rooftile.ops.attention.spec import SPEC
 from rooftile.ops.attention.triton_kernels import KERNELS, KERNELS_BACKWARD
 from rooftile.ops.attention.varlen_spec import SPEC as VARLEN_SPEC
@@ -48,7 +45,6 @@ _attention_varlen = Op(
     backward=(*BANDED_VARLEN_BACKWARD, *VARLEN_BACKWARD),
 )
 _attention_qkvpacked = Op(PACKED_SPEC, *PACKED, backward=PACKED_BACKWARD)
-_rotary_attention = Op(ROTARY_SPEC, *ROTARY, backward=ROTARY_BACKWARD)
 _LAYOUTS = ("BTHD", "BHTD")
 
 
@@ -140,41 +136,6 @@ def attention_qkvpacked(qkv: Tensor, *, causal: bool = False, scale: float | Non
         True
     """
     return _attention_qkvpacked(qkv, causal, qkv.shape[-1] ** -0.5 if scale is None else scale)[0]
-
-
-def rotary_attention(qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None = None, *, kv_heads: int | None = None,
-                     interleaved: bool = False, causal: bool = False, scale: float | None = None) -> Tensor:  # fmt: skip
-    """`rope` of queries and keys and `attention` of them, on one tensor as one linear layer makes it, with keys that heads may share: q, k, v =
-    qkv.split([H, G, G], 2). Its gradient is one tensor too: none of the three is copied.
-
-    Args:
-        qkv: [B, T, H + 2 G, D] float32, bfloat16 or float16; D to 256. Strides are free where the last axis is dense; else it is copied.
-        cos, sin: [S, N] tables, 2N at most D, float32 or qkv's dtype; `rope_table` makes them. They get no gradient.
-        positions: int64 [B, T] or [T], each token's row of the table; without it token t has row t.
-        kv_heads: G, the heads of keys and of values; a third of all if None. H is a multiple of it: query head h reads key head h / (H / G).
-        interleaved: as in `rope`. causal, scale: as in `attention`.
-
-    Returns:
-        [B, T, H, D] of qkv's dtype. Queries and keys are rounded to it when they have been turned, as between two operators.
-
-    Raises:
-        ValueError: shapes, dtypes or devices disagree, heads that do not divide, a table that is too short or too wide; the message names both.
-
-    Source: Su et al., RoFormer, 2021; see `attention`.
-
-    Example:
-        >>> x, (cos, sin) = torch.ones(1, 2, 4, 16), rope_table(2, 16)
-        >>> torch.equal(rotary_attention(x, cos, sin, kv_heads=1, causal=True), x[:, :, :2])
-        True
-    """
-    if positions is not None and positions.dim() in (1, 2) and qkv.dim() == 4:
-        positions = positions.expand(qkv.shape[0], -1)
-    if kv_heads is None and qkv.dim() == 4:
-        if qkv.shape[2] % 3:
-            raise ValueError(f"rotary_attention: qkv has {qkv.shape[2]} heads in all, no multiple of 3: say kv_heads")
-        kv_heads = qkv.shape[2] // 3
-    scale = qkv.shape[-1] ** -0.5 if scale is None else scale
-    return _rotary_attention(qkv, cos, sin, positions, kv_heads, interleaved, causal, scale)[0]
 
 
 def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int, *,

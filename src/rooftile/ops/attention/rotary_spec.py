@@ -15,7 +15,7 @@ from rooftile.ops.rope.spec import validate as validate_table
 def parts(qkv: Tensor, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v of [B, T, H + 2 G, D], as views. Cut one by one: a launcher that only takes views can be replayed."""
     heads = qkv.shape[2] - 2 * kv_heads
-    return qkv[:, :, :heads], qkv[:, :, heads : heads + kv_heads], qkv[:, :, heads + kv_heads :]
+    return qkv.narrow(2, 0, heads), qkv.narrow(2, heads, kv_heads), qkv.narrow(2, heads + kv_heads, kv_heads)
 
 
 def rotary_attention(
