@@ -57,6 +57,33 @@ def test_who_declines_is_passed_over_but_for_the_reference(monkeypatch):
     assert op.choose({"x": X}).kernel is modest[0]
 
 
+def test_a_kernel_meets_no_sign_that_is_not_in_memory(monkeypatch):
+    """Of z.conj().imag memory has the other sign. Seen red: kernels of a GPU would have read it."""
+    op, seen = OPS["softmax"], []
+
+    def run(x):
+        seen.append(x.is_neg())
+        return op.spec.reference(x)
+
+    monkeypatch.setattr(op, "kernels", (Kernel("reads memory", run), *op.kernels))
+    op.forget()
+    try:
+        z = torch.randn(3, 5, dtype=torch.complex64)
+        plain, turned = z.imag, z.conj().imag  # the same memory, shape and strides
+        assert turned.is_neg()
+        for x in (plain, turned, turned, plain):
+            torch.testing.assert_close(rooftile.softmax(x), torch.softmax(x, -1))
+        assert seen == [False] * 4
+    finally:
+        op.forget()
+    with pytest.raises(
+        ValueError, match=r"rope_overwrite: q is a view of numbers that stand in memory with the other sign.*cannot be written in place"
+    ):
+        rooftile.rope(torch.randn(1, 2, 3, 4, dtype=torch.complex64).conj().imag, None, *rooftile.rope_table(3, 4), inplace=True)
+    params = [torch.randn(2, 3), torch.randn(2, 3, dtype=torch.complex64).conj().imag]
+    assert float(rooftile.grad_norm(params)) == pytest.approx(float(sum(p.square().sum() for p in params)) ** 0.5)
+
+
 def test_what_only_a_gradient_reads_is_made_where_one_is_wanted(monkeypatch):
     op = OPS["layernorm"]
     asked = []

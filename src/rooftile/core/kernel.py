@@ -197,7 +197,16 @@ class Op:
         if on_gpu and choice.kernel is self.kernels[-1] and len(self.kernels) > 1 and choice.source != "forced" and not self._warned:
             self._warned = True
             register.warn(f"{self.spec.name} runs its slow reference: " + "; ".join(f"{k} refused: {why}" for k, why in choice.refused))
-        return choice.kernel.bound(choice.config, save)
+        run = choice.kernel.bound(choice.config, save)
+        negative = [
+            n for n, a in call.items() if any(isinstance(t, Tensor) and t.is_neg() for t in (a if isinstance(a, (list, tuple)) else [a]))
+        ]
+        if not negative:
+            return run
+        if written := [n for n in negative if n in self.spec.args and self.spec.args[n].mutated]:
+            what = f"{written[0]} is a view of numbers that stand in memory with the other sign, as z.conj().imag is"
+            raise ValueError(f"{self.spec.name}: {what}: it cannot be written in place")
+        return lambda *args: run(*map(_with_their_signs, args))
 
     @functools.cached_property
     def _kinds(self) -> dict[str, tuple[tuple[type, ...], str]]:
@@ -272,12 +281,17 @@ def _key(args: Sequence[Any]) -> tuple[Any, ...]:
     key: list[Any] = []
     for a in args:
         if isinstance(a, Tensor):
-            key.append((a.shape, a.stride(), a.dtype, a.device, a.data_ptr() & 15))
+            key.append((a.shape, a.stride(), a.dtype, a.device, a.data_ptr() & 15, a.is_neg()))
         elif isinstance(a, (list, tuple)):
             key.append(_key(a))
         else:
             key.append(a)
     return tuple(key)
+
+
+def _with_their_signs(arg: Any) -> Any:
+    """PyTorch keeps z.conj().imag as a view of z with a bit for the sign, of which a kernel that reads memory knows nothing."""
+    return [_with_their_signs(a) for a in arg] if isinstance(arg, (list, tuple)) else arg.resolve_neg() if isinstance(arg, Tensor) else arg
 
 
 MANY = 20  # names in one sentence
