@@ -14,7 +14,7 @@ from rooftile.core import record, tune
 from rooftile.core.kernel import OPS, Kernel
 from rooftile.core.record import Record, Status, append, digest_of, essence, read
 from rooftile.cuda.source import Source
-from rooftile.workbench import bench, explain, ledger, pages, scaling, training_records
+from rooftile.workbench import bench, explain, gatekeeper, ledger, pages, scaling, training_records
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURE = re.compile(r"\d[\d,.]*\s*(?:GB/s|TFLOP/s|tokens/s|tok/s|us\b|ms\b|GiB)")
@@ -36,10 +36,11 @@ def test_committed_records_are_whole():
         assert r.environment.get("gpu") and r.environment.get("torch"), r
 
 
+BLOCKS = ("gate", "speed", "training", "losses", "scaling", "host")
+
+
 def page(folder: Path, name: str) -> str:
-    (folder / "README.md").write_text(
-        "".join(f"<!-- rooftile:{b} -->\n<!-- /rooftile:{b} -->\n" for b in ("speed", "training", "losses", "scaling", "host"))
-    )
+    (folder / "README.md").write_text("".join(f"<!-- rooftile:{b} -->\n<!-- /rooftile:{b} -->\n" for b in BLOCKS))
     pages.write(folder, verify=False)
     return (folder / "README.md").read_text()
 
@@ -159,6 +160,54 @@ def test_what_has_no_record_as_it_is_now_is_timed_and_nothing_else(monkeypatch, 
     made, left = bench.bench(**ask, folder=tmp_path, lacking=tmp_path)
     assert {r.case for r in made} == {changed, before, *never} and not left
     assert not any(s.startswith("gelu ") for s in bench.bench(**ask, folder=None, lacking=tmp_path, within=0.0)[1])
+
+
+@pytest.fixture
+def a_gpu(monkeypatch):
+    """What is judged here as a GPU's is judged on this CPU, by what a case says of two operators' kernels."""
+    real = gatekeeper.gate.run_points
+    monkeypatch.setattr(gatekeeper, "resolve", lambda device: "cuda")
+    monkeypatch.setattr(gatekeeper, "_slug", lambda: "gpu")
+    monkeypatch.setattr(
+        gatekeeper.gate, "run_points", lambda points, device, each=None: real([p for p in points if p.kernel.name == "reference"], "cpu")
+    )
+    monkeypatch.setattr(gatekeeper, "_here", lambda point, device: point.kernel.name == "reference")
+    return ["vector_add", "array_increment"]
+
+
+def test_what_the_gate_said_is_a_record(a_gpu, tmp_path, monkeypatch):
+    """Of each kernel all of whose cases were judged; it counts until the kernel changes, and a wrong one does not."""
+    total = gatekeeper.check(a_gpu, None, "cuda", None, folder=tmp_path / "records")
+    kept = {(r.op, r.kernel): r for _, r in ledger.every(tmp_path / "records")}
+    assert not total["left"] and not total["failed"] and sum(r.extra["passed"] for r in kept.values()) == total["passed"] > 20
+    assert ledger.green(tmp_path / "records", "gpu") == set(kept) and not ledger.green(tmp_path / "records", "cpu")
+    again = gatekeeper.check([*a_gpu, "gelu"], None, "cuda", None, folder=tmp_path / "records", lacking=tmp_path / "records")
+    assert {r["op"] for r in again["results"]} == {"gelu", "gelu_backward"}
+    (tmp_path / "README.md").write_text("".join(f"<!-- rooftile:{b} -->\n<!-- /rooftile:{b} -->\n" for b in BLOCKS))
+    pages.write(tmp_path, verify=False)
+    text = (tmp_path / "README.md").read_text()
+    assert f"| gpu | {len(kept) + 2} of " in text and f"vector_add {len(OPS['vector_add'].kernels) - 1}," in text
+    monkeypatch.setattr(Kernel, "digest", "another")
+    assert not ledger.green(tmp_path / "records", "gpu")
+    monkeypatch.undo()
+
+
+def test_a_kernel_whose_cases_were_not_all_judged_or_were_wrong_is_not_green(a_gpu, tmp_path, monkeypatch):
+    """No time, a device that dies on the way, and a wrong verdict."""
+    total = gatekeeper.check(a_gpu, None, "cuda", None, folder=tmp_path, within=0.0)
+    assert set(total["left"]) == {f"{n}{b} reference" for n in a_gpu for b in ("", "_backward")} and not list(ledger.every(tmp_path))
+    whole = gatekeeper.gate.run_points
+    monkeypatch.setattr(gatekeeper.gate, "run_points", lambda points, device, each=None: whole(points, device)[:-1])
+    assert gatekeeper.check(a_gpu, None, "cuda", None, folder=tmp_path)["left"] and not list(ledger.every(tmp_path))
+    wrong = lambda points, device, each=None: [replace(v, status=Status.FAILED, message="off") for v in whole(points, device)]  # noqa: E731
+    monkeypatch.setattr(gatekeeper.gate, "run_points", wrong)
+    assert gatekeeper.check(["vector_add"], None, "cuda", None, folder=tmp_path)["failed"]
+    assert [r.status for _, r in ledger.every(tmp_path)] == ["failed"] * 2 and not ledger.green(tmp_path, "gpu")
+
+
+def test_a_cpus_verdicts_are_no_records(tmp_path):
+    with pytest.raises(ValueError, match="--record: it is for the kernels of a GPU, on cpu 1 process judges all of them"):
+        gatekeeper.check(["vector_add"], None, "cpu", None, folder=tmp_path)
 
 
 def test_digest_reaches_the_cuda_files_and_their_headers(tmp_path):

@@ -1,6 +1,7 @@
 """What is shared out to processes is what one process finds."""
 
 import os
+import time
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from rooftile.core.kernel import OPS
 from rooftile.workbench import bench, check, gatekeeper
 from rooftile.workbench.spread import spread
 
-UNITS = [(op, OPS[op].spec.cases[0].id, "reference", "cpu") for op in ("vector_add", "array_increment")]
+UNITS = [(op, OPS[op].spec.cases[0].id, ("reference",), "cpu") for op in ("vector_add", "array_increment")]
 
 
 def test_verdicts_of_two_processes_and_what_one_raises():
@@ -19,6 +20,19 @@ def test_verdicts_of_two_processes_and_what_one_raises():
         assert verdicts == gatekeeper.judge(*unit) and {(v["op"], v["case"]) for v in verdicts} == {unit[:2]} and len(verdicts) > 1
     with pytest.raises(ValueError, match="refrence"):
         list(spread(bench.complaint, [("vector_add", "refrence", "cpu")], 1))
+
+
+def waits(file, seconds):
+    with open(file, "a") as f:
+        f.write(f"{seconds}\n")
+    time.sleep(seconds)
+
+
+def test_who_has_heard_enough_waits_for_what_is_under_way(tmp_path):
+    begun = tmp_path / "begun"
+    for _ in (heard := spread(waits, [(str(begun), 0.1 * i) for i in range(40)], 2)):
+        heard.close()
+    assert 1 <= len(begun.read_text().splitlines()) < 10  # two at work, and as many handed over to each
 
 
 def told(name):
@@ -50,7 +64,7 @@ def test_a_dead_device_is_nobody_elses_verdict():
 def test_jobs_that_cannot_be():
     with pytest.raises(ValueError, match="0 jobs are less than 1"):
         list(spread(bench.complaint, UNITS, 0))
-    with pytest.raises(ValueError, match=r"--jobs 2: .* on cpu there is 1 process"):
+    with pytest.raises(ValueError, match=r"--jobs 2: .* on cpu 1 process judges"):
         gatekeeper.check(["vector_add"], None, "cpu", None, jobs=2)
 
 
@@ -98,9 +112,8 @@ def test_want_of_memory_beside_others_is_judged_alone(monkeypatch):
         heard.append(unit)
         return [{"message": ""}]
 
-    monkeypatch.setattr(
-        gatekeeper, "spread", lambda work, units, jobs: [(unit, [{"message": "CUDA out of memory"}]), (other, [{"message": "wrong"}])]
-    )
+    said = [(unit, [{"message": "CUDA out of memory"}]), (other, [{"message": "wrong"}])]
+    monkeypatch.setattr(gatekeeper, "spread", lambda work, units, jobs: (each for each in said))
     monkeypatch.setattr(gatekeeper, "judge", judge)
-    points = [check.Point(OPS[op], OPS[op].kernel(k), OPS[op].spec.cases[0]) for op, _, k, _ in UNITS]
-    assert gatekeeper._shared_out(points, "reference", "cpu", None, 2) == [{"message": ""}, {"message": "wrong"}] and heard == [unit]
+    points = [check.Point(OPS[op], OPS[op].kernel(k), OPS[op].spec.cases[0]) for op, _, (k,), _ in UNITS]
+    assert gatekeeper._shared_out(points, "cpu", None, 2) == [{"message": ""}, {"message": "wrong"}] and heard == [unit]

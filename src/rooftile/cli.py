@@ -29,6 +29,8 @@ out, err = Console(width=WIDE), Console(stderr=True)
 
 Ops = Annotated[list[str] | None, typer.Argument(help="Operators; all of them if none is named.")]
 Jobs = Annotated[int, typer.Option(help="Processes that compile and judge kernels; clocks run in one, when they have ended.")]
+Folder = Annotated[Path, typer.Option(help="Where records live.")]
+Within = Annotated[float, typer.Option(help="Begin nothing new after so many seconds; what is left is told.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document (bench: one Record a line) on standard output.")]
 
 
@@ -139,13 +141,18 @@ def check(
     device: Annotated[
         str, typer.Option(help="cpu (references natively, Triton through the interpreter), cuda, or sim (CUDA C++ in the simulator).")
     ] = "",
+    record: Annotated[bool, typer.Option("--record", help="Append what a GPU's kernels were found to be to records/<device>/.")] = False,
+    folder: Folder = Path("records"),
+    stale: Annotated[bool, typer.Option("--stale", help="Only kernels that no record says have passed as they are now.")] = False,
+    within: Within = math.inf,
     jobs: Jobs = 1,
     as_json: Json = False,
 ) -> None:
     """The gate: every operator, kernel, case, input family and layout against the float64 truth."""
     from rooftile.workbench import gatekeeper
 
-    total = gatekeeper.check(ops or [], kernel, device, None if as_json else err, jobs)
+    kept, lacking = folder if record else None, folder if stale else None
+    total = gatekeeper.check(ops or [], kernel, device, None if as_json else err, jobs, kept, lacking, within)
     if as_json:
         _say(total)
     else:
@@ -155,7 +162,9 @@ def check(
         out.print(f"{total['passed']} passed, {total['failed']} failed, {total['refused']} refused", highlight=False)
         if total["results"] and total["refused"] == len(total["results"]):
             _line(("refused", "yellow"), " {op} {kernel} {case}: {message}".format(**total["results"][0]))
-    if total["failed"] or not total["passed"]:
+    for name in total["left"]:
+        err.print(f"left: {name}", highlight=False, markup=False, soft_wrap=True)
+    if total["failed"] or total["left"] or (not total["passed"] and not stale):
         raise typer.Exit(1)
 
 
@@ -167,12 +176,12 @@ def bench(
     ] = "torch,compile",
     record: Annotated[bool, typer.Option("--record", help="Append to records/<device>/.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "",
-    folder: Annotated[Path, typer.Option(help="Where records live.")] = Path("records"),
+    folder: Folder = Path("records"),
     case: Annotated[str, typer.Option(help="Only cases whose name contains this.")] = "",
     stale: Annotated[
         bool, typer.Option("--stale", help="Only what has no record as it is now: kernels and training runs changed since, or never timed.")
     ] = False,
-    within: Annotated[float, typer.Option(help="Begin nothing new after so many seconds; what is left is told.")] = math.inf,
+    within: Within = math.inf,
     jobs: Jobs = 1,
     as_json: Json = False,
 ) -> None:
@@ -283,7 +292,7 @@ def pages(
 @app.command()
 def records(
     stale: Annotated[bool, typer.Option("--stale", help="Only those whose kernel has changed since.")] = False,
-    folder: Annotated[Path, typer.Option(help="Where records live.")] = Path("records"),
+    folder: Folder = Path("records"),
     as_json: Json = False,
 ) -> None:
     """What has been measured, and what must be measured again."""

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import subprocess
 import sys
+import time
+import uuid
 from collections import Counter
+from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.progress import Progress
 
+from rooftile.core import device as dev
 from rooftile.core.kernel import OPS, Op
-from rooftile.core.record import Status
+from rooftile.core.record import Environment, Record, Status, append
 from rooftile.cuda import simulator
 from rooftile.cuda.simulator import build
 from rooftile.workbench import check as gate
-from rooftile.workbench import inputs
+from rooftile.workbench import inputs, ledger
 from rooftile.workbench.explain import operator
 from rooftile.workbench.spread import CROWDED, Unit, spread
 
@@ -35,12 +42,25 @@ def resolve(device: str) -> str:
     return device
 
 
-def check(names: list[str], kernel: str | None, device: str, progress: Console | None, jobs: int = 1) -> dict[str, Any]:
+def check(
+    names: list[str],
+    kernel: str | None,
+    device: str,
+    progress: Console | None,
+    jobs: int = 1,
+    folder: Path | None = None,
+    lacking: Path | None = None,
+    within: float = math.inf,
+) -> dict[str, Any]:
     """Counts and verdicts. On a CPU the references run natively and Triton through the interpreter, in a child process; CUDA C++ runs in
-    the simulator, which is a device of its own. `jobs` processes share out the cases of a GPU."""
+    the simulator, which is a device of its own. `jobs` processes share out the cases of a GPU, whose verdicts can be records, in `folder`; `lacking` such
+    a folder leaves out kernels that have passed as they are now, and nothing new is begun `within` seconds after the call."""
+    end = time.monotonic() + within
     device = resolve(device)
-    if jobs != 1 and device != "cuda":
-        raise ValueError(f"--jobs {jobs}: the kernels of a GPU are shared out, on {device} there is 1 process")
+    if device != "cuda":
+        asked = {f"--jobs {jobs}": jobs != 1, "--record": folder is not None, "--stale": lacking is not None, "--within": within < math.inf}
+        for option in (option for option, said in asked.items() if said):
+            raise ValueError(f"{option}: it is for the kernels of a GPU, on {device} 1 process judges all of them every time")
     ops = named(names)
     if kernel is not None and not any(k.name == kernel for op in ops for k in op.kernels):
         ops[0].kernel(kernel)  # raises, with the nearest right name
@@ -50,16 +70,49 @@ def check(names: list[str], kernel: str | None, device: str, progress: Console |
     if device == "cpu" and any(k.name != "reference" for op in ops for k in op.kernels if kernel in (None, k.name)):
         results += _interpreted(names, kernel, progress)
     points = [p for p in gate.grid(ops, kernel, use="smoke" if device in ("interpret", "sim") else "check") if _here(p, device)]
+    if lacking is not None:
+        green = ledger.green(lacking, _slug())
+        points = [p for p in points if (p.op.spec.name, p.kernel.name) not in green]
+    digests = {(p.op.spec.name, p.kernel.name): p.kernel.digest for p in points} if folder is not None else {}
     if device == "interpret":
         points = [p for p in points if not gate.twin(p) and (p.variant == "normal" or not gate.slow(p.op.spec, p.case))]
     if device == "sim":
         results += _simulated(names, points, progress)
     elif jobs != 1:
-        results += _shared_out(points, kernel, device, progress, jobs)
+        results += _shared_out(points, device, progress, jobs, end)
     else:
-        results += _run(points, "cuda" if device == "cuda" else "cpu", progress)
+        results += _run(points, "cuda" if device == "cuda" else "cpu", progress, end)
+    left: list[str] = []
+    if device == "cuda":
+        posed, judged = Counter((p.op.spec.name, p.kernel.name) for p in points), Counter((r["op"], r["kernel"]) for r in results)
+        left = [f"{op} {name}" for op, name in posed if judged[op, name] < posed[op, name]]
+        if folder is not None:
+            _keep([r for r in results if f"{r['op']} {r['kernel']}" not in left], digests, folder)
+    return {"device": device, **_counts(results), "results": results, "left": left}
+
+
+def _counts(results: list[dict[str, Any]]) -> dict[str, int]:
     counts = Counter("failed" if r["status"] == Status.ERROR else r["status"] for r in results)
-    return {"device": device, **{s: counts[s] for s in ("passed", "failed", "refused")}, "results": results}
+    return {s: counts[s] for s in ("passed", "failed", "refused")}
+
+
+def _slug() -> str:
+    return dev.slug(torch.device("cuda", torch.cuda.current_device()))
+
+
+def _keep(results: list[dict[str, Any]], digests: dict[tuple[str, str], str], folder: Path) -> None:
+    """A record of each kernel that all its cases have been judged of."""
+    run, environment = uuid.uuid4().hex[:10], dict(vars(Environment.here()))
+    by_kernel: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for r in results:
+        by_kernel.setdefault((r["op"], r["kernel"]), []).append(r)
+    for (op, kernel), verdicts in by_kernel.items():
+        counts = _counts(verdicts)
+        wrong = next((f"{r['case']} {r['variant']}: {r['message']}" for r in verdicts if r["status"] in (Status.FAILED, Status.ERROR)), "")
+        status = Status.FAILED if counts["failed"] else Status.PASSED if counts["passed"] else Status.REFUSED
+        made = Record(op, kernel, ledger.GATE + kernel, status, method="the gate", message=wrong, digest=digests[op, kernel], run=run, extra=counts,
+                      environment=environment)  # fmt: skip
+        append(folder / _slug() / f"{op.removesuffix('_backward')}.jsonl", [made])
 
 
 def _here(point: gate.Point, device: str) -> bool:
@@ -69,32 +122,44 @@ def _here(point: gate.Point, device: str) -> bool:
     return device == "cuda" or (point.kernel is point.op.kernels[-1]) == (device == "cpu")
 
 
-def _run(points: list[gate.Point], device: str, progress: Console | None) -> list[dict[str, Any]]:
+def _run(points: list[gate.Point], device: str, progress: Console | None, end: float = math.inf) -> list[dict[str, Any]]:
+    made: list[gate.Verdict] = []
     with Progress(console=progress or Console(quiet=True), transient=True) as bar:
         task = bar.add_task("checking", total=len(points))
 
         def each(v: gate.Verdict) -> None:
             bar.update(task, advance=1, description=f"{v.op} {v.kernel}")
 
-        return [v.json() for v in gate.run_points(points, device, each)]
+        for _, group in groupby(points, key=lambda p: p.op.spec.name):
+            posed = list(group)
+            verdicts = gate.run_points(posed, device, each) if time.monotonic() < end else []
+            made += verdicts
+            if len(verdicts) < len(posed):  # no time, or no device any more
+                break
+    return [v.json() for v in made]
 
 
-def judge(op: str, case: str, kernel: str | None, device: str) -> list[dict[str, Any]]:
+def judge(op: str, case: str, kernels: tuple[str, ...], device: str) -> list[dict[str, Any]]:
     """The verdicts of one case: kernels share its problem, which is most of the work where they are many."""
-    return _run([p for p in gate.grid([OPS[op]], kernel) if p.case.id == case and _here(p, device)], device, None)
+    return _run([p for p in gate.grid([OPS[op]]) if p.case.id == case and p.kernel.name in kernels], device, None)
 
 
-def _shared_out(points: list[gate.Point], kernel: str | None, device: str, progress: Console | None, jobs: int) -> list[dict[str, Any]]:
-    units: list[Unit] = list(dict.fromkeys((p.op.spec.name, p.case.id, kernel, device) for p in points))
+def _shared_out(points: list[gate.Point], device: str, progress: Console | None, jobs: int, end: float = math.inf) -> list[dict[str, Any]]:
+    kernels: dict[str, dict[str, None]] = {}
+    for p in points:
+        kernels.setdefault(p.op.spec.name, {})[p.kernel.name] = None
+    units: list[Unit] = list(dict.fromkeys((p.op.spec.name, p.case.id, tuple(kernels[p.op.spec.name]), device) for p in points))
     made: dict[Unit, list[dict[str, Any]]] = {}
-    with Progress(console=progress or Console(quiet=True), transient=True) as bar:
+    with Progress(console=progress or Console(quiet=True), transient=True) as bar, contextlib.closing(spread(judge, units, jobs)) as heard:
         task = bar.add_task("checking", total=len(units))
-        for unit, verdicts in spread(judge, units, jobs):
+        for unit, verdicts in heard:
             made[unit] = verdicts
             bar.update(task, advance=1, description=" ".join(unit[:2]))
-    crowded = [unit for unit in units if any(CROWDED in v["message"] for v in made[unit])]
+            if time.monotonic() >= end:
+                break
+    crowded = [unit for unit in made if any(CROWDED in v["message"] for v in made[unit])]
     made |= {unit: judge(*unit) for unit in crowded}  # again, alone
-    return [v for unit in units for v in made[unit]]
+    return [v for unit in units for v in made.get(unit, ())]
 
 
 def _simulated(names: list[str], points: list[gate.Point], progress: Console | None) -> list[dict[str, Any]]:

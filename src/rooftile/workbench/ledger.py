@@ -12,6 +12,8 @@ from rooftile.core.kernel import OPS
 from rooftile.core.record import Record, Status, read
 from rooftile.workbench import explain, training_records
 
+GATE = "gate-"  # and a kernel's name: the case of a record that says what the gate said of it
+
 
 def every(folder: Path) -> Iterator[tuple[str, Record]]:
     """(device, record) in the order they were written."""
@@ -53,6 +55,16 @@ def due(folder: Path, device: str) -> Callable[..., bool]:
         return not records or any(map(is_stale, records)) or not kernels <= {r.kernel for r in records}
 
     return asks
+
+
+def green(folder: Path, device: str) -> set[tuple[str, str]]:
+    """(operator, kernel) of those whose every verdict on this device was right, of their sources as they are now."""
+    return {
+        (op, r.kernel)
+        for (d, op, case), records in latest(folder).items()
+        for r in records
+        if d == device and case.startswith(GATE) and r.status in (Status.PASSED, Status.REFUSED) and not is_stale(r)
+    }
 
 
 def chosen_and_fastest(folder: Path) -> Iterator[tuple[Record, Record]]:

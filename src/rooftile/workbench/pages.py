@@ -12,7 +12,7 @@ from pathlib import Path
 from rooftile.core.kernel import OPS, Op
 from rooftile.core.record import Record, Status
 from rooftile.workbench import ledger
-from rooftile.workbench.check import all_ops
+from rooftile.workbench.check import all_ops, with_gradients
 
 STALE = " (stale)"
 Table = dict[tuple[str, str, str], list[Record]]
@@ -24,6 +24,7 @@ def write(repository: Path, verify: bool) -> list[str]:
     table = ledger.latest(records) if records.is_dir() else {}
     blocks: dict[Path, dict[str, str]] = {
         repository / "README.md": {
+            "gate": gate(table),
             "speed": speed(table),
             "training": training(table),
             "losses": losses(table),
@@ -124,6 +125,25 @@ def speed(table: Table) -> str:
     return rows(["device", "operator", "case", "kernel", "ours", "of ceiling", "of a copy", "peers", "times the best peer"], lines)
 
 
+def gate(table: Table) -> str:
+    """How many kernels have passed on a device as they are now, and whose have not."""
+    lines = []
+    here = [(op, k) for op in with_gradients(all_ops()) for k in op.kernels]
+    for device in dict.fromkeys(d for d, _, case in table if case.startswith(ledger.GATE)):
+        said = {(o, r.kernel): r for (d, o, case), of in table.items() for r in of if d == device and case.startswith(ledger.GATE)}
+        passed, open_ = list[Record](), dict[str, int]()
+        for op, kernel in here:
+            r = said.get((op.spec.name, kernel.name))
+            if r is not None and r.status in (Status.PASSED, Status.REFUSED) and not ledger.is_stale(r):
+                passed.append(r)
+            else:
+                open_[op.spec.name] = open_.get(op.spec.name, 0) + 1
+        verdicts = f"{sum(r.extra['passed'] for r in passed):,} / {sum(r.extra['refused'] for r in passed):,}"
+        rest = ", ".join(f"{name} {n}" for name, n in open_.items())
+        lines.append([device, f"{len(passed)} of {len(here)}", verdicts, rest])
+    return rows(["device", "kernels that passed as they are now", "right / refused calls", "changed since, failed or not judged"], lines)
+
+
 def host(table: Table) -> str:
     lines = []
     for (device, name, case), records in table.items():
@@ -184,7 +204,7 @@ def ladder(ops: list[Op], table: Table) -> str:
     ideas = {(o.spec.name, k.name): k.idea for op in ops for o in (op, op.backward) if o is not None for k in o.kernels}
     lines = []
     for (device, name, case), records in table.items():
-        if (name, "reference") not in ideas:
+        if (name, "reference") not in ideas or case.startswith(ledger.GATE):
             continue
         for r in sorted(records, key=lambda r: r.us[1] if r.us else float("inf")):
             us = f"{r.us[1]:.1f}" if r.us else ""

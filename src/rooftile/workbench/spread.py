@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, TypeVar
 
@@ -15,10 +15,10 @@ Result = TypeVar("Result")
 CROWDED = "out of memory"  # in a complaint that may be due to the others: to be heard again, alone
 
 
-def spread(work: Callable[..., Result], units: list[Unit], jobs: int) -> Iterator[tuple[Unit, Result]]:
+def spread(work: Callable[..., Result], units: list[Unit], jobs: int) -> Generator[tuple[Unit, Result]]:
     """(unit, work(*unit)) of each unit, whichever is done first. `work` is a function of a module, by its name; new processes begin with nothing
     of this one's but the environment: they are forked from one that has imported that module and has touched no device. What it raises is raised
-    here. A process whose device has died under a unit takes no other: new ones do."""
+    here. A process whose device has died under a unit takes no other: new ones do. Who closes it early waits for what is under way, and for no more."""
     if jobs < 1:
         raise ValueError(f"{jobs} jobs are less than 1")
     context = multiprocessing.get_context("forkserver")
@@ -27,12 +27,15 @@ def spread(work: Callable[..., Result], units: list[Unit], jobs: int) -> Iterato
         left = []
         with ProcessPoolExecutor(min(jobs, len(units)), context, _begin, (dict(os.environ),)) as pool:
             waiting = {pool.submit(_do, work, unit): unit for unit in units}
-            for future in as_completed(waiting):
-                done = future.result()
-                if done is None:
-                    left.append(waiting[future])
-                else:
-                    yield waiting[future], done[0]
+            try:
+                for future in as_completed(waiting):
+                    done = future.result()
+                    if done is None:
+                        left.append(waiting[future])
+                    else:
+                        yield waiting[future], done[0]
+            finally:
+                pool.shutdown(cancel_futures=True)
         units = left
 
 
