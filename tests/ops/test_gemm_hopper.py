@@ -18,7 +18,7 @@ ALONG, ACROSS = "along", "across"  # how a factor's lines lie: along the sums or
 LAYOUTS = tuple(itertools.product((ALONG, ACROSS), repeat=2))
 SMALL = {"BLOCK_N": 128, "BLOCK_K": 32, "STAGES": 3, "LAG": 1, "GROUP": 4}  # everything a large tile has, in an eighth of the time
 SIZE = (136, 200, 72)  # four tiles of SMALL, two a block, of three steps each; M and K end 8 past a tile or a step, N 8 past a panel
-SEEDS = range(1, 5)
+SEEDS = (1, 2, 3, 24)  # the last has the first multiplier two tiles ahead, unless it waits for its turn to be taken
 ROOM = 8  # between rows, and behind the last
 
 
@@ -82,7 +82,7 @@ def test_edges(size):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_it_is_right_whatever_comes_first(seed):
     """Blocks and threads in another order; and of one step each, where the first multiplier could be tiles ahead."""
-    assert right((ACROSS, ACROSS), level="values", seed=seed) and right((ALONG, ALONG), level="values", size=(520, 136, 8), seed=seed)
+    assert right((ACROSS, ACROSS), level="values", seed=seed) and right((ALONG, ALONG), level="values", size=(900, 136, 8), seed=seed)
 
 
 # ---- who takes it ------------------------------------------------------------------------------------------------------------
@@ -197,13 +197,11 @@ ORDERING = re.compile(
     r"__syncthreads\(\);|__syncwarp\(\);|fence_async\(\);|bulk_(commit|wait_read<0>)\(\);|(producer|consumer)_\w+\(.*?\);|"
     r"wgmma_(commit|wait<.>)\(.*?\);|(?<= )wgmma_fence\(d\);"
 )
-# What the simulator does not miss: that the first multiplier is not two tiles ahead, which turns as it gives them never bring about.
-FREE = ("producer_acquire(sR.turn",)
 NEEDED = [
     (path, i)
     for path in (HEADER, products.V1.path)
     for i, line in enumerate(read(path).splitlines())
-    if ORDERING.search(line) and not line.startswith("//") and not any(word in line for word in FREE)
+    if ORDERING.search(line) and not line.startswith("//")
 ]
 
 
