@@ -14,17 +14,19 @@ template <typename X> struct Store {
   int biased;  // columns: F, or 0 where there is no bias
 
   static constexpr bool COPIED = true;
+  // Without a bias too: of sums that begin in two branches the assembler runs the products one by one.
   ROOFTILE_DEVICE void begin(float (&d)[X::N / 2], int i_n) const { from_bias<X>(d, gBias, biased, i_n); }
 
   ROOFTILE_DEVICE void finish(char* sX, Rings<X::STAGES>& sR, const Tiles<X::WIDE>& tiles) const {
+    const int p = warp() % 4;  // its panel
     Stage<1> at;
     for (int i_tile = blockIdx.x; i_tile < tiles.count(); i_tile += gridDim.x, ++at) {
       const int2 tile = tiles.at(i_tile);
       for (int half = 0; half < 2; ++half) {
         const char* sHalf = sX + X::OUTS + half * X::OUT;
         consumer_wait(sR.out[half], at);
-        if (lane() == 0) {
-          for (int p = warp() % 4; p < X::N / 64; p += 4) tensor_store(tOut, sHalf + p * PANEL, tile.y * X::N + p * 64, tile.x * BLOCK_M + half * HALF);
+        if (p < X::N / 64 && lane() == 0) {
+          tensor_store(tOut, sHalf + p * PANEL, tile.y * X::N + p * 64, tile.x * BLOCK_M + half * HALF);
           bulk_commit();
           bulk_wait_read<0>();
         }
