@@ -1,22 +1,28 @@
 """Kernels with a line changed, which a test must find out."""
 
-from rooftile.cuda.source import Source
+from rooftile.cuda.source import Source, read
 
 
-def saved(source, text, folder):
-    path = folder / source.path.name
-    path.write_text(text)
-    return Source(path)
+def saved(source, text, folder, path=None):
+    """The kernel with another text of this one of its files: its own, or a header's."""
+    own = folder / source.path.name
+    own.write_text(source.text)
+    place = own if path in (None, source.path) else folder / "rooftile" / path.name
+    place.parent.mkdir(exist_ok=True)
+    place.write_text(text)
+    return Source(own)
 
 
 def rewritten(source, stands, instead, folder):
-    """The kernel with other words where `stands` stands, which is once."""
-    assert source.text.count(stands) == 1
-    return saved(source, source.text.replace(stands, instead), folder)
+    """The kernel with other words where `stands` stands, which is once: in its own file, or in a header if not there."""
+    texts = {path: read(path) for path in source.files}
+    found = [source.path] if stands in source.text else [path for path, text in texts.items() if stands in text]
+    assert len(found) == 1 and texts[found[0]].count(stands) == 1, found
+    return saved(source, texts[found[0]].replace(stands, instead), folder, found[0])
 
 
-def without(source, line, ordering, folder):
-    """The kernel with one line that orders something, the index of which is given, taken away."""
-    lines = source.text.splitlines()
+def without(source, line, ordering, folder, path=None):
+    """The kernel with one line that orders something, the index of which is given, taken away: of its own file, or of a header."""
+    lines = read(path or source.path).splitlines()
     lines[line] = ordering.sub(";", lines[line], count=1)
-    return saved(source, "\n".join(lines) + "\n", folder)
+    return saved(source, "\n".join(lines) + "\n", folder, path)

@@ -4,19 +4,28 @@ from torch import Tensor
 from rooftile.core.kernel import Op
 from rooftile.ops.gemm import cublas_kernels as cublas
 from rooftile.ops.gemm import cublaslt_kernels as cublaslt
+from rooftile.ops.gemm import cuda_kernels as cuda
 from rooftile.ops.gemm import triton_kernels as triton
 from rooftile.ops.gemm.spec import LINEAR, SPEC
 from rooftile.ops.gemm.triton_kernels import column_sum
 
 __all__ = ["Linear", "column_sum", "gemm", "linear"]  # column_sum: dbias, for operators with products in them
 
-_gemm = Op(SPEC, cublaslt.GEMM, cublas.GEMM, *triton.GEMM, backward=(cublaslt.GEMM_BACKWARD, cublas.GEMM_BACKWARD, triton.GEMM_BACKWARD))
+_gemm = Op(
+    SPEC,
+    cublaslt.GEMM,
+    cublas.GEMM,
+    *triton.GEMM,
+    cuda.GEMM,
+    backward=(cublaslt.GEMM_BACKWARD, cublas.GEMM_BACKWARD, triton.GEMM_BACKWARD, cuda.GEMM_BACKWARD),
+)
 _linear = Op(
     LINEAR,
     cublaslt.LINEAR,
     cublas.LINEAR,
     *triton.LINEAR,
-    backward=(cublaslt.LINEAR_BACKWARD, cublas.LINEAR_BACKWARD, triton.LINEAR_BACKWARD),
+    cuda.LINEAR,
+    backward=(cublaslt.LINEAR_BACKWARD, cublas.LINEAR_BACKWARD, triton.LINEAR_BACKWARD, cuda.LINEAR_BACKWARD),
 )
 
 

@@ -22,6 +22,11 @@ CASES = (
         Case({"M": 128, "N": 256, "K": 128}, why="whole tiles only: the unmasked K loop"),
         Case({"...": (2, 3, 5), "N": 48, "K": 40}, params={"bias": None}, why="leading axes, no bias, all below one tile"),
     ),
+    *across(
+        (torch.bfloat16, torch.float16),
+        Case({"M": 72, "N": 88, "K": 104}, use=("smoke", "check"), why="rows of whole 16 bytes however they lie, less than a tile"),
+        Case({"M": 200, "N": 328, "K": 136}, why="the same, several tiles each way, each with a ragged edge"),
+    ),
     Case({"M": 263, "N": 521, "K": 1031}, torch.bfloat16, why="primes: several tiles each way, nothing divides"),
     Case({"M": 16, "N": 16, "K": 8209}, torch.bfloat16, params={"bias": None}, why="a long sum: float32 accumulation shows"),
     *(Case({"M": m, "N": n, "K": k}, torch.bfloat16, params={"bias": None}, use=("bench",), why=why) for m, n, k, why in BENCH),

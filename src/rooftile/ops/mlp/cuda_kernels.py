@@ -4,17 +4,16 @@ import functools
 
 import torch
 
-from rooftile.core.kernel import Kernel, Limits
-from rooftile.cuda.launch import CTYPE, launch, off_gpu
+from rooftile.core.kernel import Kernel
+from rooftile.cuda.launch import CTYPE, off_gpu
 from rooftile.cuda.source import Source
-from rooftile.cuda.tensor_map import TensorMap
 from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows
-from rooftile.ops._shared.launch import cdiv, processors
+from rooftile.ops._shared.hopper_products import BLOCK_M, CONFIGS, LIMITS, across, along, form, too_few, walk
+from rooftile.ops._shared.launch import cdiv
 from rooftile.ops.mlp import composed_kernels as composed
 from rooftile.ops.mlp.refusals import VECTOR, not_whole, whole
 
 V1 = Source.beside(__file__, "v1_hopper.cu")
-BLOCK_M = 128
 AHEAD = 4 * 8 * 32 * 16  # bytes of pre that four warps ask for ahead
 LONG = 4096  # summands: beyond them the vendor's products are so long that little is left to hide behind them
 
@@ -22,14 +21,8 @@ LONG = 4096  # summands: beyond them the vendor's products are so long that litt
 ACTS = {"tanh": "GeluTanh", "none": "Gelu", "gelu_tanh": "GeluTanh", "gelu": "Gelu", "silu": "Silu", "relu": "Relu"}
 
 
-def _launch(name, act, config, x, sizes, arguments, beside=0, parts=1):
-    """The kernel of this name: a block a multiprocessor, that walks its share of tiles of M x F, sums of K. Of `parts` matrices side by side a tile
-    has as many columns each."""
-    (m, f, k), (n, step, stages) = sizes, (config[key] for key in ("BLOCK_N", "BLOCK_K", "STAGES"))
-    instance = f"{name}<{CTYPE[x.dtype]}, {ACTS[act]}, {n}, {step}, {stages}, {config['LAG']}>"
-    blocks = min(cdiv(m, BLOCK_M) * cdiv(f, n // parts), processors(x))
-    shared = stages * (BLOCK_M + n) * step * 2 + BLOCK_M * n * 2 + beside  # struct Tile: the ring, a tile on its way out
-    launch(V1, instance, blocks, 384, *arguments, m, f, cdiv(k, step), config["GROUP"], shared=shared)
+def _instance(name, x, act, config):
+    return f"{name}<{CTYPE[x.dtype]}, {ACTS[act]}, {form(config)}>"
 
 
 def activated(rows, weight, bias, approximate, config):
@@ -37,10 +30,9 @@ def activated(rows, weight, bias, approximate, config):
     rows, weight = whole(rows), whole(weight)
     (m, k), f = rows.shape, weight.shape[0]
     pre, h = (rows.new_empty(m, f) for _ in range(2))
-    step = config["BLOCK_K"]
-    maps = TensorMap(rows, (BLOCK_M, step), 2 * step), TensorMap(weight, (config["BLOCK_N"], step), 2 * step)
+    maps = along(rows, BLOCK_M, config), along(weight, config["BLOCK_N"], config)
     biased = (rows, 0) if bias is None else (bias.contiguous(), f)
-    _launch("mlp_forward", approximate, config, rows, (m, f, k), (pre, h, *maps, *biased))
+    walk(V1, _instance("mlp_forward", rows, approximate, config), config, rows, (m, f, k), (pre, h, *maps, *biased))
     return pre, h
 
 
@@ -49,8 +41,8 @@ def sloped(g, weight, pre, bias, approximate, config):
     g, weight, pre = whole(g), whole(weight), pre.contiguous()
     (m, k), f = g.shape, weight.shape[1]
     dpre, partial = g.new_empty(m, f), g.new_empty(cdiv(m, BLOCK_M), f, dtype=torch.float32)
-    maps = TensorMap(g, (BLOCK_M, config["BLOCK_K"]), 2 * config["BLOCK_K"]), TensorMap(weight, (config["BLOCK_K"], 64), 128)
-    _launch("mlp_backward", approximate, config, g, (m, f, k), (dpre, partial, *maps, pre), AHEAD)
+    maps = along(g, BLOCK_M, config), across(weight, config)
+    walk(V1, _instance("mlp_backward", g, approximate, config), config, g, (m, f, k), (dpre, partial, *maps, pre), AHEAD)
     if bias is None:
         return dpre, g.new_empty(0)
     dbias = bias.new_empty(f)
@@ -63,9 +55,9 @@ def gated(rows, weight, activation, save, config):
     rows, weight = whole(rows), whole(weight)
     (m, k), f = rows.shape, weight.shape[0] // 2
     pre, h = rows.new_empty(m, 2 * f) if save else None, rows.new_empty(m, f)
-    step = config["BLOCK_K"]
-    maps = TensorMap(rows, (BLOCK_M, step), 2 * step), TensorMap(weight, (config["BLOCK_N"] // 2, step), 2 * step)
-    _launch("gated_forward", activation, config, rows, (m, f, k), (h if pre is None else pre, h, *maps, int(save)), parts=2)
+    maps = along(rows, BLOCK_M, config), along(weight, config["BLOCK_N"] // 2, config)
+    arguments = (h if pre is None else pre, h, *maps, int(save))
+    walk(V1, _instance("gated_forward", rows, activation, config), config, rows, (m, f, k), arguments, parts=2)
     return pre, h
 
 
@@ -74,8 +66,8 @@ def gate_sloped(g, weight, pre, activation, config):
     g, weight, pre = whole(g), whole(weight), pre.contiguous()
     (m, k), f = g.shape, weight.shape[1]
     dpre, h = g.new_empty(m, 2 * f), g.new_empty(m, f)
-    maps = TensorMap(g, (BLOCK_M, config["BLOCK_K"]), 2 * config["BLOCK_K"]), TensorMap(weight, (config["BLOCK_K"], 64), 128)
-    _launch("gated_backward", activation, config, g, (m, f, k), (dpre, h, *maps, pre), AHEAD)
+    maps = along(g, BLOCK_M, config), across(weight, config)
+    walk(V1, _instance("gated_backward", g, activation, config), config, g, (m, f, k), (dpre, h, *maps, pre), AHEAD)
     return dpre, h
 
 
@@ -122,11 +114,10 @@ def _declines(rows, weight):
     """Of the same: where the vendor's products are the faster."""
 
     def declines(call):
-        k, need = call[rows].shape[-1], processors(call[rows])
+        k = call[rows].shape[-1]
         if k > LONG:
             return f"sums of {k} numbers: beyond {LONG} the vendor's products are faster"
-        tiles = cdiv(call[rows].numel() // k, BLOCK_M) * cdiv(call[weight].numel() // k, 256)
-        return f"{tiles} tiles of {BLOCK_M} x 256 for {need} multiprocessors" if tiles < need else None
+        return too_few(call[rows], call[rows].numel() // k, call[weight].numel() // k)
 
     return declines
 
@@ -145,11 +136,6 @@ def _kernel(run, idea, reads, *sources, refuse=_refuse):
     )
 
 
-CONFIGS = tuple(
-    {"BLOCK_N": n, "BLOCK_K": k, "STAGES": s, "LAG": lag, "GROUP": g}
-    for n, k, s, lag, g in ((256, 64, 3, 0, 8), (256, 64, 3, 1, 16), (256, 32, 6, 2, 16), (192, 64, 4, 1, 16))
-)  # fmt: skip
-LIMITS = Limits(registers=168, shared_bytes=227 * 1024)
 FORWARD = (_kernel(mlp, "gelu on a tile beside the products of the next", ("x", "weight1", "bias1"), V1),)
 BACKWARD = (
     _kernel(

@@ -2,150 +2,16 @@
 // costs: 64 KiB of shared memory between them, so that the ring of factors has 144; sums of dpre's columns as a partial row for each 128 rows
 // loses when: K is long, so that what follows a tile hides behind its products anyway; or there are too few tiles to go round
 
-// A block walks tiles of 128 x N. Each of two warpgroups multiplies 64 rows of a tile, rounds them as the operator would hand them over, and leaves them
-// in its half of shared memory; the third reads them by whole rows, so that a thread keeps its 8 columns and their sums, and writes global memory from
-// registers. The second begins each tile LAG steps behind the first: one leaves its half while the other multiplies. So it is the last to read a stage,
-// and one thread of it asks for the next. A gated perceptron's gate and up lie side by side in a tile, so that one thread has both.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
+// The walk is product.cuh's. The warpgroup that finishes reads a half by whole rows, so that a thread keeps its 8 columns and their sums, and writes global
+// memory from registers. A gated perceptron's gate and up lie side by side in a tile, so that one thread has both.
 #include "rooftile/activation.cuh"
 #include "rooftile/async.cuh"
-#include "rooftile/fragments.cuh"
-#include "rooftile/pipeline.cuh"
-#include "rooftile/tma.cuh"
+#include "rooftile/product.cuh"
 #include "rooftile/vec.cuh"
-#include "rooftile/wgmma.cuh"
 
 using namespace rooftile;
 
-constexpr int BLOCK_M = 128, HALF = 64, LINE = 128, PANEL = HALF * LINE;  // a panel: 64 rows of 64 columns
-constexpr int ROWS = HALF / 4, AHEAD = 8, TOGETHER = 2;                   // a finishing warp's of a half; of pre asked for ahead; finished at a time
-
-// K of a step, STAGES steps under way. MAJOR is B's: [PARTS F, K] forward, [K, F] backward. A tile is as many columns of each of the PARTS.
-template <typename T_, Major MAJOR_, int PARTS_, int N_, int K_, int STAGES_, int LAG_> struct Tile {
-  using T = T_;
-  static constexpr Major MAJOR = MAJOR_;
-  static constexpr int PARTS = PARTS_, N = N_, K = K_, STAGES = STAGES_, LAG = LAG_, WIDE = N / PARTS;
-  static_assert(MAJOR == K_MAJOR || PARTS == 1, "columns of B that lie apart are not read as panels");
-  static_assert(N % 64 == 0 && N <= 256 && (K == 32 || K == 64), "whole panels, a box of at most 256; a line of 64 or 128 bytes");
-  static_assert(LAG < STAGES, "what the first has read more than the second is still there");
-  static constexpr int A = BLOCK_M * K * 2, B = N * K * 2, OUT = HALF * N * 2;  // bytes
-  static constexpr int OUTS = STAGES * (A + B), PRE = OUTS + 2 * OUT;  // where things lie behind the ring; the launcher counts the same bytes
-};
-
-template <int STAGES> struct Rings {
-  Pipeline<STAGES> factors;
-  Pipeline<1> out[2];  // a half of a tile, one a multiplier
-  Pipeline<1> turn;    // carries nothing: the first multiplier is LAG steps into a tile
-};
-
-// The tiles of [M, F], N columns each, `group` rows of tiles at a time and down their columns: blocks side by side read the same B, and a group's A stays in L2.
-template <int N> struct Tiles {
-  int M, F, group;
-  ROOFTILE_DEVICE int rows() const { return ceil_div(M, BLOCK_M); }
-  ROOFTILE_DEVICE int count() const { return rows() * ceil_div(F, N); }
-  ROOFTILE_DEVICE int2 at(int i_tile) const {  // row and column of tiles
-    const int dealt = group * ceil_div(F, N), first = i_tile / dealt * group, high = min(group, rows() - first), i = i_tile % dealt;
-    return make_int2(first + i % high, i / high);
-  }
-};
-
-// ---- the two that multiply ---------------------------------------------------------------------------------------------------
-
-// One thread: the steps of all of this block's tiles, one after the other.
-template <typename X> struct Producer {
-  const TensorMap &tA, &tB;
-  const Tiles<X::WIDE>& tiles;
-  const int steps;
-  int i_tile, k;
-  int2 tile;
-  Stage<X::STAGES> at;
-
-  ROOFTILE_DEVICE Producer(const TensorMap& tA, const TensorMap& tB, const Tiles<X::WIDE>& tiles, int steps)
-      : tA(tA), tB(tB), tiles(tiles), steps(steps), i_tile(blockIdx.x), k(0), tile(tiles.at(blockIdx.x)) {}
-
-  ROOFTILE_DEVICE void ask(char* sX, Rings<X::STAGES>& sR) {
-    if (i_tile >= tiles.count()) return;
-    char *sA = sX + at.index * (X::A + X::B), *sB = sA + X::A;
-    MBarrier* sFull = &sR.factors.full[at.index];
-    producer_acquire(sR.factors, at, X::A + X::B);
-    tensor_load(sA, tA, sFull, k * X::K, tile.x * BLOCK_M);
-    if constexpr (X::MAJOR == K_MAJOR) {
-#pragma unroll
-      for (int p = 0; p < X::PARTS; ++p) tensor_load(sB + p * X::WIDE * X::K * 2, tB, sFull, k * X::K, p * tiles.F + tile.y * X::WIDE);
-    } else {
-#pragma unroll
-      for (int p = 0; p < X::N / 64; ++p) tensor_load(sB + p * X::K * LINE, tB, sFull, tile.y * X::N + p * 64, k * X::K);
-    }
-    ++at;
-    if (++k < steps) return;
-    k = 0, i_tile += gridDim.x;
-    if (i_tile < tiles.count()) tile = tiles.at(i_tile);
-  }
-};
-
-// One step of 64 x N: A along K, B as it lies.
-template <typename X> ROOFTILE_DEVICE void multiply(float (&d)[X::N / 2], const char* sA, const char* sB) {
-  constexpr int SWIZZLE = X::K * 2, NEXT = X::MAJOR == K_MAJOR ? 32 : 16 * LINE;
-  const Matrix a = k_major<SWIZZLE>(sA), b = X::MAJOR == K_MAJOR ? k_major<SWIZZLE>(sB) : mn_major<128>(sB, X::K * LINE);
-  wgmma_fence(d);
-#pragma unroll
-  for (int i = 0; i < X::K / 16; ++i) wgmma<typename X::T, X::N, K_MAJOR, X::MAJOR>(d, a + i * 32, b + i * NEXT);
-  wgmma_commit();
-}
-
-// Rounded, to where the third warpgroup reads it.
-template <typename X> ROOFTILE_DEVICE void hand_over(char* sHalf, Pipeline<1>& sRing, const Stage<1>& at, const float (&d)[X::N / 2]) {
-  producer_acquire(sRing, at);
-  unsigned out[X::N / 16][4];
-#pragma unroll
-  for (int k = 0; k < X::N / 16; ++k) wgmma_operand<typename X::T>(out[k], d, k);
-  store_operand(sHalf, PANEL, warp() % 4 * 16, out);
-  __syncwarp();
-  if (lane() == 0) producer_commit(sRing, at);
-}
-
-template <typename X, bool SECOND, typename End>
-ROOFTILE_DEVICE void walk(const End& end, const TensorMap& tA, const TensorMap& tB, char* sX, Rings<X::STAGES>& sR, const Tiles<X::WIDE>& tiles, int steps) {
-  const bool asks = SECOND && threadIdx.x % 128 == 0;
-  char* sHalf = sX + X::OUTS + SECOND * X::OUT;
-  Producer<X> producer(tA, tB, tiles, steps);
-  Stage<X::STAGES> at;
-  Stage<1> whole;
-  if (asks)
-    for (int i = 0; i < X::STAGES; ++i) producer.ask(sX, sR);
-  for (int i_tile = blockIdx.x; i_tile < tiles.count(); i_tile += gridDim.x, ++whole) {
-    float d[X::N / 2];
-    end.begin(d, tiles.at(i_tile).y);
-    pin(d);
-    if (SECOND) {
-      consumer_wait(sR.turn, whole);
-      consumer_release(sR.turn, whole);
-    }
-    Stage<X::STAGES> before = at;
-    for (int k = 0; k < steps; ++k, ++at) {
-      const char* sA = sX + at.index * (X::A + X::B);
-      consumer_wait(sR.factors, at);
-      multiply<X>(d, sA + SECOND * HALF * X::K * 2, sA + X::A);
-      if (k > 0) {
-        wgmma_wait<1>();
-        consumer_release(sR.factors, before);
-        ++before;
-        if (asks) producer.ask(sX, sR);
-      }
-      if (!SECOND && k == min(X::LAG, steps - 1)) {
-        producer_acquire(sR.turn, whole);  // or it would be two tiles ahead where they have few steps
-        __syncwarp();                      // or a lane that waits yet is overtaken: the next phase completed looks like the last one open
-        if (lane() == 0) producer_commit(sR.turn, whole);
-      }
-    }
-    wgmma_wait<0>(d);
-    consumer_release(sR.factors, before);
-    if (asks) producer.ask(sX, sR);
-    hand_over<X>(sHalf, sR.out[SECOND], whole, d);
-  }
-}
+constexpr int ROWS = HALF / 4, AHEAD = 8, TOGETHER = 2;  // a finishing warp's of a half; of pre asked for ahead; finished at a time
 
 // ---- the one that finishes ---------------------------------------------------------------------------------------------------
 
@@ -171,7 +37,7 @@ template <int PARTS, typename X, typename Row, typename Half>
 ROOFTILE_DEVICE void finish_beside(const typename X::T* gPre, char* sX, Rings<X::STAGES>& sR, const Tiles<X::WIDE>& tiles, Row row, Half end) {
   constexpr int DEEP = AHEAD / PARTS;
   const int mine = lane() * 8;
-  uint4* sPre = reinterpret_cast<uint4*>(sX + X::PRE) + warp() % 4 * (AHEAD * WARP) + lane();
+  uint4* sPre = reinterpret_cast<uint4*>(sX + X::BESIDE) + warp() % 4 * (AHEAD * WARP) + lane();
   auto ask = [&](const Strip& from, int first) {
 #pragma unroll
     for (int r = first; r < first + TOGETHER; ++r) {
@@ -215,14 +81,8 @@ template <typename X, typename Act> struct Activate {
   const T* gBias;
   int biased;  // columns: F, or 0 where there is no bias
 
-  ROOFTILE_DEVICE void begin(float (&d)[X::N / 2], int i_n) const {
-#pragma unroll
-    for (int i = 0; i < X::N / 2; i += 4) {
-      const int column = i_n * X::N + wgmma_column(i);
-      const float2 two = unpack_pair(T(), column < biased ? *reinterpret_cast<const unsigned*>(gBias + column) : 0u);
-      d[i] = d[i + 2] = two.x, d[i + 1] = d[i + 3] = two.y;
-    }
-  }
+  static constexpr bool COPIED = false;
+  ROOFTILE_DEVICE void begin(float (&d)[X::N / 2], int i_n) const { from_bias<X>(d, gBias, biased, i_n); }
 
   ROOFTILE_DEVICE void finish(char* sX, Rings<X::STAGES>& sR, const Tiles<X::WIDE>& tiles) const {
     const int mine = lane() * 8;
@@ -256,10 +116,8 @@ template <typename X, typename Act> struct Slope {
   const T* gPre;
   float* gPartial;
 
-  ROOFTILE_DEVICE void begin(float (&d)[X::N / 2], int i_n) const {
-#pragma unroll
-    for (int i = 0; i < X::N / 2; ++i) d[i] = 0.0f;
-  }
+  static constexpr bool COPIED = false;
+  ROOFTILE_DEVICE void begin(float (&d)[X::N / 2], int) const { from_zero(d); }
 
   ROOFTILE_DEVICE void finish(char* sX, Rings<X::STAGES>& sR, const Tiles<X::WIDE>& tiles) const {
     float sum[8] = {};
@@ -316,10 +174,8 @@ template <typename X, typename Act> struct Gate {
   T *gPre, *gH;
   bool kept;
 
-  ROOFTILE_DEVICE void begin(float (&d)[X::N / 2], int i_n) const {
-#pragma unroll
-    for (int i = 0; i < X::N / 2; ++i) d[i] = 0.0f;
-  }
+  static constexpr bool COPIED = false;
+  ROOFTILE_DEVICE void begin(float (&d)[X::N / 2], int) const { from_zero(d); }
 
   ROOFTILE_DEVICE void finish(char* sX, Rings<X::STAGES>& sR, const Tiles<X::WIDE>& tiles) const {
     const int mine = lane() % 16 * 8, odd = lane() / 16, F = tiles.F;
@@ -358,10 +214,8 @@ template <typename X, typename Act> struct GateSlope {
   T *gDpre, *gH;
   const T* gPre;
 
-  ROOFTILE_DEVICE void begin(float (&d)[X::N / 2], int i_n) const {
-#pragma unroll
-    for (int i = 0; i < X::N / 2; ++i) d[i] = 0.0f;
-  }
+  static constexpr bool COPIED = false;
+  ROOFTILE_DEVICE void begin(float (&d)[X::N / 2], int) const { from_zero(d); }
 
   ROOFTILE_DEVICE void finish(char* sX, Rings<X::STAGES>& sR, const Tiles<X::WIDE>& tiles) const {
     const int F = tiles.F;
@@ -392,34 +246,11 @@ template <typename X, typename Act> struct GateSlope {
 
 // ---- the kernels -------------------------------------------------------------------------------------------------------------
 
-template <typename X, typename End>
-ROOFTILE_DEVICE void block(const End& end, const TensorMap& tA, const TensorMap& tB, const Tiles<X::WIDE>& tiles, int steps) {
-  extern __shared__ __align__(1024) char sX[];
-  __shared__ Rings<X::STAGES> sR;
-  if (threadIdx.x == 0) {
-    pipeline_init(sR.factors, 1, 8);
-    for (int half = 0; half < 2; ++half) pipeline_init(sR.out[half], 4, 4);
-    pipeline_init(sR.turn, 4, 4);
-  }
-  __syncthreads();
-  // Three warpgroups have 3 x 168 registers to share: 128 of a multiplier's are sums.
-  if (threadIdx.x >= 256) {
-    registers_lower<136>();
-    end.finish(sX, sR, tiles);
-  } else if (threadIdx.x >= 128) {
-    registers_raise<184>();
-    walk<X, true>(end, tA, tB, sX, sR, tiles, steps);
-  } else {
-    registers_raise<184>();
-    walk<X, false>(end, tA, tB, sX, sR, tiles, steps);
-  }
-}
-
 template <typename T, typename Act, int N, int K, int STAGES, int LAG>
 __global__ void __launch_bounds__(384, 1)
     mlp_forward(T* gPre, T* gH, const __grid_constant__ TensorMap tX, const __grid_constant__ TensorMap tWeight, const T* gBias, int biased, int M, int F,
                 int steps, int group) {
-  using X = Tile<T, K_MAJOR, 1, N, K, STAGES, LAG>;
+  using X = Tile<T, K_MAJOR, K_MAJOR, 1, N, K, STAGES, LAG>;
   block<X>(Activate<X, Act>{gPre, gH, gBias, biased}, tX, tWeight, Tiles<N>{M, F, group}, steps);
 }
 
@@ -427,7 +258,7 @@ template <typename T, typename Act, int N, int K, int STAGES, int LAG>
 __global__ void __launch_bounds__(384, 1)
     mlp_backward(T* gDpre, float* gPartial, const __grid_constant__ TensorMap tDout, const __grid_constant__ TensorMap tWeight, const T* gPre, int M, int F,
                  int steps, int group) {
-  using X = Tile<T, MN_MAJOR, 1, N, K, STAGES, LAG>;
+  using X = Tile<T, K_MAJOR, MN_MAJOR, 1, N, K, STAGES, LAG>;
   block<X>(Slope<X, Act>{gDpre, gPre, gPartial}, tDout, tWeight, Tiles<N>{M, F, group}, steps);
 }
 
@@ -435,7 +266,7 @@ template <typename T, typename Act, int N, int K, int STAGES, int LAG>
 __global__ void __launch_bounds__(384, 1)
     gated_forward(T* gPre, T* gH, const __grid_constant__ TensorMap tX, const __grid_constant__ TensorMap tWeight, int kept, int M, int F, int steps,
                   int group) {
-  using X = Tile<T, K_MAJOR, 2, N, K, STAGES, LAG>;
+  using X = Tile<T, K_MAJOR, K_MAJOR, 2, N, K, STAGES, LAG>;
   block<X>(Gate<X, Act>{gPre, gH, kept != 0}, tX, tWeight, Tiles<X::WIDE>{M, F, group}, steps);
 }
 
@@ -443,6 +274,6 @@ template <typename T, typename Act, int N, int K, int STAGES, int LAG>
 __global__ void __launch_bounds__(384, 1)
     gated_backward(T* gDpre, T* gH, const __grid_constant__ TensorMap tDout, const __grid_constant__ TensorMap tWeight, const T* gPre, int M, int F,
                    int steps, int group) {
-  using X = Tile<T, MN_MAJOR, 1, N, K, STAGES, LAG>;
+  using X = Tile<T, K_MAJOR, MN_MAJOR, 1, N, K, STAGES, LAG>;
   block<X>(GateSlope<X, Act>{gDpre, gH, gPre}, tDout, tWeight, Tiles<N>{M, F, group}, steps);
 }
