@@ -231,7 +231,7 @@ def test_the_benchmark_counts_the_memory_a_graph_holds():
 @pytest.mark.gpu
 @CUDA
 def test_what_cannot_be_captured_says_so(tiny):
-    """Last here: a failed capture is the end of a run."""
+    """And the process draws random numbers as before. Seen red: PyTorch's generator took itself to be captured still."""
 
     class Waits(torch.nn.Module):
         def __init__(self, model):
@@ -247,3 +247,7 @@ def test_what_cannot_be_captured_says_so(tiny):
     with pytest.raises(TrainError, match="cannot be captured in a CUDA graph, run it with graph off"):
         for step in range(1, WARMUP + 2):
             stepper((torch.zeros(4, 12, dtype=torch.int64),) * 2, step)
+    torch.manual_seed(0)
+    first = torch.randn(4, device="cuda")
+    torch.manual_seed(0)
+    assert torch.equal(torch.randn(4, device="cuda"), first)

@@ -134,6 +134,8 @@ class _Static:
             with torch.cuda.stream(torch.cuda.current_stream(self.device)), torch.cuda.graph(graph, stream=self.side):
                 self.results = self._step(self.optimizer.step)  # of which a capture takes the device's part
         except RuntimeError as error:
+            generator = torch.cuda.default_generators[self.side.device.index]
+            generator.graphsafe_set_state(generator.clone_state())  # it takes itself to be captured still, and would draw nothing more
             first: BaseException = error  # the end of a capture that has failed raises again, and says less
             while isinstance(first.__context__, RuntimeError):
                 first = first.__context__
