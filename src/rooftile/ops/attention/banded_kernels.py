@@ -39,7 +39,7 @@ def _backward(ordered, tensors, scale, left, right, ragged=None):
     maps = [TensorMap(x, (1, n, 1, 64), 128) if ragged is None else SliceMap(x[0], n, 64, 128) for x, n in read]
     launch(V5, f"attention_backward_banded<{kind}, {flag}, {flags}>", tiles * g, 384, *maps, dk, dv, sums, turn, rows, spans, of_tile, g, h // g, t, s,
            blocks, most, left, right, scale, scale * LOG2E, shared=shared_bytes(d))  # fmt: skip
-    launch(V5, f"finish_banded<{kind}, {flag}>", heads * blocks * 2, 128, dq, sums, spans, of_block, h, t, blocks, *dq.stride()[:3], scale)
+    launch(V5, f"finish_banded<{kind}, {flag}>", heads * blocks * 2, 256, dq, sums, spans, of_block, h, t, blocks, *dq.stride()[:3], scale)
     return dq, dk, dv
 
 
