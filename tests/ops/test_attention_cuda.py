@@ -128,6 +128,98 @@ def test_in_turn_whatever_comes_first(seed):
     assert all(map(torch.equal, *got))
 
 
+# ---- dq of earlier heads, rounded by those that come after -------------------------------------------------------------------
+
+
+def rounds(monkeypatch, back, together=1):
+    """Heads here are too few to have any so long before them."""
+    monkeypatch.setattr(cuda_kernels, "dealt", lambda *_: (together, back))
+
+
+@pytest.mark.parametrize("causal, ordered", [(True, False), (False, False), (True, True), (False, True)])
+def test_nobody_waits_for_who_comes_later(causal, ordered):
+    """A head's tiles have all been dealt out before the first block that rounds its dq, and its first, the longest of those that go by turns, long before."""
+    for t, s in [(1, 1), (100, 5000), (640, 640), (1024, 1024), (5000, 300), (9000, 9000), (16384, 16384), (40000, 40000)]:
+        tiles = -(-s // 128)
+        together, back = cuda_kernels.dealt(causal, ordered, t, tiles)
+        heads = 2 * back + together + 1
+        dealt_out = [
+            h for at in range(0, heads, together) for _ in range(tiles) for h in range(at, min(at + together, heads))
+        ]  # as `deal` does
+        first, last = {}, {}
+        for i, head in enumerate(dealt_out):
+            first.setdefault(head, i)
+            last[head] = i
+        for head in range(back, heads):
+            assert last[head - back] < first[head]
+            assert first[head] - first[head - back] >= (cuda_kernels.LEAD if together > 1 else cuda_kernels.LEAD + tiles)
+
+
+SHARES = [  # T, S, D, causal, heads, of keys, back, together: blocks of queries that a tile rounds: none, one, or more than the rings have stages
+    (130, 140, 64, True, 4, 4, 1, 1), (100, 300, 128, False, 3, 3, 2, 1), (450, 130, 128, False, 2, 2, 1, 1), (400, 70, 64, True, 3, 3, 1, 1),
+    (130, 290, 64, False, 4, 2, 1, 1), (140, 150, 128, True, 6, 2, 1, 1), (140, 270, 128, True, 5, 5, 2, 2), (300, 140, 64, True, 7, 7, 3, 3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("t, s, d, causal, h, g, back, together", SHARES)
+def test_shares_of_earlier_heads(t, s, d, causal, h, g, back, together, name, monkeypatch):
+    call = problem(t, s, d, causal, torch.float16 if t % 4 else torch.bfloat16, b=2, h=h, g=g)
+    alone = computed(call, name)  # every head is among the last
+    rounds(monkeypatch, back, 1 if name.endswith("ordered") else together)
+    made = computed(call, name)
+    assert close(call, made)
+    if name.endswith("ordered"):
+        assert all(map(torch.equal, made, alone))
+
+
+PLANTED = {  # as it stands and wrong; the kernel and the order of blocks and threads that show it
+    "bulk_wait<0>();            //": ("bulk_wait_read<0>();  //", "cuda.v5_hopper", None),  # read, but not yet added
+    "    __threadfence();\n    atomicAdd(": ("    atomicAdd(", "cuda.v5_hopper", None),
+    "while (load_acquire(earlier.gAdded + sR.i_bh - earlier.back) != 2 * sR.tiles) spin_pause();": ("", "cuda.v5_hopper", None),
+    "!= 2 * sR.tiles": ("< 2 * sR.tiles - 1", "cuda.v5_hopper_ordered", 2),  # one half of one tile is missing
+    "(long long)(sR.i_bh - earlier.back)": ("(long long)(sR.i_bh - earlier.back + 1)", "cuda.v5_hopper", None),
+    "i_bh = w.i_bh - earlier.back;": ("i_bh = w.i_bh - earlier.back + 1;", "cuda.v5_hopper", None),
+    "i_bh < 0 ? 0": ("i_bh <= 0 ? 0", "cuda.v5_hopper", None),
+    "gRow += earlier.stride_h": ("gRow", "cuda.v5_hopper", None),
+    "first + from_the_end()": ("first + 1 + int(blockIdx.x)", "cuda.v5_hopper", None),
+}
+
+
+@pytest.mark.parametrize("stands", PLANTED)
+def test_a_share_taken_too_early_or_of_another_head_is_seen(stands, tmp_path, monkeypatch):
+    instead, name, seed = PLANTED[stands]
+    monkeypatch.setattr(cuda_kernels, "V5", rewritten(cuda_kernels.V5, stands, instead, tmp_path))
+    rounds(monkeypatch, 1)
+    call = problem(200, 130, 128, False, h=6, g=3)
+    with contextlib.suppress(simulator.Found), simulator.active("all", seed=seed):
+        assert not close(call, KERNELS[name].run(*call))
+
+
+def test_the_last_heads_are_left_to_a_kernel_of_their_own(monkeypatch):
+    """And no others: the rows of those rounded before are not in the grid."""
+    rounds(monkeypatch, 2)
+    grids = []
+    real = cuda_kernels.launch
+    monkeypatch.setattr(
+        cuda_kernels,
+        "launch",
+        lambda source, name, grid, *rest, **more: (grids.append((name, grid)), real(source, name, grid, *rest, **more)),
+    )
+    call = problem(130, 70, 64, True, b=2, h=6, g=2)
+    assert close(call, computed(call))
+    assert grids[-1] == ("finish<__nv_bfloat16, 64>", 2 * 3 * 2 * 2)  # two heads of keys, three that share them, two blocks, halves
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_earlier_heads_whatever_comes_first(seed, name, monkeypatch):
+    rounds(monkeypatch, 2, 1 if name.endswith("ordered") else 2)
+    call = problem(150, 260, 128, True, h=5)
+    with simulator.active("all", seed=seed):
+        assert close(call, KERNELS[name].run(*call))
+
+
 # ---- what it is compiled to --------------------------------------------------------------------------------------------------
 
 
@@ -161,11 +253,14 @@ NEEDED = [
 
 def faulty(source, monkeypatch, name="cuda.v5_hopper_ordered") -> bool:
     monkeypatch.setattr(cuda_kernels, "V5", source)
-    call = problem(260, 260, 128, True)
-    try:
-        return not close(call, computed(call, name, level="all"))
-    except simulator.Found:
-        return True
+    rounds(monkeypatch, 1)
+    for call in (problem(260, 260, 128, True), problem(450, 130, 128, False, h=2)):  # one head; a share of more blocks than stages
+        try:
+            if not close(call, computed(call, name, level="all")):
+                return True
+        except simulator.Found:
+            return True
+    return False
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -12,12 +12,20 @@ from rooftile.ops.attention.refusals import for_the_copy_engine, too_small, wide
 V5 = Source.beside(__file__, "v5_hopper_backward.cu")
 LOG2E = 1.4426950408889634
 KEYS = 128  # of a block
+LEAD = 224  # blocks, not quite two waves of them
 
 
 def shared_bytes(d):
     """Bytes of dynamic shared memory (struct Tile): keys, values, two stages of q and dout, three of dS, one of dq, rows of lse and delta."""
     m = 8192 // d
     return (2 * KEYS + 4 * m) * d * 2 + 3 * m * KEYS * 2 + m * d * 4 + 4 * m * 4
+
+
+def dealt(causal, ordered, t, tiles):
+    """Heads of keys whose tiles are dealt out together, and how many heads before its own a block rounds dq of: that head's first tile was dealt out
+    LEAD blocks before at least. Where tiles go by turns, the longest first, the last ones are short; head by head the last may be as long as the first."""
+    together = max(2, 2**15 // t) if causal and not ordered else 1
+    return together, together * cdiv(LEAD, together * tiles) + (together == 1)
 
 
 def _backward(ordered, dout, q, k, v, out, lse, causal, scale, into):
@@ -28,14 +36,19 @@ def _backward(ordered, dout, q, k, v, out, lse, causal, scale, into):
     blocks = cdiv(t, m) * b * h
     sums = q.new_empty(blocks, 2, m * d // 2, dtype=torch.float32)
     turn = q.new_empty(blocks, 2, dtype=torch.int32)
+    added = q.new_empty(b * h, dtype=torch.int32)
     rows = q.new_empty(blocks, 2, m, dtype=torch.float32)  # lse to base 2 and delta of each block of queries
     kind, flags = f"{CTYPE[q.dtype]}, {d}", f"{str(causal).lower()}, {str(ordered).lower()}"
-    launch(V5, f"prepare<{kind}>", blocks * 4, 256, sums, turn, rows, dout, out, lse, h, t, *dout.stride()[:3], *out.stride()[:3])
+    launch(V5, f"prepare<{kind}>", blocks * 4, 256, sums, turn, added, rows, dout, out, lse, h, t, *dout.stride()[:3], *out.stride()[:3])
     maps = [TensorMap(x, (1, 64, 1, 64), 128) for x in (dk, dv)]
     maps += [TensorMap(x, (1, n, 1, 64), 128) for x, n in ((q, m), (k, KEYS), (v, KEYS), (dout, m))]
-    launch(V5, f"attention_backward<{kind}, {flags}>", cdiv(s, KEYS) * b * g, 384, *maps, sums, turn, rows, g, h // g, t, s, scale, scale * LOG2E,
-           shared=shared_bytes(d))  # fmt: skip
-    launch(V5, f"finish<{kind}>", blocks * 2, 128, dq, sums, h, t, *dq.stride()[:3], scale)
+    tiles = cdiv(s, KEYS)
+    together, back = dealt(causal, ordered, t, tiles)
+    back = back if causal or d == 128 else b * g  # Plain::ROUNDS
+    left = min(back, b * g) * (h // g) * cdiv(t, m)  # blocks of queries of the last heads, which nobody comes after
+    launch(V5, f"attention_backward<{kind}, {flags}>", tiles * b * g, 384, *maps, dq, sums, turn, added, rows, g, h // g, t, s, together,
+           back * (h // g), *dq.stride()[:3], scale, scale * LOG2E, shared=shared_bytes(d))  # fmt: skip
+    launch(V5, f"finish<{kind}>", left * 2, 128, dq, sums, (blocks - left) * 2, h, t, *dq.stride()[:3], scale)
     return dq, dk, dv
 
 

@@ -5,7 +5,8 @@
 // A block owns 128 keys and walks the queries that see them, BLOCK_M at a time, of one head that reads them after the other. Scores are made transposed,
 // S^T = K Q^T: two warpgroups have 64 keys each, and P^T and dS^T, as registers hold them, are the left operands of dV += P^T dO and dK += dS^T Q. Only dS
 // crosses between them, through shared memory and a step late, for dQ = dS K: each makes a 64 x 64 half of it. A third warpgroup copies: one thread tiles
-// in, two threads dQ out. gDq [B H, blocks of queries, half, 4096] keeps a half as the threads held it: 8 times 4 floats of each of 128 threads.
+// in, two threads dQ out. gDq [B H, blocks of queries, half, 4096] keeps a half as the threads held it: 8 times 4 floats of each of 128 threads. When a block
+// is through with its keys it rounds its share of the dQ of a head some heads before, which all tiles have added to by then; `finish` rounds the last heads.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -32,12 +33,26 @@ template <int D> struct Tile {
   // Where things lie in dynamic shared memory; the launcher counts the same bytes.
   static constexpr int K = 0, V = KEYS, Q = 2 * KEYS, DOUT = Q + STAGES * QUERIES, DS = DOUT + STAGES * QUERIES;
   static constexpr int DQ = DS + DS_STAGES * 2 * QUERY_PANEL, LSE = DQ + 2 * HALF_BYTES, DELTA = LSE + STAGES * ROWS;
+  static_assert(QUERIES == HALF_BYTES, "a half of dQ's sums comes by a stage of q or dout");
 };
+
+// The same in all lanes of a warp, and what the assembler cannot make anew: it stays in the uniform registers that descriptors are read from, where what
+// follows from threadIdx would be brought there before each product, and an address of shared memory be made from its parts in each step.
+ROOFTILE_DEVICE unsigned uniform(unsigned x) { return __shfl_sync(ALL_LANES, x, 0); }
+template <typename T> ROOFTILE_DEVICE T* uniform(T* sX) {
+#ifdef ROOFTILE_SIMULATOR
+  return sX;
+#else
+  return static_cast<T*>(__cvta_shared_to_generic(uniform(shared_address(sX))));
+#endif
+}
 
 struct Rings {
   MBarrier keys;
   long long none;            // so that the next three lie at 16 bytes and are read at once
   int first, blocks, count;  // of Work, read where they are wanted: registers are full
+  int i_bh, i_tile, tiles, heads;  // the same, for after the walk, and how many heads of queries its tile rounds dQ of
+  void* dq_to;                     // where that begins
   Pipeline<STAGES> q, dout;
   Pipeline<1> dq[2];    // one a warpgroup
   Pipeline<STAGES> ds;  // only ever full: who has waited for a step's dS knows that the one three steps before has been read
@@ -57,17 +72,17 @@ ROOFTILE_DEVICE int deal(Work& w, unsigned at, int all, int together) {
 }
 
 // Every query sees all keys, or those up to its own. Tiles are dealt out head by head, so that heads have the L2 to themselves one after the other. Causal,
-// the first keys are seen by the most queries: some heads have their tiles dealt out together, the longest first, so that the last to begin are short. Those
-// that add in turn begin with the last tile of a head.
+// the first keys are seen by the most queries: `together` heads have their tiles dealt out together, the longest first, so that the last to begin are short.
+// Those that add in turn begin with the last tile of a head.
 template <int D, bool CAUSAL, bool ORDERED> struct Plain : Work {
-  static constexpr bool BANDED = false;
+  static constexpr bool BANDED = false, ROUNDS = CAUSAL || D == 128;  // of D = 64 and all keys the walk came out 1 to 4 % slower beside it
   struct Sight { int i_key, shift; };  // of a thread: its first key, and how far queries lie behind keys
 
-  ROOFTILE_DEVICE Plain(int G, int group_, int T_, int S_) {
+  ROOFTILE_DEVICE Plain(int G, int group_, int T_, int S_, int together) {
     constexpr int M = Tile<D>::BLOCK_M;
     T = T_, S = S_, tiles = ceil_div(S, BLOCK_N), blocks = ceil_div(T, M);
-    const int i_bg = deal(*this, blockIdx.x, gridDim.x, CAUSAL && !ORDERED ? max(2, (1 << 15) / T) : 1);
-    if (CAUSAL && ORDERED) i_tile = tiles - 1 - i_tile;
+    const int i_bg = deal(*this, blockIdx.x, gridDim.x, together);
+    i_tile = uniform(CAUSAL && ORDERED ? tiles - 1 - i_tile : i_tile);
     i_b = i_bg / G, i_g = i_bg % G, group = group_, i_h = i_g * group, i_bh = i_bg * group;
     first = CAUSAL ? max(0, i_tile * BLOCK_N + T - S) / M : 0;
     count = (blocks - first) * group;
@@ -86,7 +101,7 @@ template <int D, bool CAUSAL, bool ORDERED> struct Plain : Work {
   // No weight where a query does not see a key; a key past S is seen by none: its p may be inf, and inf times its row of zeros would be NaN in dQ.
   template <int R> ROOFTILE_DEVICE void mask(float (&p)[R], const Sight& at, int i) const {
     constexpr int M = Tile<D>::BLOCK_M;
-    if ((i_tile + 1) * BLOCK_N > S || (CAUSAL && i * M < (i_tile + 1) * BLOCK_N - 1 + at.shift)) {
+    if ((i_tile + 1) * BLOCK_N > S || (CAUSAL && i * M < (i_tile + 1) * BLOCK_N - 1 + T - S)) {
       const int mine = wgmma_column(0), i_key = at.i_key, shift = at.shift - i * M;
       const int low = i_key < S ? i_key + shift - mine : NEVER, high = i_key + 8 < S ? i_key + 8 + shift - mine : NEVER;
 #pragma unroll
@@ -114,7 +129,7 @@ struct Band {
 
 // A window, open to either side where it has no bound, over one length or over sequences of their own.
 template <int D, bool RAGGED, bool ORDERED> struct Banded : Work {
-  static constexpr bool BANDED = true;
+  static constexpr bool BANDED = true, ROUNDS = false;
   using Sight = int;  // of a thread: its first key in the tile
   int at_q = 0, at_k = 0, i_first, padded, left, right;
   const Band* sBand;
@@ -171,19 +186,18 @@ template <int D, bool RAGGED, bool ORDERED> struct Banded : Work {
   }
 };
 
+// Where dQ goes, of the head `back` heads before the block's own. Both are counted in heads of queries: of those that share keys, back to the first.
+// gAdded has for each first one how many warpgroups' additions have all been carried out, two a tile. What was dealt out before a block never waits for it,
+// so its wait for that number ends; `back` is chosen so that there is none.
+template <typename T> struct Earlier {
+  T* g;
+  long long stride_b, stride_t, stride_h;
+  int* gAdded;
+  int H, back;
+};
+
 // The n-th stage of a ring: two registers fewer than walking it.
 template <int N = STAGES> ROOFTILE_DEVICE Stage<N> nth_stage(int n) { return {n % N, n / N % 2}; }
-
-// The same in all lanes of a warp, and what the assembler cannot make anew: it stays in the uniform registers that descriptors are read from, where what
-// follows from threadIdx would be brought there before each product, and an address of shared memory be made from its parts in each step.
-ROOFTILE_DEVICE unsigned uniform(unsigned x) { return __shfl_sync(ALL_LANES, x, 0); }
-template <typename T> ROOFTILE_DEVICE T* uniform(T* sX) {
-#ifdef ROOFTILE_SIMULATOR
-  return sX;
-#else
-  return static_cast<T*>(__cvta_shared_to_generic(uniform(shared_address(sX))));
-#endif
-}
 
 // ---- the third warpgroup -----------------------------------------------------------------------------------------------------
 
@@ -200,9 +214,9 @@ ROOFTILE_DEVICE void bring(char* sX, int panel, const TensorMap& map, MBarrier* 
 }
 
 // Keys and values were there before `prepare` began; rows, and zeros to add to, are its work.
-template <int D, class W>
+template <int D, class T, class W>
 ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const TensorMap& tK, const TensorMap& tV, const TensorMap& tDout, const float* gRows,
-                             const W& w) {
+                             const float* gDq, const Earlier<T>& earlier, const W& w) {
   using X = Tile<D>;
   constexpr int M = X::BLOCK_M, ROWS = X::ROWS;
   mbarrier_arrive_expect(&sR.keys, 2 * X::KEYS);
@@ -211,7 +225,8 @@ ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const Ten
   earlier_done();
   Stage<STAGES> q;
   const float* gRow = gRows + w.first_block() * 2 * M;
-  for (int step = 0, i = w.first, i_h = w.i_h; step < sR.count; ++step, ++q, gRow += 2 * M) {
+  int step = 0;
+  for (int i = w.first, i_h = w.i_h; step < sR.count; ++step, ++q, gRow += 2 * M) {
     const Stage<STAGES> dout = nth_stage(step);
     producer_acquire(sR.q, q, X::QUERIES + ROWS);
     bring<X::PANELS>(sX + X::Q + q.index * X::QUERIES, X::QUERY_PANEL, tQ, &sR.q.full[q.index], i_h, i * M, w.of_q());
@@ -221,10 +236,23 @@ ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const Ten
     bulk_load(sX + X::DELTA + dout.index * ROWS, gRow + M, ROWS, &sR.dout.full[dout.index]);
     if (++i == sR.blocks) i = sR.first, ++i_h, gRow += w.between(sR) * 2 * M;  // the next head's, which lie behind this one's
   }
+  if constexpr (W::ROUNDS) {  // sums come behind the queries, by the same rings: they are there when the last product is
+    if (sR.heads == 0) return;
+    while (load_acquire(earlier.gAdded + sR.i_bh - earlier.back) != 2 * sR.tiles) spin_pause();
+    fence_async_global();  // this thread has read the number, but the engine reads the sums
+    for (int i = sR.i_tile; i < sR.heads * sR.blocks; i += sR.tiles, ++step, ++q) {
+      const Stage<STAGES> dout = nth_stage(step);
+      const float* gHalf = gDq + ((long long)(sR.i_bh - earlier.back) * sR.blocks + i) * 2 * HALF;
+      producer_acquire(sR.q, q, HALF_BYTES);
+      bulk_load(sX + X::Q + q.index * HALF_BYTES, gHalf, HALF_BYTES, &sR.q.full[q.index]);
+      producer_acquire(sR.dout, dout, HALF_BYTES);
+      bulk_load(sX + X::DOUT + dout.index * HALF_BYTES, gHalf + HALF, HALF_BYTES, &sR.dout.full[dout.index]);
+    }
+  }
 }
 
 // One thread: a warpgroup's halves of dQ, added in global memory while both multiply on.
-template <bool ORDERED, class W> ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, const char* sDq, Rings& sR, const W& w, int half) {
+template <bool ORDERED, class W> ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, int* gAdded, const char* sDq, Rings& sR, const W& w, int half) {
   gDq += w.first_block() * 2 * HALF + half * HALF;
   gTurn += int(w.first_block()) * 2 + half;
   earlier_done();
@@ -243,6 +271,12 @@ template <bool ORDERED, class W> ROOFTILE_DEVICE void drain(float* gDq, int* gTu
       store_release(gTurn, w.before(i) + 1);
     }
     if (++i == sR.blocks) i = sR.first, gDq += w.between(sR) * 2 * HALF, gTurn += w.between(sR) * 2;
+  }
+  if constexpr (W::ROUNDS) {  // once a block: to count each addition held up those behind it
+    bulk_wait<0>();            // all carried out; that they have read shared memory is not enough
+    fence_async_global();      // the engine has added, but this thread says so
+    __threadfence();
+    atomicAdd(gAdded + sR.i_bh, 1);
   }
 }
 
@@ -406,11 +440,67 @@ ROOFTILE_DEVICE void hand_over(char* sHalf, Pipeline<1>& sRing, int step, const 
   if (lane() == 0) producer_commit(sRing, at);
 }
 
+// Eight queries of a half of dQ, a warp's: from the order of threads, of which four floats of each of 4 x 32 are theirs, rounded; to 1 KiB of shared memory;
+// and after a __syncwarp from there to their rows, of which there may be fewer.
+template <typename T> ROOFTILE_DEVICE void round_eight(unsigned (&rounded)[2][4], const float* mine, float scale, int i_lane) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    Vec<float, 4> r;
+    load(r, mine + i * 128 + i_lane * 4);
+    rounded[i / 2][i % 2 * 2] = pack_pair(T(), r[0] * scale, r[1] * scale), rounded[i / 2][i % 2 * 2 + 1] = pack_pair(T(), r[2] * scale, r[3] * scale);
+  }
+}
+ROOFTILE_DEVICE void leave_eight(char* sMine, const unsigned (&rounded)[2][4], int i_lane) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) store_transposed(sMine + swizzled<128>(i_lane % 8 * LINE + i * 64 + i_lane / 8 * 16), rounded[i]);
+}
+template <typename T> ROOFTILE_DEVICE void store_eight(T* gRow, long long stride, int rows, const char* sMine, int i_lane) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = i * 4 + i_lane / 8, column = i_lane % 8 * 8;
+    Wide<T> r;
+    load(r, reinterpret_cast<const T*>(sMine + swizzled<128>(row * LINE + column * 2)));
+    if (row < rows) store_global(gRow + row * stride + column, r);
+  }
+}
+
+// The block's share of an earlier head, a block of queries a step: a stage of each ring has a half.
+template <typename T, int D> ROOFTILE_DEVICE void round_earlier(const Earlier<T>& earlier, char* sX, Rings& sR, int T_, float scale) {
+  using X = Tile<D>;
+  unsigned i_thread[1] = {threadIdx.x};
+  pin(i_thread);  // or what follows from it would be computed before the walk, which has no registers to keep it in
+  const int eight = i_thread[0] / WARP, i_lane = i_thread[0] % WARP;
+  char *sMine = sX + X::DS + eight * 8 * LINE, *sOther = sMine + 64 * LINE;
+  const long long stride = earlier.stride_t;
+  T* gRow = static_cast<T*>(sR.dq_to) + eight * 8 * stride;  // of the head's first block
+  int heads = sR.heads;
+  for (int i = sR.i_tile, step = sR.count;; i += sR.tiles, ++step) {
+    for (; i >= sR.blocks; i -= sR.blocks) --heads, gRow += earlier.stride_h;
+    if (heads <= 0) return;
+    const Stage<STAGES> at = nth_stage(step);
+    const int mine = at.index * HALF_BYTES / 4 + eight * 512;
+    unsigned rounded[2][4];
+    consumer_wait(sR.q, at);
+    round_eight<T>(rounded, reinterpret_cast<const float*>(sX + X::Q) + mine, scale, i_lane);
+    leave_eight(sMine, rounded, i_lane);
+    consumer_wait(sR.dout, at);
+    round_eight<T>(rounded, reinterpret_cast<const float*>(sX + X::DOUT) + mine, scale, i_lane);
+    leave_eight(sOther, rounded, i_lane);
+    consumer_release(sR.q, at);
+    consumer_release(sR.dout, at);
+    const int i_t = i * X::BLOCK_M, rows = T_ - i_t - eight * 8;
+    store_eight(gRow + i_t * stride, stride, rows, sMine, i_lane);
+    store_eight(gRow + i_t * stride + (D == 64 ? 64 * stride : 64), stride, rows - (D == 64) * 64, sOther, i_lane);
+    __syncwarp();  // the next ones go where these lie
+  }
+}
+
 // A product under way across the loop's back edge makes the assembler run all of them one by one: the body ends with a wait for everything. The two
 // warpgroups do not meet: a step stores its dS and makes dQ of the one before, whose other half was stored a step ago. dV is queued when dS is stored, so
 // that it runs beside that dQ's way through the ring.
 template <typename T, int D, bool ORDERED, class Out, class W>
-ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, char* sX, Rings& sR, const W& w, int half, float scale, float scale_log2) {
+ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, const Earlier<T>& earlier, char* sX, Rings& sR, const W& w, int half, float scale,
+                              float scale_log2) {
   using X = Tile<D>;
   constexpr int M = X::BLOCK_M, EARLY = M == 64 ? 8 : 4;
   const typename W::Sight sight = w.sight(half);
@@ -462,46 +552,56 @@ ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, char* sX, Ring
   wgmma_wait<0>(dq);
   hand_over(sDq, sR.dq[half], step - 1, dq);
   store_keys<T, D>(dv_to, sV, dv, 1.0f, w, half);  // these rows of V are this warpgroup's alone
-  barrier_sync(1, 256);                          // both read all of K
+  barrier_sync(1, 256);                          // both read all of K, and of dS
   store_keys<T, D>(dk_to, sK, dk, scale, w, half);
+  if constexpr (W::ROUNDS) round_earlier<T, D>(earlier, sX, sR, w.T, scale);
   if (threadIdx.x % 128 == 0) bulk_wait_read<0>();
 }
 
 // ---- the kernels -------------------------------------------------------------------------------------------------------------
 
 template <typename T, int D, bool ORDERED, class Out, class W>
-ROOFTILE_DEVICE void tile_of_keys(const Out& dk_to, const Out& dv_to, const TensorMap& tQ, const TensorMap& tK, const TensorMap& tV, const TensorMap& tDout,
-                                  float* gDq, int* gTurn, const float* gRows, char* sX, Rings& sR, const W& w, float scale, float scale_log2) {
+ROOFTILE_DEVICE void tile_of_keys(const Out& dk_to, const Out& dv_to, const Earlier<T>& earlier, const TensorMap& tQ, const TensorMap& tK,
+                                  const TensorMap& tV, const TensorMap& tDout, float* gDq, int* gTurn, const float* gRows, char* sX, Rings& sR, const W& w,
+                                  float scale, float scale_log2) {
   if (threadIdx.x == 0) {
     let_next_stand_by();
     sR.first = w.first, sR.blocks = w.blocks, sR.count = w.count;
+    sR.i_bh = w.i_bh, sR.i_tile = w.i_tile, sR.tiles = w.tiles;
     mbarrier_init(&sR.keys, 1);
     pipeline_init(sR.q, 1, 8);
     pipeline_init(sR.dout, 1, 8);
     pipeline_init(sR.ds, 8, 1);
     for (int half = 0; half < 2; ++half) pipeline_init(sR.dq[half], 4, 1);
   }
+  if (W::ROUNDS && threadIdx.x == WARP) {  // while that one makes barriers
+    const int i_bh = w.i_bh - earlier.back;
+    sR.heads = i_bh < 0 ? 0 : w.group, sR.dq_to = head(earlier.g, earlier.stride_b, earlier.stride_t, earlier.stride_h, i_bh, earlier.H)[0];
+  }
   __syncthreads();
   if (threadIdx.x >= 256) {
     registers_lower<24>();  // three warpgroups have 3 x 168 to share
     const int i_warp = (threadIdx.x - 256) / WARP;
-    if (lane() == 0 && i_warp == 0) produce<D>(sX, sR, tQ, tK, tV, tDout, gRows, w);
-    if (lane() == 0 && (i_warp == 1 || i_warp == 2)) drain<ORDERED>(gDq, gTurn, sX + Tile<D>::DQ + (i_warp - 1) * HALF_BYTES, sR, w, i_warp - 1);
+    if (lane() == 0 && i_warp == 0) produce<D>(sX, sR, tQ, tK, tV, tDout, gRows, gDq, earlier, w);
+    if (lane() == 0 && (i_warp == 1 || i_warp == 2))
+      drain<ORDERED>(gDq, gTurn, earlier.gAdded, sX + Tile<D>::DQ + (i_warp - 1) * HALF_BYTES, sR, w, i_warp - 1);
   } else {
     registers_raise<240>();
-    multiply<T, D, ORDERED>(dk_to, dv_to, uniform(sX), *uniform(&sR), w, uniform(threadIdx.x / 128), scale, scale_log2);
+    multiply<T, D, ORDERED>(dk_to, dv_to, earlier, uniform(sX), *uniform(&sR), w, uniform(threadIdx.x / 128), scale, scale_log2);
   }
 }
 
 template <typename T, int D, bool CAUSAL, bool ORDERED>
 __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
     attention_backward(const __grid_constant__ TensorMap tDk, const __grid_constant__ TensorMap tDv, const __grid_constant__ TensorMap tQ,
-                       const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, float* gDq,
-                       int* gTurn, const float* gRows, int G, int group, int T_, int S, float scale, float scale_log2) {
+                       const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, T* gOut,
+                       float* gDq, int* gTurn, int* gAdded, const float* gRows, int G, int group, int T_, int S, int together, int back, long long stride_b,
+                       long long stride_t, long long stride_h, float scale, float scale_log2) {
   extern __shared__ __align__(1024) char sX[];
   __shared__ Rings sR;
-  const Plain<D, CAUSAL, ORDERED> w(G, group, T_, S);
-  tile_of_keys<T, D, ORDERED>(tDk, tDv, tQ, tK, tV, tDout, gDq, gTurn, gRows, sX, sR, w, scale, scale_log2);
+  const Plain<D, CAUSAL, ORDERED> w(G, group, T_, S, together);
+  const Earlier<T> earlier{gOut, stride_b, stride_t, stride_h, gAdded, G * group, back};
+  tile_of_keys<T, D, ORDERED>(tDk, tDv, earlier, tQ, tK, tV, tDout, gDq, gTurn, gRows, sX, sR, w, scale, scale_log2);
 }
 
 // What comes before and after walks over the heads from the last to the first: the pass begins with those that were touched last, and leaves its last ones
@@ -515,10 +615,10 @@ template <int D> ROOFTILE_DEVICE void clear(float* gDq, int* gTurn, long long ro
   if (begins) gTurn[row / Tile<D>::BLOCK_M * 2] = gTurn[row / Tile<D>::BLOCK_M * 2 + 1] = 0;
 }
 
-// The rows of lse and delta, zeros in gDq and gTurn: 2048 / D queries of a head a block.
+// The rows of lse and delta, zeros in gDq, gTurn and gAdded: 2048 / D queries of a head a block.
 template <typename T, int D>
 __global__ void __launch_bounds__(256)
-    prepare(float* gDq, int* gTurn, float* gRows, const T* gDout, const T* gOut, const float* gLse, int H, int T_, long long stride_gb,
+    prepare(float* gDq, int* gTurn, int* gAdded, float* gRows, const T* gDout, const T* gOut, const float* gLse, int H, int T_, long long stride_gb,
             long long stride_gt, long long stride_gh, long long stride_ob, long long stride_ot, long long stride_oh) {
   constexpr int LANES = D / 8, ROWS = 256 / LANES, BLOCK_M = Tile<D>::BLOCK_M;
   const int padded = ceil_div(T_, BLOCK_M) * BLOCK_M, chunks = padded / ROWS, i_bh = from_the_end() / chunks;
@@ -526,42 +626,34 @@ __global__ void __launch_bounds__(256)
   const long long row = (long long)i_bh * padded + i_t;
   let_next_stand_by();
   clear<D>(gDq, gTurn, row, i_t % BLOCK_M == 0 && i_d == 0);
+  if (i_t == 0 && i_d == 0) gAdded[i_bh] = 0;
   prepare_query<BLOCK_M, D>(gRows, head(gDout, stride_gb, stride_gt, stride_gh, i_bh, H), head(gOut, stride_ob, stride_ot, stride_oh, i_bh, H), gLse, i_bh,
                             i_t, i_d, T_, padded);
 }
 
-// dQ from the order of threads to rows, rounded: a half a block, through shared memory.
-template <typename T>
-ROOFTILE_DEVICE void rows_of_half(T* gOut, const float* gHalf, char* sX, int i_b, int i_h, int i_t, int i_d, int T_, long long stride_b, long long stride_t,
-                                  long long stride_h, float scale) {
-  constexpr int N = 64;
-  unsigned rounded[N / 16][4];
+// A half of dQ, rounded, a warp 16 of its queries, all of whose sums are under way at once; gRow is the first's.
+template <typename T> ROOFTILE_DEVICE void rows_of_half(T* gRow, const float* gHalf, char* sX, long long stride, int rows, float scale) {
+  const int eight = threadIdx.x / WARP * 2;
+  unsigned rounded[2][2][4];
 #pragma unroll
-  for (int k = 0; k < N / 8; ++k) {
-    Vec<float, 4> r;
-    load_global(r, gHalf + k * 512 + threadIdx.x * 4);
-    rounded[k / 2][k % 2 * 2] = pack_pair(T(), r[0] * scale, r[1] * scale), rounded[k / 2][k % 2 * 2 + 1] = pack_pair(T(), r[2] * scale, r[3] * scale);
-  }
-  store_columns(sX, rounded);
-  __syncthreads();
+  for (int i = 0; i < 2; ++i) round_eight<T>(rounded[i], gHalf + (eight + i) * 512, scale, lane());
 #pragma unroll
-  for (int k = 0; k < N / 16; ++k) {
-    const int row = k * 16 + threadIdx.x / 8, column = lane() % 8 * 8;
-    Wide<T> r;
-    load(r, reinterpret_cast<const T*>(sX + swizzled<128>(row * LINE + column * 2)));
-    if (i_t + row < T_) store_global(gOut + i_b * stride_b + (i_t + row) * stride_t + i_h * stride_h + i_d + column, r);
-  }
+  for (int i = 0; i < 2; ++i) leave_eight(sX + (eight + i) * 8 * LINE, rounded[i], lane());
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < 2; ++i) store_eight(gRow + (eight + i) * 8 * stride, stride, rows - (eight + i) * 8, sX + (eight + i) * 8 * LINE, lane());
 }
 
+// Of what the pass before has not rounded: the halves from `first` on.
 template <typename T, int D>
 __global__ void ROOFTILE_EARLY __launch_bounds__(128)
-    finish(T* gOut, const float* gDq, int H, int T_, long long stride_b, long long stride_t, long long stride_h, float scale) {
+    finish(T* gOut, const float* gDq, int first, int H, int T_, long long stride_b, long long stride_t, long long stride_h, float scale) {
   constexpr int N = 64, BLOCK_M = Tile<D>::BLOCK_M;
   __shared__ __align__(1024) char sX[N * LINE];
-  const int i = from_the_end(), blocks = ceil_div(T_, BLOCK_M), i_half = i % 2, i_bh = i / 2 / blocks, i_b = i_bh / H, i_h = i_bh % H;
+  const int i = first + from_the_end(), blocks = ceil_div(T_, BLOCK_M), i_half = i % 2, i_bh = i / 2 / blocks;
   const int i_t = i / 2 % blocks * BLOCK_M + (D == 64) * i_half * N, i_d = (D == 128) * i_half * 64;
   earlier_done();
-  rows_of_half(gOut, gDq + (long long)i * HALF, sX, i_b, i_h, i_t, i_d, T_, stride_b, stride_t, stride_h, scale);
+  rows_of_half(head(gOut, stride_b, stride_t, stride_h, i_bh, H)[i_t] + i_d, gDq + (long long)i * HALF, sX, stride_t, T_ - i_t, scale);
 }
 
 // ---- the kernels of a window and of packed sequences -------------------------------------------------------------------------
@@ -650,7 +742,7 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
     return;
   }
   w.tell(sBand, w.at(S, G), most);
-  tile_of_keys<T, D, ORDERED>(Rows<T>{gDk, G}, Rows<T>{gDv, G}, tQ, tK, tV, tDout, gDq, gTurn, gRows, sX, sR, w, scale, scale_log2);
+  tile_of_keys<T, D, ORDERED>(Rows<T>{gDk, G}, Rows<T>{gDv, G}, Earlier<T>{}, tQ, tK, tV, tDout, gDq, gTurn, gRows, sX, sR, w, scale, scale_log2);
 }
 
 template <typename T, int D, bool RAGGED>
@@ -663,5 +755,6 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(128)
   const Place x = place<RAGGED>(i / 2, T_, blocks, gSpans, gOfBlock);
   const int i_half = i % 2, i_t = x.i_block * BLOCK_M + (D == 64) * i_half * N, i_d = (D == 128) * i_half * 64;
   earlier_done();
-  if (i_t < x.T) rows_of_half(gOut + x.at * stride_t, gDq + (long long)i * HALF, sX, x.i_bh / H, x.i_bh % H, i_t, i_d, x.T, stride_b, stride_t, stride_h, scale);
+  if (i_t >= x.T) return;
+  rows_of_half(head(gOut, stride_b, stride_t, stride_h, x.i_bh, H)[x.at + i_t] + i_d, gDq + (long long)i * HALF, sX, stride_t, x.T - i_t, scale);
 }
