@@ -5,8 +5,8 @@
 // A block owns 128 keys and walks the queries that see them, BLOCK_M at a time, of one head that reads them after the other. Scores are made transposed,
 // S^T = K Q^T: two warpgroups have 64 keys each, and P^T and dS^T, as registers hold them, are the left operands of dV += P^T dO and dK += dS^T Q. Only dS
 // crosses between them, through shared memory and a step late, for dQ = dS K: each makes a 64 x 64 half of it. A third warpgroup copies: one thread tiles
-// in, two threads dQ out. gDq [B H, blocks of queries, half, 4096] keeps a half as the threads held it: 8 times 4 floats of each of 128 threads. When a block
-// is through with its keys it rounds its share of the dQ of a head some heads before, which all tiles have added to by then; `finish` rounds the last heads.
+// in, two threads dQ out. gDq [B H, blocks of queries, half, 4096] keeps a half as the threads held it: 8 times 4 floats of each of 128 threads. A block that
+// is through with its keys rounds its share of the dQ of a head some heads before, to which all tiles have added by then; `finish` rounds the last heads'.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -98,7 +98,8 @@ template <int D, bool CAUSAL, bool ORDERED> struct Plain : Work {
     return min(tiles - 1, ((i_block + 1) * Tile<D>::BLOCK_M - 1 + S - T) / BLOCK_N) - i_tile;
   }
   ROOFTILE_DEVICE Sight sight(int half) const { return {i_tile * BLOCK_N + half * 64 + wgmma_row(0), CAUSAL ? T - S : -NEVER}; }
-  // No weight where a query does not see a key; a key past S is seen by none: its p may be inf, and inf times its row of zeros would be NaN in dQ.
+  // No weight where a query does not see a key; a key past S is seen by none: its p may be inf, and inf times its row of zeros would be NaN in dQ. The first
+  // test says T - S for at.shift, which would lie in a register for it.
   template <int R> ROOFTILE_DEVICE void mask(float (&p)[R], const Sight& at, int i) const {
     constexpr int M = Tile<D>::BLOCK_M;
     if ((i_tile + 1) * BLOCK_N > S || (CAUSAL && i * M < (i_tile + 1) * BLOCK_N - 1 + T - S)) {
@@ -186,9 +187,9 @@ template <int D, bool RAGGED, bool ORDERED> struct Banded : Work {
   }
 };
 
-// Where dQ goes, of the head `back` heads before the block's own. Both are counted in heads of queries: of those that share keys, back to the first.
-// gAdded has for each first one how many warpgroups' additions have all been carried out, two a tile. What was dealt out before a block never waits for it,
-// so its wait for that number ends; `back` is chosen so that there is none.
+// Where dQ goes, rounded: that of the heads of queries `back` before a block's own, as many as share keys. gAdded counts, at the first of those that share
+// keys, the warpgroups whose additions have all been carried out, two a tile. A block waits for that number, and it ends: `back` is so large that all whom
+// it waits for were dealt out before it, and a block's additions wait for nobody's rounding. The launcher makes it larger, so that there is no wait.
 template <typename T> struct Earlier {
   T* g;
   long long stride_b, stride_t, stride_h;
@@ -236,10 +237,10 @@ ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const Ten
     bulk_load(sX + X::DELTA + dout.index * ROWS, gRow + M, ROWS, &sR.dout.full[dout.index]);
     if (++i == sR.blocks) i = sR.first, ++i_h, gRow += w.between(sR) * 2 * M;  // the next head's, which lie behind this one's
   }
-  if constexpr (W::ROUNDS) {  // sums come behind the queries, by the same rings: they are there when the last product is
-    if (sR.heads == 0) return;
+  if constexpr (W::ROUNDS) {  // an earlier head's sums come behind the queries, by the same rings: most are there when the last product is
+    if (sR.i_tile >= sR.heads * sR.blocks) return;
     while (load_acquire(earlier.gAdded + sR.i_bh - earlier.back) != 2 * sR.tiles) spin_pause();
-    fence_async_global();  // this thread has read the number, but the engine reads the sums
+    fence_async_global();  // this thread has read the number, but it is the engine that reads the sums
     for (int i = sR.i_tile; i < sR.heads * sR.blocks; i += sR.tiles, ++step, ++q) {
       const Stage<STAGES> dout = nth_stage(step);
       const float* gHalf = gDq + ((long long)(sR.i_bh - earlier.back) * sR.blocks + i) * 2 * HALF;
@@ -272,9 +273,9 @@ template <bool ORDERED, class W> ROOFTILE_DEVICE void drain(float* gDq, int* gTu
     }
     if (++i == sR.blocks) i = sR.first, gDq += w.between(sR) * 2 * HALF, gTurn += w.between(sR) * 2;
   }
-  if constexpr (W::ROUNDS) {  // once a block: to count each addition held up those behind it
-    bulk_wait<0>();            // all carried out; that they have read shared memory is not enough
-    fence_async_global();      // the engine has added, but this thread says so
+  if constexpr (W::ROUNDS) {  // once a block: a fence in each step costs more than all that it is for
+    bulk_wait<0>();            // carried out, all of them: to have read shared memory is not enough
+    fence_async_global();      // the engine has added, but it is this thread that says so
     __threadfence();
     atomicAdd(gAdded + sR.i_bh, 1);
   }
