@@ -111,14 +111,14 @@ def _go(run: "_Run", progress: bool, began: float) -> TrainResult:
 @contextmanager
 def deterministic(wanted: bool) -> Iterator[None]:
     """Inside, only kernels that repeat to the last bit are chosen, ours and PyTorch's."""
-    before = torch.are_deterministic_algorithms_enabled()
+    before, warned = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     if wanted:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it, before its first call
         torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.use_deterministic_algorithms(before, warn_only=warned)
 
 
 class _Run:
