@@ -62,6 +62,7 @@ def test_bad_resume(tiny, tmp_path):
     before = sorted((f.name, f.stat().st_mtime_ns) for f in (tmp_path / "run").iterdir())
     refused(tiny("run", resume=True, n_embd=32), r"h\.0\.attn\.c_attn\.bias has shape \(48,\) there and \(96,\) here")
     refused(tiny("run", resume=True, n_layer=2), r"h\.1\..* has shape None there and \(\d+.*\) here")
+    refused(tiny("run", resume=True, n_head=4), "is of another model: n_head is 2 there and 4 here")
     refused(tiny("run", resume=True, batch_size=5), "batch_size 4, this run has 5")
     refused(tiny("run", resume=True, model="llama"), r"is of another model: .* has shape .* there and .* here")
     run(tiny("llama", model="llama"))
