@@ -158,8 +158,12 @@ def test_init_from_a_hugging_face_folder(tiny, tmp_path):
     assert trained.config.attn_pdrop == trained.config.resid_pdrop == 0.0
     refused(tiny("b", init=str(tmp_path / "given"), context=21), "context is 21, the model in .* has n_positions 20")
     refused(tiny("b", init=str(tmp_path / "nowhere")), r"holds no config\.json", FileNotFoundError)
-    GPT2(GPT2Config(vocab_size=100, n_positions=20, n_embd=24, n_layer=1, n_head=2)).save_pretrained(tmp_path / "narrow")
-    refused(tiny("b", init=str(tmp_path / "narrow")), "holds token 122, the model's vocabulary has only 100")
+    for vocab in (100, 128, 5000):
+        GPT2(dataclasses.replace(shape, vocab_size=vocab)).save_pretrained(tmp_path / str(vocab))
+    refused(tiny("b", init=str(tmp_path / "100")), "holds token 122, the model's vocabulary has only 100")
+    refused(tiny("b", init=str(tmp_path / "128"), prompt="\u00e9"), "prompt holds token 195, the model's vocabulary has only 128")
+    sample = run(tiny("wide", init=str(tmp_path / "5000"), lr=0.0, min_lr=0.0)).sample
+    assert len(sample) < 9  # tokens that are no bytes are no text
 
 
 def test_standard_library_is_deterministic_and_bounded(tmp_path):

@@ -131,12 +131,11 @@ class _Run:
         self.step, self.val_loss = 0, None
         self.data = load_data(config)
         self.prompt = self.data.tokenizer.encode(config.prompt.encode())
-        if config.sample_tokens and not len(self.prompt):
-            raise TrainError("prompt is empty: a sample needs at least 1 token to begin with")
         torch.manual_seed(config.seed)
         self.model = build_model(config, self.data).to(self.device)
         self.forward = team.wrap(self.model)
         self.optimizer = build_optimizer(self.model, config)
+        self._check_prompt()
         if config.resume or config.resume_from:
             self._resume(Path(config.resume_from) if config.resume_from else newest(self.out))
         elif found := checkpoints(self.out):
@@ -146,6 +145,14 @@ class _Run:
         self.forward = torch.compile(self.forward) if config.kernels == "compile" else self.forward
         self.stepper = Stepper(self.forward, self.optimizer, config)
         _make_folder(self.out)
+
+    def _check_prompt(self) -> None:
+        if not self.config.sample_tokens:
+            return
+        if not len(self.prompt):
+            raise TrainError("prompt is empty: a sample needs at least 1 token to begin with")
+        if (largest := int(self.prompt.max())) >= (vocab := self.model.config.vocab_size):
+            raise TrainError(f"prompt holds token {largest}, the model's vocabulary has only {vocab}")
 
     def _resume(self, path: Path) -> None:
         state = load_checkpoint(path)
