@@ -66,6 +66,7 @@ def test_bad_resume(tiny, tmp_path):
     refused(tiny("run", resume=True, batch_size=5), "batch_size 4, this run has 5")
     refused(tiny("run", resume=True, model="llama"), r"is of another model: .* has shape .* there and .* here")
     run(tiny("llama", model="llama"))
+    refused(tiny("llama", resume_from=str(tmp_path / "run" / "checkpoint-00000006.pt")), r"llama already holds checkpoint-00000006\.pt")
     refused(tiny("llama", model="llama", weights="bfloat16", resume=True), "was trained with weights float32, this run has bfloat16")
     refused(tiny("run", resume=True, steps=5), "is at step 6, past this run's steps 5")
     (tmp_path / "text").write_bytes(VERSE * 39)

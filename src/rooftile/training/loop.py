@@ -101,6 +101,10 @@ def _go(run: "_Run", progress: bool, began: float) -> TrainResult:
                     raise Terminated(
                         f"SIGTERM came: stopped after step {step} of {config.steps}, {newest(run.out)} stands; go on with resume"
                     )
+            if run.step == config.steps:  # none was left: the evaluation that ends a run may not have been made there
+                metrics.evaluation(config.steps, run.evaluate())
+                if run.elsewhere:
+                    run.save(config.steps)
             trained = metrics.last
         return run.finish(trained, began)
     except OSError as error:  # a full disk, mostly
@@ -136,10 +140,12 @@ class _Run:
         self.forward = team.wrap(self.model)
         self.optimizer = build_optimizer(self.model, config)
         self._check_prompt()
-        if config.resume or config.resume_from:
-            self._resume(Path(config.resume_from) if config.resume_from else newest(self.out))
-        elif found := checkpoints(self.out):
+        resumed = config.resume or config.resume_from
+        self.elsewhere = bool(config.resume_from) and Path(config.resume_from).resolve().parent != self.out.resolve()
+        if (found := checkpoints(self.out)) and (self.elsewhere or not resumed):
             raise TrainError(f"{self.out} already holds {found[0].name}: go on with resume, or choose another out")
+        if resumed:
+            self._resume(Path(config.resume_from) if config.resume_from else newest(self.out))
         # not the first two: optimizer states and choices of kernels are made there
         self.memory, self.drawn = None, min(self.step + 3, config.steps) if config.memory else None
         self.forward = torch.compile(self.forward) if config.kernels == "compile" else self.forward
@@ -175,6 +181,7 @@ class _Run:
         metrics = Metrics(
             self.out / "metrics.jsonl" if self.team.rank == 0 else None,
             step=self.step,
+            steps=self.config.steps,
             eval_every=self.config.eval_every,
             step_tokens=self.team.world * self.config.step_rows * self.config.context,
             device=self.device,
