@@ -284,6 +284,22 @@ def test_lora(early):
     assert same(step(model), before)
 
 
+@pytest.mark.parametrize("name", ["model.layers.0.mlp.down_proj", "lm_head"])
+def test_what_is_put_on_a_product_is_called(name):
+    """Those whose weight is read where it lies: the last of a gated perceptron, and the head. A forward of the instance, and a hook of gradients."""
+
+    def forward_of_its_own(layer):
+        theirs = layer.forward
+        layer.forward = lambda x: 2 * theirs(x)
+
+    for put in (forward_of_its_own, lambda layer: layer.register_full_backward_pre_hook(lambda _, grads: (2 * grads[0],))):
+        model, patched = build("llama"), build("llama")
+        rooftile.patch(patched)
+        for m in (model, patched):
+            put(m.get_submodule(name))
+        close(step(patched), step(model))
+
+
 @pytest.mark.parametrize("early", [True, False])
 def test_device_map(early):
     """accelerate's hooks around every module, in either order; and weights that a hook brings only for the time of a call."""
