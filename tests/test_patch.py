@@ -268,14 +268,8 @@ def test_lora(early):
 
     def lora(model):
         torch.manual_seed(5)
-        targets = [
-            "q_proj",
-            "v_proj",
-            "gate_proj",
-            "down_proj",
-            "lm_head",
-            "embed_tokens",
-        ]  # a wrapped head: its weight alone would be the wrong loss
+        # a wrapped head: its weight alone would be the wrong loss; around the embedding is a class of PEFT's of that name
+        targets = ["q_proj", "v_proj", "gate_proj", "down_proj", "lm_head", "embed_tokens"]
         return peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=targets, task_type="CAUSAL_LM", init_lora_weights=False))
 
     before = step(lora(build("llama")))

@@ -148,6 +148,12 @@ def test_loss_that_is_not_finite_stops_the_run(tiny, tmp_path, monkeypatch):
     assert [f.name for f in (tmp_path / "run").glob("*.pt")] == ["checkpoint-00000003.pt"]  # no poisoned weights saved
 
 
+def test_validation_loss_that_is_not_finite_stops_the_run(tiny, tmp_path):
+    """The training loss of the step is that before its update, and still a number."""
+    refused(tiny("run", lr=1e20, min_lr=0.0, warmup=0, eval_every=1), "the validation loss is (nan|inf) after step 1: try a lower lr")
+    assert [row["step"] for row in series(tmp_path / "run")] == [1] and not list((tmp_path / "run").glob("*.pt"))
+
+
 def test_init_from_a_hugging_face_folder(tiny, tmp_path):
     torch.manual_seed(3)
     shape = GPT2Config(vocab_size=256, n_positions=20, n_embd=24, n_layer=1, n_head=2, attn_pdrop=0.1, resid_pdrop=0.1)

@@ -22,6 +22,8 @@ from rooftile.training.errors import TrainError
 
 __all__ = ["Metrics", "draw_curve", "memory_bytes", "read_metrics"]
 
+ADVICE = "try a lower lr, a longer warmup or dtype float32"
+
 
 class Metrics:
     """Collects losses as device tensors and writes them at `flush`, in one transfer: the only place the host waits for them."""
@@ -73,8 +75,10 @@ class Metrics:
         return self.last
 
     def evaluation(self, step: int, val_loss: float) -> None:
-        """Write an evaluation line, after the training lines up to its step."""
+        """Write an evaluation line, after the training lines up to its step. TrainError where the last update has left no finite loss."""
         self.flush()
+        if not math.isfinite(val_loss):
+            raise TrainError(f"the validation loss is {val_loss} after step {step}: {ADVICE}")
         self.file.write(_line({"step": step, "val_loss": val_loss}))
         self.file.flush()
 
@@ -91,10 +95,7 @@ class Metrics:
         for name, value in (("loss", loss), ("gradient norm", norm)):
             if not math.isfinite(value):
                 before = f"it was {self.last['loss']:.4g} at step {self.last['step']}" if self.last else "from the start"
-                raise TrainError(
-                    f"the {name} is {value} at step {step} with learning rate {lr:.3g} (the loss: {before}): "
-                    "try a lower lr, a longer warmup or dtype float32"
-                )
+                raise TrainError(f"the {name} is {value} at step {step} with learning rate {lr:.3g} (the loss: {before}): {ADVICE}")
 
 
 def read_metrics(path: Path) -> list[dict]:
