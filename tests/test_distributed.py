@@ -136,7 +136,7 @@ def runs(rank, folder):
     if rank == 0:
         run(tiny("alone", **{**changes, "batch_size": 4}))
     run(tiny("ddp", parallel="ddp", **changes))
-    run(tiny("fsdp", parallel="fsdp", steps=3, **changes))
+    run(tiny("fsdp", parallel="fsdp", steps=3, detect_anomaly=True, **changes))
     with mock.patch.object(
         Team, "_scarce", lambda self, model: False
     ):  # as on a GPU that has room: weights stay whole until the backward pass

@@ -268,7 +268,8 @@ def test_lora(early):
 
     def lora(model):
         torch.manual_seed(5)
-        targets = ["q_proj", "v_proj", "gate_proj", "down_proj", "lm_head"]  # a wrapped head: its weight alone would be the wrong loss
+        # a wrapped head: its weight alone would be the wrong loss; around the embedding is a class of PEFT's of that name
+        targets = ["q_proj", "v_proj", "gate_proj", "down_proj", "lm_head", "embed_tokens"]
         return peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=targets, task_type="CAUSAL_LM", init_lora_weights=False))
 
     before = step(lora(build("llama")))
@@ -278,10 +279,26 @@ def test_lora(early):
     else:
         model = lora(model)
         report = rooftile.patch(model)
-    assert len(before) == 19
+    assert len(before) == 21
     close(step(model), before)
     report.undo()
     assert same(step(model), before)
+
+
+@pytest.mark.parametrize("name", ["model.layers.0.mlp.down_proj", "lm_head"])
+def test_what_is_put_on_a_product_is_called(name):
+    """Those whose weight is read where it lies: the last of a gated perceptron, and the head. A forward of the instance, and a hook of gradients."""
+
+    def forward_of_its_own(layer):
+        theirs = layer.forward
+        layer.forward = lambda x: 2 * theirs(x)
+
+    for put in (forward_of_its_own, lambda layer: layer.register_full_backward_pre_hook(lambda _, grads: (2 * grads[0],))):
+        model, patched = build("llama"), build("llama")
+        rooftile.patch(patched)
+        for m in (model, patched):
+            put(m.get_submodule(name))
+        close(step(patched), step(model))
 
 
 @pytest.mark.parametrize("early", [True, False])

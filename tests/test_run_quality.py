@@ -97,6 +97,17 @@ def test_a_watched_run_is_the_same_run(tiny, tmp_path, model, kernels):
     assert not torch.are_deterministic_algorithms_enabled()
 
 
+def test_a_caller_who_wants_warnings_keeps_them():
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        for wanted in (True, False):
+            with training.deterministic(wanted):
+                pass
+            assert torch.is_deterministic_algorithms_warn_only_enabled(), wanted
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_a_nan_is_found_where_it_is_made(tiny, tmp_path, monkeypatch):
     def spoilt(change):
         real = GPT2.forward

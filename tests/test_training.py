@@ -75,6 +75,24 @@ def test_resuming_a_finished_run_changes_nothing(tiny, tmp_path):
     assert again.loss is None
 
 
+def test_an_end_where_nothing_is_left_to_train(tiny, tmp_path):
+    """At a checkpoint where nobody has evaluated: what is left behind is what a run of so many steps leaves, there or in another folder."""
+    whole = run(tiny("whole", steps=2))
+    run(tiny("longer", steps=4, save_every=2))
+    newest, older = checkpoints(tmp_path / "longer")
+    newest.unlink()
+    for out, how in (("other", {"resume_from": str(older)}), ("longer", {"resume": True})):
+        ended = run(tiny(out, steps=2, **how))
+        assert ended.val_loss == whole.val_loss and Path(ended.checkpoint).parent == tmp_path / out
+    assert series(tmp_path / "longer") == series(tmp_path / "whole")
+
+
+def test_evaluations_of_another_period_stand(tiny, tmp_path):
+    run(tiny("run", steps=4, eval_every=2, save_every=4))
+    run(tiny("run", eval_every=3, resume=True))
+    assert [row["step"] for row in series(tmp_path / "run") if "val_loss" in row] == [2, 6]
+
+
 def test_seed_decides_everything(tiny, tmp_path):
     for out, seed in (("a", 0), ("b", 0), ("c", 1)):
         run(tiny(out, seed=seed))

@@ -62,9 +62,11 @@ def test_bad_resume(tiny, tmp_path):
     before = sorted((f.name, f.stat().st_mtime_ns) for f in (tmp_path / "run").iterdir())
     refused(tiny("run", resume=True, n_embd=32), r"h\.0\.attn\.c_attn\.bias has shape \(48,\) there and \(96,\) here")
     refused(tiny("run", resume=True, n_layer=2), r"h\.1\..* has shape None there and \(\d+.*\) here")
+    refused(tiny("run", resume=True, n_head=4), "is of another model: n_head is 2 there and 4 here")
     refused(tiny("run", resume=True, batch_size=5), "batch_size 4, this run has 5")
     refused(tiny("run", resume=True, model="llama"), r"is of another model: .* has shape .* there and .* here")
     run(tiny("llama", model="llama"))
+    refused(tiny("llama", resume_from=str(tmp_path / "run" / "checkpoint-00000006.pt")), r"llama already holds checkpoint-00000006\.pt")
     refused(tiny("llama", model="llama", weights="bfloat16", resume=True), "was trained with weights float32, this run has bfloat16")
     refused(tiny("run", resume=True, steps=5), "is at step 6, past this run's steps 5")
     (tmp_path / "text").write_bytes(VERSE * 39)
@@ -146,6 +148,12 @@ def test_loss_that_is_not_finite_stops_the_run(tiny, tmp_path, monkeypatch):
     assert [f.name for f in (tmp_path / "run").glob("*.pt")] == ["checkpoint-00000003.pt"]  # no poisoned weights saved
 
 
+def test_validation_loss_that_is_not_finite_stops_the_run(tiny, tmp_path):
+    """The training loss of the step is that before its update, and still a number."""
+    refused(tiny("run", lr=1e20, min_lr=0.0, warmup=0, eval_every=1), "the validation loss is (nan|inf) after step 1: try a lower lr")
+    assert [row["step"] for row in series(tmp_path / "run")] == [1] and not list((tmp_path / "run").glob("*.pt"))
+
+
 def test_init_from_a_hugging_face_folder(tiny, tmp_path):
     torch.manual_seed(3)
     shape = GPT2Config(vocab_size=256, n_positions=20, n_embd=24, n_layer=1, n_head=2, attn_pdrop=0.1, resid_pdrop=0.1)
@@ -157,8 +165,12 @@ def test_init_from_a_hugging_face_folder(tiny, tmp_path):
     assert trained.config.attn_pdrop == trained.config.resid_pdrop == 0.0
     refused(tiny("b", init=str(tmp_path / "given"), context=21), "context is 21, the model in .* has n_positions 20")
     refused(tiny("b", init=str(tmp_path / "nowhere")), r"holds no config\.json", FileNotFoundError)
-    GPT2(GPT2Config(vocab_size=100, n_positions=20, n_embd=24, n_layer=1, n_head=2)).save_pretrained(tmp_path / "narrow")
-    refused(tiny("b", init=str(tmp_path / "narrow")), "holds token 122, the model's vocabulary has only 100")
+    for vocab in (100, 128, 5000):
+        GPT2(dataclasses.replace(shape, vocab_size=vocab)).save_pretrained(tmp_path / str(vocab))
+    refused(tiny("b", init=str(tmp_path / "100")), "holds token 122, the model's vocabulary has only 100")
+    refused(tiny("b", init=str(tmp_path / "128"), prompt="\u00e9"), "prompt holds token 195, the model's vocabulary has only 128")
+    sample = run(tiny("wide", init=str(tmp_path / "5000"), lr=0.0, min_lr=0.0)).sample
+    assert len(sample) < 9  # tokens that are no bytes are no text
 
 
 def test_standard_library_is_deterministic_and_bounded(tmp_path):

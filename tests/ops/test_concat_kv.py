@@ -58,6 +58,7 @@ def test_what_does_not_fit_is_not_written_on_a_gpu():
         ({"sin": None}, "cos is given without sin"),
         ({"v": torch.zeros(2, 3, 4, 8)}, "D is 8 in v, but 16 in"),
         ({"k": torch.zeros(2, 3, 4, 16, requires_grad=True)}, "but k requires a gradient"),
+        ({"cos": torch.ones(12, 8, requires_grad=True), "sin": torch.ones(12, 8)}, "but cos requires a gradient"),
         ({"layout": "BSHD"}, "layout is 'BSHD', it takes BHTD or BTHD"),
         ({"cos": torch.ones(12, 9), "sin": torch.ones(12, 9)}, "the table turns 9 pairs, but D=16 has 8"),
     ],

@@ -33,6 +33,14 @@ def test_leading_axes(block, shape, device):
     assert dequantize(values, scale).shape == values.shape
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("shape", [(), (0,), (0, 5), (5, 0), (2, 0, 3)])
+def test_numbers_alone_and_none_at_all_go_there_and_back(shape, device):
+    x = torch.ones(shape, device=device)
+    for block in ("tensor", "token", "1x128", *(["128x128"] if len(shape) == 2 else [])):
+        assert torch.equal(dequantize(*quantize(x, block=block), to=torch.float32), x), block
+
+
 def test_e4m3_rows_are_the_usual_formula():
     x = torch.randn(50, 333, dtype=torch.bfloat16)
     values, scale = quantize(x, block="token")

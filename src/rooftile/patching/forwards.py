@@ -186,9 +186,10 @@ def _output_class(original: Callable[..., Any]) -> Any:
 
 
 def _plain(layer: nn.Module) -> bool:
-    """Whether its weight may be read where it lies: no LoRA around it, no hook of any kind, no shards."""
-    hooks = "_old_forward" in vars(layer) or layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
-    return type(layer) is nn.Linear and not hooks and type(layer.weight) in (Tensor, nn.Parameter) and not layer.weight.is_meta
+    """Whether its weight may be read where it lies: no LoRA around it, no forward of its own, no hook of any kind, no shards."""
+    own = "forward" in vars(layer) or "_old_forward" in vars(layer)
+    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
+    return type(layer) is nn.Linear and not own and not hooks and type(layer.weight) in (Tensor, nn.Parameter) and not layer.weight.is_meta
 
 
 def _autocast(x: Tensor) -> bool:

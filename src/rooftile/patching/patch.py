@@ -139,10 +139,10 @@ def _parts(module: nn.Module, keep_logits: bool) -> Iterator[Part]:
     if family and name == "RMSNorm":
         gemma = family.startswith("gemma")
         yield Part({"norm": "rmsnorm"}, partial(forwards.rms_norm, "eps" if gemma else "variance_epsilon", float(gemma)))
-    elif kind == "LayerNorm":
+    elif _class(module) is nn.LayerNorm:
         yield _layer_norm(module)
-    elif kind == "Embedding" or name == "TextScaledWordEmbedding":
-        yield _embedding(module, scaled=kind != "Embedding")
+    elif _class(module) is nn.Embedding or (family and name == "TextScaledWordEmbedding"):  # PEFT has an Embedding of its own
+        yield _embedding(module, scaled=bool(family))
     elif family and name == "MLP":
         yield _mlp(module)
     elif family and name == "Attention":

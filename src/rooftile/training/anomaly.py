@@ -79,9 +79,10 @@ def _found(t: Tensor) -> set[str]:
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:
+    """Of shards this process's."""
     for leaf in torch.utils._pytree.tree_leaves(tree):
         if isinstance(leaf, Tensor):
-            yield leaf
+            yield leaf.to_local() if hasattr(leaf, "to_local") else leaf
 
 
 def written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:

@@ -21,6 +21,10 @@ __all__ = ["checkpoints", "load_checkpoint", "newest", "restore", "save_checkpoi
 KEPT = 2
 NAME = re.compile(r"checkpoint-(\d{8})\.pt")
 FORMAT = "rooftile-checkpoint-1"
+# What decides a model's results and shows in the shape of no tensor.
+SHAPELESS = (
+    "n_head", "layer_norm_epsilon", "activation_function", "num_attention_heads", "rms_norm_eps", "rope_theta", "rope_scaling",
+)  # fmt: skip
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -88,6 +92,10 @@ def restore(path: Path, state: dict, model: nn.Module, optimizer: torch.optim.Op
         there, mine = (tuple(d[name].shape) if name in d else None for d in (stored, here))
         if there != mine:
             raise TrainError(f"{path} is of another model: {name} has shape {there} there and {mine} here")
+    for name in SHAPELESS:
+        there, mine = state["model_config"].get(name), getattr(model.config, name, None)
+        if there != mine:
+            raise TrainError(f"{path} is of another model: {name} is {there} there and {mine} here")
     load(model, optimizer, stored, state["optimizer"])
     torch.set_rng_state(state["random"])
     if torch.cuda.is_available() and len(state["random_cuda"]) == torch.cuda.device_count():

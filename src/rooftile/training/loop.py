@@ -101,6 +101,10 @@ def _go(run: "_Run", progress: bool, began: float) -> TrainResult:
                     raise Terminated(
                         f"SIGTERM came: stopped after step {step} of {config.steps}, {newest(run.out)} stands; go on with resume"
                     )
+            if run.step == config.steps:  # none was left: the evaluation that ends a run may not have been made there
+                metrics.evaluation(config.steps, run.evaluate())
+                if run.elsewhere:
+                    run.save(config.steps)
             trained = metrics.last
         return run.finish(trained, began)
     except OSError as error:  # a full disk, mostly
@@ -111,14 +115,14 @@ def _go(run: "_Run", progress: bool, began: float) -> TrainResult:
 @contextmanager
 def deterministic(wanted: bool) -> Iterator[None]:
     """Inside, only kernels that repeat to the last bit are chosen, ours and PyTorch's."""
-    before = torch.are_deterministic_algorithms_enabled()
+    before, warned = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     if wanted:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it, before its first call
         torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.use_deterministic_algorithms(before, warn_only=warned)
 
 
 class _Run:
@@ -131,21 +135,30 @@ class _Run:
         self.step, self.val_loss = 0, None
         self.data = load_data(config)
         self.prompt = self.data.tokenizer.encode(config.prompt.encode())
-        if config.sample_tokens and not len(self.prompt):
-            raise TrainError("prompt is empty: a sample needs at least 1 token to begin with")
         torch.manual_seed(config.seed)
         self.model = build_model(config, self.data).to(self.device)
         self.forward = team.wrap(self.model)
         self.optimizer = build_optimizer(self.model, config)
-        if config.resume or config.resume_from:
-            self._resume(Path(config.resume_from) if config.resume_from else newest(self.out))
-        elif found := checkpoints(self.out):
+        self._check_prompt()
+        resumed = config.resume or config.resume_from
+        self.elsewhere = bool(config.resume_from) and Path(config.resume_from).resolve().parent != self.out.resolve()
+        if (found := checkpoints(self.out)) and (self.elsewhere or not resumed):
             raise TrainError(f"{self.out} already holds {found[0].name}: go on with resume, or choose another out")
+        if resumed:
+            self._resume(Path(config.resume_from) if config.resume_from else newest(self.out))
         # not the first two: optimizer states and choices of kernels are made there
         self.memory, self.drawn = None, min(self.step + 3, config.steps) if config.memory else None
         self.forward = torch.compile(self.forward) if config.kernels == "compile" else self.forward
         self.stepper = Stepper(self.forward, self.optimizer, config)
         _make_folder(self.out)
+
+    def _check_prompt(self) -> None:
+        if not self.config.sample_tokens:
+            return
+        if not len(self.prompt):
+            raise TrainError("prompt is empty: a sample needs at least 1 token to begin with")
+        if (largest := int(self.prompt.max())) >= (vocab := self.model.config.vocab_size):
+            raise TrainError(f"prompt holds token {largest}, the model's vocabulary has only {vocab}")
 
     def _resume(self, path: Path) -> None:
         state = load_checkpoint(path)
@@ -168,6 +181,7 @@ class _Run:
         metrics = Metrics(
             self.out / "metrics.jsonl" if self.team.rank == 0 else None,
             step=self.step,
+            steps=self.config.steps,
             eval_every=self.config.eval_every,
             step_tokens=self.team.world * self.config.step_rows * self.config.context,
             device=self.device,

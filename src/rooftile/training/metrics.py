@@ -22,11 +22,13 @@ from rooftile.training.errors import TrainError
 
 __all__ = ["Metrics", "draw_curve", "memory_bytes", "read_metrics"]
 
+ADVICE = "try a lower lr, a longer warmup or dtype float32"
+
 
 class Metrics:
     """Collects losses as device tensors and writes them at `flush`, in one transfer: the only place the host waits for them."""
 
-    def __init__(self, path: Path | None, *, step: int, eval_every: int, step_tokens: int, device: torch.device):
+    def __init__(self, path: Path | None, *, step: int, steps: int, eval_every: int, step_tokens: int, device: torch.device):
         """Opens `path` for appending after dropping every line past `step`, so that a resumed series has no line twice. None: writes nothing."""
         self.step_tokens, self.device = step_tokens, device
         self.last: dict = {}  # the newest row
@@ -36,7 +38,7 @@ class Metrics:
         if path is None:
             self.file = open(os.devnull, "ab")  # noqa: SIM115 - closed by close()
             return
-        kept = [row for row in read_metrics(path) if _belongs(row, step, eval_every)] if step else []
+        kept = [row for row in read_metrics(path) if _belongs(row, step, steps, eval_every)] if step else []
         with atomic_file(path) as file:
             file.writelines(_line(row) for row in kept)
         self.file = open(path, "ab")  # noqa: SIM115 - closed by close()
@@ -73,8 +75,10 @@ class Metrics:
         return self.last
 
     def evaluation(self, step: int, val_loss: float) -> None:
-        """Write an evaluation line, after the training lines up to its step."""
+        """Write an evaluation line, after the training lines up to its step. TrainError where the last update has left no finite loss."""
         self.flush()
+        if not math.isfinite(val_loss):
+            raise TrainError(f"the validation loss is {val_loss} after step {step}: {ADVICE}")
         self.file.write(_line({"step": step, "val_loss": val_loss}))
         self.file.flush()
 
@@ -91,10 +95,7 @@ class Metrics:
         for name, value in (("loss", loss), ("gradient norm", norm)):
             if not math.isfinite(value):
                 before = f"it was {self.last['loss']:.4g} at step {self.last['step']}" if self.last else "from the start"
-                raise TrainError(
-                    f"the {name} is {value} at step {step} with learning rate {lr:.3g} (the loss: {before}): "
-                    "try a lower lr, a longer warmup or dtype float32"
-                )
+                raise TrainError(f"the {name} is {value} at step {step} with learning rate {lr:.3g} (the loss: {before}): {ADVICE}")
 
 
 def read_metrics(path: Path) -> list[dict]:
@@ -141,9 +142,12 @@ def memory_bytes(device: torch.device) -> int:
     return most if sys.platform == "darwin" else most * 1024  # kilobytes on Linux
 
 
-def _belongs(row: dict, step: int, eval_every: int) -> bool:
-    """Rows up to `step`; an evaluation made only because the earlier run ended there is no part of the longer series."""
-    return row["step"] <= step and ("val_loss" not in row or row["step"] % eval_every == 0)
+def _belongs(row: dict, step: int, steps: int, eval_every: int) -> bool:
+    """Rows up to `step`; an evaluation made only because the earlier run ended there is no part of the longer series, and that at the end of
+    all `steps` is made again."""
+    if "val_loss" not in row or row["step"] != step:
+        return row["step"] <= step
+    return step < steps and step % eval_every == 0
 
 
 def _line(row: dict) -> bytes:

@@ -36,7 +36,7 @@ class Tokenizer:
 def tokenizer(name: str) -> Tokenizer:
     """`bytes` (256 ids) or `gpt2` (50257 ids, through tiktoken)."""
     if name == "bytes":
-        return Tokenizer("bytes", 256, _bytes_encode, lambda ids: bytes(ids).decode("utf-8", errors="replace"))
+        return Tokenizer("bytes", 256, _bytes_encode, lambda ids: bytes(i for i in ids if i < 256).decode("utf-8", errors="replace"))
     try:
         import tiktoken
     except ImportError:

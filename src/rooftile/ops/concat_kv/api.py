@@ -26,7 +26,7 @@ def concat_kv(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, lengths: T
 
     Raises:
         ValueError: new keys that do not fit, with both numbers (on a CPU; a GPU, where looking would mean waiting, does not write them);
-        a table without the other; shapes or dtypes that do not fit; a gradient wanted of what is written in place.
+        a table without the other; shapes or dtypes that do not fit; a gradient wanted of what is written in place, the tables' too.
 
     Example:
         >>> cache = torch.zeros(1, 1, 3, 1)
@@ -37,7 +37,8 @@ def concat_kv(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, lengths: T
     if layout not in LAYOUTS:
         raise ValueError(f"concat_kv: layout is {layout!r}, it takes {' or '.join(LAYOUTS)}")
     heads = {"k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v}
-    wanting = [n for n, x in heads.items() if x.requires_grad]
+    given = heads | {"cos": cos, "sin": sin}
+    wanting = [n for n, x in given.items() if x is not None and x.requires_grad]
     if wanting and torch.is_grad_enabled():
         raise ValueError(f"concat_kv: it writes in place and keeps nothing to go back to, but {wanting[0]} requires a gradient")
     if layout == "BHTD" and all(x.dim() == 4 for x in heads.values()):

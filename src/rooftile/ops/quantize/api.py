@@ -113,7 +113,7 @@ def dequantize(values: Tensor, scale: Tensor, zero: Tensor | None = None, *, to:
     _no_gradient("dequantize", scale=scale)
     block = _block_of(tuple(scale.shape), tuple(values.shape))
     x = _matrix(values, block)
-    flat = scale if block in ("tensor", "128x128") else scale.reshape(-1) if block == "token" else scale.reshape(x.shape[0], -1)
+    flat = scale if block in ("tensor", "128x128") else scale.reshape(-1) if block == "token" else scale.reshape(len(x), scale.shape[-1])
     return _dequantize(x, flat, zero, *BLOCKS[block], str(to).removeprefix("torch.")).view(values.shape)
 
 
@@ -217,8 +217,8 @@ def _eight_bits(name: str, to: torch.dtype, block: str) -> tuple[str, int]:
 
 
 def _block_of(scale: Sequence[int], values: Sequence[int]) -> str:
-    groups = tuple(-(-n // 128) for n in values)
-    known = {(): "tensor", values[:-1]: "token", (*values[:-1], *groups[-1:]): "1x128"}
+    groups = tuple(-(-n // 128) for n in values or (1,))  # a number alone is a row of one
+    known = {(): "tensor", values[:-1]: "token", (*values[:-1], groups[-1]): "1x128"}
     if len(values) == 2:
         known.setdefault(groups, "128x128")
     if scale not in known:
