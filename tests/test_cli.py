@@ -81,7 +81,7 @@ def test_check_counts():
         (["bench", "train.gpt2-124m", "--device", "cpu"], "train.gpt2-124m trains on a CUDA device, this is cpu"),
         (["bench", "scaling.llama-1.2b", "--device", "cpu"], "scaling.llama-1.2b trains on a CUDA device, this is cpu"),
         (["bench", "softmax", "--device", "cpu", "--case", "nosuch", "--against", "torch, compile"], "'nosuch' is in the name of none of"),
-        (["build", "gemm"], "gemm has no kernel in CUDA C++ to build"),
+        (["build", "linear_cross_entropy"], "linear_cross_entropy has no kernel in CUDA C++ to build"),
         (["pages", "--verify", "--folder", "nowhere"], "nowhere has none of the"),
         (["lst"], "Did you mean 'list'?"),
         (["list", "--jsn"], "No such option: --jsn"),

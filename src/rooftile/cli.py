@@ -206,18 +206,24 @@ def tune(
     case: Annotated[str, typer.Option(help="Only cases whose name contains this.")] = "",
     every: Annotated[str, typer.Option(help="Try every config only of kernels whose name begins so; of others the heuristic's.")] = "",
     ship: Annotated[bool, typer.Option("--ship", help="Write the choices into the package instead of this machine's cache.")] = False,
+    records: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-records", help="Time nothing: ship what the H200's records in this folder say of whom others were faster than."
+        ),
+    ] = None,
     jobs: Jobs = 1,
     as_json: Json = False,
 ) -> None:
     """Time every kernel and config on the bench cases and remember the fastest that passed."""
     from rooftile.workbench import tuner
 
-    records = tuner.tune_ops(ops or [], case, ship, None if as_json else err, every, jobs)
+    made = tuner.tune_ops(ops or [], case, ship, None if as_json else err, every, jobs) if records is None else tuner.from_records(records)
     if as_json:
-        for r in records:
+        for r in made:
             print(r.json())
     else:
-        for r in records:
+        for r in made:
             _line(f"{r.op} {r.case}: ", (r.kernel, "green"), f" {r.config or ''} {r.us[1] if r.us else 0:.1f} us")
 
 

@@ -46,9 +46,9 @@ def shipped(name: str) -> Path:
 def lookup(op: Any, call: Call, kernel: str | None = None) -> tuple[Any, Mapping[str, Any]] | None:
     """(kernel, config) of an Op: the fastest passed record of this exact call whose kernel has not changed since."""
     where = next((t.device for v in call.values() for t in (v if isinstance(v, (list, tuple)) else [v]) if isinstance(t, Tensor)), None)
-    if where is None or where.type != "cuda" or not torch.cuda.is_available():
+    name = None if where is None else _name(where)
+    if name is None:
         return None
-    name = device.slug(where)
     if name not in _entries:
         _entries[name] = _load(name)
     if not _entries[name]:
@@ -58,6 +58,11 @@ def lookup(op: Any, call: Call, kernel: str | None = None) -> tuple[Any, Mapping
         if r.kernel in known and kernel in (None, r.kernel) and r.digest == known[r.kernel].digest:
             return known[r.kernel], r.config
     return None
+
+
+def _name(where: torch.device) -> str | None:
+    """Under which a device's choices are kept; None for one that has none."""
+    return device.slug(where) if where.type == "cuda" and torch.cuda.is_available() else None
 
 
 def remember(name: str, records: list[Record]) -> None:

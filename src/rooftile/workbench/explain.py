@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
+from rooftile.core import tune
 from rooftile.core.bind import letter
 from rooftile.core.kernel import OPS, Op, nearest
 from rooftile.core.spec import Case, OpSpec
@@ -132,6 +133,9 @@ def blank(spec: OpSpec, case: Case, device: str) -> dict[str, Any]:
     return {n: call[n] for n in spec.signature.parameters}
 
 
+IMAGINED = "nvidia-h200"
+
+
 class _Imagined:
     """What is asked of Triton's driver when a config is picked: an H200's answers."""
 
@@ -164,6 +168,7 @@ def imagined(device: str) -> Iterator[None]:
             stack.enter_context(mock.patch.object(launch, "_processors", lambda device: 132))
             stack.enter_context(mock.patch.object(driver, "_active", _Imagined()))
             stack.enter_context(mock.patch.object(FakeTensor, "__getitem__", _view))
+            stack.enter_context(mock.patch.object(tune, "_name", lambda where: IMAGINED if where.type == "cuda" else None))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         yield
 

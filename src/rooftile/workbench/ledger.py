@@ -84,6 +84,11 @@ def chosen_and_fastest(folder: Path) -> Iterator[tuple[Record, Record]]:
                 yield ours[chosen], min(ours.values(), key=_us)
 
 
+def apart(slower: Record, faster: Record) -> bool:
+    """By more than a twentieth, by which two runs may differ, and 5 us, which a launch costs."""
+    return _us(slower) > max(1.05 * _us(faster), _us(faster) + 5)
+
+
 def _us(r: Record) -> float:
     return r.us[1] if r.us else float("inf")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,9 +13,9 @@ from rich.progress import Progress
 
 from rooftile.core import device as dev
 from rooftile.core import timing, tune
-from rooftile.core.kernel import Op
+from rooftile.core.kernel import OPS, Op
 from rooftile.core.record import Record, Status, append
-from rooftile.workbench import gatekeeper
+from rooftile.workbench import explain, gatekeeper, ledger
 from rooftile.workbench.bench import LIMIT, Session, distance, timed_cases
 from rooftile.workbench.peers import own_run
 
@@ -39,6 +41,23 @@ def tune_ops(names: list[str], only: str, ship: bool, progress: Console | None, 
                 name = dev.slug(session.where)
                 append(tune.shipped(name), [winner]) if ship else tune.remember(name, [winner])
                 op.forget()
+    return winners
+
+
+def from_records(folder: Path) -> list[Record]:
+    """Of cases that were benched, where another kernel was faster than who is chosen by more than two runs may differ: a choice each, shipped with the
+    package. Nothing is timed; a choice is its record's, digest and all, so it counts until that kernel changes."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is no folder of records")
+    winners = []
+    for chosen, fastest in ledger.chosen_and_fastest(folder):
+        if ledger.apart(chosen, fastest):
+            op = OPS[fastest.op]
+            case = next(c for c in op.spec.cases if c.id == fastest.case)
+            with explain.imagined("cuda"):
+                winners.append(replace(fastest, case=tune.key(explain.blank(op.spec, case, "cuda"))))
+    if winners:
+        append(tune.shipped(explain.IMAGINED), winners)
     return winners
 
 
