@@ -202,7 +202,8 @@ def test_every_kernel_compiles_within_its_limits_and_a_second_run_touches_nothin
     assert {r["file"] for r in rows} == {p.name for p in build.shipped()}
     compiled = [(r["file"], r["instance"]) for r in rows if not r["cached"]]  # two operators may share one, and then the second finds it
     assert set(compiled) == {(r["file"], r["instance"]) for r in rows}
-    declared = {(o.spec.name, k.name) for o in OPS.values() for k in o.kernels if k.sources}
+    # rotary_attention's others name rope's files beside attention's Triton, which is compiled under attention's own name
+    declared = {(o.spec.name, k.name) for o in OPS.values() for k in o.kernels if k.sources and k.name.startswith("cuda.")}
     assert {(r["op"], r["kernel"]) for r in rows} == declared and declared
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "cuda").iterdir()}
     status, rows = command(tmp_path, "--arch", "sm_90a", "--json")
