@@ -32,39 +32,39 @@ ROOFTILE_DEVICE uint4 in_half(const char* sHalf, int r, int column) {
 }
 
 // Backward: to each row of d its PARTS vectors of gPre [M, PARTS F], which are on their way while those before it are finished, into the next half and the
-// next tile: copies that a thread makes for itself. row(to, r, d, sPre) finishes one, half(...) what a half has come to.
-template <int PARTS, typename X, typename Row, typename Half>
-ROOFTILE_DEVICE void finish_beside(const typename X::T* gPre, char* sX, Rings<X::STAGES>& sR, const Tiles<X::WIDE>& tiles, Row row, Half end) {
+// next tile: copies that a thread makes for itself. start(to) begins a half, row(there, d, sPre) finishes its next row, end(half, i_tile) what it has come to.
+template <int PARTS, typename X, typename Start, typename Row, typename Half>
+ROOFTILE_DEVICE void finish_beside(const typename X::T* gPre, char* sX, Rings<X::STAGES>& sR, const Tiles<X::WIDE>& tiles, Start start, Row row, Half end) {
   constexpr int DEEP = AHEAD / PARTS;
-  const int mine = lane() * 8;
+  const int mine = lane() * 8, F = tiles.F;
   uint4* sPre = reinterpret_cast<uint4*>(sX + X::BESIDE) + warp() % 4 * (AHEAD * WARP) + lane();
-  auto ask = [&](const Strip& from, int first) {
+  Strip from;
+  const typename X::T* gFrom;  // the row to be asked for
+  auto open = [&](int i_tile, int half) { from = strip(tiles, i_tile, half, mine), gFrom = gPre + from.place(0, PARTS * F); };
+  auto ask = [&](int first) {
 #pragma unroll
-    for (int r = first; r < first + TOGETHER; ++r) {
-      const bool there = r < from.rows;
+    for (int r = first; r < first + TOGETHER; ++r, gFrom += PARTS * F)
 #pragma unroll
-      for (int p = 0; p < PARTS; ++p)
-        copy_async<16>(sPre + (r % DEEP * PARTS + p) * WARP, there ? gPre + from.place(r, PARTS * tiles.F) + p * tiles.F : gPre, there);
-    }
+      for (int p = 0; p < PARTS; ++p) copy_async<16>(sPre + (r % DEEP * PARTS + p) * WARP, gFrom + p * F, r < from.rows);
     copy_commit();
   };
   Stage<1> at;
-  Strip from = strip(tiles, blockIdx.x, 0, mine);
-  for (int r = 0; r < DEEP; r += TOGETHER) ask(from, r);
+  open(blockIdx.x, 0);
+  for (int r = 0; r < DEEP; r += TOGETHER) ask(r);
   for (int i_tile = blockIdx.x; i_tile < tiles.count(); i_tile += gridDim.x, ++at)
     for (int half = 0; half < 2; ++half) {
       const Strip to = strip(tiles, i_tile, half, mine);
+      const char* sHalf = sX + X::OUTS + half * X::OUT;
+      start(to);
       consumer_wait(sR.out[half], at);
 #pragma unroll 1
       for (int first = 0; first < ROWS; first += TOGETHER) {
-        if (first == ROWS - DEEP) from = half ? strip(tiles, i_tile + gridDim.x, 0, mine) : strip(tiles, i_tile, 1, mine);
+        if (first == ROWS - DEEP) open(half ? i_tile + gridDim.x : i_tile, half ^ 1);
         copy_wait<DEEP / TOGETHER - 1>();
 #pragma unroll
-        for (int r = first; r < first + TOGETHER; ++r) {
-          const uint4 d = mine < X::N ? in_half(sX + X::OUTS + half * X::OUT, r, mine) : make_uint4(0, 0, 0, 0);
-          row(to, r, d, sPre + r % DEEP * PARTS * WARP);
-        }
-        ask(from, (first + DEEP) % ROWS);
+        for (int r = first; r < first + TOGETHER; ++r)
+          row(r < to.rows, mine < X::N ? in_half(sHalf, r, mine) : make_uint4(0, 0, 0, 0), sPre + r % DEEP * PARTS * WARP);
+        ask((first + DEEP) % ROWS);
       }
       end(half, i_tile);
       consumer_release(sR.out[half], at);
@@ -121,20 +121,23 @@ template <typename X, typename Act> struct Slope {
 
   ROOFTILE_DEVICE void finish(char* sX, Rings<X::STAGES>& sR, const Tiles<X::WIDE>& tiles) const {
     float sum[8] = {};
-    auto row = [&](const Strip& to, int r, uint4 d, const uint4* sPre) {
+    T* gTo;
+    auto start = [&](const Strip& to) { gTo = gDpre + to.place(0, tiles.F); };
+    auto row = [&](bool there, uint4 d, const uint4* sPre) {
       float x[8], pre[8];
       unpack<T>(x, d);
       unpack<T>(pre, *sPre);
 #pragma unroll
       for (int i = 0; i < 8; ++i) x[i] *= Act::point(pre[i]).d;
       pack<T>(d, x);
-      if (r < to.rows) __stwb(reinterpret_cast<uint4*>(gDpre + to.place(r, tiles.F)), d);
+      if (there) __stwb(reinterpret_cast<uint4*>(gTo), d);
       else d = make_uint4(0, 0, 0, 0);  // it is NaN where a weight is not finite
+      gTo += tiles.F;
       unpack<T>(x, d);
 #pragma unroll
       for (int i = 0; i < 8; ++i) sum[i] += x[i];
     };
-    finish_beside<1, X>(gPre, sX, sR, tiles, row, [&](int half, int i_tile) {
+    finish_beside<1, X>(gPre, sX, sR, tiles, start, row, [&](int half, int i_tile) {
       if (half == 0) return;
       add_up(reinterpret_cast<float*>(sX + X::OUTS + X::OUT), sum, tiles, i_tile);
 #pragma unroll
@@ -219,8 +222,9 @@ template <typename X, typename Act> struct GateSlope {
 
   ROOFTILE_DEVICE void finish(char* sX, Rings<X::STAGES>& sR, const Tiles<X::WIDE>& tiles) const {
     const int F = tiles.F;
-    auto row = [&](const Strip& to, int r, uint4 d, const uint4* sPre) {
-      if (r >= to.rows) return;
+    T *gDgate, *gTo;
+    auto start = [&](const Strip& to) { gDgate = gDpre + to.place(0, 2LL * F), gTo = gH + to.place(0, F); };
+    auto row = [&](bool there, uint4 d, const uint4* sPre) {
       float x[8], gate[8], up[8];
       unpack<T>(x, d);
       unpack<T>(gate, sPre[0]);
@@ -235,12 +239,14 @@ template <typename X, typename Act> struct GateSlope {
       pack<T>(dgate, gate);
       pack<T>(dup, x);
       pack<T>(h, up);
-      T* gTo = gDpre + to.place(r, 2LL * F);
-      __stwb(reinterpret_cast<uint4*>(gTo), dgate);
-      __stwb(reinterpret_cast<uint4*>(gTo + F), dup);
-      __stwb(reinterpret_cast<uint4*>(gH + to.place(r, F)), h);
+      if (there) {
+        __stwb(reinterpret_cast<uint4*>(gDgate), dgate);
+        __stwb(reinterpret_cast<uint4*>(gDgate + F), dup);
+        __stwb(reinterpret_cast<uint4*>(gTo), h);
+      }
+      gDgate += 2 * F, gTo += F;
     };
-    finish_beside<2, X>(gPre, sX, sR, tiles, row, [](int, int) {});
+    finish_beside<2, X>(gPre, sX, sR, tiles, start, row, [](int, int) {});
   }
 };
 
