@@ -154,6 +154,24 @@ def test_what_shared_memory_does_not_hold_of_a_row_is_read_again(parked, smoothi
     torch.testing.assert_close(ours, wanted, rtol=1e-2, atol=1e-6)
 
 
+@pytest.mark.parametrize("cluster, classes", [(2, 3000), (4, 3000), (8, 3000), (8, 64)])
+@pytest.mark.parametrize("smoothing, cap", [(0.0, 0.0), (0.1, 3.0)])
+def test_blocks_of_a_cluster_share_a_row(cluster, classes, smoothing, cap):
+    """Targets in the first share, the last and at a share's edge; padding, a class there is not, a NaN, and fewer vectors than threads."""
+    edge = -(-classes // 8 // cluster) * 8
+    logits = torch.randn(7, classes, generator=torch.Generator().manual_seed(1)).mul(4).bfloat16()
+    logits[5, classes - 1] = logits[6, 3] = float("nan")
+    target = torch.tensor([0, classes - 1, -100, edge, edge - 1, 3, 3])
+    call = (target, -100, smoothing, 0.01, cap)
+    ours, wanted = logits.clone(), logits.clone()
+    kernel = OPS["cross_entropy_ahead"].kernel("cuda.v7_cluster").bound({"cluster": cluster, "threads": 64})
+    with simulator.active("all", seed=cluster):
+        loss = kernel(ours, *call)
+    reference = OPS["cross_entropy_ahead"].spec.reference(wanted, *call)
+    torch.testing.assert_close(loss, reference, rtol=1e-5, atol=1e-5, equal_nan=True)
+    torch.testing.assert_close(ours, wanted, rtol=1e-2, atol=1e-6, equal_nan=True)
+
+
 @pytest.mark.parametrize("cap", [1e-5, 0.01, 30.0, 3e4])
 def test_soft_caps_of_whole_vectors(cap):
     """The polynomial and the hyperbolic tangent meet at half the cap; caps whose powers leave float32 take the latter."""

@@ -6,7 +6,7 @@ from torch.autograd.function import once_differentiable
 
 from rooftile.core.kernel import Op
 from rooftile.core.register import needs_second_door
-from rooftile.ops.cross_entropy import cuda_kernels, triton_kernels
+from rooftile.ops.cross_entropy import cluster_kernels, cuda_kernels, triton_kernels
 from rooftile.ops.cross_entropy.passes import TWO_PASSES
 from rooftile.ops.cross_entropy.spec import AHEAD, OVERWRITE, SPEC
 
@@ -17,7 +17,7 @@ _cross_entropy = Op(
     backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD),
 )
 _overwrite = Op(OVERWRITE, *triton_kernels.OVERWRITE, *cuda_kernels.OVERWRITE)
-_ahead = Op(AHEAD, *cuda_kernels.AHEAD, TWO_PASSES, *triton_kernels.AHEAD)
+_ahead = Op(AHEAD, *cluster_kernels.AHEAD, *cuda_kernels.AHEAD, TWO_PASSES, *triton_kernels.AHEAD)
 
 
 class _Overwriting(torch.autograd.Function):

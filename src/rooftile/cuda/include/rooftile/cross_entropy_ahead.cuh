@@ -1,0 +1,67 @@
+// A row's loss and its gradient in one pass: what becomes of its vectors of 16 bytes, on their way in and on their way out.
+#pragma once
+#include "rooftile/cross_entropy.cuh"
+
+namespace rooftile {
+
+// On the way in. The target's logit is kept out of the sums.
+template <typename T, bool SMOOTH, bool CAP> struct Taken {
+  static constexpr int WIDTH = 16 / sizeof(T);
+  const SoftCap cap;
+  const unsigned t;
+  const float known, level;  // the target's logit, and what others are measured from
+  float spread = 0.0f;
+  Online rest = online_start();
+
+  ROOFTILE_DEVICE Taken(const T* gRow, long long t, float softcap)
+      : cap(softcap), t(unsigned(t)), known(CAP ? capped(float(gRow[t]), softcap) : float(gRow[t])), level(finite(known) ? known : 0.0f) {}
+
+  ROOFTILE_DEVICE void operator()(const uint4& r, int i) {
+    float rF[WIDTH], max = rest.max, sum = 0.0f;
+    unpack<T>(rF, r);
+    if (CAP) cap(rF);
+    if (SMOOTH)
+#pragma unroll
+      for (int k = 0; k < WIDTH; ++k) spread += rF[k] - level;
+    const unsigned hit = t - i * WIDTH;
+    if (hit < WIDTH)
+#pragma unroll
+      for (int k = 0; k < WIDTH; ++k) rF[k] = unsigned(k) == hit ? online_start().max : rF[k];
+#pragma unroll
+    for (int k = 0; k < WIDTH; ++k) max = fmaxf(max, rF[k]);
+    const float base = base_of(max);
+#pragma unroll
+    for (int k = 0; k < WIDTH; ++k) sum += exp_fast(rF[k] - base);
+    rest = {max, rest.sum * exp_fast(rest.max - base) + sum};
+  }
+};
+
+// On the way out, the i-th vector of a row of V classes as its gradient.
+template <typename T, bool CAP> struct Given {
+  const RowGradient gradient;
+  ROOFTILE_DEVICE Given(const RowLoss& r, int V, float smoothing, float z) : gradient(r.peak, r.logsum, r.miss, V, smoothing, z, 1.0f) {}
+  ROOFTILE_DEVICE void operator()(uint4* gVec, uint4 rX, int i, unsigned t, const SoftCap& cap) const {
+    gradient.template operator()<T, CAP>(rX, t - i * (16 / sizeof(T)), cap);
+    __stwb(gVec + i, rX);
+  }
+};
+
+// Of a row that does not count, its vectors from `first` on, every `each`-th.
+template <typename T> ROOFTILE_DEVICE void give_nothing(uint4* gVec, float value, int first, int vectors, int each) {
+  constexpr int WIDTH = 16 / sizeof(T);
+  float rF[WIDTH];
+#pragma unroll
+  for (int k = 0; k < WIDTH; ++k) rF[k] = value;
+  uint4 r;
+  pack<T>(r, rF);
+  for (int i = first; i < vectors; i += each) gVec[i] = r;
+}
+
+// The loss with what smoothing and z add to it; spread: the sum of the logits less the target's.
+ROOFTILE_DEVICE float whole_loss(const RowLoss& r, float spread, int V, float smoothing, float z) {
+  float loss = r.loss - (smoothing != 0.0f ? smoothing * (spread / V) : 0.0f);
+  if (z != 0.0f) loss += z * (r.peak + r.logsum) * (r.peak + r.logsum);
+  return loss;
+}
+
+}  // namespace rooftile
