@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -317,28 +316,32 @@ def test_first_in_line_is_who_was_measured_to_be_fastest(tmp_path, monkeypatch):
 
 def test_two_processes_beside_one_are_records(monkeypatch, tmp_path):
     """The runs are started as a user starts them; here each leaves metrics behind, and the last fails."""
-    words = []
+    words, gpus = [], []
 
-    def run(command, **how):
+    def start(command, *, stderr, env, **how):
         words.append(command[1:])
+        gpus.append(env and env["CUDA_VISIBLE_DEVICES"])
         out = Path(command[command.index("--out") + 1])
-        processes, rate = (2, 1950.0) if "torch.distributed.run" in command else (1, 1000.0)
+        processes, rate = (
+            (2, 1950.0) if "torch.distributed.run" in command else (1, 1010.0 if gpus[-1] == "5" else 990.0 if env else 1000.0)
+        )
         rows = [{"step": i + 1, "loss": 2.0 + 0.001 * processes, "tokens_per_s": rate, "memory_bytes": 5} for i in range(scaling.STEPS)]
         (out / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in [*rows, {"step": 40, "val_loss": 2.0}]))
-        return subprocess.CompletedProcess(
-            command, int("fsdp" in command), stdout="", stderr="[rank1]: Traceback\n[rank1]: RuntimeError: no room\ntorchrun: FAILED"
-        )
+        stderr.write("[rank1]: Traceback\n[rank1]: RuntimeError: no room\ntorchrun: FAILED")
+        return SimpleNamespace(wait=lambda: int("fsdp" in command))
 
-    monkeypatch.setattr(scaling, "subprocess", SimpleNamespace(run=run))
+    monkeypatch.setattr(scaling, "subprocess", SimpleNamespace(Popen=start, DEVNULL=None))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     one, whole, ddp, fsdp = scaling.bench(torch.device("cpu"), "r", None, tmp_path)
-    assert words[0][:3] == ["-m", "rooftile", "train"] and words[2][:5] == [
+    assert words[0][:3] == ["-m", "rooftile", "train"] == words[1][:3] and words[3][:5] == [
         "-m",
         "torch.distributed.run",
         "--standalone",
         "--nproc-per-node",
         "2",
     ]
-    assert [w[w.index("--batch-size") + 1] for w in words] == ["4", "8", "4", "4"] and "--parallel ddp" in " ".join(words[2])
+    assert [w[w.index("--batch-size") + 1] for w in words] == ["4", "4", "8", "4", "4"] and "--parallel ddp" in " ".join(words[3])
+    assert gpus == ["3", "5", None, None, None] and one.extra["tokens_per_s_of_each"] == [990, 1010]
     assert one.extra["of_one"] == 1 and ddp.extra["of_one"] == pytest.approx(1.95) and whole.us[1] == pytest.approx(8 * 4096 * 1e3)
     assert ddp.extra["largest_smoothed_loss_difference_to"]["whole"] == pytest.approx(0.001)
     assert (fsdp.status, fsdp.message) == ("error", "[rank1]: RuntimeError: no room")
