@@ -193,7 +193,9 @@ WRONG = {  # as it stands, and with an error: rows, columns, sums, places
     "tiles.M - row : 0": "tiles.M - row - 1 : 0",
     "column < biased ?": "column + 8 < biased ?",
     "for (int w = 0; w < 4; ++w)": "for (int w = 0; w < 3; ++w)",
-    "if (first == ROWS - DEEP) from": "if (first == 0) from",
+    "if (first == ROWS - DEEP) open": "if (first == 0) open",
+    "gFrom += PARTS * F": "gFrom += F",
+    "gDgate += 2 * F, gTo += F;": "gDgate += 2 * F;",
     "tile.y * X::N + p * 64, k": "tile.y * X::N, k",
     "make_int2(first + i % high, i / high)": "make_int2(first + i % group, i / group)",
     "else d = make_uint4(0, 0, 0, 0);": "",
@@ -201,10 +203,10 @@ WRONG = {  # as it stands, and with an error: rows, columns, sums, places
     "in_half(sHalf, r + odd, X::WIDE + mine)": "in_half(sHalf, r + odd, mine)",
     "gTo + F), up)": "gTo + F), gate)",
     "lane() % 16 * 8, odd = lane() / 16": "lane() % 16 * 8, odd = 0",
-    "PARTS * tiles.F) + p * tiles.F": "PARTS * tiles.F)",
+    "gFrom + p * F, r < from.rows": "gFrom, r < from.rows",
     "gate[i] = x[i] * up[i] * of.d": "gate[i] = x[i] * of.d",
     "pack<T>(h, up);": "pack<T>(h, x);",
-    "gTo + F), dup)": "gTo + F), dgate)",
+    "gDgate + F), dup)": "gDgate + F), dgate)",
 }
 
 
