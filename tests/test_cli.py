@@ -21,6 +21,7 @@ def rooftile(*words: str, **environment: str) -> subprocess.CompletedProcess:
 COMPOSED = {
     "linear_cross_entropy": "chunked",
     "linear_cross_entropy_ahead": "chunked",
+    "adamw_measured": "composed",
     "mlp": "composed",
     "gated_mlp": "composed",
 }  # of other operators' kernels

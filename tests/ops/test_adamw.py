@@ -12,7 +12,7 @@ import rooftile
 from rooftile.core.kernel import OPS
 from rooftile.core.spec import Case
 from rooftile.cuda import simulator
-from rooftile.ops.adamw.spec import SPEC
+from rooftile.ops.adamw.spec import BETAS, SPEC
 
 
 def models(dtype=torch.float32):
@@ -141,6 +141,14 @@ def test_an_infinite_norm_measures_and_scales_nothing():
     norm = torch.nn.utils.get_total_norm([p.grad for p in two.parameters()])
     assert same(optimizer, twin)
     torch.testing.assert_close(optimizer.grad_norm, norm)
+
+
+def test_an_infinite_gradient_spoils_its_own_number_alone():
+    p = torch.nn.Parameter(torch.ones(3))
+    optimizer = rooftile.AdamW([p], max_norm=math.inf)
+    p.grad = torch.tensor([1.0, math.inf, 1.0])
+    optimizer.step()
+    assert optimizer.grad_norm.isinf() and p.isfinite().tolist() == [True, False, True]
 
 
 def test_masters_follow_a_float32_model():
@@ -282,6 +290,24 @@ def test_norms_of_many_chunks(dtype):
     for name, config in (("cuda.v4_norm", {}), ("cuda.v5_norm_vector", {"vecs": 2, "threads": 64, "per": 1})):
         with simulator.active("all"):
             torch.testing.assert_close(OPS["grad_norm"].kernel(name).bound(config)(grads), wanted)
+
+
+@pytest.mark.parametrize("gradients", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["cuda.v2_vector", "cuda.v3_pipeline"])
+def test_the_norm_of_what_the_step_reads(name, gradients):
+    """Of the gradients as they are, not scaled; of chunks and vectors across an end, of every block. The step is what it is without."""
+    gen = torch.Generator().manual_seed(3)
+    call = OPS["adamw"].spec.draw(Case({"P": ((9001,), (0,), (3,), (4096,))}, torch.bfloat16, {**BETAS, "states": "float32", "clip": True}))
+    call["grads"] = [torch.randn(g.shape, generator=gen).to(gradients) for g in call["grads"]]
+    plain = {n: [x.clone() for x in v] if isinstance(v, list) else v for n, v in call.items()}
+    measured, step = OPS["adamw_measured"].kernel(name), OPS["adamw"].kernel(name)
+    config = next(c for c in step.configs if c["threads"] == 128)
+    with simulator.active("all"):
+        step.bound(config)(*plain.values())
+        norm = measured.bound(config)(*call.values())
+    torch.testing.assert_close(norm, torch.nn.utils.get_total_norm([g.float() for g in call["grads"]]))
+    for n in ("params", "exp_avgs", "exp_avg_sqs"):
+        assert all(torch.equal(a, b) for a, b in zip(call[n], plain[n]))
 
 
 def test_a_tensor_past_16_bytes_is_refused_with_its_number():

@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -5,12 +6,13 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op, ranked
-from rooftile.ops.adamw import cuda_kernels, norm_kernels, triton_kernels
+from rooftile.ops.adamw import cuda_kernels, measured_kernels, norm_kernels, triton_kernels
 from rooftile.ops.adamw.members import Member, Members
-from rooftile.ops.adamw.spec import NORM, SPEC
+from rooftile.ops.adamw.spec import MEASURED, NORM, SPEC
 
 _adamw = Op(SPEC, *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v2_vector", "cuda.v3_pipeline"))
 _grad_norm = Op(NORM, *ranked((*norm_kernels.FORWARD, *cuda_kernels.NORM), "cuda.v5_norm_vector"))
+_adamw_measured = Op(MEASURED, *ranked(cuda_kernels.MEASURED, "cuda.v2_vector"), *measured_kernels.FORWARD)
 
 
 def adamw(params: list[Tensor], grads: list[Tensor], exp_avgs: list[Tensor], exp_avg_sqs: list[Tensor], hyper: Tensor, *,
@@ -64,7 +66,7 @@ class AdamW(torch.optim.Optimizer):
     Args:
         params, lr, betas, eps, weight_decay: as torch.optim.AdamW has them; groups may differ in lr and weight_decay.
         max_norm: gradients are scaled down to this norm over all parameters, on the fly: they are not written. `grad_norm` of the last
-            step is kept as a tensor. Two launches more a step. math.inf measures and scales nothing.
+            step is kept as a tensor. Two launches more a step. math.inf scales nothing, and measures in the launch that updates.
         master: float32 copies of bfloat16 parameters are kept in the state ("master") and updated, with float32 moments. They begin as what
             the parameters hold; of a float32 model, `narrow` makes both without a rounding.
         state_dtype: of the moments; the parameters' unless given, float32 beside masters.
@@ -163,26 +165,29 @@ class AdamW(torch.optim.Optimizer):
         """The device's part of a step, on the parameters of the last one: the norm, the clipping and the launch. It can be captured."""
         if missing := [list(p.shape) for m in self._launches.values() for p in m.params if p.grad is None]:
             raise RuntimeError(f"AdamW: update is for the parameters of the last step, and {len(missing)} have no gradient: {missing[0]}")
-        scale = self._clip([p for m in self._launches.values() for p in m.params]) if self.max_norm is not None else None
-        for members in self._launches.values():
-            self._launch(members, scale)
+        members, grads = self._launches.values(), self._alike() if self.max_norm is not None else []
+        if self.max_norm == math.inf and not any(hasattr(gs[0], "to_local") for gs in grads):  # of parts the norm is over all ranks
+            norms = [self._launch(_adamw_measured, m) for m in members]
+        else:
+            norms, scale = [_norm_over_ranks(gs) for gs in grads], None
+            if self.max_norm is not None and self.max_norm < math.inf:  # PyTorch's clip_grad_norm_ adds the same 1e-6
+                scale = (self.max_norm / (_norm_of(norms) + 1e-6)).clamp_max(1.0)
+            for m in members:
+                self._launch(_adamw, m, scale)
+        if norms:
+            self.grad_norm = _norm_of(norms)
 
-    def _clip(self, params: list[Tensor]) -> Tensor | None:
-        """What gradients are multiplied by, on their device; PyTorch's clip_grad_norm_ adds the same 1e-6."""
+    def _alike(self) -> list[list[Tensor]]:
+        """The gradients, those together of which one launch makes a norm."""
         grads: dict[tuple[Any, ...], list[Tensor]] = {}
-        for p in params:
+        for p in (p for m in self._launches.values() for p in m.params):
             assert p.grad is not None
             mesh = (p.grad.device_mesh, p.grad.placements) if hasattr(p.grad, "to_local") else ()
             grads.setdefault((p.grad.dtype, *mesh), []).append(p.grad)
-        if not grads:
-            return None
         devices = list(dict.fromkeys(g.device for gs in grads.values() for g in gs))
         if len(devices) > 1:
             raise ValueError(f"AdamW: max_norm is one norm on one device, gradients are on {devices[0]} and {devices[1]}")
-        norms = [_norm_over_ranks(gs) for gs in grads.values()]
-        self.grad_norm = norms[0] if len(norms) == 1 else torch.stack(norms).square().sum().sqrt()
-        assert self.max_norm is not None
-        return (self.max_norm / (self.grad_norm + 1e-6)).clamp_max(1.0)
+        return list(grads.values())
 
     def _seed(self, device: torch.device, dtype: torch.dtype) -> Tensor | None:
         if not self.stochastic or dtype != torch.bfloat16:
@@ -251,13 +256,13 @@ class AdamW(torch.optim.Optimizer):
         ours = {name: getattr(self, name) for name in ("max_norm", "master", "stochastic", "state_dtype")}
         return {**super().__getstate__(), **ours, "grad_norm": None, "_launches": {}, "_captured": False}
 
-    def _launch(self, members: Members, scale: Tensor | None) -> None:
+    def _launch(self, op: Op, members: Members, scale: Tensor | None = None) -> Tensor:
         params, (beta1, beta2) = members.params, members.betas
         grads = [p.grad for p in params]
         lists = [_local(ts) for ts in (params, grads, members.column("exp_avg"), members.column("exp_avg_sq"))]
-        masters = _local(members.column("master")) if "master" in members.states[0] else None
+        masters = _local(members.column("master")) if "master" in members.states[0] else []
         seed = self._seed(members.hyper.device, params[0].dtype)
-        adamw(*lists, members.hyper, masters=masters, scale=scale, seed=seed, beta1=beta1, beta2=beta2, eps=members.eps)
+        return op(*lists, masters, members.hyper, scale, seed, beta1, beta2, members.eps)
 
 
 def _capturing() -> bool:
@@ -267,6 +272,10 @@ def _capturing() -> bool:
 def _local(tensors: Sequence[Any]) -> list[Tensor]:
     """What this rank holds of each: the tensor itself, or its part of a DTensor, where it lies."""
     return [t.to_local() if hasattr(t, "to_local") else t for t in tensors]
+
+
+def _norm_of(norms: list[Tensor]) -> Tensor:
+    return norms[0] if len(norms) == 1 else torch.stack(norms).square().sum().sqrt()
 
 
 def _norm_over_ranks(grads: list[Tensor]) -> Tensor:

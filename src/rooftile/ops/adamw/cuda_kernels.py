@@ -19,8 +19,9 @@ def _flag(value):
     return "true" if value else "false"
 
 
-def _adamw(source, shape):
-    """`shape(x, chunks, config)`: template arguments after the types and flags, blocks, threads, shared memory, arguments at the end."""
+def _adamw(source, shape, measured=False):
+    """`shape(x, chunks, config)`: template arguments after the types and flags, blocks, threads, shared memory, arguments at the end. `measured`: with
+    the norm of the gradients as they are read, for which each block leaves a sum; v1 has none."""
 
     def adamw(params, grads, exp_avgs, exp_avg_sqs, masters, hyper, scale, seed, beta1, beta2, eps, *, config=None):
         hyper = hyper.contiguous()
@@ -32,11 +33,21 @@ def _adamw(source, shape):
         types = ", ".join(CTYPE[t.dtype] for t in (p, g, s, masters[0] if masters else p))
         stochastic = seed is not None and p.itemsize == 2
         template, blocks, threads, shared, more = shape(p, chunks, config)
+        if source is not V1:
+            template, partial = f"{template}, {_flag(measured)}", hyper.new_empty(blocks) if measured else hyper
+            more = (partial, *more)
         launch(source, f"adamw<{types}, {_flag(masters)}, {_flag(stochastic)}{template}>", blocks, threads, addresses, layout, hyper,
                hyper if scale is None else scale, layout if seed is None else seed, len(params), chunk, scale is not None, beta1, beta2,
                1 - beta1, 1 - beta2, eps, *more, shared=shared, reaches=[t for tensors in lists for t in tensors])  # fmt: skip
+        return _root(partial) if measured else None
 
     return adamw
+
+
+def _root(partial):
+    norm = partial.new_empty(())
+    launch(ROOT, "root", 1, 1024, norm, partial, len(partial))
+    return norm
 
 
 def _plain(x, chunks, config):
@@ -57,11 +68,10 @@ def _norm(source, template, blocks, block, chunk, grads):
     grads = [g if g.is_contiguous() else g.contiguous() for g in grads]
     addresses, layout, chunks, _ = tables(chunk, grads)
     parts = max(1, min(chunks, resident(grads[0], blocks)))
-    partial, norm = (layout.new_empty(n, dtype=torch.float32) for n in ((parts,), ()))
+    partial = layout.new_empty(parts, dtype=torch.float32)
     launch(source, f"squares<{CTYPE[grads[0].dtype]}{template}>", parts, block, partial, addresses, layout, len(grads), chunks, chunk,
            reaches=grads)  # fmt: skip
-    launch(ROOT, "root", 1, 1024, norm, partial, parts)
-    return norm
+    return _root(partial)
 
 
 def norm(grads):
@@ -124,13 +134,17 @@ def _drawn(call):
     return "stochastic rounding: its random bits are made while tiles arrive in cuda.v3_pipeline" if call["seed"] is not None else None
 
 
-FORWARD = (
-    Kernel("cuda.v3_pipeline", _adamw(V3, _pipeline), "blocks that stay, the next steps of all tensors in flight",
-           lambda call: _any(call) or _past(call), PIPELINE, pick, sources=(V3,)),
-    Kernel("cuda.v2_vector", _adamw(V2, _vector), "16 bytes an access, several in flight", lambda call: _any(call) or _past(call), VECTOR,
-           sources=(V2,), declines=_drawn),
-    Kernel("cuda.v1_naive", _adamw(V1, _plain), "a block a chunk, an element an access", _any, sources=(V1,)),
-)  # fmt: skip
+def _vectors(measured, *more):
+    return (
+        Kernel("cuda.v3_pipeline", _adamw(V3, _pipeline, measured), "blocks that stay, the next steps of all tensors in flight",
+               lambda call: _any(call) or _past(call), PIPELINE, pick, sources=(V3, *more)),
+        Kernel("cuda.v2_vector", _adamw(V2, _vector, measured), "16 bytes an access, several in flight", lambda call: _any(call) or _past(call),
+               VECTOR, sources=(V2, *more), declines=_drawn),
+    )  # fmt: skip
+
+
+FORWARD = (*_vectors(False), Kernel("cuda.v1_naive", _adamw(V1, _plain), "a block a chunk, an element an access", _any, sources=(V1,)))
+MEASURED = _vectors(True, ROOT)
 NORM = (
     Kernel("cuda.v5_norm_vector", norm_vector, "16 bytes an access, a chunk in flight and the next one's address",
            lambda call: off_gpu(call["grads"][0]) or _past(call), SQUARES, sources=(N2, ROOT)),

@@ -31,5 +31,11 @@ def adamw(params: list[Tensor], grads: list[Tensor], exp_avgs: list[Tensor], exp
         v.copy_(vw)
 
 
+def adamw_measured(params: list[Tensor], grads: list[Tensor], exp_avgs: list[Tensor], exp_avg_sqs: list[Tensor], masters: list[Tensor],
+                   hyper: Tensor, scale: Tensor | None, seed: Tensor | None, beta1: float, beta2: float, eps: float) -> Tensor:  # fmt: skip
+    adamw(params, grads, exp_avgs, exp_avg_sqs, masters, hyper, scale, seed, beta1, beta2, eps)
+    return grad_norm(grads)
+
+
 def grad_norm(grads: list[Tensor]) -> Tensor:
     return torch.stack([wide(g).square().sum() for g in grads]).sum().sqrt()

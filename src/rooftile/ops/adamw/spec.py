@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import torch
 
 from rooftile.core.spec import FLOATS, Arg, Call, Case, OpSpec, across, normal
-from rooftile.ops.adamw.reference import adamw, grad_norm
+from rooftile.ops.adamw.reference import adamw, adamw_measured, grad_norm
 
 BETAS = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
 SEVERAL = ((5, 67), (1,), (129,))
@@ -112,6 +114,23 @@ SPEC = OpSpec(
     draw_with=_kinds,
     moved=moved,
     validate=_fits,
+)
+
+
+def _fused_measured(params, grads, *rest):
+    norm = torch.nn.utils.get_total_norm(grads)
+    _fused(params, grads, *rest)
+    return norm
+
+
+# The step, and the norm of the gradients as they were read: of a training run that clips nothing and reports it.
+MEASURED = replace(
+    SPEC,
+    name="adamw_measured",
+    reference=adamw_measured,
+    returns={"norm": Arg("", "f32")},
+    peer=_fused_measured,
+    flops=lambda d: 14 * sum(torch.Size(s).numel() for s in d["P"]),
 )
 
 

@@ -1,4 +1,4 @@
-// What rungs of AdamW share: one element's step, stochastic rounding, and WIDTH neighbours of any of its tensors as floats.
+// What rungs of AdamW share: one element's step, stochastic rounding, the squares of what was read, and WIDTH neighbours of any of its tensors as floats.
 #pragma once
 #include "rooftile/approximate.cuh"
 #include "rooftile/philox.cuh"
@@ -59,6 +59,26 @@ template <bool ONCE, typename T, int WIDTH> ROOFTILE_DEVICE void put(T* gX, cons
   closed<T>(r, rF);
   ONCE ? __stcs(g, r) : __stcg(g, r);
 }
+
+// The squares of gradients as they are read, before they are scaled: where they are asked for, a sum a block at the end, which root.cu adds up.
+template <bool MEASURED> struct Squares {
+  float sum = 0.0f, part = 0.0f;  // part: of a chunk by itself: a long sum is a short one of short ones
+  ROOFTILE_DEVICE void add(float g) {
+    if (MEASURED) part += g * g;
+  }
+  template <int WIDTH> ROOFTILE_DEVICE void add(const float (&rG)[WIDTH]) {
+#pragma unroll
+    for (int k = 0; k < WIDTH; ++k) add(rG[k]);
+  }
+  ROOFTILE_DEVICE void close() { sum += part, part = 0.0f; }
+  // By all threads of the block.
+  ROOFTILE_DEVICE void leave(float* gPartial) {
+    if constexpr (MEASURED) {
+      const float all = block_reduce(sum, Sum());
+      if (threadIdx.x == 0) gPartial[blockIdx.x] = all;
+    }
+  }
+};
 
 // One chunk's tensors. F is P, or float where a master is updated in P's place.
 template <typename P, typename F, typename G, typename S> struct Tensors {

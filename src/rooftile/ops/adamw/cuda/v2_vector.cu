@@ -6,10 +6,10 @@
 
 using namespace rooftile;
 
-template <typename P, typename G, typename S, typename F, bool MASTER, bool STOCHASTIC, int VECS, int THREADS, bool ONCE>
+template <typename P, typename G, typename S, typename F, bool MASTER, bool STOCHASTIC, int VECS, int THREADS, bool ONCE, bool MEASURED>
 __global__ void __launch_bounds__(THREADS, 512 / THREADS)
     adamw(const long long* gTable, const long long* gLayout, const float* gHyper, const float* gScale, const long long* gSeed, int count,
-          int chunk, bool scaled, float beta1, float beta2, float rest1, float rest2, float eps) {
+          int chunk, bool scaled, float beta1, float beta2, float rest1, float rest2, float eps, float* gPartial) {
   constexpr int BYTES = sizeof(G) > sizeof(S) ? sizeof(G) : sizeof(S), WIDTH = 16 / (sizeof(F) > BYTES ? sizeof(F) : BYTES);
   constexpr int NEXT = THREADS * WIDTH;  // elements from a thread's vector to its next
   const Chunk c = chunk_of(gLayout, count, blockIdx.x, chunk);
@@ -18,6 +18,7 @@ __global__ void __launch_bounds__(THREADS, 512 / THREADS)
   r.of(gHyper, c.t);
   const unsigned long long seed = STOCHASTIC ? *gSeed : 0;
   const long long end = min(c.first + chunk, c.size);
+  Squares<MEASURED> squares;
   for (long long i = c.first + threadIdx.x * WIDTH; i < end; i += VECS * NEXT) {
     Packed<F, WIDTH> rP[VECS];
     Packed<G, WIDTH> rG[VECS];
@@ -36,10 +37,13 @@ __global__ void __launch_bounds__(THREADS, 512 / THREADS)
       if (j + WIDTH <= end) {
         float rFP[WIDTH], rFG[WIDTH], rFM[WIDTH], rFV[WIDTH];
         opened<F>(rFP, rP[v]), opened<G>(rFG, rG[v]), opened<S>(rFM, rM[v]), opened<S>(rFV, rV[v]);
+        squares.add(rFG);
         tensors.template whole<MASTER, STOCHASTIC, ONCE>(c.t, j, rFP, rFG, rFM, rFV, r, seed);
       } else {
-        for (long long k = j; k < end; ++k) tensors.template one<MASTER, STOCHASTIC>(c.t, k, r, seed);
+        for (long long k = j; k < end; ++k) squares.add(float(tensors.gG[k])), tensors.template one<MASTER, STOCHASTIC>(c.t, k, r, seed);
       }
     }
   }
+  squares.close();
+  squares.leave(gPartial);
 }

@@ -7,10 +7,10 @@
 
 using namespace rooftile;
 
-template <typename P, typename G, typename S, typename F, bool MASTER, bool STOCHASTIC, int STAGES, int THREADS, bool ONCE>
+template <typename P, typename G, typename S, typename F, bool MASTER, bool STOCHASTIC, int STAGES, int THREADS, bool ONCE, bool MEASURED>
 __global__ void __launch_bounds__(THREADS, 512 / THREADS)
     adamw(const long long* gTable, const long long* gLayout, const float* gHyper, const float* gScale, const long long* gSeed, int count,
-          int chunk, bool scaled, float beta1, float beta2, float rest1, float rest2, float eps, int chunks) {
+          int chunk, bool scaled, float beta1, float beta2, float rest1, float rest2, float eps, float* gPartial, int chunks) {
   constexpr int BYTES = sizeof(G) > sizeof(S) ? sizeof(G) : sizeof(S), WIDTH = 16 / (sizeof(F) > BYTES ? sizeof(F) : BYTES);
   constexpr int STEP = THREADS * WIDTH;
   extern __shared__ __align__(128) uint4 sX[];  // a slot is read by the thread that has it filled: no barrier stands between
@@ -41,6 +41,7 @@ __global__ void __launch_bounds__(THREADS, 512 / THREADS)
   for (int s = 0; s < STAGES; ++s) fetch(s);
   Rates r{0, 0, 0, beta1, beta2, rest1, rest2, eps, scaled ? *gScale : 1.0f};
   const unsigned long long seed = STOCHASTIC ? *gSeed : 0;
+  Squares<MEASURED> squares;
   int stage = 0;
   for (int number = blockIdx.x; number < chunks; number += gridDim.x) {
     const Chunk c = chunk_of(gLayout, count, number, chunk);
@@ -61,11 +62,14 @@ __global__ void __launch_bounds__(THREADS, 512 / THREADS)
       fetch(stage);
       stage = stage + 1 == STAGES ? 0 : stage + 1;
       if (there) {
+        squares.add(rG);
         tensors.template whole<MASTER, STOCHASTIC, ONCE>(c.t, i, rP, rG, rM, rV, r, seed);
       } else {
-        for (long long k = i; k < end; ++k) tensors.template one<MASTER, STOCHASTIC>(c.t, k, r, seed);
+        for (long long k = i; k < end; ++k) squares.add(float(tensors.gG[k])), tensors.template one<MASTER, STOCHASTIC>(c.t, k, r, seed);
       }
     }
+    squares.close();
   }
   copy_wait<0>();
+  squares.leave(gPartial);
 }
