@@ -114,6 +114,10 @@ def test_bad_folders_are_refused(tmp_path):
     weights.unlink()
     with pytest.raises(FileNotFoundError, match=r"no model\.safetensors: neither it nor"):
         Llama.from_pretrained(tmp_path)
+    for nothing in ({}, [], {"weight_map": {}}, {"weight_map": "model.safetensors"}):
+        (tmp_path / INDEX).write_text(json.dumps(nothing))
+        with pytest.raises(ValueError, match=r"index\.json has no weight_map: which of the parts"):
+            Llama.from_pretrained(tmp_path)
     (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": "one", "b": "two"}}))
     with pytest.raises(FileNotFoundError, match="names 2 parts"):
         Llama.from_pretrained(tmp_path)

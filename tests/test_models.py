@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import math
 
 import pytest
 import torch
@@ -262,6 +263,17 @@ def test_generation_is_seeded_and_bounded():
     likeliest = model.generate(x, 1, temperature=0)
     assert torch.equal(likeliest[:, -1], model.eval()(x)[:, -1].argmax(-1))
     assert torch.equal(model.generate(x, 1, top_k=1), likeliest)
+    model.train()
+    for words, said in (
+        ({"temperature": -0.5}, "temperature is -0.5"),
+        ({"temperature": math.nan}, "temperature is nan"),
+        ({"top_k": 0}, "top_k is 0"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            model.generate(x, 1, **words)
+    with pytest.raises(RuntimeError):
+        model.generate(x.float(), 1)
+    assert model.training, "whatever went wrong"
 
 
 def test_bad_calls_name_both_numbers():

@@ -142,3 +142,11 @@ def test_heads_that_do_not_divide_are_refused(heads, words, said):
     kv_heads = {n: x for n, x in words.items() if n == "kv_heads"}
     with pytest.raises(ValueError, match=said):
         rotary_attention(torch.ones(1, 7, heads, 16), *rope_table(words.get("rows", 9), 16), **kv_heads)
+
+
+@pytest.mark.parametrize(
+    "shape, said", [((3, 7), "B is 3 in positions, but 2 in qkv"), ((2, 6), "T is 6 in positions, but 7 in qkv"), ((1, 2, 7), "positions")]
+)
+def test_positions_of_another_shape_are_refused(shape, said):
+    with pytest.raises(ValueError, match=said):
+        rotary_attention(torch.ones(2, 7, 6, 16), *rope_table(9, 16), torch.zeros(shape, dtype=torch.int64))

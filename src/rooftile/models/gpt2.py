@@ -161,18 +161,24 @@ class GPT2(nn.Module):
         """
         if tokens.shape[1] < 1:
             raise ValueError("generation needs at least 1 token to start from, got 0")
+        if not temperature >= 0:
+            raise ValueError(f"temperature is {temperature}, must be at least 0")
+        if top_k is not None and top_k < 1:
+            raise ValueError(f"top_k is {top_k}, must be at least 1, or None for all tokens")
         was_training = self.training
         self.eval()
-        for _ in range(count):
-            logits = self(tokens[:, -self.config.n_positions :])[:, -1].float()
-            if temperature == 0:
-                drawn = logits.argmax(-1, keepdim=True)
-            else:
-                if top_k is not None and top_k < logits.shape[-1]:
-                    logits = logits.masked_fill(logits < logits.topk(top_k).values[:, -1:], float("-inf"))
-                drawn = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
-            tokens = torch.cat([tokens, drawn], dim=1)
-        self.train(was_training)
+        try:
+            for _ in range(count):
+                logits = self(tokens[:, -self.config.n_positions :])[:, -1].float()
+                if temperature == 0:
+                    drawn = logits.argmax(-1, keepdim=True)
+                else:
+                    if top_k is not None and top_k < logits.shape[-1]:
+                        logits = logits.masked_fill(logits < logits.topk(top_k).values[:, -1:], float("-inf"))
+                    drawn = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
+                tokens = torch.cat([tokens, drawn], dim=1)
+        finally:
+            self.train(was_training)
         return tokens
 
     @classmethod

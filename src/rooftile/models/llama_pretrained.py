@@ -102,12 +102,20 @@ def _json(path: Path) -> dict:
 def _parts(folder: Path) -> list[Path]:
     """The files that hold the tensors; FileNotFoundError where one is missing."""
     index = folder / INDEX
-    names = sorted(set(_json(index)["weight_map"].values())) if index.is_file() else ["model.safetensors"]
+    names = _named(index) if index.is_file() else ["model.safetensors"]
     for name in names:
         if not (folder / name).is_file():
             said = f"{INDEX} names {len(names)} parts" if index.is_file() else f"neither it nor {INDEX} is there"
             raise FileNotFoundError(f"{folder} holds no {name}: {said}")
     return [folder / name for name in names]
+
+
+def _named(index: Path) -> list[str]:
+    listed = _json(index)
+    of = listed.get("weight_map") if isinstance(listed, dict) else None
+    if not isinstance(of, dict) or not of:
+        raise ValueError(f"{index} has no weight_map: which of the parts holds which tensor")
+    return sorted(set(of.values()))
 
 
 def _split_sizes(name: str, shape: LlamaConfig) -> list[int]:

@@ -180,6 +180,8 @@ def _turned(name: str, x: Tensor) -> Tensor:
 
 
 def _window(window: tuple[int | None, int | None] | None, causal: bool) -> tuple[int, int]:
+    if window is not None and (isinstance(window, int) or len(window) != 2):
+        raise ValueError(f"attention: window is {window}, it takes 2 numbers: how many keys to the left and how many to the right")
     left, right = (-1 if x is None else x for x in window or (None, None))
     for name, x in (("left", left), ("right", right)):
         if x < -1:

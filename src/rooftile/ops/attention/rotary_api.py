@@ -34,7 +34,7 @@ def rotary_attention(qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | 
         >>> torch.equal(rotary_attention(x, cos, sin, kv_heads=1, causal=True), x[:, :, :2])
         True
     """
-    if positions is not None and positions.dim() in (1, 2) and qkv.dim() == 4:
+    if positions is not None and qkv.dim() == 4 and (positions.dim() == 1 or (positions.dim() == 2 and len(positions) == 1)):
         positions = positions.expand(qkv.shape[0], -1)
     if kv_heads is None and qkv.dim() == 4:
         if qkv.shape[2] % 3:
