@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 
@@ -8,7 +10,7 @@ from rooftile.ops.layernorm.reference import add_layernorm, add_layernorm_backwa
 X, WEIGHT, ROW = Arg("... N"), Arg("N", "io|f32", make=positive, optional=True), Arg("...", "f32", saved=True)
 EPS = {"eps": 1e-5}
 MASTER = {**EPS, "affine": "float32"}
-LACKS = {"lacks": "float32"}  # x is without its bias, which is float32
+LACKS = {"lacks": "f32"}  # x is without its bias, which is float32
 GPT2 = {**MASTER, "stream": "io", **LACKS}
 SMALL = [(1, 1024), (1, 8192), (64, 1024), (64, 8192)]  # decoding
 SHAPES = [(32768, 1024), (16384, 4096), (8192, 8192), (4096, 16384), (2048, 65536)]
@@ -73,7 +75,7 @@ SPEC = OpSpec(
 ADD_SPEC = OpSpec(
     "add_layernorm",
     add_layernorm,
-    args={"x": X, "residual": Arg("... N", "io|f32"), "weight": WEIGHT, "bias": WEIGHT, "x_bias": WEIGHT},
+    args={"x": X, "residual": Arg("... N", "io|f32"), "weight": WEIGHT, "bias": WEIGHT, "x_bias": replace(WEIGHT, word="lacks")},
     returns={"out": X, "sum": Arg("... N", "=residual"), "mean": ROW, "rstd": ROW},
     cases=(
         *across(
