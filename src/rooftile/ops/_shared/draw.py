@@ -16,16 +16,14 @@ def parameters(call, case, gen):
 
 def exact_sums(call, case, gen):
     """x and residual on one grid a row, so coarse that their sum has 8 bits and is exact in 16: the truth does not round it, and so
-    would be another row, whose statistics float32 must not be held to. With a bias of x it is one grid for all rows, as they share it.
-    `stream` is io where float32 parameters stand beside a narrow stream."""
-    terms = {n: call[n] for n in ("x", "residual", "x_bias") if call.get(n) is not None}
-    if case.params.get("affine") == "float32" and case.params.get("stream") != "io":  # a float32 stream: its sums need no grid
-        call["residual"] = call["residual"].float()
-    elif call["x"].dtype != torch.float32:
-        tops = [t.abs().float().nan_to_num(0.0) for t in terms.values()]
-        top = torch.maximum(*tops).amax(-1, keepdim=True) if len(tops) == 2 else torch.cat([t.flatten() for t in tops]).max()
-        step = torch.exp2(torch.floor(torch.log2(top.clamp_min(1e-30))) - (6 if len(tops) == 2 else 5))
-        call |= {n: ((t.float() / step).round() * step).to(t.dtype) for n, t in terms.items()}
+    would be another row, whose statistics float32 must not be held to."""
+    x, residual = call["x"], call["residual"]
+    if case.params.get("affine") == "float32":  # a float32 stream: its sums need no grid
+        call["residual"] = residual.float()
+    elif x.dtype != torch.float32:
+        top = torch.maximum(x.abs(), residual.abs()).float().nan_to_num(0.0).amax(-1, keepdim=True)
+        step = torch.exp2(torch.floor(torch.log2(top.clamp_min(1e-30))) - 6)
+        call["x"], call["residual"] = (((t.float() / step).round() * step).to(t.dtype) for t in (x, residual))
     return parameters(call, case, gen)
 
 
