@@ -31,6 +31,16 @@ def small(seed=0, **options):
     return GPT2(SMALL, **options)
 
 
+@torch.no_grad()
+def with_biases(model, seed=3):
+    """They begin as zeros, and one that is forgotten would not show."""
+    gen = torch.Generator().manual_seed(seed)
+    for name, p in model.named_parameters():
+        if name.endswith("bias"):
+            p.copy_(0.1 * torch.randn(p.shape, generator=gen))
+    return model
+
+
 def text(rows=3, length=17, seed=1):
     tokens = torch.randint(0, SMALL.vocab_size, (rows, length + 1), generator=torch.Generator().manual_seed(seed))
     return tokens[:, :-1], tokens[:, 1:]
@@ -75,10 +85,11 @@ def compare(ours, hf):
 
 
 @pytest.mark.parametrize("activation", ["gelu_new", "gelu"])
-def test_transformers_checkpoint_is_read(tmp_path, activation):
+@pytest.mark.parametrize("kernels", ["torch", "rooftile"])
+def test_transformers_checkpoint_is_read(tmp_path, activation, kernels):
     hf = theirs(activation_function=activation)
     hf.save_pretrained(tmp_path)
-    compare(GPT2.from_pretrained(tmp_path), hf)
+    compare(GPT2.from_pretrained(tmp_path, operators=operators(kernels)), hf)
 
 
 def test_trunk_checkpoint_is_read(tmp_path):
@@ -156,9 +167,10 @@ def test_initialisation():
     assert sum(p.numel() for p in GPT2(GPT2Config()).parameters()) == 124_439_808
 
 
-def test_checkpointing_changes_no_gradient():
+@pytest.mark.parametrize("kernels", ["torch", "rooftile"])
+def test_checkpointing_changes_no_gradient(kernels):
     x, y = text()
-    plain, again = small(), small(checkpointing=True)
+    plain, again = (with_biases(small(operators=operators(kernels), checkpointing=c)) for c in (False, True))
     for model in (plain, again):
         model(x, y).backward()
     for a, b in zip(plain.parameters(), again.parameters()):
@@ -237,7 +249,7 @@ def test_weights_in_bfloat16(kernels):
 def test_rooftile_table_equals_torch(dtype, tolerance):
     ours = rooftile()
     x, y = text()
-    a, b = small(), small(operators=ours, compute_dtype=dtype)
+    a, b = with_biases(small()), with_biases(small(operators=ours, compute_dtype=dtype))
     loss, expected = b(x, y), a(x, y)
     loss.backward(), expected.backward()
     assert loss.dtype == torch.float32 and b(x).dtype == dtype and gap(loss, expected) < tolerance
@@ -245,10 +257,45 @@ def test_rooftile_table_equals_torch(dtype, tolerance):
         assert gap(q.grad, p.grad) < tolerance, name
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_compiles_into_one_graph(dtype):
+def test_a_branch_leaves_its_bias_to_the_sum():
+    """Of our table, in float32; where dropout stands between the two, and with PyTorch's table, the layer itself adds it."""
     x, y = text()
-    eager, traced = small(compute_dtype=dtype), small(compute_dtype=dtype)
+    seen = []
+
+    def noted(name, which):
+        def run(*args, **options):
+            seen.append((name, which(args, options)))
+            return getattr(operators(kernels), name)(*args, **options)
+
+        return run
+
+    def table():
+        spies = {
+            "linear": lambda args, options: args[2] is not None,
+            "mlp": lambda args, options: args[4] is not None,
+            "add_layernorm": lambda args, options: "x_bias" in options and options["x_bias"].dtype == torch.float32,
+        }
+        return dataclasses.replace(operators(kernels), **{name: noted(name, which) for name, which in spies.items()})
+
+    config = dataclasses.replace(SMALL, resid_pdrop=0.3)
+    for kernels, p, training, left in (
+        ("rooftile", 0.0, True, True),
+        ("rooftile", 0.3, True, False),
+        ("rooftile", 0.3, False, True),
+        ("torch", 0.0, True, False),
+    ):
+        model = GPT2(dataclasses.replace(config, resid_pdrop=p), table(), torch.bfloat16).train(training)
+        seen.clear()
+        model(x, y)
+        block = [("linear", True), ("linear", not left), ("add_layernorm", left), ("mlp", not left), ("add_layernorm", left)]
+        assert seen == block * SMALL.n_layer, (kernels, p, training)
+
+
+@pytest.mark.parametrize("kernels", ["torch", "rooftile"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_compiles_into_one_graph(dtype, kernels):
+    x, y = text()
+    eager, traced = (with_biases(small(operators=operators(kernels), compute_dtype=dtype)) for _ in range(2))
     torch.compile(traced, fullgraph=True, backend="aot_eager")(x, y).backward()
     eager(x, y).backward()
     for a, b in zip(traced.parameters(), eager.parameters()):

@@ -3,7 +3,10 @@
 import pytest
 import torch
 
+import processes
+from rooftile.core.kernel import OPS, Kernel
 from rooftile.ops import LayerNorm, add_layernorm, layernorm
+from rooftile.workbench.check import Problem
 
 
 def test_shift_and_scale_of_a_row_change_nothing():
@@ -42,6 +45,96 @@ def test_the_sum_and_the_norm_have_one_gradient_for_both_inputs():
     x.grad = residual.grad = None
     total.sum().backward()  # and without the norm's
     assert torch.equal(x.grad, torch.ones(3, 8)) and torch.equal(residual.grad, torch.ones(3, 8))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("n", [96, 20000])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_bias_that_x_lacks_is_added_before_the_one_rounding(n, dtype, device):
+    x, residual = (torch.randn(5, n, device=device, dtype=torch.bfloat16) for _ in range(2))
+    x_bias = torch.randn(n, device=device).to(dtype)
+    out, total = add_layernorm(x, residual, x_bias=x_bias)
+    assert torch.equal(total, (x.float() + x_bias.float() + residual.float()).bfloat16()) and torch.equal(out, layernorm(total))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("m, n", [(4000, 768), (500, 20000)])
+def test_its_gradient_is_that_of_float64(m, n, device):
+    """But for the rounding of dx, whose rows are summed as they are written."""
+    gen = torch.Generator(device=device).manual_seed(0)
+    x, residual, dout, dsum = (torch.randn(m, n, generator=gen, device=device, dtype=torch.bfloat16) for _ in range(4))
+    w, b, x_bias = (torch.rand(n, generator=gen, device=device) + 0.5 for _ in range(3))
+    leaves = [t.requires_grad_() for t in (x, residual, w, b, x_bias)]
+    torch.autograd.backward(add_layernorm(x, residual, w, b, x_bias=x_bias), (dout, dsum))
+    true = [t.detach().double().requires_grad_() for t in leaves]
+    total = true[0] + true[4] + true[1]
+    total = total + (total.bfloat16().double() - total).detach()  # rounded, which no gradient sees
+    torch.autograd.backward((torch.nn.functional.layer_norm(total, (n,), *true[2:4]), total), (dout.double(), dsum.double()))
+    assert (x_bias.grad - true[4].grad).norm() < 2e-3 * true[4].grad.norm()
+    written = x.grad.double().sum(0)
+    assert (x_bias.grad - written).norm() < 1e-3 * (true[4].grad - written).norm()
+
+
+SUMS = """
+import torch
+from rooftile.workbench import interpreter
+from rooftile.ops.layernorm import reference
+from rooftile.ops.layernorm.triton_kernels import ADD_BACKWARD
+draw = lambda *shape: torch.randn(*shape, generator=gen)
+for m, n in ((37, 768), (9, 1300), (1, 40), (0, 8)):
+    for weight, bias, narrow in ((1, 1, False), (1, 1, True), (1, 0, False), (0, 1, True), (0, 0, False)):
+        gen = torch.Generator().manual_seed(m)
+        x, residual, dout, dsum = (draw(m, n).bfloat16() for _ in range(4))
+        w, b = draw(n) if weight else None, draw(n) if bias else None
+        x_bias = draw(2 * n)[::2].to(torch.bfloat16 if narrow else torch.float32)
+        _, total, mean, rstd = reference.add_layernorm(x, residual, w, b, 1e-5, x_bias)
+        call = (dout, dsum, total, w, b, mean, rstd, x_bias)
+        wanted = reference.add_layernorm_backward(*call)
+        for kernel in ADD_BACKWARD:
+            config = kernel.heuristic(dict(zip(("dout", "dsum", "sum", "weight", "bias", "mean", "rstd", "x_bias"), call)))
+            made = kernel.bound(config)(*call)
+            for name, a, c in zip(("dx", "dweight", "dbias", "dx_bias"), made, wanted):
+                loose = 1e-2 if a.dtype == torch.bfloat16 else 1e-5
+                torch.testing.assert_close(a, c, rtol=loose, atol=loose * 3, msg=lambda text: f"{kernel.name} {m} {n} {weight} {bias} {name}: {text}")
+            written = made[0].double().sum(0)
+            assert (made[3].double() - written.to(x_bias.dtype).double()).abs().max() <= (2e-2 if narrow else 1e-5), (kernel.name, m, n)
+"""
+
+
+def test_sums_of_one_two_and_three_gradients_in_the_interpreter():
+    """Of rows as they are written, whichever parameters there are beside it."""
+    done = processes.run(code=SUMS, TRITON_INTERPRET="1")
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def _without_the_last_rows(dx, call):
+    """Of four programs' partial rows the last is forgotten."""
+    return dx[: -(-len(dx) * 3 // 4)].float().sum(0)
+
+
+@pytest.mark.parametrize(
+    "wrong", [_without_the_last_rows, lambda dx, call: call["dout"].float().sum(0), lambda dx, call: call["dsum"].float().sum(0)]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_wrong_sum_for_the_bias_of_x_is_refused(wrong, dtype):
+    op = OPS["add_layernorm_backward"]
+    case = next(c for c in op.spec.cases if "lacks" in c.params and c.dims.get("N", 0) > 256 and c.dtype == dtype)
+
+    def run(*args):
+        call = dict(zip(op.names, args))
+        dx, dweight, dbias, dx_bias = op.spec.reference(**call)
+        return dx, dweight, dbias, wrong(dx, call).to(dx_bias.dtype)
+
+    problem = Problem(op.spec, case, "normal", "cpu")
+    verdict = problem.judge(Kernel("planted", run))
+    assert problem.judge(op.kernels[-1]).status == "passed" and verdict.status == "failed" and "dx_bias" in verdict.message, verdict
+
+
+def test_kernels_that_cannot_add_a_bias_of_x_say_so():
+    for op in (OPS["add_layernorm"], OPS["add_layernorm_backward"]):
+        case = next(c for c in op.spec.cases if "lacks" in c.params)
+        refused = {k.name for k in op.kernels if "x_bias is given" in (k.refuse(op.spec.draw(case)) or "")}
+        assert refused == {k.name for k in op.kernels if k.name.startswith("cuda.")}
 
 
 @pytest.mark.parametrize("arguments", [{}, {"bias": False}, {"elementwise_affine": False}, {"eps": 1e-3, "dtype": torch.float64}])

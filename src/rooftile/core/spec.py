@@ -56,6 +56,9 @@ class Arg:
     mutated: bool = False  # written in place: an input and an output at once
     many: bool = False  # a list of tensors; its one letter binds their shapes
     saved: bool = False  # of a result: nobody but a gradient reads it
+    word: str = (
+        ""  # of an optional argument: the parameter of those cases that have it, which names its dtype; the others are called without
+    )
 
     def shape(self, dims: Mapping[str, Any]) -> tuple[int, ...]:
         axes = [letter(x) for x in self.dims.split()]
@@ -223,6 +226,11 @@ class OpSpec:
 
     # ---- inputs ----------------------------------------------------------------------------------------------------------
 
+    def given(self, case: Case) -> dict[str, Arg]:
+        """The arguments that a case has."""
+        words = {n: case.params.get(a.word) for n, a in self.args.items() if a.word}
+        return {n: replace(a, dtype=words.get(n) or a.dtype) for n, a in self.args.items() if words.get(n, True)}
+
     def letters(self, case: Case) -> dict[str, Any]:
         """A case's, with those that follow from others."""
         dims = dict(case.dims)
@@ -245,7 +253,7 @@ class OpSpec:
             return {n: call[n] for n in self.signature.parameters}
         dims = self.letters(case)
         call = dict(self.defaults)
-        for name, arg in self.args.items():
+        for name, arg in self.given(case).items():
             shapes = dims[arg.dims] if arg.many else [arg.shape(dims)]
             made = [vary(name, arg, arg.make(s, arg.torch_dtype(case.dtype), gen, dims)) for s in shapes]
             call[name] = made if arg.many else made[0]

@@ -6,7 +6,9 @@ x = x + proj(gelu(fc(norm(x))))              then the two-layer perceptron
 logits = norm(x) wte^T                       the head is the token embedding again
 
 Every addition to the stream x is followed by a norm of it, and the two are one operator: between them the stream travels as a pair,
-(what the last branch made, the stream it is to be added to).
+(what the last branch made, the stream it is to be added to). That operator may add the bias of the branch's last layer as well: the branch's
+gradient is the stream's, whose rows its backward kernel has in registers, so that the bias's costs no reading. A branch is therefore a pair too,
+(what its last layer made, the bias it was left without, or None).
 """
 
 import math
@@ -19,40 +21,40 @@ from torch.utils.checkpoint import checkpoint
 from rooftile.models import pretrained
 from rooftile.models.config import GELUS, GPT2Config
 from rooftile.models.operators import Operators, torch_operators
-from rooftile.models.precision import Precision
+from rooftile.models.precision import Branch, Last, Precision
 
 INIT_STD = 0.02
 
 
 class Attention(nn.Module):
-    """x [B, T, n_embd] -> [B, T, n_embd], each position looking at itself and the past."""
+    """x [B, T, n_embd] -> a branch of the same shape, each position looking at itself and the past."""
 
     def __init__(self, config: GPT2Config, precision: Precision):
         super().__init__()
         self.config, self.precision = config, precision
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
-        self.c_proj = nn.Linear(config.n_embd, config.n_embd)
+        self.c_proj = Last(config.n_embd, config.n_embd)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, dropped: bool) -> Branch:
         if self.training and self.config.attn_pdrop > 0:
             raise ValueError(f"attn_pdrop is {self.config.attn_pdrop}, but attention here draws no dropout: train with 0")
         B, T, _ = x.shape
         qkv = self.precision.linear(x, self.c_attn.weight, self.c_attn.bias)
         y = self.precision.operators.self_attention(qkv.view(B, T, 3, self.config.n_head, -1), causal=True).reshape(B, T, -1)
-        return self.precision.linear(y, self.c_proj.weight, self.c_proj.bias)
+        return self.precision.last(y, self.c_proj, dropped)
 
 
 class MLP(nn.Module):
-    """x [B, T, n_embd] -> [B, T, n_embd] through `n_inner` features."""
+    """x [B, T, n_embd] -> a branch of the same shape through `n_inner` features."""
 
     def __init__(self, config: GPT2Config, precision: Precision):
         super().__init__()
         self.precision, self.approximate = precision, GELUS[config.activation_function]
         self.c_fc = nn.Linear(config.n_embd, config.inner)
-        self.c_proj = nn.Linear(config.inner, config.n_embd)
+        self.c_proj = Last(config.inner, config.n_embd)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.precision.mlp(x, self.c_fc, self.c_proj, self.approximate)
+    def forward(self, x: Tensor, dropped: bool) -> Branch:
+        return self.precision.mlp(x, self.c_fc, self.c_proj, self.approximate, dropped)
 
 
 class Block(nn.Module):
@@ -66,13 +68,17 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.n_embd, config.layer_norm_epsilon)
         self.mlp = MLP(config, precision)
 
-    def forward(self, branch: Tensor | None, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, branch: Branch | None, x: Tensor) -> tuple[Branch, Tensor]:
         normed, x = self.precision.add_layernorm(branch, x, self.ln_1)
-        normed, x = self.precision.add_layernorm(self._drop(self.attn(normed)), x, self.ln_2)
-        return self._drop(self.mlp(normed)), x
+        normed, x = self.precision.add_layernorm(self._branch(self.attn, normed), x, self.ln_2)
+        made, lacks = self._branch(self.mlp, normed)
+        return (made, None if lacks is None else lacks.clone()), x  # fully_shard frees a block's own parameters where the block ends
 
-    def _drop(self, x: Tensor) -> Tensor:
-        return self.precision.operators.dropout(x, self.p, True) if self.training and self.p > 0 else x
+    def _branch(self, made_by: Attention | MLP, x: Tensor) -> Branch:
+        """With dropout, which a bias that comes later would not go through."""
+        dropped = self.training and self.p > 0
+        made, lacks = made_by(x, dropped)
+        return self.precision.operators.dropout(made, self.p, True) if dropped else made, lacks
 
 
 class GPT2(nn.Module):

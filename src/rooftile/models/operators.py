@@ -29,16 +29,18 @@ class Operators:
 
     embedding(indices [...], weight [V, D]) -> [..., D]
     layernorm(x [..., D], weight [D], bias [D], eps) -> [..., D]
-    add_layernorm(x, residual [..., D], weight [D], bias [D], eps) -> (layernorm of the sum, the sum x + residual)
+    add_layernorm(x, residual [..., D], weight [D], bias [D], eps) -> (layernorm of the sum, the sum x + residual); of a table that
+        `completes` with x_bias [D] too, which x still lacks
     linear(x [..., K], weight [N, K], bias [N] | None) -> [..., N]
     self_attention(qkv [B, T, 3, H, D], causal=bool) -> [B, T, H, D]
-    mlp(x [..., K], weight [F, K], bias [F], weight [N, F], bias [N], approximate="none" | "tanh") -> [..., N]; gelu between two layers
+    mlp(x [..., K], weight [F, K], bias [F], weight [N, F], bias [N] | None, approximate="none" | "tanh") -> [..., N]; gelu between two layers
     dropout(x, p, training)
     linear_cross_entropy(x [M, K], weight [V, K], target [M]) -> mean loss; the model's head and its loss as one operator
     adamw(groups, lr=, betas=, eps=, weight_decay=) -> torch.optim.Optimizer; rooftile's takes master=
 
     `autocast`: this table expects `torch.autocast` to choose dtypes; otherwise `Precision` casts the weights at their use.
     `clips`: its adamw takes max_norm=, scales gradients as it reads them and leaves their norm in `grad_norm`.
+    `completes`: its add_layernorm takes the bias that a branch was left without, and sums its gradient from rows that it writes anyway.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Operators:
     adamw: Callable[..., torch.optim.Optimizer]
     autocast: bool
     clips: bool
+    completes: bool
 
 
 def operators(kernels: str) -> Operators:
@@ -77,6 +80,7 @@ def torch_operators() -> Operators:
         adamw=_torch_adamw,
         autocast=True,
         clips=False,
+        completes=False,
     )
 
 
@@ -103,6 +107,7 @@ def rooftile_operators() -> Operators:
         adamw=_rooftile_adamw,
         autocast=False,
         clips=True,
+        completes=True,
     )
 
 

@@ -7,7 +7,13 @@ from torch import Tensor, nn
 
 from rooftile.models.operators import Operators
 
-__all__ = ["Precision"]
+__all__ = ["Branch", "Last", "Precision"]
+
+Branch = tuple[Tensor, Tensor | None]  # what is to be added to the stream, and the bias that it still lacks
+
+
+class Last(nn.Linear):
+    """The last layer of a branch: its bias is added with the branch to the stream, where the table's add_layernorm can."""
 
 
 class Precision:
@@ -16,7 +22,7 @@ class Precision:
     Tables with `autocast` run as most people run PyTorch: inside `torch.autocast`, the residual stream in float32.
     The others run without it: the residual stream is in the compute dtype. A float32 matrix is cast where it is used, a cast autograd sees,
     so that its gradient arrives in float32; one that is kept in the compute dtype is the same number without the cast, and so is its gradient.
-    Norms take float32 weights as they are. A float32 stream (add_layernorm takes one) cost 4 % of the step on the H200 and
+    Norms take float32 weights as they are, and so does a sum a bias that was left to it. A float32 stream (add_layernorm takes one) cost 4 % of the step on the H200 and
     brought the loss no nearer to PyTorch's.
     """
 
@@ -41,12 +47,22 @@ class Precision:
             weight, bias = weight.to(self.dtype), None if bias is None else bias.to(self.dtype)
         return self.operators.linear(x, weight, bias)
 
-    def mlp(self, x: Tensor, fc: nn.Linear, proj: nn.Linear, approximate: str) -> Tensor:
-        """x [..., K] -> [..., N] through fc, gelu and proj."""
-        parameters = (fc.weight, fc.bias, proj.weight, proj.bias)
+    def last(self, x: Tensor, layer: Last, dropped: bool) -> Branch:
+        """x [..., K] -> [..., N] through a branch's last layer, which adds its bias itself where the branch is to be `dropped` from."""
+        here, later = self._bias(layer, dropped)
+        return self.linear(x, layer.weight, here), later
+
+    def mlp(self, x: Tensor, fc: nn.Linear, proj: Last, approximate: str, dropped: bool) -> Branch:
+        """x [..., K] -> [..., N] through fc, gelu and proj, which is a branch's last layer."""
+        here, later = self._bias(proj, dropped)
+        parameters = (fc.weight, fc.bias, proj.weight, here)
         if not self.operators.autocast:
-            parameters = tuple(p.to(self.dtype) for p in parameters)
-        return self.operators.mlp(x, *parameters, approximate=approximate)
+            parameters = tuple(None if p is None else p.to(self.dtype) for p in parameters)
+        return self.operators.mlp(x, *parameters, approximate=approximate), later
+
+    def _bias(self, layer: Last, dropped: bool) -> tuple[Tensor | None, Tensor | None]:
+        """For the layer itself, or for the sum."""
+        return (None, layer.bias) if self.operators.completes and not dropped else (layer.bias, None)
 
     def gated_mlp(self, x: Tensor, gate_up: nn.Linear, down: nn.Linear) -> Tensor:
         """x [..., K] -> [..., N] through gate and up, one product, silu(gate) up and down."""
@@ -59,8 +75,10 @@ class Precision:
         """x [..., D] -> [..., D]."""
         return self.operators.layernorm(x, module.weight, module.bias, module.eps)
 
-    def add_layernorm(self, branch: Tensor | None, residual: Tensor, module: nn.LayerNorm) -> tuple[Tensor, Tensor]:
+    def add_layernorm(self, branch: Branch | None, residual: Tensor, module: nn.LayerNorm) -> tuple[Tensor, Tensor]:
         """branch, residual [..., D] -> (the norm of their sum, their sum); without a branch the sum is the residual itself."""
         if branch is None:
             return self.layernorm(residual, module), residual
-        return self.operators.add_layernorm(branch, residual, module.weight, module.bias, module.eps)
+        x, x_bias = branch
+        lacking = {} if x_bias is None else {"x_bias": x_bias}
+        return self.operators.add_layernorm(x, residual, module.weight, module.bias, module.eps, **lacking)

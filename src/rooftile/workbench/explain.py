@@ -53,6 +53,7 @@ def case_of(spec: OpSpec, shape: str, dtype: torch.dtype) -> Case:
     letters |= {"M"} if "..." in letters else set()
     lists = {a.dims for a in spec.args.values() if a.many}
     absent = [n for n, a in spec.args.items() if a.optional]  # may be said to be none
+    words = {a.word: a.dtype.split("|") for a in spec.args.values() if a.word}
     parameters = [n for n in spec.signature.parameters if n not in spec.args]
     dims: dict[str, Any] = {}
     params: dict[str, Any] = {}
@@ -69,8 +70,8 @@ def case_of(spec: OpSpec, shape: str, dtype: torch.dtype) -> Case:
         elif name in letters:
             dims[name] = _size(name, value)
         else:
-            nearest(name, [*sorted(letters - {"..."}), *parameters, *absent], f"letter or parameter of {spec.name}")
-            params[name] = _value(spec, name, value)
+            nearest(name, [*sorted(letters - {"..."}), *parameters, *absent, *words], f"letter or parameter of {spec.name}")
+            params[name] = nearest(value, words[name], f"dtype after {name}") if name in words else _value(spec, name, value)
     needed = {x for a in spec.args.values() if not a.optional for x, _ in map(letter, a.dims.split())} - {"...", "M"} | lists
     missing = needed - set(dims) - set(spec.unsaid)
     if missing:
@@ -120,7 +121,7 @@ def blank(spec: OpSpec, case: Case, device: str) -> dict[str, Any]:
         made = [torch.empty(s, dtype=arg.torch_dtype(case.dtype), device=device) for s in shapes]
         return made if arg.many else made[0]
 
-    call = {**forward.defaults, **{n: make(a) for n, a in forward.args.items() if n not in case.params}, **case.params}
+    call = {**forward.defaults, **{n: make(a) for n, a in forward.given(case).items() if n not in case.params}, **case.params}
     missing = [n for n in forward.signature.parameters if n not in call]
     if missing:
         raise ValueError(f"{forward.name} needs {', '.join(missing)} too, as in --shape ...,{missing[0]}=...")

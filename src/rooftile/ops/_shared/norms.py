@@ -20,12 +20,13 @@ TILE = 4096
 
 @dataclass(frozen=True)
 class Norm:
-    """Which norm, what is added to its weight, and what of the branch is dropped before it is added."""
+    """Which norm, what is added to its weight, and of the branch what is dropped, or which bias it still lacks, before it is added."""
 
     layer: bool
     offset: float | None = None
     seed: Tensor | None = None
     p: float = 0.0
+    x_bias: Tensor | None = None
 
     @property
     def centred(self) -> bool:

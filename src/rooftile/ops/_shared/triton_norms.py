@@ -6,7 +6,8 @@ rows in one fixed order. No atomics: two runs give the same bits. Rows of any le
 where nothing crosses a lane before the last row.
 
 A tensor that a norm does not have is None, and what is said about it is not compiled: gR and gSum (a sum), gMean (LayerNorm), both statistics
-forward where no gradient will read them, gW, gB, offset, gDsum, and gSeed, gDx, threshold and scale (dropout; LANE is then 0).
+forward where no gradient will read them, gW, gB, offset, gDsum, gXb and gDxb (a bias that the branch lacks), and gSeed, gDx, threshold and
+scale (dropout; LANE is then 0).
 """
 
 import torch
@@ -15,7 +16,7 @@ import triton.language as tl
 
 from rooftile.ops._shared.launch import cdiv, launch, power_of_2, resident, rows
 from rooftile.ops._shared.norms import dense, gradients, outputs
-from rooftile.ops._shared.partials import add_rows
+from rooftile.ops._shared.partials import _add_rows, add_rows
 from rooftile.ops._shared.triton_philox import kept
 
 STRIP = 1024  # columns of a strip: 2 KiB of bf16 a row, and 8 columns a lane for 4 warps
@@ -54,7 +55,7 @@ def applied(rX, gW, gB, rW, rB, offset):
 
 
 @triton.jit
-def _forward(gX, gR, gW, gB, gSeed, gSum, gOut, gMean, gRstd, M, N, stride_x, stride_r, threshold, scale, eps, offset,
+def _forward(gX, gXb, gR, gW, gB, gSeed, gSum, gOut, gMean, gRstd, M, N, stride_x, stride_r, threshold, scale, eps, offset,
              LAYER: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, LANE: tl.constexpr, AHEAD: tl.constexpr):  # fmt: skip
     """AHEAD: the parameters are asked for with the row, and not when its statistics are known."""
     i_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -68,6 +69,8 @@ def _forward(gX, gR, gW, gB, gSeed, gSum, gOut, gMean, gRstd, M, N, stride_x, st
         rR = tl.load(gR + i_m[:, None] * stride_r + i_n[None, :], mask=mask, other=0.0).to(tl.float32)
         if LANE:
             rX = tl.where(kept(i_m * N, gSeed, threshold, ROWS, BLOCK_N, LANE), rX * scale, 0.0)
+        if gXb is not None:
+            rX += parameter(gXb, i_n, in_n)[None, :]
         rSum = (rX + rR).to(gSum.dtype.element_ty)
         tl.store(gSum + i_m[:, None] * N + i_n[None, :], rSum, mask=mask)
         rX = rSum.to(tl.float32)
@@ -87,7 +90,7 @@ def _forward(gX, gR, gW, gB, gSeed, gSum, gOut, gMean, gRstd, M, N, stride_x, st
 
 
 @triton.jit
-def _backward(gDout, gDsum, gX, gW, gMean, gRstd, gSums, gSeed, gDx, gDr, gDw, gDb, M, N, stride_dout, stride_dsum, stride_x, threshold, scale,
+def _backward(gDout, gDsum, gX, gW, gMean, gRstd, gSums, gSeed, gDx, gDr, gDw, gDb, gDxb, M, N, stride_dout, stride_dsum, stride_x, threshold, scale,
               offset, LAYER: tl.constexpr, B: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
               LANE: tl.constexpr):  # fmt: skip
     """Whole rows, or strips of rows whose sums are known: this is then their second and last read."""
@@ -99,6 +102,7 @@ def _backward(gDout, gDsum, gX, gW, gMean, gRstd, gSums, gSeed, gDx, gDr, gDw, g
     in_n = i_n < N
     rDw = tl.zeros([BLOCK_N], tl.float32)
     rDb = tl.zeros([BLOCK_N], tl.float32)
+    rDxb = tl.zeros([BLOCK_N], tl.float32)
     if gW is not None:
         rW = tl.load(gW + i_n, mask=in_n, other=0.0).to(tl.float32)
         if offset is not None:
@@ -134,7 +138,10 @@ def _backward(gDout, gDsum, gX, gW, gMean, gRstd, gSums, gSeed, gDx, gDr, gDw, g
         rDr = (rDout - rX * along[:, None]) * rRstd[:, None]
         if gDsum is not None:
             rDr += tl.load(gDsum + i_m[:, None] * stride_dsum + i_n[None, :], mask=mask, other=0.0).to(tl.float32)
-        tl.store(gDr + i_m[:, None] * N + i_n[None, :], rDr.to(gDr.dtype.element_ty), mask=mask)
+        rWritten = rDr.to(gDr.dtype.element_ty)
+        tl.store(gDr + i_m[:, None] * N + i_n[None, :], rWritten, mask=mask)
+        if gDxb is not None:
+            rDxb += tl.sum(rWritten.to(tl.float32), 0)
         if LANE:
             rDx = tl.where(kept(i_m * N + first, gSeed, threshold, ROWS, BLOCK_N, LANE), rDr * scale, 0.0)
             tl.store(gDx + i_m[:, None] * N + i_n[None, :], rDx.to(gDx.dtype.element_ty), mask=mask)
@@ -143,6 +150,8 @@ def _backward(gDout, gDsum, gX, gW, gMean, gRstd, gSums, gSeed, gDx, gDr, gDw, g
         tl.store(gDw + i_p * N + i_n, rDw.to(gDw.dtype.element_ty), mask=in_n)
     if B:
         tl.store(gDb + i_p * N + i_n, rDb.to(gDb.dtype.element_ty), mask=in_n)
+    if gDxb is not None:
+        tl.store(gDxb + i_p * N + i_n, rDxb.to(gDxb.dtype.element_ty), mask=in_n)
 
 
 @triton.jit
@@ -191,18 +200,21 @@ def forward(x, residual, weight, bias, eps, norm, config, save):
     residual, stride_r = beside(residual)
     block = power_of_2(n)
     seed, least, factor, lane = drawn(norm, x, block)
-    launch(_forward, (cdiv(m, config["rows"]),), x, residual, dense(weight), dense(bias), seed, total, out, mean, rstd, m, n, stride, stride_r,
-           least, factor, eps, norm.offset, LAYER=norm.layer, ROWS=config["rows"], BLOCK_N=block, LANE=lane,
+    launch(_forward, (cdiv(m, config["rows"]),), x, dense(norm.x_bias), residual, dense(weight), dense(bias), seed, total, out, mean, rstd, m, n,
+           stride, stride_r, least, factor, eps, norm.offset, LAYER=norm.layer, ROWS=config["rows"], BLOCK_N=block, LANE=lane,
            AHEAD=bool(config["ahead"]), num_warps=config["warps"])  # fmt: skip
     return made
 
 
 def backward(dout, dsum, x, weight, bias, mean, rstd, norm, config=None):
-    """dx where something was dropped, the gradient of what was normalised, dweight, dbias. Without a config row sums, then strips.
+    """dx where something was dropped, the gradient of what was normalised, dweight, dbias, and dx_bias where the branch lacked one. Without a config
+    row sums, then strips.
 
     One column is its own mean and has no gradient: dout w - mean(dout w) must be zero, and a fused multiply-add would leave its rounding
     times a rstd of 1/sqrt(eps). Hence enable_fp_fusion=n > 1."""
     made = dx, dr, dweight, dbias = gradients(dout, x, weight, bias, norm)
+    dx_bias = None if norm.x_bias is None else norm.x_bias.new_empty(norm.x_bias.shape)
+    columns = [g for g, p in ((dweight, weight), (dbias, bias), (dx_bias, norm.x_bias)) if p is not None]
     dout, m, n, stride_dout = rows(dout)
     dsum, stride_dsum = beside(dsum)
     x, _, _, stride_x = rows(x)
@@ -234,14 +246,34 @@ def backward(dout, dsum, x, weight, bias, mean, rstd, norm, config=None):
         block, per, warps, stages = power_of_2(n), config["rows"], config["warps"], config["stages"]
         grid = (max(1, min(cdiv(m, per), resident(x, config["per_sm"]))),)
     # every program writes its partial rows, also one with no row to read; of one alone they are the sums
-    programs, partial, dw, db = grid[-1], None, dweight, dbias
+    programs, partial, dw, db, dxb = grid[-1], None, dweight, dbias, dx_bias
     if programs > 1:
-        partial = x.new_empty(((1 if bias is None else 2) * programs, n), dtype=torch.float32)
-        dw, db = partial, partial[programs:]
+        partial = x.new_empty((max(1, len(columns)) * programs, n), dtype=torch.float32)
+        dw, db = partial, partial[programs if weight is not None else 0 :]
+        dxb = None if dx_bias is None else partial[(len(columns) - 1) * programs :]
     seed, least, factor, lane = drawn(norm, dout, block)
-    launch(_backward, grid, dout, dsum, x, weight, mean, rstd, sums, seed, dx, dr, dw, db, m, n, stride_dout, stride_dsum, stride_x, least, factor,
-           offset, LAYER=norm.layer, B=bias is not None, ROWS=per, BLOCK_N=block, STAGES=stages, LANE=lane, num_warps=warps,
+    launch(_backward, grid, dout, dsum, x, weight, mean, rstd, sums, seed, dx, dr, dw, db, dxb, m, n, stride_dout, stride_dsum, stride_x, least,
+           factor, offset, LAYER=norm.layer, B=bias is not None, ROWS=per, BLOCK_N=block, STAGES=stages, LANE=lane, num_warps=warps,
            enable_fp_fusion=n > 1)  # fmt: skip
-    if partial is not None and (weight is not None or bias is not None):
-        add_rows(partial, dweight, None if bias is None else dbias)
-    return made if dx is not None else made[1:]
+    if partial is not None and columns:
+        _add_all(partial, columns)
+    made = made if dx is not None else made[1:]
+    return made if dx_bias is None else (*made, dx_bias)
+
+
+@triton.jit
+def _add_three(gPartial, gThirds, gFirst, gSecond, gThird, P, N, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr):
+    if tl.program_id(1) < 2:
+        _add_rows(gPartial, gFirst, gSecond, P, N, 0, BLOCK_P, BLOCK_N)
+    else:
+        _add_rows(gThirds, gThird, gThird, P, N, -2, BLOCK_P, BLOCK_N)
+
+
+def _add_all(partial, sums):
+    """Each of `sums` from its share of the partial rows, in one launch."""
+    if len(sums) < 3:
+        add_rows(partial, *sums)
+        return
+    p, n = len(partial) // 3, partial.shape[-1]
+    block = min(512, max(64, power_of_2(p)))  # as add_rows
+    launch(_add_three, (cdiv(n, 16), 3), partial, partial[2 * p :], *sums, p, n, BLOCK_P=block, BLOCK_N=16, num_warps=max(4, block // 32))

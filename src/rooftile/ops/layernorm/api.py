@@ -42,19 +42,26 @@ def layernorm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = Non
 
 
 def add_layernorm(
-    x: Tensor, residual: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    x_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """sum = x + residual, out = layernorm(sum, weight, bias, eps), in one pass over the rows.
+    """sum = x + x_bias + residual, out = layernorm(sum, weight, bias, eps), in one pass over the rows.
 
     Args:
         x, residual: [..., N] of one shape, any strides; no broadcasting. x is float32, bfloat16 or float16, residual the same or
             float32: a stream that many branches are added to loses less in float32.
         weight, bias: [N] in x's dtype or float32; either may be absent.
         eps: added to the variance.
+        x_bias: [N] in x's dtype or float32, what x still lacks: the bias of the product that made it, whose gradient is then summed here, from
+            the rows of dx as they are written, and not by reading them again.
 
     Returns:
         (out, sum), out of x's dtype and sum of residual's, both differentiable. The sum is rounded once, and out is the layernorm
-        of the rounded sum. x and residual have one gradient, layernorm's dx + dsum, in the sum's dtype.
+        of the rounded sum. x and residual have one gradient, layernorm's dx + dsum, in the sum's dtype; the sum of its rows is x_bias's.
 
     Raises:
         ValueError: x and residual differ in shape or dtype, N differs between x and a parameter, or a dtype is another; the
@@ -66,7 +73,7 @@ def add_layernorm(
         >>> add_layernorm(torch.tensor([[1.0, 1.0]]), torch.tensor([[0.0, 2.0]]), eps=0.0)
         (tensor([[-1.,  1.]]), tensor([[1., 3.]]))
     """
-    return _add_layernorm(x, residual, weight, bias, eps)[:2]
+    return _add_layernorm(x, residual, weight, bias, eps, x_bias)[:2]
 
 
 class LayerNorm(torch.nn.Module):

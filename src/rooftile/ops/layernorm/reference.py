@@ -9,9 +9,10 @@ def layernorm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float)
 
 
 def add_layernorm(
-    x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+    x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, x_bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    sum = (wide(x) + wide(residual)).to(residual.dtype)
+    branch = wide(x) if x_bias is None else wide(x) + wide(x_bias)
+    sum = (branch + wide(residual)).to(residual.dtype)
     out, mean, rstd = layernorm(sum, weight, bias, eps)  # of the rounded sum, which is what backward reads
     return out.to(x.dtype), sum, mean, rstd
 
@@ -24,7 +25,10 @@ def layernorm_backward(
 
 
 def add_layernorm_backward(
-    dout: Tensor, dsum: Tensor, sum: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, rstd: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+    dout: Tensor, dsum: Tensor, sum: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, rstd: Tensor,
+    x_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     dx, dweight, dbias = normalised_backward(dout, sum, weight, bias, mean, rstd)
-    return (dx + wide(dsum)).to(sum.dtype), dweight, dbias
+    dx = (dx + wide(dsum)).to(sum.dtype)
+    dx_bias = dout.new_empty(0) if x_bias is None else wide(dx).reshape(-1, dx.shape[-1]).sum(0).to(x_bias.dtype)
+    return dx, dweight, dbias, dx_bias  # dx_bias of the rounded dx, which is what the branch's own gradients are made of

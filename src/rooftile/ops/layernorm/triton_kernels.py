@@ -17,6 +17,7 @@ from rooftile.ops._shared.norms import (
     ONCE,
     ONLINE,
     PERSISTENT,
+    Norm,
     any_length,
     dense,
     outputs,
@@ -63,8 +64,8 @@ def layernorm(x, weight, bias, eps, *, config, save=True):
     return out, mean, rstd
 
 
-def add_layernorm(x, residual, weight, bias, eps, *, config, save=True):
-    return forward(x, residual, weight, bias, eps, LAYER, config, save)
+def add_layernorm(x, residual, weight, bias, eps, x_bias, *, config, save=True):
+    return forward(x, residual, weight, bias, eps, Norm(layer=True, x_bias=x_bias), config, save)
 
 
 def layernorm_online(x, weight, bias, eps, *, config, save=True):
@@ -75,8 +76,9 @@ def layernorm_online(x, weight, bias, eps, *, config, save=True):
     return out, mean, rstd
 
 
-def add_layernorm_online(x, residual, weight, bias, eps, *, config, save=True):
-    total = torch.add(x, residual, out=x.new_empty(x.shape, dtype=residual.dtype))
+def add_layernorm_online(x, residual, weight, bias, eps, x_bias, *, config, save=True):
+    branch = x if x_bias is None else x.float() + x_bias
+    total = torch.add(branch, residual, out=x.new_empty(x.shape, dtype=residual.dtype))
     out, mean, rstd = layernorm_online(total, weight, bias, eps, config=config, save=save)
     return out.to(x.dtype), total, mean, rstd
 
@@ -85,8 +87,9 @@ def layernorm_backward(dout, x, weight, bias, mean, rstd, *, config=None):
     return backward(dout, None, x, weight, bias, mean, rstd, LAYER, config)
 
 
-def add_layernorm_backward(dout, dsum, sum, weight, bias, mean, rstd, *, config=None):
-    return backward(dout, dsum, sum, weight, bias, mean, rstd, LAYER, config)
+def add_layernorm_backward(dout, dsum, sum, weight, bias, mean, rstd, x_bias, *, config=None):
+    made = backward(dout, dsum, sum, weight, bias, mean, rstd, Norm(layer=True, x_bias=x_bias), config)
+    return (*made, dout.new_empty(0)) if x_bias is None else made
 
 
 FORWARD = (
