@@ -48,7 +48,11 @@ KERNELS = [  # rung, instance, loads and stores of less than 16 bytes that it ma
         "sums<__nv_bfloat16, int, int, 8, 3, 4>",
         7,
     ),  # count, key, token and borders; borders of rows to clear
-    ("adamw/cuda/v2_vector.cu", "adamw<float, float, float, float, false, false, 2, 256, false, true>", 24),  # tables, rates; the last elements
+    (
+        "adamw/cuda/v2_vector.cu",
+        "adamw<float, float, float, float, false, false, 2, 256, false, true>",
+        24,
+    ),  # tables, rates; the last elements
     ("adamw/cuda/v5_norm_vector.cu", "squares<__nv_bfloat16, 4, 256>", 16),
     ("dropout/cuda/v2_vector.cu", "dropout<__nv_bfloat16, 1, 256>", 17),  # the seed; the last 8 one by one
     ("cross_entropy/cuda/v4_vector.cu", "cross_entropy_backward<__nv_bfloat16, 4, 128, 128, false>", 6),  # the row's numbers
