@@ -8,11 +8,11 @@ from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda import BLOCK, misaligned, once, resident
 
 
-def _forward(source, blocks):
+def _forward(source, blocks, block=BLOCK):
     def add(x, y):
         x, y = x.contiguous(), y.contiguous()
         out = torch.empty_like(x)
-        launch(source, f"add<{CTYPE[x.dtype]}>", blocks(x), BLOCK, out, x, y, x.numel())
+        launch(source, f"add<{CTYPE[x.dtype]}>", blocks(x), block, out, x, y, x.numel())
         return out
 
     return add
@@ -40,14 +40,22 @@ RUNGS = (  # name, blocks, bytes an access (where it is more than an element's),
 )
 
 
-def _rung(run, argument, name, blocks, width, idea):
+def _fewer(x):
+    """A vector a thread, half as many threads a block."""
+    return once(x, 8 // x.itemsize)
+
+
+def _rung(run, argument, name, blocks, width, idea, *more):
     source = Source.beside(__file__, f"{name}.cu")
 
     def refuse(call):
         return off_gpu(call[argument]) or misaligned(width, call)
 
-    return Kernel(f"cuda.{name}", run(source, blocks), idea, refuse, sources=(source,), limits=ELSEWHERE)
+    return Kernel(f"cuda.{name}", run(source, blocks, *more), idea, refuse, sources=(source,), limits=ELSEWHERE)
 
 
-FORWARD = tuple(_rung(_forward, "x", *rung) for rung in RUNGS)
+FORWARD = (
+    _rung(_forward, "x", "v4_fewer_threads", _fewer, 16, "1280 threads a multiprocessor, not 2048", BLOCK // 2),
+    *(_rung(_forward, "x", *rung) for rung in RUNGS),
+)
 BACKWARD = tuple(_rung(_backward, "dout", *rung) for rung in RUNGS)
