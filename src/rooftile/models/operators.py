@@ -9,7 +9,6 @@ This is what makes the comparison honest. There is one model class; `--kernels` 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,8 +18,8 @@ from torch import Tensor
 __all__ = ["KERNELS", "Operators", "operators", "rooftile_operators", "torch_operators"]
 
 KERNELS = ("rooftile", "torch", "compile")
-# Whose logits exist at once: 0.8 GB at V=50304. Each chunk reads and writes the weight's float32 gradient: 4 times for 32768 rows, not 32.
-HEAD_ROWS = 8192
+# Of the logits that exist at once. Each chunk of rows reads and writes the weight's float32 gradient: few chunks, and still far less than all logits.
+HEAD_BYTES = 2**31
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,6 @@ def rooftile_operators() -> Operators:
     from rooftile.ops.embedding.api import embedding
     from rooftile.ops.gemm.api import linear
     from rooftile.ops.layernorm.api import add_layernorm, layernorm
-    from rooftile.ops.linear_cross_entropy.api import linear_cross_entropy
     from rooftile.ops.mlp.api import mlp
 
     return Operators(
@@ -103,12 +101,20 @@ def rooftile_operators() -> Operators:
         self_attention=attention_qkvpacked,
         mlp=mlp,
         dropout=dropout,
-        linear_cross_entropy=partial(linear_cross_entropy, chunk=HEAD_ROWS),
+        linear_cross_entropy=_rooftile_linear_cross_entropy,
         adamw=_rooftile_adamw,
         autocast=False,
         clips=True,
         completes=True,
     )
+
+
+def _rooftile_linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    """In chunks of 2^n rows, as many as HEAD_BYTES hold."""
+    from rooftile.ops.linear_cross_entropy.api import linear_cross_entropy
+
+    rows = max(1, HEAD_BYTES // (weight.shape[0] * x.element_size()))
+    return linear_cross_entropy(x, weight, target, chunk=1 << rows.bit_length() - 1)
 
 
 def _rooftile_adamw(groups: list, *, master: bool = False, **options: Any) -> torch.optim.Optimizer:
