@@ -257,6 +257,18 @@ def test_rooftile_table_equals_torch(dtype, tolerance):
         assert gap(q.grad, p.grad) < tolerance, name
 
 
+def test_a_heads_gradient_is_where_the_embeddings_is_added(monkeypatch):
+    """In every model whose head is the embedding: what the head's operator made is nobody else's."""
+    from rooftile.ops.embedding import api
+
+    seen, alone = [], api._alone
+    monkeypatch.setattr(api, "_alone", lambda t: seen.append(alone(t)) or seen[-1])
+    for weights in (torch.float32, torch.bfloat16):
+        model = GPT2(SMALL, operators("rooftile"), torch.bfloat16, weights=weights)
+        model(*text()).backward()
+    assert seen == [True, True]
+
+
 def test_a_branch_leaves_its_bias_to_the_sum():
     """Of our table, in float32; where dropout stands between the two, and with PyTorch's table, the layer itself adds it."""
     x, y = text()

@@ -5,7 +5,8 @@ import torch
 
 from rooftile.core.kernel import OPS
 from rooftile.cuda import simulator
-from rooftile.ops import Embedding, embedding
+from rooftile.ops import Embedding, embedding, tied_embedding
+from rooftile.ops.embedding import api
 from rooftile.workbench.check import poisoned
 
 
@@ -20,6 +21,58 @@ def test_float32_sums_behind_a_narrow_table():
     w = torch.zeros(2, 1, dtype=torch.bfloat16, requires_grad=True)
     embedding(torch.zeros(4096, dtype=torch.int64), w).sum().backward()
     assert w.grad[0, 0] == 4096
+
+
+ASKED = torch.tensor([[1, 4, 1], [0, 4, 4]])
+USES = {  # of rows and head; `other` is another leaf
+    "both": lambda rows, head, other: (rows * 2).sum() + (head * other).sum(),
+    "rows alone": lambda rows, head, other: (rows * 2).sum(),
+    "the head alone": lambda rows, head, other: (head * other).sum(),
+    "the head twice": lambda rows, head, other: (rows * rows).sum() + (head * other).sum() + (head * head).sum(),
+    "a gradient that is another's too": lambda rows, head, other: (
+        (rows * 2).sum() + ((head + (other * 1)) * torch.arange(10.0).view(5, 2)).sum()
+    ),
+    "a gradient that is one number": lambda rows, head, other: rows.sum() + head.sum() + other.sum(),
+    "a gradient that is a view": lambda rows, head, other: rows.sum() + (head.view(2, 5) * other.view(2, 5)).sum(),
+}
+
+
+def gradients(make, use, times=1):
+    torch.manual_seed(0)
+    weight, other = (torch.randn(5, 2, requires_grad=True) for _ in range(2))
+    loss = use(*make(ASKED, weight), other)
+    for i in range(times):
+        loss.backward(retain_graph=i + 1 < times)
+    return weight.grad, other.grad
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_tied_weight_has_both_gradients(use, times):
+    theirs = gradients(lambda i, w: (torch.nn.functional.embedding(i, w), w), use, times)
+    for ours, wanted in zip(gradients(tied_embedding, use, times), theirs):
+        assert wanted is None if ours is None else torch.allclose(ours, wanted)
+
+
+def test_a_heads_gradient_is_added_to_where_it_lies(monkeypatch):
+    """And not where it is somebody else's."""
+    seen, alone = [], api._alone
+    monkeypatch.setattr(api, "_alone", lambda t: seen.append(alone(t)) or seen[-1])
+    gradients(tied_embedding, USES["both"])
+    held = torch.ones(5, 2)
+    weight = torch.zeros(5, 2, requires_grad=True)
+    rows, head = tied_embedding(ASKED, weight)
+    torch.autograd.backward([rows, head], [torch.ones_like(rows), held])
+    assert seen == [True, False] and torch.equal(held, torch.ones(5, 2))
+    assert weight.grad[:, 0].tolist() == [2, 3, 1, 1, 4]
+
+
+def test_a_tied_weight_without_a_gradient():
+    weight = torch.ones(5, 2)
+    rows, head = tied_embedding(ASKED, weight)
+    assert rows.grad_fn is None and head is weight
+    with torch.no_grad():
+        assert tied_embedding(ASKED, weight.requires_grad_())[1] is weight
 
 
 @pytest.mark.parametrize("padding", [None, 1, -1])

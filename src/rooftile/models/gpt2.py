@@ -126,18 +126,19 @@ class GPT2(nn.Module):
         Targets of -100 count for nothing. Raises ValueError when T is more than n_positions.
         """
         with self.precision.region(tokens.device.type):
-            x = self._hidden(tokens)
+            x, head = self._hidden(tokens)
             if targets is None:
-                return self.precision.linear(x, self.wte.weight)
-            return self.precision.operators.linear_cross_entropy(x.flatten(0, 1), self.wte.weight, targets.flatten())
+                return self.precision.linear(x, head)
+            return self.precision.operators.linear_cross_entropy(x.flatten(0, 1), head, targets.flatten())
 
-    def _hidden(self, tokens: Tensor) -> Tensor:
-        """tokens [B, T] -> the normalised residual stream [B, T, n_embd]."""
+    def _hidden(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """tokens [B, T] -> the normalised residual stream [B, T, n_embd], and the head [V, n_embd]."""
         T = tokens.shape[1]
         if self.config.n_positions < T:
             raise ValueError(f"the context is {T} tokens, this model's n_positions is {self.config.n_positions}")
         # Of float32 weights the sum is rounded once. The embedding's gradient, hundreds of rows added into one, is summed in float32 either way.
-        x = self.precision.stream(self.precision.operators.embedding(tokens, self.wte.weight) + self.wpe.weight[:T])
+        x, head = self.precision.operators.tied_embedding(tokens, self.wte.weight)
+        x = self.precision.stream(x + self.wpe.weight[:T])
         if self.training and self.config.embd_pdrop > 0:
             x = self.precision.operators.dropout(x, self.config.embd_pdrop, True)
         again = self.checkpointing and torch.is_grad_enabled()
@@ -148,7 +149,7 @@ class GPT2(nn.Module):
                 branch, x = checkpoint(block, branch, x, use_reentrant=False, preserve_rng_state=block.p > 0)
             else:
                 branch, x = block(branch, x)
-        return self.precision.add_layernorm(branch, x, self.ln_f)[0]
+        return self.precision.add_layernorm(branch, x, self.ln_f)[0], head
 
     @torch.no_grad()
     def generate(

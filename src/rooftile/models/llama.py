@@ -124,29 +124,28 @@ class Llama(nn.Module):
             else:
                 p.fill_(1.0)
 
-    @property
-    def head(self) -> Tensor:
-        """[V, hidden]."""
-        return self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
-
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         """tokens [B, T] int64 -> logits [B, T, V] in the compute dtype; with targets [B, T] the mean loss, a float32 scalar.
 
         Targets of -100 count for nothing. Raises ValueError when T is more than max_position_embeddings.
         """
         with self.precision.region(tokens.device.type):
-            x = self._hidden(tokens)
+            x, head = self._hidden(tokens)
             if targets is None:
-                return self.precision.linear(x, self.head)
-            return self.precision.operators.linear_cross_entropy(x.flatten(0, 1), self.head, targets.flatten())
+                return self.precision.linear(x, head)
+            return self.precision.operators.linear_cross_entropy(x.flatten(0, 1), head, targets.flatten())
 
-    def _hidden(self, tokens: Tensor) -> Tensor:
-        """tokens [B, T] -> the normalised residual stream [B, T, hidden]."""
+    def _hidden(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """tokens [B, T] -> the normalised residual stream [B, T, hidden], and the head [V, hidden]."""
         T, most = tokens.shape[1], self.config.max_position_embeddings
         if most < T:
             raise ValueError(f"the context is {T} tokens, this model's max_position_embeddings is {most}")
         cos, sin = self.cos[:T], self.sin[:T]
-        x = self.precision.stream(self.precision.operators.embedding(tokens, self.embed_tokens.weight))
+        if self.lm_head is None:
+            x, head = self.precision.operators.tied_embedding(tokens, self.embed_tokens.weight)
+        else:
+            x, head = self.precision.operators.embedding(tokens, self.embed_tokens.weight), self.lm_head.weight
+        x = self.precision.stream(x)
         again = self.checkpointing and torch.is_grad_enabled()
         branch = None
         for block in self.layers:
@@ -154,7 +153,7 @@ class Llama(nn.Module):
                 branch, x = checkpoint(block, branch, x, cos, sin, use_reentrant=False, preserve_rng_state=False)
             else:
                 branch, x = block(branch, x, cos, sin)
-        return _add_norm(self.precision, branch, x, self.norm)[0]
+        return _add_norm(self.precision, branch, x, self.norm)[0], head
 
     generate = GPT2.generate  # it asks for nothing but logits and config.n_positions
 

@@ -27,6 +27,7 @@ class Operators:
     """One implementation of everything a GPT-2 calls. Letters: B T H D as in DESIGN.md, M rows, N K a weight, V the vocabulary.
 
     embedding(indices [...], weight [V, D]) -> [..., D]
+    tied_embedding(indices [...], weight [V, D]) -> (embedding of them [..., D], the weight [V, D] as the model's head)
     layernorm(x [..., D], weight [D], bias [D], eps) -> [..., D]
     add_layernorm(x, residual [..., D], weight [D], bias [D], eps) -> (layernorm of the sum, the sum x + residual); of a table that
         `completes` with x_bias [D] too, which x still lacks
@@ -44,6 +45,7 @@ class Operators:
 
     name: str
     embedding: Callable[..., Tensor]
+    tied_embedding: Callable[..., tuple[Tensor, Tensor]]
     layernorm: Callable[..., Tensor]
     add_layernorm: Callable[..., tuple[Tensor, Tensor]]
     linear: Callable[..., Tensor]
@@ -69,6 +71,7 @@ def torch_operators() -> Operators:
     return Operators(
         name="torch",
         embedding=F.embedding,
+        tied_embedding=_torch_tied_embedding,
         layernorm=_torch_layernorm,
         add_layernorm=_torch_add_layernorm,
         linear=F.linear,
@@ -87,7 +90,7 @@ def rooftile_operators() -> Operators:
     """This package's operators; on a CPU they run their plain PyTorch references. Imported only when asked for."""
     from rooftile.ops.attention.api import attention_qkvpacked
     from rooftile.ops.dropout.api import dropout
-    from rooftile.ops.embedding.api import embedding
+    from rooftile.ops.embedding.api import embedding, tied_embedding
     from rooftile.ops.gemm.api import linear
     from rooftile.ops.layernorm.api import add_layernorm, layernorm
     from rooftile.ops.mlp.api import mlp
@@ -95,6 +98,7 @@ def rooftile_operators() -> Operators:
     return Operators(
         name="rooftile",
         embedding=embedding,
+        tied_embedding=tied_embedding,
         layernorm=layernorm,
         add_layernorm=add_layernorm,
         linear=linear,
@@ -122,6 +126,10 @@ def _rooftile_adamw(groups: list, *, master: bool = False, **options: Any) -> to
     from rooftile.ops.adamw.api import AdamW
 
     return AdamW(groups, master=master, stochastic=not master, **options)
+
+
+def _torch_tied_embedding(indices: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    return F.embedding(indices, weight), weight
 
 
 def _torch_layernorm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:

@@ -13,7 +13,7 @@ from rooftile.ops.concat_kv.api import concat_kv
 from rooftile.ops.cross_entropy.api import CrossEntropyLoss, cross_entropy
 from rooftile.ops.dropout.api import Dropout, dropout
 from rooftile.ops.dropout_add_norm.api import dropout_add_norm
-from rooftile.ops.embedding.api import Embedding, embedding
+from rooftile.ops.embedding.api import Embedding, embedding, tied_embedding
 from rooftile.ops.gelu.api import GELU, gelu
 from rooftile.ops.gemm.api import Linear, gemm, linear
 from rooftile.ops.gemv.api import gemv
@@ -102,6 +102,7 @@ __all__ = [
     "swiglu",
     "swiglu_again",
     "swiglu_quantize",
+    "tied_embedding",
     "transpose",
     "vector_add",
 ]

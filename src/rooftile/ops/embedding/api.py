@@ -3,9 +3,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch.autograd.function import once_differentiable
+
 from rooftile.core.kernel import Op, ranked
-from rooftile.ops.embedding import cuda_kernels, triton_kernels
-from rooftile.ops.embedding.spec import SPEC
+from rooftile.core.register import needs_second_door
+from rooftile.ops.embedding import composed_kernels, cuda_kernels, triton_kernels
+from rooftile.ops.embedding.spec import ACCUMULATE, SPEC
 
 _embedding = Op(
     SPEC,
@@ -13,6 +16,7 @@ _embedding = Op(
     *cuda_kernels.FORWARD,
     backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), "cuda.v4_shares", "cuda.v5_dealt", "cuda.v3_ranges"),
 )
+_accumulate = Op(ACCUMULATE, *cuda_kernels.ACCUMULATE, *composed_kernels.ACCUMULATE)
 
 
 def embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
@@ -37,6 +41,59 @@ def embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = None) -
                 [1.]])
     """
     return _embedding(indices, weight, -1 if padding_idx is None else _row(padding_idx, weight.shape[0]))
+
+
+def _alone(t: Tensor) -> bool:
+    """Whether nobody else holds t or a view of its memory, as of most gradients that autograd hands to a function: then it may be written."""
+    return t.is_contiguous() and t._use_count() == 1 and torch._C._storage_Use_Count(t.untyped_storage()._cdata) == 2
+
+
+class _Tied(torch.autograd.Function):
+    """The weight's gradient as a head, and the rows' added to it where it lies; or to a copy, if somebody else may see it."""
+
+    @staticmethod
+    def forward(ctx: Any, indices: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(indices, weight)
+        ctx.set_materialize_grads(False)
+        return _embedding.launch(indices, weight, -1), weight.view_as(weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, drows: Tensor | None, dhead: Tensor | None) -> tuple[None, Tensor | None]:
+        indices, weight = ctx.saved_tensors
+        if drows is None:
+            return None, dhead
+        if dhead is None:
+            return None, _embedding.backward.launch(drows, indices, weight, -1)
+        dweight = dhead if _alone(dhead) else dhead.clone(memory_format=torch.contiguous_format)
+        _accumulate.launch(drows, indices, dweight, -1)
+        return None, dweight
+
+
+def tied_embedding(indices: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """`embedding`, and the weight once more for the head of a model that ties the two: their gradients are one tensor, and are made as one.
+
+    Args:
+        indices, weight: as in `embedding`.
+
+    Returns:
+        (embedding(indices, weight), the weight). The second is for the head: to the gradient that it gets are added, in place, the rows that were
+        asked for. To add up two gradients, of which one is mostly zeros, is to move the weight five times.
+
+    Raises:
+        ValueError: as in `embedding`.
+
+    Source: Press and Wolf, Using the Output Embedding to Improve Language Models, 2017.
+
+    Example:
+        >>> rows, head = tied_embedding(torch.tensor([1]), torch.tensor([[1.0], [2.0]]))
+        >>> rows, head
+        (tensor([[2.]]), tensor([[1.],
+                [2.]]))
+    """
+    if needs_second_door((indices, weight)) or not (torch.is_grad_enabled() and weight.requires_grad):
+        return embedding(indices, weight), weight
+    return _Tied.apply(indices, weight)
 
 
 def _row(padding_idx: int, rows: int) -> int:

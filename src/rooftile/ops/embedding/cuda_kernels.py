@@ -9,7 +9,7 @@ import torch
 from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.cuda import BLOCK
+from rooftile.ops._shared.cuda import BLOCK, misaligned
 from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows
 from rooftile.ops._shared.launch import cdiv, processors, rows
 from rooftile.ops.embedding.reference import check_indices
@@ -129,26 +129,38 @@ def _balanced(source, sort, clears=True):
     """clears: rows that nobody asked for are left to the sums, and not written by the sort."""
 
     def embedding_backward(dout, indices, weight, padding_idx, *, config):
-        v, n = weight.shape
-        dweight, (dout, m, _, stride) = weight.new_empty((v, n)), rows(dout)
-        if not dweight.numel():
-            return dweight
-        keys, order, borders, base = sort(indices.contiguous(), dweight, padding_idx, config)
-        width, vectors, strips = _lanes(dout, n, stride)
-        span = config["span"]
-        spans = cdiv(m, span)
-        partial, four = dout.new_empty((2 * spans, n), dtype=torch.float32), 1 if n % 4 else 4
-        dtype, key, blocks, share = CTYPE[dout.dtype], KEY[keys.dtype], cdiv(spans * strips, WARPS), 0
-        if clears:  # at most 32 rows a warp
-            blocks = max(blocks, cdiv(v, 32 * WARPS))
-            share = cdiv(v, blocks * WARPS)
-        launch(source, f"sums<{dtype}, {key}, {KEY[order.dtype]}, {width}, {vectors}, {config['tokens']}>",
-               blocks, BLOCK, dweight, partial, dout, keys, order, borders, v, base, n, stride, strips, span, share)  # fmt: skip
-        launch(source, f"join<{dtype}, {key}, {four}>", (cdiv(spans, BLOCK), cdiv(n, 8 * four)), BLOCK, dweight, partial, keys, borders, m,
-               v, base, n, span)  # fmt: skip
+        dweight = weight.new_empty(weight.shape)
+        if dweight.numel():
+            _sum_rows(source, sort, dweight, dout, indices, padding_idx, config, clears, False)
         return dweight
 
     return embedding_backward
+
+
+def _accumulated(source, sort):
+    def embedding_accumulate(dout, indices, grad, padding_idx, *, config):
+        if dout.numel():
+            _sum_rows(source, sort, grad, dout, indices, padding_idx, config, False, True)
+
+    return embedding_accumulate
+
+
+def _sum_rows(source, sort, to, dout, indices, padding_idx, config, clears, added):
+    (v, n), (dout, m, _, stride) = to.shape, rows(dout)
+    keys, order, borders, base = sort(indices.contiguous(), to, padding_idx, config)
+    width, vectors, strips = _lanes(dout, n, stride)
+    span = config["span"]
+    spans = cdiv(m, span)
+    partial, four = dout.new_empty((2 * spans, n), dtype=torch.float32), 1 if n % 4 else 4
+    dtype, key, blocks, share = CTYPE[dout.dtype], KEY[keys.dtype], cdiv(spans * strips, WARPS), 0
+    if clears:  # at most 32 rows a warp
+        blocks = max(blocks, cdiv(v, 32 * WARPS))
+        share = cdiv(v, blocks * WARPS)
+    more = ", true" if added else ""
+    launch(source, f"sums<{dtype}, {key}, {KEY[order.dtype]}, {width}, {vectors}, {config['tokens']}{more}>",
+           blocks, BLOCK, to, partial, dout, keys, order, borders, v, base, n, stride, strips, span, share)  # fmt: skip
+    launch(source, f"join<{dtype}, {key}, {four}{more}>", (cdiv(spans, BLOCK), cdiv(n, 8 * four)), BLOCK, to, partial, keys, borders, m,
+           v, base, n, span)  # fmt: skip
 
 
 def _shares(source):
@@ -179,8 +191,13 @@ def _shares(source):
     return embedding_backward
 
 
+def _table(call):
+    """What the rows are of: the weight, or the gradient that is added to."""
+    return call["weight"] if "weight" in call else call["dweight"]
+
+
 def _refuses(call):
-    m, v = call["indices"].numel(), call["weight"].shape[0]
+    m, v = call["indices"].numel(), _table(call).shape[0]
     if max(m, v) >= 2**31:
         return f"there are {m} indices into {v} rows, and it counts both in 32 bits"
     return off_gpu(call["dout"])
@@ -194,11 +211,19 @@ def _many(call):
 
 def _long(call):
     """Why tokens cannot be dealt to ranges of this weight, or None: every warp has a counter for each."""
-    m, v, most = call["indices"].numel(), call["weight"].shape[0], SORT_WORDS // DEAL_WARPS
+    m, v, most = call["indices"].numel(), _table(call).shape[0], SORT_WORDS // DEAL_WARPS
     *_, ranges = _dealt_of(call["indices"], v, 32)
     if ranges > most:
         return f"{v} rows are {ranges} ranges, and a block deals its tokens to {most} at most"
     return f"there are {m} indices, and the last part of 2^30 must end below 2^31" if m > 2**30 else _refuses(call)
+
+
+def _in_place(call):
+    """Why a gradient cannot be added to where it lies, or None."""
+    dweight = call["dweight"]
+    if not dweight.is_contiguous():
+        return f"dweight has strides {tuple(dweight.stride())}, and it is added to in rows of neighbours"
+    return misaligned(16, {"dweight": dweight}) or _long(call)
 
 
 def _few_rows(call):
@@ -240,40 +265,44 @@ _SHARES = tuple(
 
 def pick_dealt(call):
     """4 tokens on their way where they are at most 12 vectors: of more one block fits a multiprocessor."""
-    vectors, _ = _strips(call["weight"].shape[1], 16 // call["dout"].itemsize)
+    vectors, _ = _strips(_table(call).shape[1], 16 // call["dout"].itemsize)
     return _DEALT[0] if vectors <= 3 else _DEALT[1]
 
 
+DEALT, SHARES, RANGES, BALANCED, ROW = (
+    Source.beside(__file__, f"{name}.cu") for name in ("v5_dealt", "v4_shares", "v3_ranges", "v2_balanced", "v1_warp_row")
+)
+
+
+def _by_parts(indices, dweight, padding_idx, config):
+    return _dealt(DEALT, indices, dweight.shape[0], padding_idx, config["warps"])
+
+
 def _kernels():
-    names = ("v5_dealt", "v4_shares", "v3_ranges", "v2_balanced", "v1_warp_row")
-    dealt, shares, ranges, balanced, row = (Source.beside(__file__, f"{name}.cu") for name in names)
-
     def by_ranges(indices, dweight, padding_idx, config):
-        return _ranges(ranges, indices, dweight, padding_idx, config["per"], config["warps"])
-
-    def by_parts(indices, dweight, padding_idx, config):
-        return _dealt(dealt, indices, dweight.shape[0], padding_idx, config["warps"])
+        return _ranges(RANGES, indices, dweight, padding_idx, config["per"], config["warps"])
 
     def by_torch(indices, dweight, padding_idx, config):
-        return _sorted(row, indices, dweight.shape[0], padding_idx)
+        return _sorted(ROW, indices, dweight.shape[0], padding_idx)
 
-    yield Kernel("cuda.v5_dealt", _balanced(balanced, by_parts), "tokens dealt to ranges of rows first, which then sort their own", _long, _DEALT,
-                 pick_dealt, sources=(dealt, balanced))  # fmt: skip
-    yield Kernel("cuda.v4_shares", _shares(shares), "a block sorts its share in shared memory, sums in registers", _few_rows, _SHARES,
-                 sources=(shares, ADD_ROWS))  # fmt: skip
-    yield Kernel("cuda.v3_ranges", _balanced(balanced, by_ranges, clears=False), "sorted in one launch by blocks that own ranges of rows, and write zeros", _many, _RANGES,
-                 sources=(ranges, balanced), declines=_slow)  # fmt: skip
-    yield Kernel("cuda.v2_balanced", _balanced(balanced, by_torch), "sorted tokens dealt out evenly, long segments joined", _refuses, _SPANS,
-                 sources=(balanced, row))  # fmt: skip
-    yield Kernel("cuda.v1_warp_row", _warp_row(row), "a warp a row", _refuses, sources=(row,))
+    yield Kernel("cuda.v5_dealt", _balanced(BALANCED, _by_parts), "tokens dealt to ranges of rows first, which then sort their own", _long, _DEALT,
+                 pick_dealt, sources=(DEALT, BALANCED))  # fmt: skip
+    yield Kernel("cuda.v4_shares", _shares(SHARES), "a block sorts its share in shared memory, sums in registers", _few_rows, _SHARES,
+                 sources=(SHARES, ADD_ROWS))  # fmt: skip
+    yield Kernel("cuda.v3_ranges", _balanced(BALANCED, by_ranges, clears=False), "sorted in one launch by blocks that own ranges of rows, and write zeros", _many, _RANGES,
+                 sources=(RANGES, BALANCED), declines=_slow)  # fmt: skip
+    yield Kernel("cuda.v2_balanced", _balanced(BALANCED, by_torch), "sorted tokens dealt out evenly, long segments joined", _refuses, _SPANS,
+                 sources=(BALANCED, ROW))  # fmt: skip
+    yield Kernel("cuda.v1_warp_row", _warp_row(ROW), "a warp a row", _refuses, sources=(ROW,))
 
 
 BACKWARD = tuple(_kernels())
-_FIRST = BACKWARD[-1].sources[0]
+ACCUMULATE = (
+    Kernel("cuda.v5_dealt", _accumulated(BALANCED, _by_parts), "the same, a row's sums added to what is there, the others left alone", _in_place, _DEALT,
+           pick_dealt, sources=(DEALT, BALANCED)),
+)  # fmt: skip
 # 64 warps a multiprocessor with one row of 768 bfloat16 each are 96 KB in flight; more rows a warp are fewer warps that wait for an index
 _ROWS = tuple({"rows": r} for r in (1, 2, 4))
 FORWARD = (
-    Kernel(
-        "cuda.v1_warp_row", _gather(_FIRST), "a warp a row, 16 bytes a lane", lambda call: off_gpu(call["weight"]), _ROWS, sources=(_FIRST,)
-    ),
+    Kernel("cuda.v1_warp_row", _gather(ROW), "a warp a row, 16 bytes a lane", lambda call: off_gpu(call["weight"]), _ROWS, sources=(ROW,)),
 )

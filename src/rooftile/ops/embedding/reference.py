@@ -23,9 +23,17 @@ def embedding(indices: Tensor, weight: Tensor, padding_idx: int) -> Tensor:
 
 
 def embedding_backward(dout: Tensor, indices: Tensor, weight: Tensor, padding_idx: int) -> Tensor:
-    flat, g = indices.reshape(-1), wide(dout).reshape(indices.numel(), weight.shape[1])
-    counts = (flat >= 0) & (flat < weight.shape[0]) & (flat != padding_idx)
+    return _summed(torch.zeros_like(weight, memory_format=torch.contiguous_format), dout, indices, padding_idx)
+
+
+def embedding_accumulate(dout: Tensor, indices: Tensor, dweight: Tensor, padding_idx: int) -> None:
+    dweight.copy_(_summed(dweight, dout, indices, padding_idx))
+
+
+def _summed(old: Tensor, dout: Tensor, indices: Tensor, padding_idx: int) -> Tensor:
+    """old, and to each row the gradients of the tokens that asked for it; rounded once."""
+    flat, g = indices.reshape(-1), wide(dout).reshape(indices.numel(), old.shape[1])
+    counts = (flat >= 0) & (flat < old.shape[0]) & (flat != padding_idx)
     g = torch.where(counts[:, None], g, 0)
-    dweight = torch.zeros(weight.shape, dtype=g.dtype, device=g.device)
     # accumulating index_put_ sorts on a GPU, where index_add_ would add in any order
-    return dweight.index_put_((torch.where(counts, flat, 0),), g, accumulate=True).to(weight.dtype)
+    return wide(old).index_put((torch.where(counts, flat, 0),), g, accumulate=True).to(old.dtype)

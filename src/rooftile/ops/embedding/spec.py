@@ -2,7 +2,7 @@ import torch
 import torch.nn.functional as F
 
 from rooftile.core.spec import FLOATS, Arg, Backward, Case, OpSpec, across, index
-from rooftile.ops.embedding.reference import embedding, embedding_backward
+from rooftile.ops.embedding.reference import embedding, embedding_accumulate, embedding_backward
 
 NONE = {"padding_idx": -1}
 
@@ -53,4 +53,24 @@ SPEC = OpSpec(
     linear=True,
     moved=forward_bytes,
     backward=Backward(embedding_backward, grads=("weight",), flops=lambda d: d["M"] * d["N"], moved=backward_bytes),
+)
+
+
+def accumulated_bytes(call, results):
+    """Rows that were asked for are read and written; the others stay where they are."""
+    dout, indices, dweight = (call[n] for n in ("dout", "indices", "dweight"))
+    asked = int(indices.unique().numel()) * dweight.shape[1] * dweight.itemsize
+    return dout.numel() * dout.itemsize + indices.numel() * indices.itemsize + 2 * asked
+
+
+# Where a weight has another gradient already, as a head that is the embedding again has.
+ACCUMULATE = OpSpec(
+    "embedding_accumulate",
+    embedding_accumulate,
+    args={"dout": Arg("... N"), "indices": Arg("...", "i64", make=index("V")), "dweight": Arg("V N", mutated=True)},
+    returns={},
+    cases=tuple(c for c in SPEC.cases if "bench" not in c.use or c.dims["V"] > 512),
+    families=("scaled_rows", "large"),
+    moved=accumulated_bytes,
+    flops=lambda d: d["M"] * d["N"],
 )

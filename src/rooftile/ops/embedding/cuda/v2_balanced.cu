@@ -45,6 +45,21 @@ template <int BYTES, typename T, int WIDTH> __device__ __forceinline__ void writ
   }
 }
 
+// A row's sums, or as much as a lane has of them; ADDED: to what is there, and rounded once.
+template <bool ADDED, typename T, int WIDTH> __device__ __forceinline__ void finish(T* g, float (&rSum)[WIDTH]) {
+  if constexpr (ADDED) {
+    constexpr int PART = sizeof(T) * WIDTH > 16 ? int(16 / sizeof(T)) : WIDTH;
+#pragma unroll
+    for (int k = 0; k < WIDTH; k += PART) {
+      Vec<T, PART> rOld;
+      load(rOld, g + k);
+#pragma unroll
+      for (int p = 0; p < PART; ++p) rSum[k + p] += float(rOld[p]);
+    }
+  }
+  write<16>(g, rSum);
+}
+
 // Zeros for the empty ones of `share` rows, at most 32: no loads but the borders, so that stores follow each other, and nobody waits for them.
 template <typename T, int WIDTH>
 __device__ __forceinline__ void clear(T* gDw, const int* gBorders, long long i_v, int share, int V, long long N) {
@@ -58,8 +73,8 @@ __device__ __forceinline__ void clear(T* gDw, const int* gBorders, long long i_v
 }
 
 // gPartial has two rows a span: of the segment that comes in from before, and of the one that goes on behind. Every warp sees to the zeros of `share` rows
-// first, none where they have been written; blocks behind the last span do nothing else.
-template <typename T, typename Key, typename Token, int WIDTH, int VECTORS, int TOKENS>
+// first, none where they have been written or are not wanted; blocks behind the last span do nothing else.
+template <typename T, typename Key, typename Token, int WIDTH, int VECTORS, int TOKENS, bool ADDED = false>
 __global__ void ROOFTILE_EARLY __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 : 2)
     sums(T* __restrict__ gDw, float* __restrict__ gPartial, const T* __restrict__ gDout, const Key* __restrict__ gKeys,
          const Token* __restrict__ gOrder, const int* __restrict__ gBorders, int V, int base, long long N, long long stride, int strips, int span,
@@ -100,7 +115,7 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 
         for (int k = 0; k < VECTORS; ++k) {
           const long long at = i_n + k * WARP * WIDTH;
           if (at < N) {
-            if (whole) write<16>(gDw + i_v * N + at, rSum[k]);
+            if (whole) finish<ADDED>(gDw + i_v * N + at, rSum[k]);
             else write<16>(gPartial + (2 * i_s + (begin >= first)) * N + at, rSum[k]);
           }
 #pragma unroll
@@ -114,7 +129,7 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 
 
 // The segments that were cut. A block looks at 256 spans for ones that begin there and go on behind; WIDTH columns of float32 on each of 8 lanes
 // add a segment's partial sums in their order. One of more than FAR spans is shared by the block's 32 groups of lanes.
-template <typename T, typename Key, int WIDTH>
+template <typename T, typename Key, int WIDTH, bool ADDED = false>
 __global__ void ROOFTILE_EARLY __launch_bounds__(256, 4) join(T* __restrict__ gDw, const float* __restrict__ gPartial, const Key* __restrict__ gKeys,
                                                const int* __restrict__ gBorders, int M, int V, int base, long long N, int span) {
   constexpr int LANES = 8, GROUPS = 256 / LANES, FAR = 32;
@@ -170,6 +185,6 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(256, 4) join(T* __restrict__ gD
 #pragma unroll
         for (int c = 0; c < WIDTH; ++c) rSum[c] += sSum[other][l * WIDTH + c];
     }
-    if (i_n < N) write<16>(gDw + (long long)sRow[n] * N + i_n, rSum);
+    if (i_n < N) finish<ADDED>(gDw + (long long)sRow[n] * N + i_n, rSum);
   }
 }
