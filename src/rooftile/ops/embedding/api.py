@@ -2,7 +2,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
 from torch.autograd.function import once_differentiable
 
 from rooftile.core.kernel import Op, ranked
