@@ -79,8 +79,12 @@ def test_plain_products_of_factors_as_they_lie(install, dtype, result, across):
     cublaslt.product(out, left, right, algorithm=1)
     exact = left.double() @ right.double()
     assert torch.equal(out, exact.to(out.dtype)) and library.log[-1][0] == 1
-    cublaslt.product(out, left, right, add=True)
+    cublaslt.product(out, left, right, add=out)
     assert torch.equal(out, (exact.to(out.dtype).double() + exact).to(out.dtype)) and len(cublaslt._plans) == 2
+    other = placed(torch.randn(24, 48, generator=gen).to(out.dtype))[:, :40]  # rows further apart than out's
+    before = other.clone()
+    cublaslt.product(out, left, right, add=other)
+    assert torch.equal(out, (other.double() + exact).to(out.dtype)) and torch.equal(other, before)
 
 
 def test_a_plain_product_with_a_bias(install):
@@ -252,7 +256,9 @@ def test_what_cannot_be_planned_is_a_sentence(install):
         (lambda: gelu(x, w, b, aux.t().contiguous().t(), out), r"aux is \[24, 40\] with strides \[1, 24\], it must be rows of neighbours"),
         (lambda: cublaslt.product(out, x, w.t(), "none", aux), "'none' takes no aux, one was given"),
         (lambda: cublaslt.product(out, x, w.t(), "gelu"), "'gelu' takes an aux, none was given"),
-        (lambda: cublaslt.product(out, x, w.t(), bias=b, add=True), "takes no bias and no epilogue, but 'none' with a bias"),
+        (lambda: cublaslt.product(out, x, w.t(), bias=b, add=out), "takes no bias and no epilogue, but 'none' with a bias"),
+        (lambda: cublaslt.product(out, x, w.t(), add=out[1:]), r"add is \[23, 40\], it must be \[24, 40\]"),
+        (lambda: cublaslt.product(out, x, w.t(), add=out.float()), "add is torch.float32, out is torch.bfloat16"),
         (lambda: cublaslt.product(out.float(), x, w.t(), bias=b), "out is torch.float32 on cpu, left is torch.bfloat16 on cpu"),
         (lambda: gelu(x[:1].expand(24, 32), w, b, aux, out), r"strides \[0, 1\]"),
         (lambda: gelu(*tensors(k=30)), "left has rows 60 bytes apart"),
@@ -277,8 +283,8 @@ def test_threads_share_a_plan(install):
 
     install(before_matmul=lambda: held.append(plan.lock.locked()))
     cublaslt._plans.clear()
-    plan = cublaslt.Plan(*call(first), 164, False, 256)
-    threads = [threading.Thread(target=plan.launch, args=(*call(c), 0)) for c in (first, second)]
+    plan = cublaslt.Plan(*call(first), 164, None, 256)
+    threads = [threading.Thread(target=plan.launch, args=(*call(c), None, 0)) for c in (first, second)]
     for t in threads:
         t.start()
     for t in threads:
@@ -287,9 +293,9 @@ def test_threads_share_a_plan(install):
 
     install(before_matmul=lambda: plan._point(second[3], second[2]))
     cublaslt._plans.clear()
-    plan = cublaslt.Plan(*call(first), 164, False, 256)
+    plan = cublaslt.Plan(*call(first), 164, None, 256)
     first[3].zero_()
-    plan.launch(*call(first), 0)
+    plan.launch(*call(first), None, 0)
     assert not torch.equal(first[3], wanted[0])
 
 

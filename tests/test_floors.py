@@ -14,12 +14,14 @@ COMPOSITIONS = {
     ("dropout_add_norm", "layernorm"),
     ("dropout_add_norm", "rmsnorm"),
     ("linear_cross_entropy", "cross_entropy"),
+    ("linear_add", "gemm"),
     ("mlp", "gelu"),
     ("mlp", "gemm"),
     ("mlp", "glu"),
+    ("mlp", "linear_add"),
 }
 # nothing of its own to compile: it calls other operators' kernels and the vendor's products
-WITHOUT_TRITON = {"mlp"}
+WITHOUT_TRITON = {"linear_add", "mlp"}
 
 
 def imports(file: Path) -> set[str]:

@@ -362,6 +362,7 @@ MISSING_TERM = {
     "attention_varlen_backward": _zeroed("out"),
     "gemm_backward": _last_result_zero,
     "linear_backward": _last_result_zero,
+    "linear_add_backward": _last_result_zero,
     "embedding_backward": _only(_overwriting),
     "dropout_backward": _first_result(lambda c, d: d * (1 - c["p"])),
     "array_increment_backward": _only(lambda c: torch.zeros_like(c["dout"])),

@@ -179,7 +179,11 @@ def test_what_a_block_keeps():
     model = small(operators=llama_operators("rooftile"), config=shape(num_hidden_layers=4))
     with_it = kept(lambda: model(x, y).backward())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Precision, "gated_mlp", lambda self, x, gate_up, down: linear(swiglu(linear(x, gate_up.weight)), down.weight))
+        patch.setattr(
+            Precision,
+            "gated_mlp",
+            lambda self, x, gate_up, down, residual: linear(swiglu(linear(x, gate_up.weight)), down.weight) + residual,
+        )
         without = kept(lambda: model(x, y).backward())
     assert without - with_it == 4 * 3 * 17 * 48 * 4  # blocks, rows, tokens, features, bytes
 

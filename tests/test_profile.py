@@ -31,9 +31,9 @@ def test_floors_of_a_step(tiny):
     assert rows["rooftile.gated_mlp"].calls == rows["rooftile.gated_mlp_backward"].calls == 2
     assert rows["rooftile.gated_mlp"].floor_us == pytest.approx(2 * (6 * width + 5) * tokens * inner / 1e3)
     assert rows["rooftile.gated_mlp_backward"].floor_us == pytest.approx(2 * (12 * width + 15) * tokens * inner / 1e3)
-    assert rows["rooftile.add_rmsnorm"].calls == 4 and rows["rooftile.adamw"].calls == 1
-    products = width * (2 * width + width)  # q k v, o of a block
-    assert rows["rooftile.linear"].floor_us == pytest.approx(2 * 2 * tokens * products / 1e3)
+    assert rows["rooftile.rmsnorm"].calls == 5 and rows["rooftile.adamw"].calls == 1
+    assert rows["rooftile.linear"].floor_us == pytest.approx(2 * 2 * tokens * width * 2 * width / 1e3)  # q k v of a block
+    assert rows["rooftile.linear_add"].floor_us == pytest.approx(2 * 2 * tokens * width * width / 1e3)  # o
     assert not any(name.startswith(("profiler", "aten.view", "aten.detach")) for name in rows)
 
 
@@ -72,13 +72,13 @@ def test_kernels_are_found_on_a_gpu(tmp_path):
     rows = {row.name: row for row in found["rows"]}
     for name in (
         "rmsnorm",
-        "add_rmsnorm",
-        "add_rmsnorm_backward",
+        "rmsnorm_backward",
         "rope",
         "attention",
         "attention_backward",
         "gated_mlp",
         "linear",
+        "linear_add",
         "adamw",
     ):
         assert rows[f"rooftile.{name}"].us > 0, name

@@ -111,7 +111,7 @@ def test_a_product_for_operators(dtype, better, result, library, monkeypatch):
     monkeypatch.setattr(cublaslt, "preferred", lambda *shape: (29,) if better else ())
     to = dtype if result == "same" else result
     gen = torch.Generator().manual_seed(0)
-    memory = torch.empty(4096, dtype=dtype)
+    memory = torch.empty(8192, dtype=dtype)
     start = -memory.data_ptr() % 256 // memory.itemsize
     a, b = (memory[start + i * 1024 :][: m * n].view(m, n).normal_(generator=gen) for i, (m, n) in enumerate(((16, 24), (32, 24))))
     bias, exact = memory[start + 3072 :][:32].normal_(generator=gen), a.double() @ b.double().t()
@@ -121,9 +121,14 @@ def test_a_product_for_operators(dtype, better, result, library, monkeypatch):
     made = product(a, b.t(), out=out)
     assert made is out
     torch.testing.assert_close(out, exact.to(to), **close)
-    product(a, b.t(), out=out, add=True)
+    product(a, b.t(), out=out, add=out)
     torch.testing.assert_close(out, (2 * exact).to(to), **{**close, "atol": 4 * close["atol"]})
+    if result == "same":
+        other = memory[start + 3584 :][: 16 * 32].view(16, 32).normal_(generator=gen)
+        torch.testing.assert_close(product(a, b.t(), add=other), (exact + other.double()).to(to), **close)
     if result == "same":
         for out in (None, torch.empty(16, 32, dtype=to)):
             torch.testing.assert_close(product(a, b.t(), bias, out=out), (exact + bias.double()).to(to), **close)
-    assert bool(library.log) == (better and dtype != torch.float32)
+    assert bool(library.log) == (
+        dtype != torch.float32 and (better or result == "same")
+    )  # what is added to but not in place is ours to ask for

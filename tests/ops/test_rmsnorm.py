@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from rooftile.ops import RMSNorm, add_rmsnorm, rmsnorm
+from rooftile.core.kernel import OPS
+from rooftile.ops import RMSNorm, add_rmsnorm, rmsnorm, stream_rmsnorm
 
 
 def test_scale_of_a_row_changes_nothing_and_its_shift_does():
@@ -77,6 +78,44 @@ def test_module_is_a_drop_in(arguments):
     if arguments.get("dtype") is None:
         x = torch.randn(3, 16)
         torch.testing.assert_close(ours(x), theirs(x))
+
+
+STREAMS = {
+    "both": lambda out, x: (out * torch.arange(8.0)).sum() + (x * x).sum(),
+    "the norm alone": lambda out, x: (out * torch.arange(8.0)).sum(),
+    "the stream alone": lambda out, x: (x * x).sum(),
+}
+
+
+@pytest.mark.parametrize("use", STREAMS.values(), ids=STREAMS)
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_stream_has_both_gradients(use, frozen, times):
+    def gradients(norm):
+        torch.manual_seed(0)
+        x, w = torch.randn(5, 8, requires_grad=True), torch.randn(8, requires_grad=not frozen)
+        loss = use(
+            *norm(x * 1, w),
+        )
+        for i in range(times):
+            loss.backward(retain_graph=i + 1 < times)
+        return x.grad, w.grad
+
+    for ours, theirs in zip(gradients(stream_rmsnorm), gradients(lambda x, w: (rmsnorm(x, w), x))):
+        assert ours is theirs is None or torch.allclose(ours, theirs, atol=1e-5)
+
+
+def test_a_streams_gradient_is_added_as_the_norms_is_written(monkeypatch):
+    launched = []
+    for name in ("rmsnorm_backward", "add_rmsnorm_backward"):
+        op, launch = OPS[name], OPS[name].launch
+        monkeypatch.setattr(op, "launch", lambda *args, name=name, launch=launch: launched.append(name) or launch(*args))
+    x = torch.randn(5, 8, requires_grad=True)
+    for use in STREAMS.values():
+        use(*stream_rmsnorm(x * 1)).backward()
+    assert launched == ["add_rmsnorm_backward", "rmsnorm_backward"]
+    with torch.no_grad():
+        assert stream_rmsnorm(x)[1] is x
 
 
 def test_messages_have_both_numbers():

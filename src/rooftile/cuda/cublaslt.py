@@ -1,7 +1,7 @@
 """cuBLASLt's products: by any of the algorithms that its heuristic offers, of which PyTorch takes the first, and with gelu, or gelu's gradient, in
 their epilogue, which torch.mm and torch.addmm cannot ask for.
 
-    none            out = left right + bias; or, adding up, out += left right. out has their dtype, or float32 where there is no bias
+    none            out = left right + bias, or left right + add. out has their dtype, or float32 where there is no bias
     gelu            aux = left right + bias, out = gelu(aux), the tanh form; aux is kept for the gradient
     gelu_backward   out = (left right) gelu'(aux)
 
@@ -87,11 +87,11 @@ def missing() -> str | None:
 
 
 def product(out: Tensor, left: Tensor, right: Tensor, epilogue: str = "none", aux: Tensor | None = None, bias: Tensor | None = None, *,
-            add: bool = False, algorithm: int = PREFERRED) -> None:  # fmt: skip
+            add: Tensor | None = None, algorithm: int = PREFERRED) -> None:  # fmt: skip
     """out [M, N] = left [M, K] right [K, N] through the epilogue, on torch's current stream of their device; can be captured in a CUDA graph.
 
     All of one dtype, float16 or bfloat16, but for a float32 out; rows of neighbours that begin at whole 16 bytes, or of a factor columns
-    (weight.t()). aux [M, N], bias [N]. add: to what out holds.
+    (weight.t()). aux [M, N], bias [N]. add: another like out, or out itself, to add to what it holds.
     algorithm: PREFERRED, or which of those that the heuristic offers; one beyond them is the first, as their number is the library's to decide.
     """
     device = out.get_device()
@@ -100,18 +100,18 @@ def product(out: Tensor, left: Tensor, right: Tensor, epilogue: str = "none", au
             product(out, left, right, epilogue, aux, bias, add=add, algorithm=algorithm)
         return
     where = _WIDEST
-    for t in (out, left, right, aux, bias):
+    for t in (out, left, right, aux, bias, add):
         if t is not None:
             where |= t.data_ptr()
-    described = [None if t is None else (t.shape, t.stride(), t.dtype) for t in (out, left, right, aux, bias)]
-    key = (device, *described, add, epilogue, where & -where)
+    described = [None if t is None else (t.shape, t.stride(), t.dtype) for t in (out, left, right, aux, bias, add)]
+    key = (device, *described, epilogue, where & -where)
     plan = _plans.get(key)
     if plan is None:
         if len(_plans) >= 1024:  # lengths that never repeat must not fill the memory
             _plans.clear()
         code = _check(out, left, right, epilogue, aux, bias, add)
         plan = _plans[key] = Plan(out, left, right, aux, bias, code, add, where & -where)
-    plan.launch(out, left, right, aux, bias, algorithm)
+    plan.launch(out, left, right, aux, bias, add, algorithm)
     if (recorder := replay.recorder()) is not None:
         recorder.why = "cuBLASLt itself launched it"
 
@@ -156,7 +156,7 @@ def rows_or_columns(t: Tensor) -> bool:
     return t.stride(1) == 1 and _leading(t) >= t.shape[1] and _leading(t) * t.itemsize % 16 == 0 and t.data_ptr() % 16 == 0
 
 
-def _check(out: Tensor, left: Tensor, right: Tensor, epilogue: str, aux: Tensor | None, bias: Tensor | None, add: bool) -> int:
+def _check(out: Tensor, left: Tensor, right: Tensor, epilogue: str, aux: Tensor | None, bias: Tensor | None, add: Tensor | None) -> int:
     """ValueError for what cannot be planned; the library's number of the epilogue."""
     code = EPILOGUES.get(epilogue, (None, None))[bias is not None]
     if code is None:
@@ -168,18 +168,21 @@ def _check(out: Tensor, left: Tensor, right: Tensor, epilogue: str, aux: Tensor 
             f"cuBLASLt: epilogue {epilogue!r} takes {'no' if aux is not None else 'an'} aux, {'one' if aux is not None else 'none'} was given"
         )
     plain = code == _DEFAULT
-    if add and not plain:
+    if add is not None and not plain:
         raise ValueError(
             f"cuBLASLt: what is added to takes no bias and no epilogue, but {epilogue!r} with{'out' if bias is None else ''} a bias was asked for"
         )
     (m, k), n = left.shape, right.shape[1]
-    wanted = {"out": (m, n), "left": (m, k), "right": (k, n), "aux": (m, n), "bias": (n,)}
-    for name, t in {"out": out, "left": left, "right": right, "aux": aux, "bias": bias}.items():
+    wanted = {"out": (m, n), "left": (m, k), "right": (k, n), "aux": (m, n), "bias": (n,), "add": (m, n)}
+    for name, t in {"out": out, "left": left, "right": right, "aux": aux, "bias": bias, "add": add}.items():
         if t is None:
             continue
         if tuple(t.shape) != wanted[name]:
             raise ValueError(f"cuBLASLt: {name} is {list(t.shape)}, it must be {list(wanted[name])}")
         wide = name == "out" and plain and t.dtype == torch.float32
+        if name == "add" and t.dtype != out.dtype:
+            raise ValueError(f"cuBLASLt: add is {t.dtype}, out is {out.dtype}; what is added to has out's dtype")
+        wide = wide or name == "add"
         if left.dtype not in (torch.float16, torch.bfloat16) or not (t.dtype == left.dtype or wide) or t.device != left.device:
             raise ValueError(
                 f"cuBLASLt: {name} is {t.dtype} on {t.device}, left is {left.dtype} on {left.device}; all are float16 or bfloat16, a plain out may be float32"
@@ -215,10 +218,10 @@ class Plan:
     stand in the descriptor, so they are set and launched under a lock; the library reads it before cublasLtMatmul returns."""
 
     def __init__(
-        self, out: Tensor, left: Tensor, right: Tensor, aux: Tensor | None, bias: Tensor | None, epilogue: int, add: bool, alignment: int
-    ):
+        self, out: Tensor, left: Tensor, right: Tensor, aux: Tensor | None, bias: Tensor | None, epilogue: int, add: Tensor | None, alignment: int
+    ):  # fmt: skip
         self.library, self.lock = _library(), threading.Lock()
-        self.beta = _ONE if add else _ZERO
+        self.beta = _ZERO if add is None else _ONE
         a, b = _stored(right), _stored(left)
         (m, k), n = left.shape, right.shape[1]
         name = next(name for name, codes in EPILOGUES.items() if epilogue in codes)
@@ -233,7 +236,9 @@ class Plan:
                 self._set(_AUX_LD, ctypes.c_int64(_leading(aux)))
             self.address = ctypes.c_void_p()
             self._point(aux, bias)  # the heuristic reads from the addresses how they are aligned
-            self.layouts = [self._made("MatrixLayout", _TYPES[t.dtype], t.shape[1], t.shape[0], _leading(t)) for t in (a, b, out)]
+            matrices = (a, b, out) if add is None else (a, b, out, add)
+            made = [self._made("MatrixLayout", _TYPES[t.dtype], t.shape[1], t.shape[0], _leading(t)) for t in matrices]
+            self.layouts = *made[:2], made[-1], made[2]  # of out, unless there is another, is what is added to
             what = f"{list(left.shape)} by {list(right.shape)} in {left.dtype}"
             self.answers = self._asked(alignment, WORKSPACE, what)
             self.best = self._first_of(tiles)
@@ -242,16 +247,19 @@ class Plan:
                     self.answers += self._asked(alignment, 0, what)
                 self.best = self._first_of(tiles)
 
-    def launch(self, out: Tensor, left: Tensor, right: Tensor, aux: Tensor | None, bias: Tensor | None, algorithm: int) -> None:
+    def launch(
+        self, out: Tensor, left: Tensor, right: Tensor, aux: Tensor | None, bias: Tensor | None, add: Tensor | None, algorithm: int
+    ) -> None:
         chosen = self.best or 0 if algorithm == PREFERRED else algorithm
         answer = self.answers[chosen if chosen < len(self.answers) else 0]
-        size, (a, b, d), to = answer.workspace, self.layouts, out.data_ptr()
+        size, (a, b, c, d), to = answer.workspace, self.layouts, out.data_ptr()
+        old = to if add is None else add.data_ptr()
         # from PyTorch's allocator, and held until the product is under way: then it is nobody else's before this stream has passed
         work = out.new_empty(size, dtype=torch.uint8) if size else None
         space, stream = work.data_ptr() if work is not None else None, _stream(out)
         with self.lock:
             self._point(aux, bias)
-            status = self.library.cublasLtMatmul(self.handle, self.description, _ONE, right.data_ptr(), a, left.data_ptr(), b, self.beta, to, d,
+            status = self.library.cublasLtMatmul(self.handle, self.description, _ONE, right.data_ptr(), a, left.data_ptr(), b, self.beta, old, c,
                                                  to, d, ctypes.addressof(answer), space, size, stream)  # fmt: skip
         _succeed(status, "cublasLtMatmul")
 
@@ -293,9 +301,9 @@ class Plan:
         for which, value in values.items():
             status = self.library.cublasLtMatmulPreferenceSetAttribute(preference, which, ctypes.byref(value), ctypes.sizeof(value))
             _succeed(status, f"cublasLtMatmulPreferenceSetAttribute of attribute {which}")
-        answers, count, (a, b, d) = (Answer * OFFERED)(), ctypes.c_int(), self.layouts
+        answers, count, (a, b, c, d) = (Answer * OFFERED)(), ctypes.c_int(), self.layouts
         status = self.library.cublasLtMatmulAlgoGetHeuristic(
-            self.handle, self.description, a, b, d, d, preference, OFFERED, answers, ctypes.byref(count)
+            self.handle, self.description, a, b, c, d, preference, OFFERED, answers, ctypes.byref(count)
         )
         _succeed(status, f"cublasLtMatmulAlgoGetHeuristic for {what}")
         good = [answers[i] for i in range(count.value) if answers[i].status == 0]

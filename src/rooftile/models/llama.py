@@ -5,8 +5,8 @@ x = x + o(attention(rope(q), rope(k), v)),   q k v = qkv(norm(x))       num_hidd
 x = x + down(silu(gate) up),                 gate up = gate_up(norm(x)) then the gated perceptron
 logits = norm(x) head^T                      the head is a matrix of its own, or the embedding again
 
-As in GPT-2 the stream travels as a pair between an addition and the norm of it, which are one operator. Queries, keys and values are one
-product, and so are gate and up: x is read once, and their gradients are one tensor.
+A branch's last product adds the stream as it writes, and a norm hands the stream on, so that its gradient is added where the norm's is written.
+Queries, keys and values are one product, and so are gate and up: x is read once, and their gradients are one tensor.
 """
 
 import math
@@ -26,7 +26,7 @@ __all__ = ["Llama"]
 
 
 class Attention(nn.Module):
-    """x [B, T, hidden] -> [B, T, hidden], each position looking at itself and the past; H query heads share Hk heads of keys and values."""
+    """x, residual [B, T, hidden] -> their sum when each position of x has looked at itself and the past; H query heads share Hk of keys and values."""
 
     def __init__(self, config: LlamaConfig, precision: Precision):
         super().__init__()
@@ -34,15 +34,15 @@ class Attention(nn.Module):
         self.qkv_proj = nn.Linear(config.hidden_size, (config.num_attention_heads + 2 * config.kv_heads) * config.dim, bias=False)
         self.o_proj = nn.Linear(config.num_attention_heads * config.dim, config.hidden_size, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, residual: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         B, T, _ = x.shape
         qkv = self.precision.linear(x, self.qkv_proj.weight).view(B, T, -1, self.dim)
         y = self.precision.operators.rotary_attention(qkv, cos, sin, kv_heads=self.kv_heads, causal=True).reshape(B, T, -1)
-        return self.precision.linear(y, self.o_proj.weight)
+        return self.precision.linear_add(y, self.o_proj.weight, residual)
 
 
 class MLP(nn.Module):
-    """x [B, T, hidden] -> [B, T, hidden] through `intermediate_size` gated features."""
+    """x, residual [B, T, hidden] -> their sum when x has been through `intermediate_size` gated features."""
 
     def __init__(self, config: LlamaConfig, precision: Precision):
         super().__init__()
@@ -50,12 +50,12 @@ class MLP(nn.Module):
         self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.precision.gated_mlp(x, self.gate_up_proj, self.down_proj)
+    def forward(self, x: Tensor, residual: Tensor) -> Tensor:
+        return self.precision.gated_mlp(x, self.gate_up_proj, self.down_proj, residual)
 
 
 class Block(nn.Module):
-    """Pre-norm, as GPT-2's: takes and gives the stream as a pair, (what the last branch made, the stream it is to be added to)."""
+    """Pre-norm: each branch reads a normalised copy of the stream and adds to it."""
 
     def __init__(self, config: LlamaConfig, precision: Precision):
         super().__init__()
@@ -65,10 +65,9 @@ class Block(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = MLP(config, precision)
 
-    def forward(self, branch: Tensor | None, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        normed, x = _add_norm(self.precision, branch, x, self.input_layernorm)
-        normed, x = _add_norm(self.precision, self.self_attn(normed, cos, sin), x, self.post_attention_layernorm)
-        return self.mlp(normed), x
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x = self.self_attn(*_norm(self.precision, x, self.input_layernorm), cos, sin)
+        return self.mlp(*_norm(self.precision, x, self.post_attention_layernorm))
 
 
 class Llama(nn.Module):
@@ -76,7 +75,7 @@ class Llama(nn.Module):
 
     operators       the table of `llama_operators`, PyTorch's by default
     compute_dtype   float32, or bfloat16 for mixed precision
-    checkpointing   keep only each block's inputs (the pair) for the backward pass and compute the rest again
+    checkpointing   keep only each block's input for the backward pass and compute the rest again
     weights         dtype the parameters are kept in; bfloat16 only with that compute dtype
     """
 
@@ -147,13 +146,9 @@ class Llama(nn.Module):
             x, head = self.precision.operators.embedding(tokens, self.embed_tokens.weight), self.lm_head.weight
         x = self.precision.stream(x)
         again = self.checkpointing and torch.is_grad_enabled()
-        branch = None
         for block in self.layers:
-            if again:
-                branch, x = checkpoint(block, branch, x, cos, sin, use_reentrant=False, preserve_rng_state=False)
-            else:
-                branch, x = block(branch, x, cos, sin)
-        return _add_norm(self.precision, branch, x, self.norm)[0], head
+            x = checkpoint(block, x, cos, sin, use_reentrant=False, preserve_rng_state=False) if again else block(x, cos, sin)
+        return _norm(self.precision, x, self.norm)[0], head
 
     generate = GPT2.generate  # it asks for nothing but logits and config.n_positions
 
@@ -170,8 +165,6 @@ class Llama(nn.Module):
         llama_pretrained.save(self.state_dict(), self.config, folder)
 
 
-def _add_norm(precision: Precision, branch: Tensor | None, residual: Tensor, norm: nn.RMSNorm) -> tuple[Tensor, Tensor]:
-    """branch, residual [..., D] -> (the norm of their sum, their sum); without a branch the sum is the residual itself."""
-    if branch is None:
-        return precision.operators.rmsnorm(residual, norm.weight, norm.eps), residual
-    return precision.operators.add_rmsnorm(branch, residual, norm.weight, norm.eps)
+def _norm(precision: Precision, x: Tensor, norm: nn.RMSNorm) -> tuple[Tensor, Tensor]:
+    """The stream x [..., D] -> (its norm, the stream)."""
+    return precision.operators.stream_rmsnorm(x, norm.weight, norm.eps)

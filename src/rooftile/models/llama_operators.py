@@ -17,15 +17,16 @@ __all__ = ["LlamaOperators", "llama_operators"]
 class LlamaOperators(Operators):
     """One implementation of everything a Llama calls: `Operators`, and
 
-    rmsnorm(x [..., D], weight [D], eps) -> [..., D]
-    add_rmsnorm(x, residual [..., D], weight [D], eps) -> (rmsnorm of the sum, the sum x + residual)
+    stream_rmsnorm(x [..., D], weight [D], eps) -> (rmsnorm of the stream [..., D], the stream x, which goes on)
+    linear_add(x [..., K], weight [N, K], residual [..., N]) -> [..., N] = x weightᵀ + residual
     rotary_attention(qkv [B, T, H + 2 Hk, D], cos, sin [T, D/2], kv_heads=Hk, causal=bool) -> [B, T, H, D]: queries and keys are turned, pairs are
         i and D/2 + i; query head h reads key head h Hk / H
-    gated_mlp(x [..., K], weight1 [2 F, K], weight2 [N, F]) -> [..., N] = silu(gate) up weight2ᵀ, gate and up side by side in x weight1ᵀ
+    gated_mlp(x [..., K], weight1 [2 F, K], weight2 [N, F], residual [..., N]) -> [..., N] = silu(gate) up weight2ᵀ + residual, gate and up
+        side by side in x weight1ᵀ
     """
 
-    rmsnorm: Callable[..., Tensor]
-    add_rmsnorm: Callable[..., tuple[Tensor, Tensor]]
+    stream_rmsnorm: Callable[..., tuple[Tensor, Tensor]]
+    linear_add: Callable[..., Tensor]
     rotary_attention: Callable[..., Tensor]
     gated_mlp: Callable[..., Tensor]
 
@@ -39,8 +40,8 @@ def llama_operators(kernels: str) -> LlamaOperators:
 
 def _torch() -> dict[str, Callable]:
     return {
-        "rmsnorm": _torch_rmsnorm,
-        "add_rmsnorm": _torch_add_rmsnorm,
+        "stream_rmsnorm": _torch_stream_rmsnorm,
+        "linear_add": _torch_linear_add,
         "rotary_attention": _torch_rotary_attention,
         "gated_mlp": _torch_gated_mlp,
     }
@@ -48,29 +49,29 @@ def _torch() -> dict[str, Callable]:
 
 def _rooftile() -> dict[str, Callable]:
     from rooftile.ops.attention.rotary_api import rotary_attention
+    from rooftile.ops.linear_add.api import linear_add
     from rooftile.ops.mlp.api import gated_mlp
-    from rooftile.ops.rmsnorm.api import add_rmsnorm, rmsnorm
+    from rooftile.ops.rmsnorm.api import stream_rmsnorm
 
     return {
-        "rmsnorm": rmsnorm,
-        "add_rmsnorm": add_rmsnorm,
+        "stream_rmsnorm": stream_rmsnorm,
+        "linear_add": linear_add,
         "rotary_attention": rotary_attention,
         "gated_mlp": gated_mlp,
     }
 
 
-def _torch_rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return F.rms_norm(x, weight.shape, weight, eps)
+def _torch_stream_rmsnorm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    return F.rms_norm(x, weight.shape, weight, eps), x
 
 
-def _torch_add_rmsnorm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    s = x + residual
-    return F.rms_norm(s, weight.shape, weight, eps), s
+def _torch_linear_add(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
+    return F.linear(x, weight) + residual
 
 
-def _torch_gated_mlp(x: Tensor, weight1: Tensor, weight2: Tensor) -> Tensor:
+def _torch_gated_mlp(x: Tensor, weight1: Tensor, weight2: Tensor, residual: Tensor) -> Tensor:
     gate, up = F.linear(x, weight1).chunk(2, -1)
-    return F.linear(F.silu(gate) * up, weight2)
+    return F.linear(F.silu(gate) * up, weight2) + residual
 
 
 def _torch_rotary_attention(qkv: Tensor, cos: Tensor, sin: Tensor, *, kv_heads: int, causal: bool) -> Tensor:

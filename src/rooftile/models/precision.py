@@ -47,6 +47,10 @@ class Precision:
             weight, bias = weight.to(self.dtype), None if bias is None else bias.to(self.dtype)
         return self.operators.linear(x, weight, bias)
 
+    def linear_add(self, x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
+        """x [..., K] weight [N, K] residual [..., N] -> [..., N]."""
+        return self.operators.linear_add(x, weight if self.operators.autocast else weight.to(self.dtype), residual)
+
     def last(self, x: Tensor, layer: Last, dropped: bool) -> Branch:
         """x [..., K] -> [..., N] through a branch's last layer, which adds its bias itself where the branch is to be `dropped` from."""
         here, later = self._bias(layer, dropped)
@@ -64,12 +68,12 @@ class Precision:
         """For the layer itself, or for the sum."""
         return (None, layer.bias) if self.operators.completes and not dropped else (layer.bias, None)
 
-    def gated_mlp(self, x: Tensor, gate_up: nn.Linear, down: nn.Linear) -> Tensor:
-        """x [..., K] -> [..., N] through gate and up, one product, silu(gate) up and down."""
+    def gated_mlp(self, x: Tensor, gate_up: nn.Linear, down: nn.Linear, residual: Tensor) -> Tensor:
+        """x [..., K] -> [..., N] through gate and up, one product, silu(gate) up and down, and the residual."""
         parameters = (gate_up.weight, down.weight)
         if not self.operators.autocast:
             parameters = tuple(p.to(self.dtype) for p in parameters)
-        return self.operators.gated_mlp(x, *parameters)
+        return self.operators.gated_mlp(x, *parameters, residual=residual)
 
     def layernorm(self, x: Tensor, module: nn.LayerNorm) -> Tensor:
         """x [..., D] -> [..., D]."""

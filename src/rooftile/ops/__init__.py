@@ -19,6 +19,7 @@ from rooftile.ops.gemm.api import Linear, gemm, linear
 from rooftile.ops.gemv.api import gemv
 from rooftile.ops.glu.api import geglu, geglu_again, reglu, reglu_again, swiglu, swiglu_again
 from rooftile.ops.layernorm.api import LayerNorm, add_layernorm, layernorm
+from rooftile.ops.linear_add.api import linear_add
 from rooftile.ops.linear_cross_entropy.api import LinearCrossEntropyLoss, linear_cross_entropy
 from rooftile.ops.mlp.api import MLP, GatedMLP, gated_mlp, mlp
 from rooftile.ops.quantize.api import (
@@ -31,7 +32,7 @@ from rooftile.ops.quantize.api import (
 )
 from rooftile.ops.reduce_sum.api import reduce_sum
 from rooftile.ops.residual_add.api import residual_add
-from rooftile.ops.rmsnorm.api import RMSNorm, add_rmsnorm, rmsnorm
+from rooftile.ops.rmsnorm.api import RMSNorm, add_rmsnorm, rmsnorm, stream_rmsnorm
 from rooftile.ops.rope.api import rope, rope_table
 from rooftile.ops.scan.api import scan
 from rooftile.ops.segment_sum.api import segment_sum
@@ -80,6 +81,7 @@ __all__ = [
     "grad_norm",
     "layernorm",
     "linear",
+    "linear_add",
     "linear_cross_entropy",
     "log_softmax",
     "mlp",
@@ -99,6 +101,7 @@ __all__ = [
     "scan",
     "segment_sum",
     "softmax",
+    "stream_rmsnorm",
     "swiglu",
     "swiglu_again",
     "swiglu_quantize",

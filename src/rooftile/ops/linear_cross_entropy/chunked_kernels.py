@@ -63,7 +63,7 @@ class _Gradients:
     def add(self, rows, g):
         product(g, self.weight, out=self.dx[rows])
         # 16 bits in, float32 out: no rounding between chunks; the first finds nothing to add to
-        product(g.t(), self.x[rows], out=self.dweight, add=rows.start > 0)
+        product(g.t(), self.x[rows], out=self.dweight, add=self.dweight if rows.start else None)
         if self.dbias is not None:
             torch.add(self.dbias if rows.start else 0, g.sum(0, dtype=torch.float32), out=self.dbias)
 

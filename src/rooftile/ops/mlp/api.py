@@ -45,8 +45,8 @@ def mlp(x: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2
     return _mlp(x, weight1, bias1, weight2, bias2, approximate)[0]
 
 
-def gated_mlp(x: Tensor, weight1: Tensor, weight2: Tensor, activation: str = "silu") -> Tensor:
-    """out = (act(gate) up) weight2ᵀ with gate and up = x weight1ᵀ side by side: the gated perceptron, Llama's with silu, as one operator.
+def gated_mlp(x: Tensor, weight1: Tensor, weight2: Tensor, activation: str = "silu", residual: Tensor | None = None) -> Tensor:
+    """out = (act(gate) up) weight2ᵀ + residual with gate and up = x weight1ᵀ side by side: the gated perceptron, Llama's with silu, as one operator.
 
     Args:
         x: [..., K] float32, bfloat16 or float16, any strides.
@@ -54,6 +54,7 @@ def gated_mlp(x: Tensor, weight1: Tensor, weight2: Tensor, activation: str = "si
             Its gradient has its own dtype.
         weight2: [N, F], likewise.
         activation: "silu", "gelu", "gelu_tanh" or "relu".
+        residual: [..., N] of x's dtype, the stream that the branch is added to, as in `linear_add`; its gradient is out's.
 
     Returns:
         [..., N], dense, of x's dtype. For the backward pass gate and up are kept, in x's dtype; act(gate) up is made again.
@@ -68,7 +69,7 @@ def gated_mlp(x: Tensor, weight1: Tensor, weight2: Tensor, activation: str = "si
         >>> gated_mlp(torch.ones(1, 2), torch.ones(6, 2), torch.ones(1, 3))
         tensor([[10.5696]])
     """
-    return _gated_mlp(x, weight1, weight2, activation)[0]
+    return _gated_mlp(x, weight1, weight2, activation, residual)[0]
 
 
 class MLP(torch.nn.Module):

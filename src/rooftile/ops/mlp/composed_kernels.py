@@ -66,10 +66,11 @@ def mlp_backward(dout, x, weight1, bias1, weight2, bias2, pre, h, approximate):
     return backward(dout, x, weight1, bias1, weight2, bias2, pre, h, approximate, _sloped)
 
 
-def gated_forward(x, weight1, weight2, activation, gated, save=True):
+def gated_forward(x, weight1, weight2, activation, residual, gated, save=True):
     """(y, pre); gated(rows, weight, activation, save) -> (pre, h) is the first layer."""
     pre, h = gated(flat(x), low(x, weight1), activation, save)
-    return tuple(t if t is None else t.view(*x.shape[:-1], t.shape[1]) for t in (product(h, low(x, weight2).t()), pre))
+    out = product(h, low(x, weight2).t(), add=None if residual is None else flat(residual).contiguous())
+    return tuple(t if t is None else t.view(*x.shape[:-1], t.shape[1]) for t in (out, pre))
 
 
 def gated_backward(dout, x, weight1, weight2, pre, activation, sloped):
@@ -96,8 +97,8 @@ def _gate_sloped(g, weight, pre, activation):
     return dpre, h
 
 
-def gated_mlp(x, weight1, weight2, activation):
-    return gated_forward(x, weight1, weight2, activation, _gated)
+def gated_mlp(x, weight1, weight2, activation, residual=None):
+    return gated_forward(x, weight1, weight2, activation, residual, _gated)
 
 
 def gated_mlp_backward(dout, x, weight1, weight2, pre, activation):

@@ -81,8 +81,8 @@ def mlp_backward(dout, x, weight1, bias1, weight2, bias2, pre, h, approximate, *
     return composed.backward(dout, x, weight1, bias1, weight2, bias2, pre, h, approximate, functools.partial(sloped, config=config))
 
 
-def gated_mlp(x, weight1, weight2, activation, *, config, save=True):
-    return composed.gated_forward(x, weight1, weight2, activation, functools.partial(gated, config=config), save)
+def gated_mlp(x, weight1, weight2, activation, residual=None, *, config, save=True):
+    return composed.gated_forward(x, weight1, weight2, activation, residual, functools.partial(gated, config=config), save)
 
 
 def gated_mlp_backward(dout, x, weight1, weight2, pre, activation, *, config):

@@ -4,6 +4,7 @@ from rooftile.ops._shared.activation_reference import activate, slope
 from rooftile.ops._shared.reference import wide
 from rooftile.ops.gelu.reference import gelu, gelu_backward
 from rooftile.ops.gemm.reference import flat, linear
+from rooftile.ops.linear_add.reference import linear_add
 
 
 def mlp(x: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2: Tensor | None,
@@ -21,10 +22,13 @@ def mlp_backward(dout: Tensor, x: Tensor, weight1: Tensor, bias1: Tensor | None,
     return dx, dweight1, dbias1, dweight2, dbias2
 
 
-def gated_mlp(x: Tensor, weight1: Tensor, weight2: Tensor, activation: str = "silu") -> tuple[Tensor, Tensor]:
+def gated_mlp(
+    x: Tensor, weight1: Tensor, weight2: Tensor, activation: str = "silu", residual: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """With what the gradient needs: gate and up side by side in x's dtype."""
     pre = linear(x, *_low(x, weight1, None))
-    return linear(_gated(pre, activation), *_low(x, weight2, None)), pre
+    h, weight2 = _gated(pre, activation), _low(x, weight2, None)[0]
+    return linear(h, weight2) if residual is None else linear_add(h, weight2, residual), pre
 
 
 def gated_mlp_backward(dout: Tensor, x: Tensor, weight1: Tensor, weight2: Tensor, pre: Tensor,

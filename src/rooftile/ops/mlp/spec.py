@@ -95,9 +95,10 @@ def validate_gated(call, dims):
         )
 
 
-def torch_gated_mlp(x, weight1, weight2, activation):
+def torch_gated_mlp(x, weight1, weight2, activation, residual):
     gate, up = F.linear(x, weight1.to(x.dtype)).chunk(2, -1)
-    return F.linear(GATES[activation](gate) * up, weight2.to(x.dtype))
+    out = F.linear(GATES[activation](gate) * up, weight2.to(x.dtype))
+    return out if residual is None else out + residual
 
 
 def gated(m, k, f, n, dtype=torch.float32, activation="silu", why="", use=("check",), **more):
@@ -112,6 +113,7 @@ GATED_SPEC = OpSpec(
         "x": Arg("... K"),
         "weight1": Arg("G K", "io|f32", make=small),
         "weight2": Arg("N F", "io|f32", make=small),
+        "residual": Arg("... N", optional=True, word="stream"),
     },
     returns={"out": Arg("... N"), "pre": Arg("... G", saved=True)},
     cases=(
@@ -125,6 +127,11 @@ GATED_SPEC = OpSpec(
         ),
         gated(1, 1, 9, 1, why="one row of one number, and one comes out: of one number PyTorch's error is a coin in 16 bits"),
         gated(16, 24, 48, 32, torch.bfloat16, why="float32 weights beside narrow data", use=BOTH, parameters="float32"),
+        *across(
+            FLOATS,
+            gated(13, 24, 35, 22, use=BOTH, why="added to a stream, ragged", stream="io"),
+            gated((2, 3, 5), 40, 48, 24, why="added to a stream, leading axes", stream="io"),
+        ),
         gated(263, 136, 264, 264, torch.bfloat16, why="several tiles each way, prime rows"),
         gated(129, 64, 520, 8, torch.float16, why="a short sum and a long one"),
         gated(16384, 2048, 8192, 2048, torch.bfloat16, why="Llama 1.2B, B=4 T=4096", use=("bench",)),
@@ -139,6 +146,7 @@ GATED_SPEC = OpSpec(
     backward=Backward(
         gated_mlp_backward,
         grads=("x", "weight1", "weight2"),
+        passes=("residual",),
         flops=lambda d: (8 * d["K"] + 4 * d["N"] + 15) * d["M"] * d["F"],
     ),
 )

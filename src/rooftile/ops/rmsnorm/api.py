@@ -3,8 +3,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from rooftile.core.kernel import Op, ranked
+from rooftile.core.register import needs_second_door
 from rooftile.ops.rmsnorm import cuda_add_kernels, cuda_kernels
 from rooftile.ops.rmsnorm.spec import ADD_SPEC, SPEC
 from rooftile.ops.rmsnorm.triton_kernels import ADD_BACKWARD, ADD_FORWARD, BACKWARD, FORWARD
@@ -67,6 +69,50 @@ def add_rmsnorm(x: Tensor, residual: Tensor, weight: Tensor | None = None, eps: 
         (tensor([[0.2000, 1.4000]]), tensor([[1., 7.]]))
     """
     return _add_rmsnorm(x, residual, weight, eps, offset)[:2]
+
+
+class _Stream(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float, offset: float) -> tuple[Tensor, Tensor]:
+        out, rstd = _rmsnorm.launch(x, weight, eps, offset)
+        ctx.save_for_backward(x, weight, rstd)
+        ctx.offset = offset
+        ctx.set_materialize_grads(False)
+        return out, x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: Tensor | None, dx: Tensor | None) -> tuple[Tensor | None, ...]:
+        if dout is None:
+            return dx, None, None, None
+        if dx is None:
+            dx, dweight = _rmsnorm.backward.launch(dout, *ctx.saved_tensors, ctx.offset)
+        else:
+            dx, dweight = _add_rmsnorm.backward.launch(dout, dx, *ctx.saved_tensors, ctx.offset)
+        return dx, dweight if ctx.needs_input_grad[1] else None, None, None
+
+
+def stream_rmsnorm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, offset: float = 0.0) -> tuple[Tensor, Tensor]:
+    """`rmsnorm` of a residual stream, and the stream, which goes on to the addition behind the branch: so it has two gradients, and the kernel
+    that writes the norm's adds the other as it does.
+
+    Args:
+        x, weight, eps, offset: as in `rmsnorm`.
+
+    Returns:
+        (rmsnorm(x, weight, eps, offset), x).
+
+    Raises:
+        ValueError: as in `rmsnorm`.
+
+    Example:
+        >>> stream_rmsnorm(torch.tensor([[1.0, 7.0]]), eps=0.0)
+        (tensor([[0.2000, 1.4000]]), tensor([[1., 7.]]))
+    """
+    wanted = torch.is_grad_enabled() and (x.requires_grad or (weight is not None and weight.requires_grad))
+    if not wanted or needs_second_door((x, weight)):
+        return rmsnorm(x, weight, eps, offset), x
+    return _Stream.apply(x, weight, eps, offset)
 
 
 class RMSNorm(torch.nn.Module):

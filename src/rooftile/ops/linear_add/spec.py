@@ -1,0 +1,44 @@
+import torch
+import torch.nn.functional as F
+
+from rooftile.core.spec import FLOATS, Arg, Backward, Case, OpSpec, across
+from rooftile.ops.linear_add.reference import linear_add, linear_add_backward
+
+
+def drawn(call, case, gen):
+    """What only a case knows: float32 weights beside narrow data."""
+    if case.params.get("parameters") == "float32":
+        call["weight"] = call["weight"].float()
+    return call
+
+
+def torch_linear_add(x, weight, residual):
+    return F.linear(x, weight.to(x.dtype)) + residual
+
+
+SPEC = OpSpec(
+    "linear_add",
+    linear_add,
+    args={"x": Arg("... K"), "weight": Arg("N K", "io|f32"), "residual": Arg("... N")},
+    returns={"out": Arg("... N")},
+    cases=(
+        *across(
+            FLOATS,
+            Case({"M": 65, "N": 67, "K": 33}, use=("smoke", "check"), why="ragged everywhere"),
+            Case({"M": 24, "N": 40, "K": 32}, use=("smoke", "check"), why="rows of whole 16 bytes"),
+            Case({"M": 0, "N": 8, "K": 16}, why="no rows: a zero gradient of the weight"),
+            Case({"M": 5, "N": 8, "K": 0}, why="sums of nothing: the residual"),
+            Case({"...": (2, 3, 5), "N": 48, "K": 40}, why="leading axes"),
+        ),
+        Case({"M": 16, "N": 32, "K": 24}, torch.bfloat16, {"parameters": "float32"}, use=("smoke", "check"), why="a float32 weight beside narrow data"),
+        Case({"M": 263, "N": 264, "K": 136}, torch.bfloat16, why="several tiles each way, prime rows"),
+        Case({"M": 16384, "N": 2048, "K": 2048}, torch.bfloat16, use=("bench",), why="Llama 1.2B's heads into its stream, B=4 T=4096"),
+        Case({"M": 16384, "N": 2048, "K": 8192}, torch.bfloat16, use=("bench",), why="its perceptron into its stream"),
+    ),
+    peer=torch_linear_add,
+    draw_with=drawn,
+    linear=True,
+    autocast=True,
+    flops=lambda d: 2 * d["M"] * d["N"] * d["K"],
+    backward=Backward(linear_add_backward, grads=("x", "weight"), passes=("residual",), flops=lambda d: 4 * d["M"] * d["N"] * d["K"]),
+)  # fmt: skip
