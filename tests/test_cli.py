@@ -22,6 +22,8 @@ COMPOSED = {
     "linear_cross_entropy": "chunked",
     "linear_cross_entropy_ahead": "chunked",
     "adamw_measured": "composed",
+    "embedding_accumulate": "composed",
+    "linear_add": "vendor",
     "mlp": "composed",
     "gated_mlp": "composed",
 }  # of other operators' kernels

@@ -99,7 +99,8 @@ def test_what_can_be_read_as_it_lies():
     assert all(map(cublaslt.rows_or_columns, (x, x.t(), x[:, 8:16], x[:1], x[:, :8].t())))
     assert not any(
         map(
-            cublaslt.rows_or_columns, (x[:, 1:], x[:, ::2], x[:1].expand(24, 32), x[:, :1].expand(24, 32), placed(torch.zeros(4, 9).half()))
+            cublaslt.rows_or_columns,
+            (x[:0], x[:, :0], x[:, 1:], x[:, ::2], x[:1].expand(24, 32), x[:, :1].expand(24, 32), placed(torch.zeros(4, 9).half())),
         )
     )
 

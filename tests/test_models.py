@@ -269,8 +269,8 @@ def test_a_heads_gradient_is_where_the_embeddings_is_added(monkeypatch):
     assert seen == [True, True]
 
 
-def test_a_branch_leaves_its_bias_to_the_sum():
-    """Of our table, in float32; where dropout stands between the two, and with PyTorch's table, the layer itself adds it."""
+def test_a_branch_leaves_its_biass_gradient_to_the_sum():
+    """Of our table; where dropout stands between the two, where no gradient is wanted, and with PyTorch's table, it is the layer's."""
     x, y = text()
     seen = []
 
@@ -283,9 +283,9 @@ def test_a_branch_leaves_its_bias_to_the_sum():
 
     def table():
         spies = {
-            "linear": lambda args, options: args[2] is not None,
-            "mlp": lambda args, options: args[4] is not None,
-            "add_layernorm": lambda args, options: "x_bias" in options and options["x_bias"].dtype == torch.float32,
+            "linear": lambda args, options: args[2].requires_grad,
+            "mlp": lambda args, options: args[4].requires_grad,
+            "add_layernorm": lambda args, options: "x_bias" in options and options["x_bias"].requires_grad and not options["x_bias"].any(),
         }
         return dataclasses.replace(operators(kernels), **{name: noted(name, which) for name, which in spies.items()})
 
@@ -295,11 +295,17 @@ def test_a_branch_leaves_its_bias_to_the_sum():
         ("rooftile", 0.3, True, False),
         ("rooftile", 0.3, False, True),
         ("torch", 0.0, True, False),
+        ("rooftile", 0.0, "frozen", False),
     ):
-        model = GPT2(dataclasses.replace(config, resid_pdrop=p), table(), torch.bfloat16).train(training)
+        model = GPT2(dataclasses.replace(config, resid_pdrop=p), table(), torch.bfloat16).train(training is True)
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.data.fill_(0.5)
+            parameter.requires_grad_(training != "frozen")
         seen.clear()
         model(x, y)
-        block = [("linear", True), ("linear", not left), ("add_layernorm", left), ("mlp", not left), ("add_layernorm", left)]
+        own = not left and training != "frozen"
+        block = [("linear", training != "frozen"), ("linear", own), ("add_layernorm", left), ("mlp", own), ("add_layernorm", left)]
         assert seen == block * SMALL.n_layer, (kernels, p, training)
 
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from library_of_products import in_the_machines_place
-from rooftile import Linear, gemm, linear
+from rooftile import Linear, gemm, linear, mlp
 from rooftile.core.kernel import OPS
 from rooftile.cuda import cublaslt
 from rooftile.ops._shared.products import product
@@ -132,3 +132,17 @@ def test_a_product_for_operators(dtype, better, result, library, monkeypatch):
     assert bool(library.log) == (
         dtype != torch.float32 and (better or result == "same")
     )  # what is added to but not in place is ours to ask for
+
+
+@pytest.mark.parametrize("name", ["gemm", "linear", "mlp"])
+def test_a_frozen_bias_costs_no_sum_of_columns(name, monkeypatch):
+    x, w, b = torch.randn(5, 8, requires_grad=True), torch.randn(8, 8, requires_grad=True), torch.randn(8)
+    made = {"gemm": lambda: gemm(x, w, b), "linear": lambda: linear(x, w, b), "mlp": lambda: mlp(x, w, b, w * 1, b)}[name]
+    asked, backward = [], OPS[f"{name}_backward"]
+    launch = backward.launch
+    monkeypatch.setattr(backward, "launch", lambda *args: asked.append([a is None for a in args]) or launch(*args))
+    dx, dw = torch.autograd.grad(made().sum(), (x, w))
+    b.requires_grad_()
+    for ours, theirs in zip((dx, dw), torch.autograd.grad(made().sum(), (x, w))):
+        assert torch.equal(ours, theirs)
+    assert any(asked[0]) and not any(asked[1])

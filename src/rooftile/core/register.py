@@ -70,6 +70,7 @@ class Plan:
         self.grads = [i for g in self.groups for i in g]
         self.count = len(inputs)
         self.name = spec.name
+        self.spared = [(len(self.takes) + at, i) for at, i in enumerate(self.saved_inputs) if inputs[i] in spec.backward.spared]
         self.identity = spec.backward.identity
 
     def wants_grad(self, args: Sequence[Any]) -> bool:
@@ -101,6 +102,9 @@ class Plan:
         if self.passes and not any(needs[i] for i in self.grads):
             return tuple(out)
         offered = [*taken, *ctx.saved_tensors, *ctx.parameters]
+        for at, i in self.spared:
+            if not needs[i]:
+                offered[at] = None
         ordered = [offered[i] for i in self.order]
         with torch.no_grad():
             made = call(*ordered)

@@ -153,7 +153,9 @@ def preferred(device: torch.device, m: int, n: int, k: int, epilogue: str = "non
 def rows_or_columns(t: Tensor) -> bool:
     """Whether a factor can be read as it lies: neighbours in a row or in a column, the next one at whole 16 bytes, without overlap; and is not empty."""
     t = _stored(t)
-    return t.numel() > 0 and t.stride(1) == 1 and _leading(t) >= t.shape[1] and _leading(t) * t.itemsize % 16 == 0 and t.data_ptr() % 16 == 0
+    return (
+        t.numel() > 0 and t.stride(1) == 1 and _leading(t) >= t.shape[1] and _leading(t) * t.itemsize % 16 == 0 and t.data_ptr() % 16 == 0
+    )
 
 
 def _check(out: Tensor, left: Tensor, right: Tensor, epilogue: str, aux: Tensor | None, bias: Tensor | None, add: Tensor | None) -> int:

@@ -6,9 +6,9 @@ x = x + proj(gelu(fc(norm(x))))              then the two-layer perceptron
 logits = norm(x) wte^T                       the head is the token embedding again
 
 Every addition to the stream x is followed by a norm of it, and the two are one operator: between them the stream travels as a pair,
-(what the last branch made, the stream it is to be added to). That operator may add the bias of the branch's last layer as well: the branch's
-gradient is the stream's, whose rows its backward kernel has in registers, so that the bias's costs no reading. A branch is therefore a pair too,
-(what its last layer made, the bias it was left without, or None).
+(what the last branch made, the stream it is to be added to). That operator may sum the gradient of the bias of the branch's last layer as well: the
+branch's gradient is the stream's, whose rows its backward kernel has in registers, so that the bias's costs no reading. A branch is therefore a pair
+too, (what its last layer made, zeros whose gradient is the bias's, or None).
 """
 
 import math
@@ -71,14 +71,13 @@ class Block(nn.Module):
     def forward(self, branch: Branch | None, x: Tensor) -> tuple[Branch, Tensor]:
         normed, x = self.precision.add_layernorm(branch, x, self.ln_1)
         normed, x = self.precision.add_layernorm(self._branch(self.attn, normed), x, self.ln_2)
-        made, lacks = self._branch(self.mlp, normed)
-        return (made, None if lacks is None else lacks.clone()), x  # fully_shard frees a block's own parameters where the block ends
+        return self._branch(self.mlp, normed), x
 
     def _branch(self, made_by: Attention | MLP, x: Tensor) -> Branch:
-        """With dropout, which a bias that comes later would not go through."""
+        """With dropout, behind which the stream's gradient is not the bias's."""
         dropped = self.training and self.p > 0
-        made, lacks = made_by(x, dropped)
-        return self.precision.operators.dropout(made, self.p, True) if dropped else made, lacks
+        made, zeros = made_by(x, dropped)
+        return self.precision.operators.dropout(made, self.p, True) if dropped else made, zeros
 
 
 class GPT2(nn.Module):

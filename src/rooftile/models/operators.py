@@ -30,7 +30,7 @@ class Operators:
     tied_embedding(indices [...], weight [V, D]) -> (embedding of them [..., D], the weight [V, D] as the model's head)
     layernorm(x [..., D], weight [D], bias [D], eps) -> [..., D]
     add_layernorm(x, residual [..., D], weight [D], bias [D], eps) -> (layernorm of the sum, the sum x + residual); of a table that
-        `completes` with x_bias [D] too, which x still lacks
+        `completes` with x_bias [D] too, added to x
     linear(x [..., K], weight [N, K], bias [N] | None) -> [..., N]
     self_attention(qkv [B, T, 3, H, D], causal=bool) -> [B, T, H, D]
     mlp(x [..., K], weight [F, K], bias [F], weight [N, F], bias [N] | None, approximate="none" | "tanh") -> [..., N]; gelu between two layers
@@ -40,7 +40,7 @@ class Operators:
 
     `autocast`: this table expects `torch.autocast` to choose dtypes; otherwise `Precision` casts the weights at their use.
     `clips`: its adamw takes max_norm=, scales gradients as it reads them and leaves their norm in `grad_norm`.
-    `completes`: its add_layernorm takes the bias that a branch was left without, and sums its gradient from rows that it writes anyway.
+    `completes`: its add_layernorm takes x_bias, whose gradient it sums from rows that it writes anyway.
     """
 
     name: str

@@ -9,11 +9,11 @@ from rooftile.models.operators import Operators
 
 __all__ = ["Branch", "Last", "Precision"]
 
-Branch = tuple[Tensor, Tensor | None]  # what is to be added to the stream, and the bias that it still lacks
+Branch = tuple[Tensor, Tensor | None]  # what is to be added to the stream, and zeros whose gradient is that of the bias in it
 
 
 class Last(nn.Linear):
-    """The last layer of a branch: its bias is added with the branch to the stream, where the table's add_layernorm can."""
+    """The last layer of a branch: its bias's gradient is summed where the stream's is written, where the table's add_layernorm can."""
 
 
 class Precision:
@@ -22,7 +22,7 @@ class Precision:
     Tables with `autocast` run as most people run PyTorch: inside `torch.autocast`, the residual stream in float32.
     The others run without it: the residual stream is in the compute dtype. A float32 matrix is cast where it is used, a cast autograd sees,
     so that its gradient arrives in float32; one that is kept in the compute dtype is the same number without the cast, and so is its gradient.
-    Norms take float32 weights as they are, and so does a sum a bias that was left to it. A float32 stream (add_layernorm takes one) cost 4 %
+    Norms take float32 weights as they are. A float32 stream (add_layernorm takes one) cost 4 %
     of the step on the H200 and brought the loss no nearer to PyTorch's.
     """
 
@@ -52,7 +52,7 @@ class Precision:
         return self.operators.linear_add(x, weight if self.operators.autocast else weight.to(self.dtype), residual)
 
     def last(self, x: Tensor, layer: Last, dropped: bool) -> Branch:
-        """x [..., K] -> [..., N] through a branch's last layer, which adds its bias itself where the branch is to be `dropped` from."""
+        """x [..., K] -> [..., N] through a branch's last layer, whose bias has its gradient there where the branch is to be `dropped` from."""
         here, later = self._bias(layer, dropped)
         return self.linear(x, layer.weight, here), later
 
@@ -65,8 +65,14 @@ class Precision:
         return self.operators.mlp(x, *parameters, approximate=approximate), later
 
     def _bias(self, layer: Last, dropped: bool) -> tuple[Tensor | None, Tensor | None]:
-        """For the layer itself, or for the sum."""
-        return (None, layer.bias) if self.operators.completes and not dropped else (layer.bias, None)
+        """For the layer; and for the sum zeros, added to no effect, whose gradient is the bias's.
+
+        The layer must add the bias, to a sum in float32: sums of two numbers of 16 bits, branch and stream, are often ties, and a bias added there,
+        however small, would break all of a column to its side, as if it were half of a last bit."""
+        if not (self.operators.completes and torch.is_grad_enabled() and layer.bias.requires_grad) or dropped:
+            return layer.bias, None
+        low = layer.bias.to(self.dtype)
+        return low.detach(), low - low.detach()
 
     def gated_mlp(self, x: Tensor, gate_up: nn.Linear, down: nn.Linear, residual: Tensor) -> Tensor:
         """x [..., K] -> [..., N] through gate and up, one product, silu(gate) up and down, and the residual."""

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rooftile.models.precision import Last
 from rooftile.training.config import TrainConfig
 from rooftile.training.data import to_device
 from rooftile.training.errors import TrainError
@@ -23,7 +22,7 @@ WARMUP = 3  # eager steps: the first compiles, the second writes launches down (
 
 def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     """The table's AdamW; matrices decay, vectors (biases and norms) do not. With weights "master" the model is narrowed here: what products
-    read becomes bfloat16, the same numbers that float32 weights are cast to where they are used; norms and sums read float32."""
+    read becomes bfloat16, the same numbers that float32 weights are cast to where they are used; norms read float32."""
     table = model.precision.operators
     matrices = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() <= 1]
@@ -34,7 +33,6 @@ def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimi
     optimizer = table.adamw(groups, lr=config.lr, betas=(config.beta1, config.beta2), eps=1e-8, weight_decay=config.weight_decay, **options)
     if config.weights == "master":
         wide = {p for m in model.modules() if isinstance(m, (nn.LayerNorm, nn.RMSNorm)) for p in m.parameters()}
-        wide |= {m.bias for m in model.modules() if isinstance(m, Last)}
         optimizer.narrow(p for p in model.parameters() if p not in wide)
     return optimizer
 

@@ -41,7 +41,7 @@ SPEC = OpSpec(
     returns={"out": OUT},
     cases=CASES,
     peer=lambda a, b, bias=None: F.linear(a, b.t(), bias),
-    backward=Backward(gemm_backward, grads=("a", "b", "bias"), flops=lambda d: 4 * d["M"] * d["N"] * d["K"]),
+    backward=Backward(gemm_backward, grads=("a", "b", "bias"), spared=("bias",), flops=lambda d: 4 * d["M"] * d["N"] * d["K"]),
     **FLOPS,
 )
 
@@ -54,6 +54,6 @@ LINEAR = OpSpec(
     returns={"out": OUT},
     cases=CASES,
     peer=F.linear,
-    backward=Backward(linear_backward, grads=("x", "weight", "bias"), flops=lambda d: 4 * d["M"] * d["N"] * d["K"]),
+    backward=Backward(linear_backward, grads=("x", "weight", "bias"), spared=("bias",), flops=lambda d: 4 * d["M"] * d["N"] * d["K"]),
     **FLOPS,
 )

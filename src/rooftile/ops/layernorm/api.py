@@ -57,7 +57,8 @@ def add_layernorm(
         weight, bias: [N] in x's dtype or float32; either may be absent.
         eps: added to the variance.
         x_bias: [N] in x's dtype or float32, what x still lacks: the bias of the product that made it, whose gradient is then summed here, from
-            the rows of dx as they are written, and not by reading them again.
+            the rows of dx as they are written, and not by reading them again. It is added before the sum is rounded: of two narrow numbers the sum is
+            often a tie, which the smallest bias breaks to its side.
 
     Returns:
         (out, sum), out of x's dtype and sum of residual's, both differentiable. The sum is rounded once, and out is the layernorm

@@ -81,6 +81,7 @@ SPEC = OpSpec(
     backward=Backward(
         mlp_backward,
         grads=("x", "weight1", "bias1", "weight2", "bias2"),
+        spared=("bias1", "bias2"),
         flops=lambda d: (4 * (d["K"] + d["N"]) + 18) * d["M"] * d["F"],
     ),
 )
