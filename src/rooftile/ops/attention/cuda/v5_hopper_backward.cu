@@ -519,11 +519,15 @@ template <bool TURNED, typename T, int D> ROOFTILE_DEVICE void round_earlier(con
   }
 }
 
-// dK in registers, turned back: a thread has both numbers of a pair. Rows are from i_s on; those past S are not stored.
+// dK in registers, turned back: a thread has both numbers of a pair. The block's rows are from i_s on; those past S are not stored.
 template <int D> ROOFTILE_DEVICE void turn_back(float (&dk)[D / 2], const Tables& tables, int i_s, int S) {
+  unsigned i_thread[1] = {threadIdx.x};
+  pin(i_thread);  // as in round_earlier
+  i_s += i_thread[0] / WARP * 16 + i_thread[0] % WARP / 4;
+  const int column = i_thread[0] % 4 * 2;
 #pragma unroll
   for (int i = 0; i < D / 4; i += 2) {
-    const long long at = min(i_s + i / 2 % 2 * 8, S - 1) * (D / 2ll) + i / 4 * 8 + wgmma_column(0);
+    const long long at = min(i_s + i / 2 % 2 * 8, S - 1) * (D / 2ll) + i / 4 * 8 + column;
     Vec<float, 2> cosine, sine;
     load(cosine, tables.gCos + at);
     load(sine, tables.gSin + at);
@@ -593,7 +597,7 @@ ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, const Earlier<
   wgmma_wait<0>(dq);
   hand_over(sDq, sR.dq[half], step - 1, dq);
   store_keys<T, D>(dv_to, sV, dv, 1.0f, w, half);  // these rows of V are this warpgroup's alone
-  if constexpr (TURNED) turn_back<D>(dk, earlier.tables, w.i_tile * BLOCK_N + half * 64 + wgmma_row(0), w.S);
+  if constexpr (TURNED) turn_back<D>(dk, earlier.tables, sR.i_tile * BLOCK_N, w.S);
   barrier_sync(1, 256);                          // both read all of K, and of dS
   store_keys<T, D>(dk_to, sK, dk, scale, w, half);
   if constexpr (W::ROUNDS) round_earlier<TURNED, T, D>(earlier, sX, sR, w.T, scale);
