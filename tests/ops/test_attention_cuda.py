@@ -220,13 +220,84 @@ def test_earlier_heads_whatever_comes_first(seed, name, monkeypatch):
         assert close(call, KERNELS[name].run(*call))
 
 
+# ---- turned back where it is written -------------------------------------------------------------------------------------------
+
+
+def turned_back(t, h, g, causal, back, together, name, monkeypatch, level="checks"):
+    """dq, dk and dv turned back by the kernel, and those it makes otherwise, turned back after it."""
+    call = problem(t, t, 64, causal, torch.float16 if t % 4 else torch.bfloat16, b=2, h=h, g=g)
+    angles = torch.randn(t + 3, 32, generator=torch.Generator().manual_seed(t))
+    cos, sin = angles.cos(), angles.sin()
+    rounds(monkeypatch, back, 1 if name.endswith("ordered") else together)
+    dq, dk, dv = computed(call, name)
+    with simulator.active(level):
+        made = KERNELS[name].run(*call, turned=(cos, sin))
+    return made, (*OPS["rope"].spec.reference(dq, dk, cos, -sin, None, False), dv)
+
+
+def alike(made, wanted):
+    """dk is turned before it is rounded: nearer by half a last bit of either number of a pair."""
+    return all(torch.allclose(a.float(), b.float(), rtol=2.0**-7, atol=2.0**-7 * b.float().abs().max()) for a, b in zip(made, wanted))
+
+
+TURNS = [  # tokens, causal, heads, of keys, back, together: whole in the last kernel, most in the walk's, beyond the last whole block
+    (130, True, 4, 4, 1, 1), (260, True, 4, 2, 1, 1), (100, False, 3, 3, 2, 1), (128, False, 2, 1, 1, 1), (391, True, 3, 3, 3, 3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("t, causal, h, g, back, together", TURNS)
+def test_turned_back_where_it_is_written(t, causal, h, g, back, together, name, monkeypatch):
+    made, wanted = turned_back(t, h, g, causal, back, together, name, monkeypatch)
+    assert alike(made, wanted) and torch.equal(made[2], wanted[2])
+    assert torch.allclose(made[0].float(), wanted[0].float(), rtol=2.0**-7, atol=1e-6)  # from the numbers that rope would find
+
+
+def test_turning_back_races_with_nobody(monkeypatch):
+    assert alike(*turned_back(140, 2, 2, True, 1, 1, "cuda.v5_hopper_ordered", monkeypatch, level="all"))
+
+
+TURNED_WRONG = {
+    "column < 32 ? 1.0f : -1.0f": "column < 32 ? -1.0f : 1.0f",
+    "(column ^ 32) * 2": "column * 2",
+    "(i_t + row) * 32ll": "row * 32ll",
+    "i_t + eight * 8 + 64": "i_t + eight * 8",
+    "tables, i_t + row);": "tables, row);",
+    "a = from * cosine[j] + b * sine[j]": "a = from * cosine[j] - b * sine[j]",
+    "b = b * cosine[j] - from * sine[j]": "b = b * cosine[j] - a * sine[j]",
+    "min(i_s + i / 2 % 2 * 8, S - 1)": "min(i_s, S - 1)",
+    "i / 4 * 8 + column;": "column;",
+    "i_thread[0] % 4 * 2;": "i_thread[0] % 2 * 2;",
+    "dk[i + j + D / 4]": "dk[i + j + D / 8]",
+    "i_s += i_thread[0] / WARP * 16": "i_s += i_thread[0] / WARP % 4 * 16",
+    "earlier.tables, sR.i_tile * BLOCK_N": "earlier.tables, 0 * BLOCK_N",
+}
+
+
+@pytest.mark.parametrize("stands", TURNED_WRONG)
+def test_a_turn_the_wrong_way_is_seen(stands, tmp_path, monkeypatch):
+    monkeypatch.setattr(cuda_kernels, "V5", rewritten(cuda_kernels.V5, stands, TURNED_WRONG[stands], tmp_path))
+    assert not alike(*turned_back(260, 4, 2, True, 1, 1, "cuda.v5_hopper", monkeypatch))
+
+
+def test_who_turns_back():
+    """The kernel where it can, rope where not; and rope has nothing left to do then."""
+    cos, sin = torch.ones(8, 32), torch.zeros(8, 32)
+    assert cuda_kernels.turns_back(64, cos, sin, None, False)
+    for call in ((128, cos, sin, None, False), (64, cos, sin, torch.zeros(1, 8), False), (64, cos, sin, None, True), (64, cos[:, :16], sin, None, False),
+                 (64, cos.half(), sin.half(), None, False), (64, cos, torch.zeros(32, 8).t(), None, False)):  # fmt: skip
+        assert not cuda_kernels.turns_back(*call)
+
+
 # ---- what it is compiled to --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough
 def test_no_spills_and_no_product_waits_for_another():
-    found = {w.instance: w for k in cuda_kernels.BACKWARD for w in instances(OP, k, every=True)}
-    assert len(found) >= 20
+    rotary = OPS["rotary_attention_backward"]
+    kernels = [(OP, k) for k in cuda_kernels.BACKWARD] + [(rotary, rotary.kernel(k.name)) for k in cuda_kernels.BACKWARD]
+    found = {w.instance: w for op, k in kernels for w in instances(op, k, every=True)}
+    assert len(found) >= 26 and any(name.endswith("64, true, false, true>") for name in found)
     for w in found.values():
         made = compiler.compiled(w.source, w.instance, "sm_90a")
         assert (made.spill_bytes, made.loss) == (0, ""), w.instance

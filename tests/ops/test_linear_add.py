@@ -7,9 +7,9 @@ from rooftile.ops import gated_mlp, linear_add
 
 
 def test_the_sum_is_rounded_once():
-    """256 + 1 + 1 in bfloat16 is 256 twice over, and 258 at once."""
-    x, w = torch.tensor([[1.0, 1.0]], dtype=torch.bfloat16), torch.ones(1, 2, dtype=torch.bfloat16)
-    assert linear_add(x, w, torch.tensor([[256.0]], dtype=torch.bfloat16)).item() == 258
+    """256 + 1 in bfloat16 is 256, and so it is when 1 is added to that; 258 is all three."""
+    x, w, residual = (torch.tensor([row], dtype=torch.bfloat16) for row in ((256.0, 1.0), (1.0, 1.0), (1.0,)))
+    assert linear_add(x, w, residual).item() == 258 != (torch.nn.functional.linear(x, w) + residual).item()
 
 
 @pytest.mark.parametrize("make", [lambda x, w, r: linear_add(x, w, r), lambda x, w, r: gated_mlp(x, w.new_ones(8, 6), w[:, :4], "silu", r)])

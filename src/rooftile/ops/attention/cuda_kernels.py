@@ -28,7 +28,8 @@ def dealt(causal, ordered, t, tiles):
     return together, together * cdiv(LEAD, together * tiles) + (together == 1)
 
 
-def _backward(ordered, dout, q, k, v, out, lse, causal, scale, into):
+def _backward(ordered, dout, q, k, v, out, lse, causal, scale, into, turned):
+    """turned: by which cosines and sines q and k were, for dq and dk to be turned back; as `turns_back` says."""
     (b, t, h, d), (s, g) = q.shape, k.shape[1:3]
     dq, dk, dv = into or (x.new_empty(x.shape) for x in (q, k, v))
     lse = lse.contiguous()
@@ -38,7 +39,8 @@ def _backward(ordered, dout, q, k, v, out, lse, causal, scale, into):
     turn = q.new_empty(blocks, 2, dtype=torch.int32)
     added = q.new_empty(b * h, dtype=torch.int32)
     rows = q.new_empty(blocks, 2, m, dtype=torch.float32)  # lse to base 2 and delta of each block of queries
-    kind, flags = f"{CTYPE[q.dtype]}, {d}", f"{str(causal).lower()}, {str(ordered).lower()}"
+    kind, flags, back_again = f"{CTYPE[q.dtype]}, {d}", f"{str(causal).lower()}, {str(ordered).lower()}", ", true" if turned else ""
+    tables = turned or (rows, rows)
     launch(V5, f"prepare<{kind}>", blocks * 4, 256, sums, turn, added, rows, dout, out, lse, h, t, *dout.stride()[:3], *out.stride()[:3])
     maps = [TensorMap(x, (1, 64, 1, 64), 128) for x in (dk, dv)]
     maps += [TensorMap(x, (1, n, 1, 64), 128) for x, n in ((q, m), (k, KEYS), (v, KEYS), (dout, m))]
@@ -46,18 +48,24 @@ def _backward(ordered, dout, q, k, v, out, lse, causal, scale, into):
     together, back = dealt(causal, ordered, t, tiles)
     back = back if causal or d == 128 else b * g  # Plain::ROUNDS
     left = min(back, b * g) * (h // g) * cdiv(t, m)  # blocks of queries of the last heads, which nobody comes after
-    launch(V5, f"attention_backward<{kind}, {flags}>", tiles * b * g, 384, *maps, dq, sums, turn, added, rows, g, h // g, t, s, together,
-           back * (h // g), *dq.stride()[:3], scale, scale * LOG2E, shared=shared_bytes(d))  # fmt: skip
-    launch(V5, f"finish<{kind}>", left * 2, 128, dq, sums, (blocks - left) * 2, h, t, *dq.stride()[:3], scale)
+    launch(V5, f"attention_backward<{kind}, {flags}{back_again}>", tiles * b * g, 384, *maps, dq, sums, turn, added, rows, g, h // g, t, s, together,
+           back * (h // g), *dq.stride()[:3], scale, scale * LOG2E, *tables, shared=shared_bytes(d))  # fmt: skip
+    launch(V5, f"finish<{kind}{back_again}>", left * 2, 128, dq, sums, (blocks - left) * 2, h, t, *dq.stride()[:3], scale, *tables)
     return dq, dk, dv
 
 
-def hopper(dout, q, k, v, out, lse, causal, scale, *, into=None):
-    return _backward(False, dout, q, k, v, out, lse, causal, scale, into)
+def turns_back(d, cos, sin, positions, interleaved):
+    """Whether the kernel can: whole heads of 64, half and half, tables of float32, a token its own row."""
+    plain = all(t.dtype == torch.float32 and t.is_contiguous() and t.data_ptr() % 16 == 0 for t in (cos, sin))
+    return d == 64 == 2 * cos.shape[1] and positions is None and not interleaved and plain
 
 
-def hopper_ordered(dout, q, k, v, out, lse, causal, scale, *, into=None):
-    return _backward(True, dout, q, k, v, out, lse, causal, scale, into)
+def hopper(dout, q, k, v, out, lse, causal, scale, *, into=None, turned=None):
+    return _backward(False, dout, q, k, v, out, lse, causal, scale, into, turned)
+
+
+def hopper_ordered(dout, q, k, v, out, lse, causal, scale, *, into=None, turned=None):
+    return _backward(True, dout, q, k, v, out, lse, causal, scale, into, turned)
 
 
 def _refuse(call):

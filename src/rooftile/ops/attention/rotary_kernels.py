@@ -1,5 +1,5 @@
-"""Queries and keys turned, then attention's kernels. Their gradients are written where they belong in that of the one tensor, and turned back there:
-nothing is put together behind them, which took 4 bytes an element of qkv in 16 bits. Who cannot write into views has that copy made here."""
+"""Queries and keys turned, then attention's kernels. Their gradients are written where they belong in that of the one tensor, and turned back as they are,
+or there: nothing is put together behind them, which took 4 bytes an element of qkv in 16 bits. Who cannot write into views has that copy made here."""
 
 import dataclasses
 
@@ -27,9 +27,14 @@ def _forward(kernel):
     return _rotary(kernel, run)
 
 
-def _backward(kernel, made):
+def _backward(kernel, made, turns_back=None):
+    """turns_back: of a kernel that takes `turned`, whether it can."""
+
     def run(dout, qkv, cos, sin, positions, out, lse, q, k, kv_heads, interleaved, causal, scale, **config):
-        dqkv = made(kernel.run, qkv, kv_heads, (dout, q, k, parts(qkv, kv_heads)[2], out, lse, causal, scale), config)
+        call = dout, q, k, parts(qkv, kv_heads)[2], out, lse, causal, scale
+        if turns_back and turns_back(qkv.shape[-1], cos, sin, positions, interleaved):
+            return made(kernel.run, qkv, kv_heads, call, config | {"turned": (cos, sin)})
+        dqkv = made(kernel.run, qkv, kv_heads, call, config)
         OPS["rope_overwrite"].launch(*parts(dqkv, kv_heads)[:2], cos, -sin, positions, interleaved)
         return dqkv
 
@@ -58,6 +63,7 @@ def _rotary(kernel, run):
 
 FORWARD = tuple(_forward(k) for k in (*ALIKE, CUDNN, *KERNELS))
 BACKWARD = (
-    *(_backward(k, _in_place) for k in (*cuda_kernels.BACKWARD, *WIDE_BACKWARD)),
+    *(_backward(k, _in_place, cuda_kernels.turns_back) for k in cuda_kernels.BACKWARD),
+    *(_backward(k, _in_place) for k in WIDE_BACKWARD),
     *(_backward(k, _beside) for k in (CUDNN_BACKWARD, *KERNELS_BACKWARD)),
 )

@@ -187,6 +187,11 @@ template <int D, bool RAGGED, bool ORDERED> struct Banded : Work {
   }
 };
 
+// Cosines and sines [tokens, D / 2] by which queries and keys were turned, pairs D / 2 apart, before this kernel saw them: TURNED, it turns dQ and dK back.
+struct Tables {
+  const float *gCos, *gSin;
+};
+
 // Where dQ goes, rounded: that of the heads of queries `back` before a block's own, as many as share keys. gAdded counts, at the first of those that share
 // keys, the warpgroups whose additions have all been carried out, two a tile. A block waits for that number, and it ends: `back` is so large that all whom
 // it waits for were dealt out before it, and a block's additions wait for nobody's rounding. The launcher makes it larger, so that there is no wait.
@@ -195,6 +200,7 @@ template <typename T> struct Earlier {
   long long stride_b, stride_t, stride_h;
   int* gAdded;
   int H, back;
+  Tables tables;
 };
 
 // The n-th stage of a ring: two registers fewer than walking it.
@@ -455,18 +461,34 @@ ROOFTILE_DEVICE void leave_eight(char* sMine, const unsigned (&rounded)[2][4], i
 #pragma unroll
   for (int i = 0; i < 2; ++i) store_transposed(sMine + swizzled<128>(i_lane % 8 * LINE + i * 64 + i_lane / 8 * 16), rounded[i]);
 }
-template <typename T> ROOFTILE_DEVICE void store_eight(T* gRow, long long stride, int rows, const char* sMine, int i_lane) {
+template <bool TURNED, typename T>
+ROOFTILE_DEVICE void store_eight(T* gRow, long long stride, int rows, const char* sMine, int i_lane, const Tables& tables, int i_t) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = i * 4 + i_lane / 8, column = i_lane % 8 * 8;
     Wide<T> r;
     load(r, reinterpret_cast<const T*>(sMine + swizzled<128>(row * LINE + column * 2)));
+    if constexpr (TURNED) {  // rounded numbers, as rope would find them
+      if (row >= rows) continue;
+      const float sign = column < 32 ? 1.0f : -1.0f;
+      const long long at = (i_t + row) * 32ll + column % 32;
+      Wide<T> other;
+      load(other, reinterpret_cast<const T*>(sMine + swizzled<128>(row * LINE + (column ^ 32) * 2)));
+#pragma unroll
+      for (int k = 0; k < 8; k += 4) {
+        Vec<float, 4> cosine, sine;
+        load(cosine, tables.gCos + at + k);
+        load(sine, tables.gSin + at + k);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) r[k + j] = T(float(r[k + j]) * cosine[j] + sign * float(other[k + j]) * sine[j]);
+      }
+    }
     if (row < rows) store_global(gRow + row * stride + column, r);
   }
 }
 
 // The block's share of an earlier head, a block of queries a step: a stage of each ring has a half.
-template <typename T, int D> ROOFTILE_DEVICE void round_earlier(const Earlier<T>& earlier, char* sX, Rings& sR, int T_, float scale) {
+template <bool TURNED, typename T, int D> ROOFTILE_DEVICE void round_earlier(const Earlier<T>& earlier, char* sX, Rings& sR, int T_, float scale) {
   using X = Tile<D>;
   unsigned i_thread[1] = {threadIdx.x};
   pin(i_thread);  // or what follows from it would be computed before the walk, which has no registers to keep it in
@@ -490,16 +512,38 @@ template <typename T, int D> ROOFTILE_DEVICE void round_earlier(const Earlier<T>
     consumer_release(sR.q, at);
     consumer_release(sR.dout, at);
     const int i_t = i * X::BLOCK_M, rows = T_ - i_t - eight * 8;
-    store_eight(gRow + i_t * stride, stride, rows, sMine, i_lane);
-    store_eight(gRow + i_t * stride + (D == 64 ? 64 * stride : 64), stride, rows - (D == 64) * 64, sOther, i_lane);
+    store_eight<TURNED>(gRow + i_t * stride, stride, rows, sMine, i_lane, earlier.tables, i_t + eight * 8);
+    store_eight<TURNED>(gRow + i_t * stride + (D == 64 ? 64 * stride : 64), stride, rows - (D == 64) * 64, sOther, i_lane, earlier.tables,
+                        i_t + eight * 8 + 64);
     __syncwarp();  // the next ones go where these lie
+  }
+}
+
+// dK in registers, turned back: a thread has both numbers of a pair. The block's rows are from i_s on; those past S are not stored.
+template <int D> ROOFTILE_DEVICE void turn_back(float (&dk)[D / 2], const Tables& tables, int i_s, int S) {
+  unsigned i_thread[1] = {threadIdx.x};
+  pin(i_thread);  // as in round_earlier
+  i_s += i_thread[0] / WARP * 16 + i_thread[0] % WARP / 4;
+  const int column = i_thread[0] % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < D / 4; i += 2) {
+    const long long at = min(i_s + i / 2 % 2 * 8, S - 1) * (D / 2ll) + i / 4 * 8 + column;
+    Vec<float, 2> cosine, sine;
+    load(cosine, tables.gCos + at);
+    load(sine, tables.gSin + at);
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      float &a = dk[i + j], &b = dk[i + j + D / 4];
+      const float from = a;
+      a = from * cosine[j] + b * sine[j], b = b * cosine[j] - from * sine[j];
+    }
   }
 }
 
 // A product under way across the loop's back edge makes the assembler run all of them one by one: the body ends with a wait for everything. The two
 // warpgroups do not meet: a step stores its dS and makes dQ of the one before, whose other half was stored a step ago. dV is queued when dS is stored, so
 // that it runs beside that dQ's way through the ring.
-template <typename T, int D, bool ORDERED, class Out, class W>
+template <typename T, int D, bool ORDERED, bool TURNED, class Out, class W>
 ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, const Earlier<T>& earlier, char* sX, Rings& sR, const W& w, int half, float scale,
                               float scale_log2) {
   using X = Tile<D>;
@@ -553,15 +597,16 @@ ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, const Earlier<
   wgmma_wait<0>(dq);
   hand_over(sDq, sR.dq[half], step - 1, dq);
   store_keys<T, D>(dv_to, sV, dv, 1.0f, w, half);  // these rows of V are this warpgroup's alone
+  if constexpr (TURNED) turn_back<D>(dk, earlier.tables, sR.i_tile * BLOCK_N, w.S);
   barrier_sync(1, 256);                          // both read all of K, and of dS
   store_keys<T, D>(dk_to, sK, dk, scale, w, half);
-  if constexpr (W::ROUNDS) round_earlier<T, D>(earlier, sX, sR, w.T, scale);
+  if constexpr (W::ROUNDS) round_earlier<TURNED, T, D>(earlier, sX, sR, w.T, scale);
   if (threadIdx.x % 128 == 0) bulk_wait_read<0>();
 }
 
 // ---- the kernels -------------------------------------------------------------------------------------------------------------
 
-template <typename T, int D, bool ORDERED, class Out, class W>
+template <typename T, int D, bool ORDERED, bool TURNED, class Out, class W>
 ROOFTILE_DEVICE void tile_of_keys(const Out& dk_to, const Out& dv_to, const Earlier<T>& earlier, const TensorMap& tQ, const TensorMap& tK,
                                   const TensorMap& tV, const TensorMap& tDout, float* gDq, int* gTurn, const float* gRows, char* sX, Rings& sR, const W& w,
                                   float scale, float scale_log2) {
@@ -588,21 +633,22 @@ ROOFTILE_DEVICE void tile_of_keys(const Out& dk_to, const Out& dv_to, const Earl
       drain<ORDERED>(gDq, gTurn, earlier.gAdded, sX + Tile<D>::DQ + (i_warp - 1) * HALF_BYTES, sR, w, i_warp - 1);
   } else {
     registers_raise<240>();
-    multiply<T, D, ORDERED>(dk_to, dv_to, earlier, uniform(sX), *uniform(&sR), w, uniform(threadIdx.x / 128), scale, scale_log2);
+    multiply<T, D, ORDERED, TURNED>(dk_to, dv_to, earlier, uniform(sX), *uniform(&sR), w, uniform(threadIdx.x / 128), scale, scale_log2);
   }
 }
 
-template <typename T, int D, bool CAUSAL, bool ORDERED>
+template <typename T, int D, bool CAUSAL, bool ORDERED, bool TURNED = false>
 __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
     attention_backward(const __grid_constant__ TensorMap tDk, const __grid_constant__ TensorMap tDv, const __grid_constant__ TensorMap tQ,
                        const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, T* gOut,
                        float* gDq, int* gTurn, int* gAdded, const float* gRows, int G, int group, int T_, int S, int together, int back, long long stride_b,
-                       long long stride_t, long long stride_h, float scale, float scale_log2) {
+                       long long stride_t, long long stride_h, float scale, float scale_log2, const float* gCos, const float* gSin) {
+  static_assert(!TURNED || D == 64, "a pair's numbers lie in one line of shared memory");
   extern __shared__ __align__(1024) char sX[];
   __shared__ Rings sR;
   const Plain<D, CAUSAL, ORDERED> w(G, group, T_, S, together);
-  const Earlier<T> earlier{gOut, stride_b, stride_t, stride_h, gAdded, G * group, back};
-  tile_of_keys<T, D, ORDERED>(tDk, tDv, earlier, tQ, tK, tV, tDout, gDq, gTurn, gRows, sX, sR, w, scale, scale_log2);
+  const Earlier<T> earlier{gOut, stride_b, stride_t, stride_h, gAdded, G * group, back, {gCos, gSin}};
+  tile_of_keys<T, D, ORDERED, TURNED>(tDk, tDv, earlier, tQ, tK, tV, tDout, gDq, gTurn, gRows, sX, sR, w, scale, scale_log2);
 }
 
 // What comes before and after walks over the heads from the last to the first: the pass begins with those that were touched last, and leaves its last ones
@@ -633,7 +679,8 @@ __global__ void __launch_bounds__(256)
 }
 
 // A half of dQ, rounded, a warp 16 of its queries, all of whose sums are under way at once; gRow is the first's.
-template <typename T> ROOFTILE_DEVICE void rows_of_half(T* gRow, const float* gHalf, char* sX, long long stride, int rows, float scale) {
+template <bool TURNED = false, typename T>
+ROOFTILE_DEVICE void rows_of_half(T* gRow, const float* gHalf, char* sX, long long stride, int rows, float scale, const Tables& tables = {}, int i_t = 0) {
   const int eight = threadIdx.x / WARP * 2;
   unsigned rounded[2][2][4];
 #pragma unroll
@@ -642,19 +689,24 @@ template <typename T> ROOFTILE_DEVICE void rows_of_half(T* gRow, const float* gH
   for (int i = 0; i < 2; ++i) leave_eight(sX + (eight + i) * 8 * LINE, rounded[i], lane());
   __syncwarp();
 #pragma unroll
-  for (int i = 0; i < 2; ++i) store_eight(gRow + (eight + i) * 8 * stride, stride, rows - (eight + i) * 8, sX + (eight + i) * 8 * LINE, lane());
+  for (int i = 0; i < 2; ++i) {
+    const int row = (eight + i) * 8;
+    store_eight<TURNED>(gRow + row * stride, stride, rows - row, sX + row * LINE, lane(), tables, i_t + row);
+  }
 }
 
 // Of what the pass before has not rounded: the halves from `first` on.
-template <typename T, int D>
+template <typename T, int D, bool TURNED = false>
 __global__ void ROOFTILE_EARLY __launch_bounds__(128)
-    finish(T* gOut, const float* gDq, int first, int H, int T_, long long stride_b, long long stride_t, long long stride_h, float scale) {
+    finish(T* gOut, const float* gDq, int first, int H, int T_, long long stride_b, long long stride_t, long long stride_h, float scale, const float* gCos,
+           const float* gSin) {
   constexpr int N = 64, BLOCK_M = Tile<D>::BLOCK_M;
   __shared__ __align__(1024) char sX[N * LINE];
   const int i = first + from_the_end(), blocks = ceil_div(T_, BLOCK_M), i_half = i % 2, i_bh = i / 2 / blocks;
   const int i_t = i / 2 % blocks * BLOCK_M + (D == 64) * i_half * N, i_d = (D == 128) * i_half * 64;
   earlier_done();
-  rows_of_half(head(gOut, stride_b, stride_t, stride_h, i_bh, H)[i_t] + i_d, gDq + (long long)i * HALF, sX, stride_t, T_ - i_t, scale);
+  rows_of_half<TURNED>(head(gOut, stride_b, stride_t, stride_h, i_bh, H)[i_t] + i_d, gDq + (long long)i * HALF, sX, stride_t, T_ - i_t, scale, {gCos, gSin},
+                       i_t);
 }
 
 // ---- the kernels of a window and of packed sequences -------------------------------------------------------------------------
@@ -743,7 +795,7 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
     return;
   }
   w.tell(sBand, w.at(S, G), most);
-  tile_of_keys<T, D, ORDERED>(Rows<T>{gDk, G}, Rows<T>{gDv, G}, Earlier<T>{}, tQ, tK, tV, tDout, gDq, gTurn, gRows, sX, sR, w, scale, scale_log2);
+  tile_of_keys<T, D, ORDERED, false>(Rows<T>{gDk, G}, Rows<T>{gDv, G}, Earlier<T>{}, tQ, tK, tV, tDout, gDq, gTurn, gRows, sX, sR, w, scale, scale_log2);
 }
 
 template <typename T, int D, bool RAGGED>
