@@ -94,9 +94,7 @@ def test_a_stream_has_both_gradients(use, frozen, times):
     def gradients(norm):
         torch.manual_seed(0)
         x, w = torch.randn(5, 8, requires_grad=True), torch.randn(8, requires_grad=not frozen)
-        loss = use(
-            *norm(x * 1, w),
-        )
+        loss = use(*norm(x * 1, w))
         for i in range(times):
             loss.backward(retain_graph=i + 1 < times)
         return x.grad, w.grad

@@ -122,9 +122,7 @@ class Backward:
     tolerance: Tolerance = Tolerance()
     dtypes: Mapping[str, str] = field(default_factory=dict)  # of gradients that do not have their argument's dtype: {"dx": "=sum"}
     passes: tuple[str, ...] = ()  # arguments whose gradient is the one output gradient itself, handed on by autograd
-    spared: tuple[
-        str, ...
-    ] = ()  # optional arguments that are None to the gradient where nobody wants theirs: it reads them for nothing else
+    spared: tuple[str, ...] = ()  # optional ones, read for their own gradient alone: None to `reference` where nobody wants it
     identity: bool = False  # every gradient is the one output gradient itself: autograd passes it on and no kernel runs
 
     @property

@@ -181,10 +181,9 @@ def _check(out: Tensor, left: Tensor, right: Tensor, epilogue: str, aux: Tensor 
             continue
         if tuple(t.shape) != wanted[name]:
             raise ValueError(f"cuBLASLt: {name} is {list(t.shape)}, it must be {list(wanted[name])}")
-        wide = name == "out" and plain and t.dtype == torch.float32
+        wide = name in ("out", "add") and plain and t.dtype == torch.float32
         if name == "add" and t.dtype != out.dtype:
             raise ValueError(f"cuBLASLt: add is {t.dtype}, out is {out.dtype}; what is added to has out's dtype")
-        wide = wide or name == "add"
         if left.dtype not in (torch.float16, torch.bfloat16) or not (t.dtype == left.dtype or wide) or t.device != left.device:
             raise ValueError(
                 f"cuBLASLt: {name} is {t.dtype} on {t.device}, left is {left.dtype} on {left.device}; all are float16 or bfloat16, a plain out may be float32"

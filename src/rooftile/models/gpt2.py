@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from rooftile.models import pretrained
 from rooftile.models.config import GELUS, GPT2Config
 from rooftile.models.operators import Operators, torch_operators
-from rooftile.models.precision import Branch, Last, Precision
+from rooftile.models.precision import Branch, Precision
 
 INIT_STD = 0.02
 
@@ -33,7 +33,7 @@ class Attention(nn.Module):
         super().__init__()
         self.config, self.precision = config, precision
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
-        self.c_proj = Last(config.n_embd, config.n_embd)
+        self.c_proj = nn.Linear(config.n_embd, config.n_embd)
 
     def forward(self, x: Tensor, dropped: bool) -> Branch:
         if self.training and self.config.attn_pdrop > 0:
@@ -51,7 +51,7 @@ class MLP(nn.Module):
         super().__init__()
         self.precision, self.approximate = precision, GELUS[config.activation_function]
         self.c_fc = nn.Linear(config.n_embd, config.inner)
-        self.c_proj = Last(config.inner, config.n_embd)
+        self.c_proj = nn.Linear(config.inner, config.n_embd)
 
     def forward(self, x: Tensor, dropped: bool) -> Branch:
         return self.precision.mlp(x, self.c_fc, self.c_proj, self.approximate, dropped)

@@ -7,13 +7,9 @@ from torch import Tensor, nn
 
 from rooftile.models.operators import Operators
 
-__all__ = ["Branch", "Last", "Precision"]
+__all__ = ["Branch", "Precision"]
 
 Branch = tuple[Tensor, Tensor | None]  # what is to be added to the stream, and zeros whose gradient is that of the bias in it
-
-
-class Last(nn.Linear):
-    """The last layer of a branch: its bias's gradient is summed where the stream's is written, where the table's add_layernorm can."""
 
 
 class Precision:
@@ -51,12 +47,12 @@ class Precision:
         """x [..., K] weight [N, K] residual [..., N] -> [..., N]."""
         return self.operators.linear_add(x, weight if self.operators.autocast else weight.to(self.dtype), residual)
 
-    def last(self, x: Tensor, layer: Last, dropped: bool) -> Branch:
+    def last(self, x: Tensor, layer: nn.Linear, dropped: bool) -> Branch:
         """x [..., K] -> [..., N] through a branch's last layer, whose bias has its gradient there where the branch is to be `dropped` from."""
         here, later = self._bias(layer, dropped)
         return self.linear(x, layer.weight, here), later
 
-    def mlp(self, x: Tensor, fc: nn.Linear, proj: Last, approximate: str, dropped: bool) -> Branch:
+    def mlp(self, x: Tensor, fc: nn.Linear, proj: nn.Linear, approximate: str, dropped: bool) -> Branch:
         """x [..., K] -> [..., N] through fc, gelu and proj, which is a branch's last layer."""
         here, later = self._bias(proj, dropped)
         parameters = (fc.weight, fc.bias, proj.weight, here)
@@ -64,7 +60,7 @@ class Precision:
             parameters = tuple(None if p is None else p.to(self.dtype) for p in parameters)
         return self.operators.mlp(x, *parameters, approximate=approximate), later
 
-    def _bias(self, layer: Last, dropped: bool) -> tuple[Tensor | None, Tensor | None]:
+    def _bias(self, layer: nn.Linear, dropped: bool) -> tuple[Tensor | None, Tensor | None]:
         """For the layer; and for the sum zeros, added to no effect, whose gradient is the bias's.
 
         The layer must add the bias, to a sum in float32: sums of two numbers of 16 bits, branch and stream, are often ties, and a bias added there,
