@@ -266,7 +266,7 @@ PROBLEMS = {
 WRONG = {  # what stands in the kernels, what comes in its place, and in which problem it is seen
     "low = key + T - S - right,": ("low = key + T - S - right + 64,", "window"),
     "high = min(key + BLOCK_N, S) - 1 + T - S + left;": ("high = min(key + BLOCK_N, S) - 1 + T - S + left - 64;", "window"),
-    "const int low = key < keys ? at : NEVER, high": ("const int low = at, high", "far"),
+    "low = key < keys ? at : NEVER, high": ("low = at, high", "far"),
     "key + 8 < keys ? at + 8 : NEVER;": ("at + 8;", "far"),
     "(j / 2 % 2 ? high : low)) > more": ("(j / 2 % 2 ? high : low)) > more + 1", "window"),
     "left + right, rows()": ("left + right - 1, rows()", "window"),
@@ -281,7 +281,7 @@ WRONG = {  # what stands in the kernels, what comes in its place, and in which p
     "length == mine.T && i < b": ("length == mine.T && i <= b", "packed"),
     "if (i_d == 0 && i_t < x.T) gRow[BLOCK_M + i_row] -= gDlse[x.row + i_t];": ("", "window"),
     "gLse + x.row, 0, i_t, i_d, x.T, 0);": ("gLse + x.row, 0, i_t, i_d, T_, 0);", "packed"),
-    "i_t, i_d, x.T, stride_b,": ("i_t, i_d, x.T + 1, stride_b,", "long"),
+    "stride_t, x.T - i_t, scale);": ("stride_t, x.T - i_t + 1, scale);", "long"),
     "Slice::of(at_q, T), Slice": ("Slice::of(at_q + 1, T), Slice", "packed"),
     "Slice::of(at_k, S)};": ("Slice::of(at_k + 1, S)};", "packed"),
     "min(sBand->after, ": ("min(sBand->after + 1, ", "packed"),

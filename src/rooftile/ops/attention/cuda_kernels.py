@@ -6,7 +6,7 @@ from rooftile.core.kernel import Kernel, Limits
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.cuda.tensor_map import TensorMap
-from rooftile.ops._shared.launch import cdiv
+from rooftile.ops._shared.launch import cdiv, resident
 from rooftile.ops.attention.refusals import for_the_copy_engine, too_small, wider_values
 
 V5 = Source.beside(__file__, "v5_hopper_backward.cu")
@@ -34,23 +34,23 @@ def _backward(ordered, dout, q, k, v, out, lse, causal, scale, into, turned):
     dq, dk, dv = into or (x.new_empty(x.shape) for x in (q, k, v))
     lse = lse.contiguous()
     m = 8192 // d
-    blocks = cdiv(t, m) * b * h
+    walk, tiles = cdiv(t, m), cdiv(s, KEYS)  # blocks of queries of a head, and of keys
+    blocks, all_tiles = walk * b * h, tiles * b * g
     sums = q.new_empty(blocks, 2, m * d // 2, dtype=torch.float32)
     turn = q.new_empty(blocks, 2, dtype=torch.int32)
-    added = q.new_empty(b * h, dtype=torch.int32)
+    added = q.new_empty(1 + b * h, dtype=torch.int32)  # tiles taken, and additions to each head
     rows = q.new_empty(blocks, 2, m, dtype=torch.float32)  # lse to base 2 and delta of each block of queries
-    kind, flags, back_again = f"{CTYPE[q.dtype]}, {d}", f"{str(causal).lower()}, {str(ordered).lower()}", ", true" if turned else ""
+    kind, flags, and_turned = f"{CTYPE[q.dtype]}, {d}", f"{str(causal).lower()}, {str(ordered).lower()}", ", true" if turned else ""
     tables = turned or (rows, rows)
     launch(V5, f"prepare<{kind}>", blocks * 4, 256, sums, turn, added, rows, dout, out, lse, h, t, *dout.stride()[:3], *out.stride()[:3])
     maps = [TensorMap(x, (1, 64, 1, 64), 128) for x in (dk, dv)]
     maps += [TensorMap(x, (1, n, 1, 64), 128) for x, n in ((q, m), (k, KEYS), (v, KEYS), (dout, m))]
-    tiles = cdiv(s, KEYS)
     together, back = dealt(causal, ordered, t, tiles)
     back = back if causal or d == 128 else b * g  # Plain::ROUNDS
-    left = min(back, b * g) * (h // g) * cdiv(t, m)  # blocks of queries of the last heads, which nobody comes after
-    launch(V5, f"attention_backward<{kind}, {flags}{back_again}>", tiles * b * g, 384, *maps, dq, sums, turn, added, rows, g, h // g, t, s, together,
-           back * (h // g), *dq.stride()[:3], scale, scale * LOG2E, *tables, shared=shared_bytes(d))  # fmt: skip
-    launch(V5, f"finish<{kind}{back_again}>", left * 2, 128, dq, sums, (blocks - left) * 2, h, t, *dq.stride()[:3], scale, *tables)
+    left = min(back, b * g) * (h // g) * walk  # blocks of queries of the last heads, which nobody comes after
+    launch(V5, f"attention_backward<{kind}, {flags}{and_turned}>", min(all_tiles, resident(q, 1)), 384, *maps, dq, sums, turn, added, rows, g, h // g, t, s,
+           walk, tiles, together, all_tiles, back * (h // g), *dq.stride()[:3], scale, scale * LOG2E, *tables, shared=shared_bytes(d))  # fmt: skip
+    launch(V5, f"finish<{kind}{and_turned}>", left * 2, 128, dq, sums, (blocks - left) * 2, h, t, *dq.stride()[:3], scale, *tables)
     return dq, dk, dv
 
 

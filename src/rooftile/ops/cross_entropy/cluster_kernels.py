@@ -12,7 +12,7 @@ from rooftile.ops.cross_entropy.reference import check_target
 
 V7 = Source.beside(__file__, "v7_cluster.cu")
 WHOLE = PARKED[0]["park"]  # bytes of a row that a block of v6_ahead holds beside another's
-SHARE = 74 * 1024  # of a row, by a block of a cluster: three share a multiprocessor
+SHARE = 32 * 1024  # of a row, by a block of a cluster that makes do with 256 threads: eight vectors each
 MOST = 220 * 1024  # by a block that shares it with nobody
 
 
@@ -48,13 +48,13 @@ def _short(call):
 
 
 def pick(call):
-    """The fewest blocks of which three share a multiprocessor, 8 at most: 64 KB each of 128256 classes in 16 bits."""
+    """Eight blocks a row, small ones where its parts are: more rows are under way, and ends and beginnings of theirs meet."""
     size = call["logits"].shape[1] * call["logits"].itemsize
-    return next((c for c in CLUSTERS[:2] if _share(size, c["cluster"]) <= SHARE), CLUSTERS[2])
+    return CLUSTERS[0] if _share(size, 8) <= SHARE else CLUSTERS[1]
 
 
 CLUSTERS = tuple(
-    {"cluster": c, "threads": t} for c, t in ((2, 512), (4, 512), (8, 512), (2, 256), (4, 256), (8, 256), (4, 1024), (2, 1024))
+    {"cluster": c, "threads": t} for c, t in ((8, 256), (8, 512), (4, 512), (2, 512), (4, 256), (2, 256), (4, 1024), (2, 1024))
 )
 AHEAD = (
     Kernel("cuda.v7_cluster", ahead, "the row waits in the shared memory of a cluster of blocks", _in_place(_held), CLUSTERS, pick, sources=(V7,),

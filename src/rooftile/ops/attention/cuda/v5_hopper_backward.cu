@@ -1,8 +1,9 @@
 // adds: dq, dk and dv in one pass of five products: wgmma on tiles the copy engine brings; P and dS turn into operands in registers; the engine adds dq
-// costs: dq in float32, which is cleared, added to by every tile of keys and read again; 208 KiB and all registers: a block a multiprocessor
+// costs: dq in float32, which is cleared, added to by every tile of keys and read again; 226 KiB and all registers: a block a multiprocessor
 // loses when: few tiles of keys meet a query, so that clearing and converting dq weigh as much as adding to it; it varies unless ORDERED
 
-// A block owns 128 keys and walks the queries that see them, BLOCK_M at a time, of one head that reads them after the other. Scores are made transposed,
+// A block takes tile after tile of 128 keys and walks the queries that see them, BLOCK_M at a time, of one head that reads them after the other. What it
+// reads for the next tile comes while it ends the one before. Scores are made transposed,
 // S^T = K Q^T: two warpgroups have 64 keys each, and P^T and dS^T, as registers hold them, are the left operands of dV += P^T dO and dK += dS^T Q. Only dS
 // crosses between them, through shared memory and a step late, for dQ = dS K: each makes a 64 x 64 half of it. A third warpgroup copies: one thread tiles
 // in, two threads dQ out. gDq [B H, blocks of queries, half, 4096] keeps a half as the threads held it: 8 times 4 floats of each of 128 threads. A block that
@@ -34,6 +35,8 @@ template <int D> struct Tile {
   static constexpr int K = 0, V = KEYS, Q = 2 * KEYS, DOUT = Q + STAGES * QUERIES, DS = DOUT + STAGES * QUERIES;
   static constexpr int DQ = DS + DS_STAGES * 2 * QUERY_PANEL, LSE = DQ + 2 * HALF_BYTES, DELTA = LSE + STAGES * ROWS;
   static_assert(QUERIES == HALF_BYTES, "a half of dQ's sums comes by a stage of q or dout");
+  static constexpr bool APART = D == 64;  // dK and dV leave from where the last dS lay, which is as large, while the next keys come; or from K and V
+  static_assert(!APART || KEYS == QUERY_PANEL, "a panel of dS for each");
 };
 
 // The same in all lanes of a warp, and what the assembler cannot make anew: it stays in the uniform registers that descriptors are read from, where what
@@ -47,26 +50,47 @@ template <typename T> ROOFTILE_DEVICE T* uniform(T* sX) {
 #endif
 }
 
+// A number of which the assembler does not know that it was there before: what follows from it would be computed ahead of a walk, or of all of them, and
+// there are no registers to keep it in.
+ROOFTILE_DEVICE unsigned anew(unsigned x) {
+  unsigned as_array[1] = {x};
+  pin(as_array);
+  return as_array[0];
+}
+// Where a product has this thread's first number, in 64 rows of its warpgroup.
+ROOFTILE_DEVICE int row_of(unsigned i_thread) { return i_thread / WARP % 4 * 16 + i_thread % WARP / 4; }
+ROOFTILE_DEVICE int column_of(unsigned i_thread) { return i_thread % 4 * 2; }
+
+// What a block does with a tile: query blocks `first` to `blocks` - 1 of each of `group` heads, from i_bh on, against keys of the head i_g they read.
+// `masked`: before that block there are keys that a query does not see.
+struct Work {
+  int i_b, i_g, i_h, i_bh, group, i_tile, tiles, first, count, blocks, T, S, masked;
+};
+
+// Of that what is wanted behind the walk, when those of the next may have come.
+struct alignas(16) Keys {
+  int i_b, i_g, i_bh, i_tile;
+};
+
 struct Rings {
-  MBarrier keys;
-  long long none;            // so that the next three lie at 16 bytes and are read at once
-  int first, blocks, count;  // of Work, read where they are wanted: registers are full
-  int i_bh, i_tile, tiles, heads;  // the same, for after the walk, and how many heads of queries its tile rounds dQ of
-  void* dq_to;                     // where that begins
+  Pipeline<1> k, v;  // keys, and values, with which comes what follows; behind the last tile one that ends where it begins
+  // Of the n-th tile's walk, read where they are wanted, as registers are full; end: of all tiles' steps up to its last.
+  int first, blocks;
+  unsigned end, n;
+  int i_tile, masked;
+  Keys keys[2];
   Pipeline<STAGES> q, dout;
   Pipeline<1> dq[2];    // one a warpgroup
   Pipeline<STAGES> ds;  // only ever full: who has waited for a step's dS knows that the one three steps before has been read
-};
-
-// What a block does: query blocks `first` to `blocks` - 1 of each of `group` heads, from i_bh on, against one tile of keys of the head i_g they read.
-struct Work {
-  int i_b, i_g, i_h, i_bh, group, i_tile, tiles, first, count, blocks, T, S;
+  Work next;            // of the one thread that brings it, which has few registers
+  int i_next;
+  unsigned taken, turn;  // tiles, and of the rings of q and dout
 };
 
 // Of `all` tiles, `tiles` a head: `together` heads have their first, then their second dealt out, then as many more heads. `at` counts.
-ROOFTILE_DEVICE int deal(Work& w, unsigned at, int all, int together) {
-  const int dealt = together * w.tiles, first = at / dealt * together;
-  const int heads = min(together, all / w.tiles - first), i_head = first + at % dealt % heads;
+ROOFTILE_DEVICE unsigned deal(Work& w, unsigned at, unsigned all, unsigned together, unsigned tiles) {
+  const unsigned dealt = together * tiles, first = at / dealt * together;
+  const unsigned heads = min(together, all / tiles - first), i_head = first + at % dealt % heads;
   w.i_tile = at % dealt / heads;
   return i_head;
 }
@@ -76,38 +100,49 @@ ROOFTILE_DEVICE int deal(Work& w, unsigned at, int all, int together) {
 // Those that add in turn begin with the last tile of a head.
 template <int D, bool CAUSAL, bool ORDERED> struct Plain : Work {
   static constexpr bool BANDED = false, ROUNDS = CAUSAL || D == 128;  // of D = 64 and all keys the walk came out 1 to 4 % slower beside it
-  struct Sight { int i_key, shift; };  // of a thread: its first key, and how far queries lie behind keys
+  int G, together, all;  // all: tiles of all heads
 
-  ROOFTILE_DEVICE Plain(int G, int group_, int T_, int S_, int together) {
-    constexpr int M = Tile<D>::BLOCK_M;
-    T = T_, S = S_, tiles = ceil_div(S, BLOCK_N), blocks = ceil_div(T, M);
-    const int i_bg = deal(*this, blockIdx.x, gridDim.x, together);
-    i_tile = uniform(CAUSAL && ORDERED ? tiles - 1 - i_tile : i_tile);
-    i_b = i_bg / G, i_g = i_bg % G, group = group_, i_h = i_g * group, i_bh = i_bg * group;
-    first = CAUSAL ? max(0, i_tile * BLOCK_N + T - S) / M : 0;
-    count = (blocks - first) * group;
+  ROOFTILE_DEVICE Plain(int G_, int group_, int T_, int S_, int blocks_, int tiles_, int together_, int all_) {
+    T = T_, S = S_, blocks = blocks_, tiles = tiles_, group = group_, G = G_, together = together_, all = all_;
   }
-  ROOFTILE_DEVICE int of_q() const { return i_b; }  // whose rows queries and keys are: of a batch, or of a slice
-  ROOFTILE_DEVICE int of_k() const { return i_b; }
+  // The next tile. Who begins takes it: a block waits for those that add before it, and they are under way, however few have room at once. Where there is one
+  // for each, all is known before `prepare` has cleared the counter.
+  ROOFTILE_DEVICE int next(int* gTaken, bool begins) const {
+    if (all > int(gridDim.x)) return earlier_done(), atomicAdd(gTaken, 1);
+    return begins ? blockIdx.x : all;
+  }
+  ROOFTILE_DEVICE void take(int at) {
+    const unsigned i_bg = deal(*this, at, anew(all), anew(together), anew(tiles)), G = anew(this->G);
+    const int T = anew(this->T), S = anew(this->S);
+    i_tile = CAUSAL && ORDERED ? tiles - 1 - i_tile : i_tile;
+    i_b = i_bg / G, i_g = i_bg % G, i_h = i_g * group, i_bh = i_bg * group;
+    first = CAUSAL ? max(0, i_tile * BLOCK_N + T - S) / Tile<D>::BLOCK_M : 0;
+    count = (blocks - first) * group;
+    masked = (i_tile + 1) * BLOCK_N > S ? NEVER : CAUSAL ? ceil_div(max(0, (i_tile + 1) * BLOCK_N - 1 + T - S), Tile<D>::BLOCK_M) : 0;
+  }
+  ROOFTILE_DEVICE void begin(const Rings& sR, const Keys& keys) { i_tile = keys.i_tile, i_bh = keys.i_bh, first = sR.first; }
+  ROOFTILE_DEVICE static int of_q(const Work& x) { return x.i_b; }  // whose rows queries and keys are: of a batch, or of a slice
+  ROOFTILE_DEVICE static int of_k(const Work& x) { return x.i_b; }
   ROOFTILE_DEVICE long long first_block() const { return (long long)i_bh * blocks + first; }  // in gDq, gRows and gTurn
-  ROOFTILE_DEVICE int between(const Rings& sR) const { return sR.first; }                     // blocks there from a head's last to the next one's first
+  ROOFTILE_DEVICE static int between(const Work& w) { return w.first; }                       // blocks there from a head's last to the next one's first
   // How many tiles of keys add to this block of queries before this one. Causal, the last tile that the block sees comes to it first, in its first
   // step, and the tile before it two or one steps later: in this order nobody waits for a tile that has not begun.
   ROOFTILE_DEVICE int before(int i_block) const {
     if (!CAUSAL) return i_tile;
-    return min(tiles - 1, ((i_block + 1) * Tile<D>::BLOCK_M - 1 + S - T) / BLOCK_N) - i_tile;
+    return min(tiles - 1, int(unsigned((i_block + 1) * Tile<D>::BLOCK_M - 1 + S - T) / BLOCK_N)) - i_tile;
   }
-  ROOFTILE_DEVICE Sight sight(int half) const { return {i_tile * BLOCK_N + half * 64 + wgmma_row(0), CAUSAL ? T - S : -NEVER}; }
-  // No weight where a query does not see a key; a key past S is seen by none: its p may be inf, and inf times its row of zeros would be NaN in dQ. The first
-  // test says T - S for at.shift, which would lie in a register for it.
-  template <int R> ROOFTILE_DEVICE void mask(float (&p)[R], const Sight& at, int i) const {
-    constexpr int M = Tile<D>::BLOCK_M;
-    if ((i_tile + 1) * BLOCK_N > S || (CAUSAL && i * M < (i_tile + 1) * BLOCK_N - 1 + T - S)) {
-      const int mine = wgmma_column(0), i_key = at.i_key, shift = at.shift - i * M;
-      const int low = i_key < S ? i_key + shift - mine : NEVER, high = i_key + 8 < S ? i_key + 8 + shift - mine : NEVER;
+  // No weight where a query does not see a key; a key past S is seen by none: its p may be inf, and inf times its row of zeros would be NaN in dQ.
+  template <int R> ROOFTILE_DEVICE void mask(float (&p)[R], const Rings& sR, int half, int i) const {
+    if (CAUSAL ? i >= sR.masked : sR.masked == 0) return;
+    const unsigned i_thread = anew(threadIdx.x);
+    const int i_key = sR.i_tile * BLOCK_N + half * 64 + row_of(i_thread), shift = CAUSAL ? T - S - i * Tile<D>::BLOCK_M - column_of(i_thread) : -NEVER;
 #pragma unroll
-      for (int j = 0; j < R; ++j)
-        if (j / 4 * 8 + j % 2 < (j / 2 % 2 ? high : low)) p[j] = 0.0f;  // the column, less this thread's first
+    for (int r = 0; r < 16; r += 8) {
+      const int unseen = i_key + r < S ? i_key + r + shift : NEVER;  // columns, less this thread's first
+#pragma unroll
+      for (int j = r / 4; j < R; j += 4)
+        for (int k = 0; k < 2; ++k)
+          if (j / 4 * 8 + k < unseen) p[j + k] = 0.0f;
     }
   }
 };
@@ -131,8 +166,8 @@ struct Band {
 // A window, open to either side where it has no bound, over one length or over sequences of their own.
 template <int D, bool RAGGED, bool ORDERED> struct Banded : Work {
   static constexpr bool BANDED = true, ROUNDS = false;
-  using Sight = int;  // of a thread: its first key in the tile
   int at_q = 0, at_k = 0, i_first, padded, left, right;
+  static constexpr int all = 1;  // a block has one tile
   const Band* sBand;
 
   // `rows` and `blocks_`: of queries, of all sequences together, or of one length.
@@ -146,7 +181,7 @@ template <int D, bool RAGGED, bool ORDERED> struct Banded : Work {
       at_q = x.at_q, T = x.T, at_k = x.at_k, S = x.S, i_block = x.i_block, at -= x.i_slot * G, all = max(1, ceil_div(S, BLOCK_N)) * G;
     }
     tiles = max(1, ceil_div(S, BLOCK_N));
-    const int i_bg = deal(*this, at, all, left_ < 0 && right_ >= 0 && !ORDERED ? max(2, (1 << 15) / max(T, 1)) : 1);
+    const int i_bg = deal(*this, at, all, left_ < 0 && right_ >= 0 && !ORDERED ? max(2, (1 << 15) / max(T, 1)) : 1, tiles);
     if (ORDERED) i_tile = tiles - 1 - i_tile;
     i_b = RAGGED ? 0 : i_bg / G, i_g = RAGGED ? i_bg : i_bg % G, i_h = i_g * group, i_bh = i_bg * group;
     left = left_ < 0 ? T + S : min(left_, T + S), right = right_ < 0 ? T + S : min(right_, T + S);
@@ -164,22 +199,25 @@ template <int D, bool RAGGED, bool ORDERED> struct Banded : Work {
                                 Slice::of(at_q, T), Slice::of(at_k, S)};
     sBand = &sX;
   }
-  ROOFTILE_DEVICE auto of_q() const {
-    if constexpr (RAGGED) return sBand->of_q; else return i_b;
+  ROOFTILE_DEVICE auto of_q(const Work& x) const {
+    if constexpr (RAGGED) return sBand->of_q; else return x.i_b;
   }
-  ROOFTILE_DEVICE auto of_k() const {
-    if constexpr (RAGGED) return sBand->of_k; else return i_b;
+  ROOFTILE_DEVICE auto of_k(const Work& x) const {
+    if constexpr (RAGGED) return sBand->of_k; else return x.i_b;
   }
   ROOFTILE_DEVICE long long first_block() const { return i_first; }
-  ROOFTILE_DEVICE int between(const Rings&) const { return sBand->between; }
+  ROOFTILE_DEVICE int between(const Work&) const { return sBand->between; }
+  ROOFTILE_DEVICE static int next(int*, bool begins) { return begins ? 0 : all; }
+  ROOFTILE_DEVICE void take(int) {}
+  ROOFTILE_DEVICE void begin(const Rings&, const Keys&) {}
   // The last tile that a block sees adds first.
   ROOFTILE_DEVICE int before(int i_block) const { return min(sBand->after, ((i_block + 1) * Tile<D>::BLOCK_M - 1 - sBand->low) / BLOCK_N); }
-  ROOFTILE_DEVICE Sight sight(int half) const { return half * 64 + wgmma_row(0); }
   // As in Plain, and once more for queries that have passed a key.
-  template <int R> ROOFTILE_DEVICE void mask(float (&p)[R], Sight key, int i) const {
+  template <int R> ROOFTILE_DEVICE void mask(float (&p)[R], const Rings&, int half, int i) const {
     if (i >= sBand->whole && i < sBand->whole_end) return;
-    const int at = sBand->low + key - i * Tile<D>::BLOCK_M - wgmma_column(0), keys = sBand->keys;
-    const int low = key < keys ? at : NEVER, high = key + 8 < keys ? at + 8 : NEVER;
+    const unsigned i_thread = anew(threadIdx.x);
+    const int key = half * 64 + row_of(i_thread), at = sBand->low + key - i * Tile<D>::BLOCK_M - column_of(i_thread);
+    const int keys = sBand->keys, low = key < keys ? at : NEVER, high = key + 8 < keys ? at + 8 : NEVER;
     const unsigned more = sBand->more;
 #pragma unroll
     for (int j = 0; j < R; ++j)
@@ -204,7 +242,7 @@ template <typename T> struct Earlier {
 };
 
 // The n-th stage of a ring: two registers fewer than walking it.
-template <int N = STAGES> ROOFTILE_DEVICE Stage<N> nth_stage(int n) { return {n % N, n / N % 2}; }
+template <int N = STAGES> ROOFTILE_DEVICE Stage<N> nth_stage(unsigned n) { return {int(n % N), int(n / N % 2)}; }
 
 // ---- the third warpgroup -----------------------------------------------------------------------------------------------------
 
@@ -220,70 +258,104 @@ ROOFTILE_DEVICE void bring(char* sX, int panel, const TensorMap& map, MBarrier* 
   for (int p = 0; p < PANELS; ++p) bring(sX + p * panel, map, sBarrier, p * 64, i_h, row, of);
 }
 
-// Keys and values were there before `prepare` began; rows, and zeros to add to, are its work.
+// Keys and values were there before `prepare` began; rows, and zeros to add to, are its work. The first queries of a tile come before its keys, which wait
+// until those of the tile before have been read.
 template <int D, class T, class W>
 ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const TensorMap& tK, const TensorMap& tV, const TensorMap& tDout, const float* gRows,
-                             const float* gDq, const Earlier<T>& earlier, const W& w) {
+                             const float* gDq, int* gTaken, const Earlier<T>& earlier, W w) {
   using X = Tile<D>;
   constexpr int M = X::BLOCK_M, ROWS = X::ROWS;
-  mbarrier_arrive_expect(&sR.keys, 2 * X::KEYS);
-  bring<X::PANELS>(sX + X::K, X::KEY_PANEL, tK, &sR.keys, w.i_g, w.i_tile * BLOCK_N, w.of_k());
-  bring<X::PANELS>(sX + X::V, X::KEY_PANEL, tV, &sR.keys, w.i_g, w.i_tile * BLOCK_N, w.of_k());
-  earlier_done();
-  Stage<STAGES> q;
-  const float* gRow = gRows + w.first_block() * 2 * M;
-  int step = 0;
-  for (int i = w.first, i_h = w.i_h; step < sR.count; ++step, ++q, gRow += 2 * M) {
-    const Stage<STAGES> dout = nth_stage(step);
-    producer_acquire(sR.q, q, X::QUERIES + ROWS);
-    bring<X::PANELS>(sX + X::Q + q.index * X::QUERIES, X::QUERY_PANEL, tQ, &sR.q.full[q.index], i_h, i * M, w.of_q());
-    bulk_load(sX + X::LSE + q.index * ROWS, gRow, ROWS, &sR.q.full[q.index]);
-    producer_acquire(sR.dout, dout, X::QUERIES + ROWS);
-    bring<X::PANELS>(sX + X::DOUT + dout.index * X::QUERIES, X::QUERY_PANEL, tDout, &sR.dout.full[dout.index], i_h, i * M, w.of_q());
-    bulk_load(sX + X::DELTA + dout.index * ROWS, gRow + M, ROWS, &sR.dout.full[dout.index]);
-    if (++i == sR.blocks) i = sR.first, ++i_h, gRow += w.between(sR) * 2 * M;  // the next head's, which lie behind this one's
-  }
-  if constexpr (W::ROUNDS) {  // an earlier head's sums come behind the queries, by the same rings: most are there when the last product is
-    if (sR.i_tile >= sR.heads * sR.blocks) return;
-    while (load_acquire(earlier.gAdded + sR.i_bh - earlier.back) != 2 * sR.tiles) spin_pause();
-    fence_async_global();  // this thread has read the number, but it is the engine that reads the sums
-    for (int i = sR.i_tile; i < sR.heads * sR.blocks; i += sR.tiles, ++step, ++q) {
-      const Stage<STAGES> dout = nth_stage(step);
-      const float* gHalf = gDq + ((long long)(sR.i_bh - earlier.back) * sR.blocks + i) * 2 * HALF;
-      producer_acquire(sR.q, q, HALF_BYTES);
-      bulk_load(sX + X::Q + q.index * HALF_BYTES, gHalf, HALF_BYTES, &sR.q.full[q.index]);
-      producer_acquire(sR.dout, dout, HALF_BYTES);
-      bulk_load(sX + X::DOUT + dout.index * HALF_BYTES, gHalf + HALF, HALF_BYTES, &sR.dout.full[dout.index]);
+  Work& x = sR.next;
+  const auto keys = [&] {
+    const unsigned n = sR.taken;
+    const Stage<1> turn = nth_stage<1>(n);
+    producer_acquire(sR.v, turn);
+    sR.first = x.first, sR.blocks = x.blocks, sR.end += x.count, sR.n = n, sR.i_tile = x.i_tile, sR.masked = x.masked;
+    sR.keys[n % 2] = {x.i_b, x.i_g, x.i_bh, x.i_tile};
+    mbarrier_arrive_expect(&sR.v.full[0], X::KEYS);
+    bring<X::PANELS>(sX + X::V, X::KEY_PANEL, tV, &sR.v.full[0], x.i_g, x.i_tile * BLOCK_N, w.of_k(x));
+    producer_acquire(sR.k, turn, X::KEYS);
+    bring<X::PANELS>(sX + X::K, X::KEY_PANEL, tK, &sR.k.full[0], x.i_g, x.i_tile * BLOCK_N, w.of_k(x));
+  };
+  sR.n = ~0u, sR.end = sR.taken = sR.turn = 0;
+  sR.i_next = w.next(gTaken, true);
+  for (; sR.i_next < w.all; ++sR.taken) {
+    w.take(sR.i_next);
+    x = w;
+    anew(0);  // and read from there
+    if (sR.taken == 0) {
+      keys();
+      earlier_done();
+    }
+    const float* gRow = gRows + w.first_block() * 2 * M;
+#pragma unroll 1
+    for (int i = x.first; x.count > 0; --x.count, ++sR.turn, gRow += 2 * M) {
+      const Stage<STAGES> at = nth_stage(sR.turn);
+      producer_acquire(sR.q, at, X::QUERIES + ROWS);
+      bring<X::PANELS>(sX + X::Q + at.index * X::QUERIES, X::QUERY_PANEL, tQ, &sR.q.full[at.index], x.i_h, i * M, w.of_q(x));
+      bulk_load(sX + X::LSE + at.index * ROWS, gRow, ROWS, &sR.q.full[at.index]);
+      producer_acquire(sR.dout, at, X::QUERIES + ROWS);
+      bring<X::PANELS>(sX + X::DOUT + at.index * X::QUERIES, X::QUERY_PANEL, tDout, &sR.dout.full[at.index], x.i_h, i * M, w.of_q(x));
+      bulk_load(sX + X::DELTA + at.index * ROWS, gRow + M, ROWS, &sR.dout.full[at.index]);
+      if (sR.n != sR.taken) keys();
+      if (++i == x.blocks) i = x.first, ++x.i_h, gRow += w.between(x) * 2 * M;  // the next head's, which lie behind this one's
+    }
+    sR.i_next = w.next(gTaken, false);
+    if constexpr (W::ROUNDS) {  // an earlier head's sums come behind the queries, by the same rings: most are there when the last product is
+      const int i_bh = x.i_bh - earlier.back, share = i_bh < 0 ? 0 : anew(w.group) * w.blocks;
+      if (x.i_tile < share) {
+        while (load_acquire(earlier.gAdded + i_bh) != int(2 * anew(w.tiles))) spin_pause();
+        fence_async_global();  // this thread has read the number, but it is the engine that reads the sums
+      }
+#pragma unroll 1
+      for (int i = x.i_tile; i < share; i += w.tiles, ++sR.turn) {
+        const Stage<STAGES> at = nth_stage(sR.turn);
+        const float* gHalf = gDq + ((long long)i_bh * w.blocks + i) * 2 * HALF;
+        producer_acquire(sR.q, at, HALF_BYTES);
+        bulk_load(sX + X::Q + at.index * HALF_BYTES, gHalf, HALF_BYTES, &sR.q.full[at.index]);
+        producer_acquire(sR.dout, at, HALF_BYTES);
+        bulk_load(sX + X::DOUT + at.index * HALF_BYTES, gHalf + HALF, HALF_BYTES, &sR.dout.full[at.index]);
+      }
     }
   }
+  producer_acquire(sR.v, nth_stage<1>(sR.taken));
+  mbarrier_arrive(&sR.v.full[0]);
 }
 
 // One thread: a warpgroup's halves of dQ, added in global memory while both multiply on.
-template <bool ORDERED, class W> ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, int* gAdded, const char* sDq, Rings& sR, const W& w, int half) {
-  gDq += w.first_block() * 2 * HALF + half * HALF;
-  gTurn += int(w.first_block()) * 2 + half;
+template <bool ORDERED, class W> ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, int* gAdded, const char* sDq, Rings& sR, W w, int half) {
   earlier_done();
-  for (int step = 0, i = w.first; step < sR.count; ++step, gDq += 2 * HALF, gTurn += 2) {
-    const Stage<1> at = nth_stage<1>(step);
-    consumer_wait(sR.dq[half], at);
-    if (ORDERED)
-      while (load_acquire(gTurn) != w.before(i)) spin_pause();
-    bulk_add(gDq, reinterpret_cast<const float*>(sDq), HALF_BYTES);
-    bulk_commit();
-    bulk_wait_read<0>();
-    mbarrier_arrive(&sR.dq[half].empty[0]);
-    if (ORDERED) {
-      bulk_wait<0>();
-      fence_async_global();
-      store_release(gTurn, w.before(i) + 1);
+  for (unsigned n = 0, step = 0;; ++n) {
+    consumer_wait(sR.v, nth_stage<1>(n));
+    const unsigned end = sR.end;
+    if (step == end) return;
+    const int blocks = sR.blocks;
+    w.begin(sR, sR.keys[n % 2]);
+    mbarrier_arrive(&sR.v.empty[0]);
+    int i_half = 2 * int(w.first_block()) + half;  // of all there are
+#pragma unroll 1
+    for (int i = w.first; step < end; ++step, i_half += 2) {
+      const Stage<1> at = nth_stage<1>(step);
+      consumer_wait(sR.dq[half], at);
+      if (ORDERED)
+        while (load_acquire(gTurn + i_half) != w.before(i)) spin_pause();
+      bulk_add(gDq + (long long)i_half * HALF, reinterpret_cast<const float*>(sDq), HALF_BYTES);
+      bulk_commit();
+      bulk_wait_read<0>();
+      mbarrier_arrive(&sR.dq[half].empty[0]);
+      if (ORDERED) {
+        bulk_wait<0>();
+        fence_async_global();
+        store_release(gTurn + i_half, w.before(i) + 1);
+      }
+      if (++i == blocks) i = w.first, i_half += w.between(w) * 2;
     }
-    if (++i == sR.blocks) i = sR.first, gDq += w.between(sR) * 2 * HALF, gTurn += w.between(sR) * 2;
-  }
-  if constexpr (W::ROUNDS) {  // once a block: a fence in each step costs more than all that it is for
-    bulk_wait<0>();            // carried out, all of them: to have read shared memory is not enough
-    fence_async_global();      // the engine has added, but it is this thread that says so
-    __threadfence();
-    atomicAdd(gAdded + sR.i_bh, 1);
+    if constexpr (W::ROUNDS) {  // once a tile: a fence in each step costs more than all that it is for
+      bulk_wait<0>();            // carried out, all of them: to have read shared memory is not enough
+      fence_async_global();      // the engine has added, but it is this thread that says so
+      __threadfence();
+      atomicAdd(gAdded + w.i_bh, 1);
+    }
   }
 }
 
@@ -296,9 +368,8 @@ template <int R, int K> ROOFTILE_DEVICE void fence(float (&d)[R], unsigned (&a)[
 }
 
 // d[64 keys, BLOCK_M queries] = A B^T, both K-major along D.
-template <typename T, int D> ROOFTILE_DEVICE void scores(float (&d)[Tile<D>::BLOCK_M / 2], const char* sA, const char* sB) {
+template <typename T, int D> ROOFTILE_DEVICE void scores(float (&d)[Tile<D>::BLOCK_M / 2], const Matrix& a, const Matrix& b) {
   using X = Tile<D>;
-  const Matrix a = k_major<128>(sA), b = k_major<128>(sB);
   wgmma_fence(d);
 #pragma unroll
   for (int k = 0; k < D / 16; ++k) wgmma<T, X::BLOCK_M>(d, a + (k / 4 * X::KEY_PANEL + k % 4 * 32), b + (k / 4 * X::QUERY_PANEL + k % 4 * 32), k > 0);
@@ -306,18 +377,16 @@ template <typename T, int D> ROOFTILE_DEVICE void scores(float (&d)[Tile<D>::BLO
 }
 
 // d[64 keys, D] += A B: A [64 keys, BLOCK_M queries] in registers, B the queries' tile as it lies.
-template <typename T, int D, int K> ROOFTILE_DEVICE void gradient(float (&d)[D / 2], unsigned (&a)[K][4], const char* sB, bool more) {
-  const Matrix b = mn_major<128>(sB, Tile<D>::QUERY_PANEL);
+template <typename T, int D, int K> ROOFTILE_DEVICE void gradient(float (&d)[D / 2], unsigned (&a)[K][4], const Matrix& b) {
   fence(d, a);
 #pragma unroll
-  for (int k = 0; k < K; ++k) wgmma<T, D, MN_MAJOR>(d, a[k], b + k * 16 * LINE, k > 0 || more);
+  for (int k = 0; k < K; ++k) wgmma<T, D, MN_MAJOR>(d, a[k], b + k * 16 * LINE, true);
   wgmma_commit();
 }
 
-// d[64 of D, 64 queries] = K^T dS^T over the block's 128 keys: K as it lies, dS a query a line, 64 keys a panel.
-template <typename T, int D> ROOFTILE_DEVICE void queries(float (&d)[32], const char* sK, const char* sDs, int half) {
+// d[64 of D, 64 queries] = K^T dS^T over the tile's 128 keys: K as it lies, dS a query a line, 64 keys a panel.
+template <typename T, int D> ROOFTILE_DEVICE void queries(float (&d)[32], const Matrix& a, const Matrix& b) {
   using X = Tile<D>;
-  const Matrix a = mn_major<128>(sK + (D == 128) * half * X::KEY_PANEL, 0), b = k_major<128>(sDs + (D == 64) * half * 64 * LINE);
   wgmma_fence(d);
 #pragma unroll
   for (int k = 0; k < BLOCK_N / 16; ++k) wgmma<T, 64, MN_MAJOR>(d, a + k * 16 * LINE, b + (k / 4 * X::QUERY_PANEL + k % 4 * 32), k > 0);
@@ -355,7 +424,7 @@ template <int K> ROOFTILE_DEVICE void store_columns(char* sX, const unsigned (&a
 template <int EARLY> struct Columns {
   const float2* sMine;
   float2 first[EARLY];
-  ROOFTILE_DEVICE explicit Columns(const float* sRow) : sMine(reinterpret_cast<const float2*>(sRow + wgmma_column(0))) {
+  ROOFTILE_DEVICE explicit Columns(const float* sRow) : sMine(reinterpret_cast<const float2*>(sRow + column_of(anew(threadIdx.x)))) {
 #pragma unroll
     for (int i = 0; i < EARLY; ++i) first[i] = sMine[4 * i];
   }
@@ -395,12 +464,12 @@ ROOFTILE_DEVICE void score_gradients(unsigned (&ds)[R / 8][4], const float (&p)[
 }
 
 // A warpgroup's 64 rows of dK or dV, which lie in shared memory as tiles do.
-template <typename T, int D, class W> ROOFTILE_DEVICE void put(const TensorMap& map, const char* sX, const W& w, int half) {
+template <typename T, int D, class W> ROOFTILE_DEVICE void put(const TensorMap& map, const char* sX, const Keys& keys, const W&, int half) {
   using X = Tile<D>;
   if (threadIdx.x % 128 == 0) {
 #pragma unroll
     for (int p = 0; p < X::PANELS; ++p)
-      tensor_store(map, sX + p * X::KEY_PANEL + half * 64 * LINE, p * 64, w.i_g, w.i_tile * BLOCK_N + half * 64, w.i_b);
+      tensor_store(map, sX + p * X::KEY_PANEL + half * 64 * LINE, p * 64, keys.i_g, keys.i_tile * BLOCK_N + half * 64, keys.i_b);
     bulk_commit();
   }
 }
@@ -410,7 +479,7 @@ template <typename T> struct Rows {
   T* g;
   int G;
 };
-template <typename T, int D, class W> ROOFTILE_DEVICE void put(const Rows<T>& to, const char* sX, const W& w, int half) {
+template <typename T, int D, class W> ROOFTILE_DEVICE void put(const Rows<T>& to, const char* sX, const Keys&, const W& w, int half) {
   using X = Tile<D>;
 #pragma unroll
   for (int i = threadIdx.x % 128; i < 64 * D / 8; i += 128) {
@@ -423,16 +492,16 @@ template <typename T, int D, class W> ROOFTILE_DEVICE void put(const Rows<T>& to
 }
 
 template <typename T, int D, class Out, class W>
-ROOFTILE_DEVICE void store_keys(const Out& to, char* sX, float (&d)[D / 2], float scale, const W& w, int half) {
+ROOFTILE_DEVICE void store_keys(const Out& to, char* sX, float (&d)[D / 2], float scale, const Keys& keys, const W& w, int half) {
   using X = Tile<D>;
   unsigned out[D / 16][4];
 #pragma unroll
   for (int i = 0; i < D / 2; ++i) d[i] *= scale;
   operands<T>(out, d);
-  store_operand(sX, X::KEY_PANEL, half * 64 + warp() % 4 * 16, out);
+  store_operand(sX, X::KEY_PANEL, half * 64 + anew(threadIdx.x) / WARP % 4 * 16, out);
   fence_async();
   barrier_sync(2 + half, 128);
-  put<T, D>(to, sX, w, half);
+  put<T, D>(to, sX, keys, w, half);
 }
 
 // dQ of this step's queries as this thread holds it, where `drain` takes it.
@@ -487,20 +556,22 @@ ROOFTILE_DEVICE void store_eight(T* gRow, long long stride, int rows, const char
   }
 }
 
-// The block's share of an earlier head, a block of queries a step: a stage of each ring has a half.
-template <bool TURNED, typename T, int D> ROOFTILE_DEVICE void round_earlier(const Earlier<T>& earlier, char* sX, Rings& sR, int T_, float scale) {
+// The tile's share of an earlier head, a block of queries a step: a stage of each ring has a half. They pass through sX, a panel of dS a warpgroup.
+template <bool TURNED, typename T, int D, class W>
+ROOFTILE_DEVICE void round_earlier(const Earlier<T>& earlier, char* sX, char* sDs, Rings& sR, unsigned& turn, const Keys& keys, const W& w, float scale) {
   using X = Tile<D>;
-  unsigned i_thread[1] = {threadIdx.x};
-  pin(i_thread);  // or what follows from it would be computed before the walk, which has no registers to keep it in
-  const int eight = i_thread[0] / WARP, i_lane = i_thread[0] % WARP;
-  char *sMine = sX + X::DS + eight * 8 * LINE, *sOther = sMine + 64 * LINE;
+  const int i_bh = keys.i_bh - earlier.back;
+  int heads = i_bh < 0 ? 0 : w.group, i = keys.i_tile;
+  if (i >= heads * w.blocks) return;
+  const unsigned i_thread = anew(threadIdx.x);
+  const int eight = i_thread / WARP, i_lane = i_thread % WARP, T_ = w.T;
+  char *sMine = sDs + eight / 4 * X::QUERY_PANEL + eight % 4 * 8 * LINE, *sOther = sMine + 32 * LINE;
   const long long stride = earlier.stride_t;
-  T* gRow = static_cast<T*>(sR.dq_to) + eight * 8 * stride;  // of the head's first block
-  int heads = sR.heads;
-  for (int i = sR.i_tile, step = sR.count;; i += sR.tiles, ++step) {
-    for (; i >= sR.blocks; i -= sR.blocks) --heads, gRow += earlier.stride_h;
-    if (heads <= 0) return;
-    const Stage<STAGES> at = nth_stage(step);
+  T* gRow = head(earlier.g, earlier.stride_b, stride, earlier.stride_h, i_bh, earlier.H)[eight * 8];  // of the head's first block
+  for (;; i += w.tiles, ++turn) {
+    for (; i >= w.blocks; i -= w.blocks) --heads, gRow += earlier.stride_h;
+    if (heads <= 0) break;
+    const Stage<STAGES> at = nth_stage(turn);
     const int mine = at.index * HALF_BYTES / 4 + eight * 512;
     unsigned rounded[2][4];
     consumer_wait(sR.q, at);
@@ -517,14 +588,14 @@ template <bool TURNED, typename T, int D> ROOFTILE_DEVICE void round_earlier(con
                         i_t + eight * 8 + 64);
     __syncwarp();  // the next ones go where these lie
   }
+  barrier_sync(2 + eight / 4, 128);  // or the others' dS
 }
 
 // dK in registers, turned back: a thread has both numbers of a pair. The block's rows are from i_s on; those past S are not stored.
 template <int D> ROOFTILE_DEVICE void turn_back(float (&dk)[D / 2], const Tables& tables, int i_s, int S) {
-  unsigned i_thread[1] = {threadIdx.x};
-  pin(i_thread);  // as in round_earlier
-  i_s += i_thread[0] / WARP * 16 + i_thread[0] % WARP / 4;
-  const int column = i_thread[0] % 4 * 2;
+  const unsigned i_thread = anew(threadIdx.x);
+  const int column = column_of(i_thread);
+  i_s += i_thread / 128 * 64 + row_of(i_thread);
 #pragma unroll
   for (int i = 0; i < D / 4; i += 2) {
     const long long at = min(i_s + i / 2 % 2 * 8, S - 1) * (D / 2ll) + i / 4 * 8 + column;
@@ -544,92 +615,107 @@ template <int D> ROOFTILE_DEVICE void turn_back(float (&dk)[D / 2], const Tables
 // warpgroups do not meet: a step stores its dS and makes dQ of the one before, whose other half was stored a step ago. dV is queued when dS is stored, so
 // that it runs beside that dQ's way through the ring.
 template <typename T, int D, bool ORDERED, bool TURNED, class Out, class W>
-ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, const Earlier<T>& earlier, char* sX, Rings& sR, const W& w, int half, float scale,
+ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, const Earlier<T>& earlier, char* sX, Rings& sR, W w, int half, float scale,
                               float scale_log2) {
   using X = Tile<D>;
-  constexpr int M = X::BLOCK_M, EARLY = M == 64 ? 8 : 4;
-  const typename W::Sight sight = w.sight(half);
+  constexpr int M = X::BLOCK_M, EARLY = M == 64 ? 8 : 4, DS_BYTES = 2 * X::QUERY_PANEL;
   char *sK = sX + X::K, *sV = sX + X::V, *sDq = sX + X::DQ + half * HALF_BYTES;
-  float dk[D / 2], dv[D / 2], s[M / 2];
-  Stage<STAGES> at_q;
-  int step = 0, i = w.first;
-  mbarrier_wait(&sR.keys, 0);
-  do {
-    const Stage<STAGES> at_dout = nth_stage(step);
-    float dp[M / 2], dq[32];
-    unsigned p16[M / 16][4], ds16[M / 16][4];
-    const char *sQ = sX + X::Q + at_q.index * X::QUERIES, *sDout = sX + X::DOUT + at_dout.index * X::QUERIES;
-    consumer_wait(sR.q, at_q);
-    scores<T, D>(s, sK + half * 64 * LINE, sQ);
-    const Columns<EARLY> lse(reinterpret_cast<const float*>(sX + X::LSE) + at_q.index * M);
-    consumer_wait(sR.dout, at_dout);
-    scores<T, D>(dp, sV + half * 64 * LINE, sDout);
-    wgmma_wait<1>(s);
-    weights(s, lse, scale_log2);
-    w.mask(s, sight, i);
-    const Columns<EARLY> delta(reinterpret_cast<const float*>(sX + X::DELTA) + at_dout.index * M);
-    finish_first(s);
-    wgmma_wait<0>(dp);
-    score_gradients<T>(ds16, s, dp, delta);
-    operands<T>(p16, s);
-    char* sDs = sX + X::DS + step % DS_STAGES * (2 * X::QUERY_PANEL);
-    store_columns(sDs + half * X::QUERY_PANEL, ds16);
-    gradient<T, D>(dv, p16, sDout, step > 0);
-    fence_async();
-    if (step > 0)
-      consumer_wait(sR.ds, nth_stage(step - 1)), sDs = sX + X::DS + (step - 1) % DS_STAGES * (2 * X::QUERY_PANEL);
-    else
-      sDs = sX;  // something finite: what comes of it is not handed over
-    queries<T, D>(dq, sK, sDs, half);
-    gradient<T, D>(dk, ds16, sQ, step > 0);
-    wgmma_wait<1>(dq);
-    consumer_release(sR.dout, at_dout);
-    if (step > 0) hand_over(sDq, sR.dq[half], step - 1, dq);
-    wgmma_wait<0>(s, dk, dv);  // s: or the next step's would get other registers
-    if (lane() == 0) producer_commit(sR.ds, at_dout);  // this step's dS is there, seen by the warp since dout's release; the one before's has been read
-    consumer_release(sR.q, at_q);
-    ++at_q;
-    if (++i == sR.blocks) i = sR.first;
-  } while (++step < (ORDERED || W::BANDED ? sR.count : w.count));  // in turn there is no register for it either
-  float dq[32];
-  consumer_wait(sR.ds, nth_stage(step - 1));
-  queries<T, D>(dq, sK, sX + X::DS + (step - 1) % DS_STAGES * (2 * X::QUERY_PANEL), half);
-  wgmma_wait<0>(dq);
-  hand_over(sDq, sR.dq[half], step - 1, dq);
-  store_keys<T, D>(dv_to, sV, dv, 1.0f, w, half);  // these rows of V are this warpgroup's alone
-  if constexpr (TURNED) turn_back<D>(dk, earlier.tables, sR.i_tile * BLOCK_N, w.S);
-  barrier_sync(1, 256);                          // both read all of K, and of dS
-  store_keys<T, D>(dk_to, sK, dk, scale, w, half);
-  if constexpr (W::ROUNDS) round_earlier<TURNED, T, D>(earlier, sX, sR, w.T, scale);
-  if (threadIdx.x % 128 == 0) bulk_wait_read<0>();
+  const Matrix keys = k_major<128>(sK + half * 64 * LINE), values = k_major<128>(sV + half * 64 * LINE);
+  const Matrix queries_by_d = k_major<128>(sX + X::Q), d_by_queries = mn_major<128>(sX + X::Q, X::QUERY_PANEL);
+  const Matrix dout_by_d = k_major<128>(sX + X::DOUT), d_by_dout = mn_major<128>(sX + X::DOUT, X::QUERY_PANEL);
+  const Matrix d_by_keys = mn_major<128>(sK + (D == 128) * half * X::KEY_PANEL, 0), ds = k_major<128>(sX + (D == 64) * half * 64 * LINE);
+  float s[M / 2];
+  for (unsigned n = 0, step = 0, turn = 0;; ++n) {  // turn: of q and dout, by which come the shares of earlier heads too
+    consumer_wait(sR.v, nth_stage<1>(n));
+    if (threadIdx.x % 128 == 0) bulk_wait_read<0>();  // before anyone's dS comes where dK and dV of the tile before lay
+    if (step == sR.end) break;
+    consumer_wait(sR.k, nth_stage<1>(n));
+    float dk[D / 2] = {}, dv[D / 2] = {};
+    const unsigned begin = step;
+    for (int i = sR.first;;) {
+      const Stage<STAGES> at = nth_stage(turn);
+      float dp[M / 2], dq[32];
+      unsigned p16[M / 16][4], ds16[M / 16][4];
+      const int at_q = at.index * X::QUERIES;
+      consumer_wait(sR.q, at);
+      scores<T, D>(s, keys, queries_by_d + at_q);
+      const Columns<EARLY> lse(reinterpret_cast<const float*>(sX + X::LSE) + at.index * M);
+      consumer_wait(sR.dout, at);
+      scores<T, D>(dp, values, dout_by_d + at_q);
+      wgmma_wait<1>(s);
+      weights(s, lse, scale_log2);
+      w.mask(s, sR, half, i);
+      const Columns<EARLY> delta(reinterpret_cast<const float*>(sX + X::DELTA) + at.index * M);
+      finish_first(s);
+      wgmma_wait<0>(dp);
+      score_gradients<T>(ds16, s, dp, delta);
+      operands<T>(p16, s);
+      store_columns(sX + X::DS + step % DS_STAGES * DS_BYTES + half * X::QUERY_PANEL, ds16);
+      gradient<T, D>(dv, p16, d_by_dout + at_q);
+      fence_async();
+      const bool more = step > begin;
+      if (more) consumer_wait(sR.ds, nth_stage(step - 1));
+      // else of something finite: what comes of it is not handed over
+      queries<T, D>(dq, d_by_keys, ds + int(more ? X::DS + (step - 1) % DS_STAGES * DS_BYTES : 0));
+      gradient<T, D>(dk, ds16, d_by_queries + at_q);
+      wgmma_wait<1>(dq);
+      consumer_release(sR.dout, at);
+      if (more) hand_over(sDq, sR.dq[half], step - 1, dq);
+      const int first = sR.first, blocks = sR.blocks;  // while the last product runs
+      const bool ends = ++step == sR.end;
+      wgmma_wait<0>(s, dk, dv);  // s: or the next step's would get other registers
+      if (lane() == 0) producer_commit(sR.ds, nth_stage(step - 1));  // this step's dS is there, seen by the warp since dout's release; the one before's has been read
+      consumer_release(sR.q, at);
+      ++turn;
+      if (++i == blocks) i = first;
+      if (ends) break;
+    }
+    n = sR.n;
+    const Stage<1> at_keys = nth_stage<1>(n);
+    const Keys& tile = sR.keys[n % 2];
+    const int at_ds = X::DS + (step - 1) % DS_STAGES * DS_BYTES;
+    float dq[32];
+    if constexpr (X::APART) consumer_release(sR.v, at_keys);
+    consumer_wait(sR.ds, nth_stage(step - 1));
+    queries<T, D>(dq, d_by_keys, ds + at_ds);
+    wgmma_wait<0>(dq);
+    if constexpr (X::APART) consumer_release(sR.k, at_keys);
+    hand_over(sDq, sR.dq[half], step - 1, dq);
+    if constexpr (X::APART) barrier_sync(2 + half, 128);  // of dS a warpgroup reads the lines that its dK and dV come to
+    store_keys<T, D>(dv_to, X::APART ? sX + at_ds : sV, dv, 1.0f, tile, w, half);
+    if constexpr (TURNED) turn_back<D>(dk, earlier.tables, tile.i_tile * BLOCK_N, w.S);
+    if constexpr (!X::APART) barrier_sync(1, 256);  // both read all of K
+    store_keys<T, D>(dk_to, X::APART ? sX + at_ds + X::QUERY_PANEL : sK, dk, scale, tile, w, half);
+    if constexpr (!X::APART) {
+      if (threadIdx.x % 128 == 0) bulk_wait_read<0>();
+      consumer_release(sR.v, at_keys);
+      consumer_release(sR.k, at_keys);
+    }
+    if constexpr (W::ROUNDS) round_earlier<TURNED, T, D>(earlier, sX, sX + X::DS + (step + 1) % DS_STAGES * DS_BYTES, sR, turn, tile, w, scale);
+  }
 }
 
 // ---- the kernels -------------------------------------------------------------------------------------------------------------
 
 template <typename T, int D, bool ORDERED, bool TURNED, class Out, class W>
 ROOFTILE_DEVICE void tile_of_keys(const Out& dk_to, const Out& dv_to, const Earlier<T>& earlier, const TensorMap& tQ, const TensorMap& tK,
-                                  const TensorMap& tV, const TensorMap& tDout, float* gDq, int* gTurn, const float* gRows, char* sX, Rings& sR, const W& w,
-                                  float scale, float scale_log2) {
+                                  const TensorMap& tV, const TensorMap& tDout, float* gDq, int* gTurn, int* gTaken, const float* gRows, char* sX,
+                                  Rings& sR, const W& w, float scale, float scale_log2) {
   if (threadIdx.x == 0) {
     let_next_stand_by();
-    sR.first = w.first, sR.blocks = w.blocks, sR.count = w.count;
-    sR.i_bh = w.i_bh, sR.i_tile = w.i_tile, sR.tiles = w.tiles;
-    mbarrier_init(&sR.keys, 1);
+    pipeline_init(sR.k, 1, 8);
+    pipeline_init(sR.v, 1, 8 + 2);  // and those who drain
     pipeline_init(sR.q, 1, 8);
     pipeline_init(sR.dout, 1, 8);
     pipeline_init(sR.ds, 8, 1);
     for (int half = 0; half < 2; ++half) pipeline_init(sR.dq[half], 4, 1);
   }
-  if (W::ROUNDS && threadIdx.x == WARP) {  // while that one makes barriers
-    const int i_bh = w.i_bh - earlier.back;
-    sR.heads = i_bh < 0 ? 0 : w.group, sR.dq_to = head(earlier.g, earlier.stride_b, earlier.stride_t, earlier.stride_h, i_bh, earlier.H)[0];
-  }
   __syncthreads();
   if (threadIdx.x >= 256) {
     registers_lower<24>();  // three warpgroups have 3 x 168 to share
     const int i_warp = (threadIdx.x - 256) / WARP;
-    if (lane() == 0 && i_warp == 0) produce<D>(sX, sR, tQ, tK, tV, tDout, gRows, gDq, earlier, w);
-    if (lane() == 0 && (i_warp == 1 || i_warp == 2))
+    if (threadIdx.x == 256) produce<D>(sX, sR, tQ, tK, tV, tDout, gRows, gDq, gTaken, earlier, w);
+    if (threadIdx.x == 256 + WARP || threadIdx.x == 256 + 2 * WARP)
       drain<ORDERED>(gDq, gTurn, earlier.gAdded, sX + Tile<D>::DQ + (i_warp - 1) * HALF_BYTES, sR, w, i_warp - 1);
   } else {
     registers_raise<240>();
@@ -641,14 +727,14 @@ template <typename T, int D, bool CAUSAL, bool ORDERED, bool TURNED = false>
 __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
     attention_backward(const __grid_constant__ TensorMap tDk, const __grid_constant__ TensorMap tDv, const __grid_constant__ TensorMap tQ,
                        const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, T* gOut,
-                       float* gDq, int* gTurn, int* gAdded, const float* gRows, int G, int group, int T_, int S, int together, int back, long long stride_b,
-                       long long stride_t, long long stride_h, float scale, float scale_log2, const float* gCos, const float* gSin) {
+                       float* gDq, int* gTurn, int* gAdded, const float* gRows, int G, int group, int T_, int S, int blocks, int tiles, int together,
+                       int all, int back, long long stride_b, long long stride_t, long long stride_h, float scale, float scale_log2, const float* gCos, const float* gSin) {
   static_assert(!TURNED || D == 64, "a pair's numbers lie in one line of shared memory");
   extern __shared__ __align__(1024) char sX[];
   __shared__ Rings sR;
-  const Plain<D, CAUSAL, ORDERED> w(G, group, T_, S, together);
-  const Earlier<T> earlier{gOut, stride_b, stride_t, stride_h, gAdded, G * group, back, {gCos, gSin}};
-  tile_of_keys<T, D, ORDERED, TURNED>(tDk, tDv, earlier, tQ, tK, tV, tDout, gDq, gTurn, gRows, sX, sR, w, scale, scale_log2);
+  const Plain<D, CAUSAL, ORDERED> w(G, group, T_, S, blocks, tiles, together, all);
+  const Earlier<T> earlier{gOut, stride_b, stride_t, stride_h, gAdded + 1, G * group, back, {gCos, gSin}};
+  tile_of_keys<T, D, ORDERED, TURNED>(tDk, tDv, earlier, tQ, tK, tV, tDout, gDq, gTurn, gAdded, gRows, sX, sR, w, scale, scale_log2);
 }
 
 // What comes before and after walks over the heads from the last to the first: the pass begins with those that were touched last, and leaves its last ones
@@ -662,7 +748,7 @@ template <int D> ROOFTILE_DEVICE void clear(float* gDq, int* gTurn, long long ro
   if (begins) gTurn[row / Tile<D>::BLOCK_M * 2] = gTurn[row / Tile<D>::BLOCK_M * 2 + 1] = 0;
 }
 
-// The rows of lse and delta, zeros in gDq, gTurn and gAdded: 2048 / D queries of a head a block.
+// The rows of lse and delta, zeros in gDq, gTurn and gAdded (how many tiles have been taken, then Earlier's): 2048 / D queries of a head a block.
 template <typename T, int D>
 __global__ void __launch_bounds__(256)
     prepare(float* gDq, int* gTurn, int* gAdded, float* gRows, const T* gDout, const T* gOut, const float* gLse, int H, int T_, long long stride_gb,
@@ -673,7 +759,8 @@ __global__ void __launch_bounds__(256)
   const long long row = (long long)i_bh * padded + i_t;
   let_next_stand_by();
   clear<D>(gDq, gTurn, row, i_t % BLOCK_M == 0 && i_d == 0);
-  if (i_t == 0 && i_d == 0) gAdded[i_bh] = 0;
+  if (i_t == 0 && i_d == 0) gAdded[1 + i_bh] = 0;
+  if (row == 0 && i_d == 0) gAdded[0] = 0;
   prepare_query<BLOCK_M, D>(gRows, head(gDout, stride_gb, stride_gt, stride_gh, i_bh, H), head(gOut, stride_ob, stride_ot, stride_oh, i_bh, H), gLse, i_bh,
                             i_t, i_d, T_, padded);
 }
@@ -795,7 +882,8 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
     return;
   }
   w.tell(sBand, w.at(S, G), most);
-  tile_of_keys<T, D, ORDERED, false>(Rows<T>{gDk, G}, Rows<T>{gDv, G}, Earlier<T>{}, tQ, tK, tV, tDout, gDq, gTurn, gRows, sX, sR, w, scale, scale_log2);
+  tile_of_keys<T, D, ORDERED, false>(Rows<T>{gDk, G}, Rows<T>{gDv, G}, Earlier<T>{}, tQ, tK, tV, tDout, gDq, gTurn, nullptr, gRows, sX, sR, w, scale,
+                                     scale_log2);
 }
 
 template <typename T, int D, bool RAGGED>
