@@ -73,9 +73,8 @@ def test_kernels_are_found_on_a_gpu(tmp_path):
     for name in (
         "rmsnorm",
         "rmsnorm_backward",
-        "rope",
-        "attention",
-        "attention_backward",
+        "rotary_attention",
+        "rotary_attention_backward",
         "gated_mlp",
         "linear",
         "linear_add",
