@@ -1,6 +1,14 @@
 """Kernels with a line changed, which a test must find out."""
 
+import pytest
+
 from rooftile.cuda.source import Source, read
+
+
+def some(faults, *now):
+    """For parametrize: those that are seen in every run of the tests; the others take their time in the thorough one."""
+    assert {*now} <= {*faults}
+    return [pytest.param(f, marks=() if f in now else pytest.mark.thorough) for f in faults]
 
 
 def saved(source, text, folder, path=None):

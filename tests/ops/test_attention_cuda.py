@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attention_gradients import close, problem
-from faulty_kernels import rewritten, without
+from faulty_kernels import rewritten, some, without
 from rooftile.core.kernel import OPS
 from rooftile.cuda import compile as compiler
 from rooftile.cuda import simulator
@@ -184,12 +184,6 @@ PLANTED = {  # as it stands and wrong; the kernel and the order of blocks and th
     "gRow += earlier.stride_h": ("gRow", "cuda.v5_hopper", None),
     "first + from_the_end()": ("first + 1 + int(blockIdx.x)", "cuda.v5_hopper", None),
 }
-
-
-def some(faults, *now):
-    """Those that are seen in every run of the tests; the others take their time in the thorough one."""
-    assert {*now} <= {*faults}
-    return [pytest.param(f, marks=() if f in now else pytest.mark.thorough) for f in faults]
 
 
 @pytest.mark.parametrize("stands", some(PLANTED, "bulk_wait<0>();            //", "!= int(2 * anew(w.tiles))", "int heads = i_bh < 0 ? 0"))

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from faulty_kernels import rewritten, without
+from faulty_kernels import rewritten, some, without
 from rooftile.core.kernel import OPS
 from rooftile.cuda import compile as compiler
 from rooftile.cuda import simulator
@@ -210,7 +210,9 @@ WRONG = {  # as it stands, and with an error: rows, columns, sums, places
 }
 
 
-@pytest.mark.parametrize("stands", WRONG)
+@pytest.mark.parametrize(
+    "stands", some(WRONG, "tiles.M - row : 0", "gFrom += PARTS * F", "p * tiles.F + tile.y * X::WIDE", "gate[i] = x[i] * up[i] * of.d")
+)
 def test_a_wrong_place_or_sum_is_seen(stands, tmp_path, monkeypatch):
     monkeypatch.setattr(kernels, "V1", rewritten(kernels.V1, stands, WRONG[stands], tmp_path))
     with pytest.raises((AssertionError, simulator.Found)):

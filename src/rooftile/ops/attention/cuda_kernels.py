@@ -12,7 +12,7 @@ from rooftile.ops.attention.refusals import for_the_copy_engine, too_small, wide
 V5 = Source.beside(__file__, "v5_hopper_backward.cu")
 LOG2E = 1.4426950408889634
 KEYS = 128  # of a block
-LEAD = 224  # blocks, not quite two waves of them
+LEAD = 224  # tiles, not quite two for each multiprocessor
 
 
 def shared_bytes(d):
@@ -22,8 +22,8 @@ def shared_bytes(d):
 
 
 def dealt(causal, ordered, t, tiles):
-    """Heads of keys whose tiles are dealt out together, and how many heads before its own a block rounds dq of: that head's first tile was dealt out
-    LEAD blocks before at least. Where tiles go by turns, the longest first, the last ones are short; head by head the last may be as long as the first."""
+    """Heads of keys whose tiles are dealt out together, and how many heads before its own a tile rounds dq of: that head's first tile was dealt out
+    LEAD tiles before at least. Where tiles go by turns, the longest first, the last ones are short; head by head the last may be as long as the first."""
     together = max(2, 2**15 // t) if causal and not ordered else 1
     return together, together * cdiv(LEAD, together * tiles) + (together == 1)
 
