@@ -3,11 +3,11 @@
 // loses when: few tiles of keys meet a query, so that clearing and converting dq weigh as much as adding to it; it varies unless ORDERED
 
 // A block takes tile after tile of 128 keys and walks the queries that see them, BLOCK_M at a time, of one head that reads them after the other. What it
-// reads for the next tile comes while it ends the one before. Scores are made transposed,
-// S^T = K Q^T: two warpgroups have 64 keys each, and P^T and dS^T, as registers hold them, are the left operands of dV += P^T dO and dK += dS^T Q. Only dS
-// crosses between them, through shared memory and a step late, for dQ = dS K: each makes a 64 x 64 half of it. A third warpgroup copies: one thread tiles
-// in, two threads dQ out. gDq [B H, blocks of queries, half, 4096] keeps a half as the threads held it: 8 times 4 floats of each of 128 threads. A block that
-// is through with its keys rounds its share of the dQ of a head some heads before, to which all tiles have added by then; `finish` rounds the last heads'.
+// reads for the next tile comes while it ends the one before. Scores are made transposed, S^T = K Q^T: two warpgroups have 64 keys each, and P^T and dS^T, as
+// registers hold them, are the left operands of dV += P^T dO and dK += dS^T Q. Only dS crosses between them, through shared memory and a step late, for
+// dQ = dS K: each makes a 64 x 64 half of it. A third warpgroup copies: one thread tiles in, two threads dQ out. gDq [B H, blocks of queries, half, 4096]
+// keeps a half as the threads held it: 8 times 4 floats of each of 128 threads. Whoever is through with a tile rounds its share of the dQ of a head some heads
+// before, to which all tiles have added by then; `finish` rounds the last heads'.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -664,7 +664,8 @@ ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, const Earlier<
       const int first = sR.first, blocks = sR.blocks;  // while the last product runs
       const bool ends = ++step == sR.end;
       wgmma_wait<0>(s, dk, dv);  // s: or the next step's would get other registers
-      if (lane() == 0) producer_commit(sR.ds, nth_stage(step - 1));  // this step's dS is there, seen by the warp since dout's release; the one before's has been read
+      // This step's dS is there, seen by the warp since dout's release; the one before's has been read.
+      if (lane() == 0) producer_commit(sR.ds, nth_stage(step - 1));
       consumer_release(sR.q, at);
       ++turn;
       if (++i == blocks) i = first;
