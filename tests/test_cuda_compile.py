@@ -56,10 +56,11 @@ def test_compiled_once_then_kept(source):
     assert len(entries()) == 1
 
 
+@pytest.mark.parametrize("name", ["v4_fewer_threads", "v5_evict_last"])
 @pytest.mark.parametrize("dtype", ["__nv_bfloat16", "__half", "float", "int"])
-def test_registers_leave_room_for_1280_threads(dtype):
-    """What that rung of vector_add is for: 10 blocks of 128, by registers given out 8 at a time."""
-    rung = OPS["vector_add"].kernel("cuda.v4_fewer_threads").sources[0]
+def test_registers_leave_room_for_1280_threads(dtype, name):
+    """What those rungs of vector_add are for: 10 blocks of 128, by registers given out 8 at a time."""
+    rung = OPS["vector_add"].kernel(f"cuda.{name}").sources[0]
     registers = compiler.compiled(rung, f"add<{dtype}>", "sm_90a").registers
     assert 65536 // (-(-registers // 8) * 8 * 128) == 10, registers
 

@@ -1,5 +1,6 @@
 """The headers for Hopper (mbarrier, tma, pipeline, wgmma) in the simulator: values, planted faults, and a whole matrix product; and what NVRTC makes of them."""
 
+import functools
 import re
 from pathlib import Path
 
@@ -54,6 +55,11 @@ def bulk_case():
     x, out, total = floats(192), zeros(192), zeros(64)
     want = (2 * x).view(3, 64)
     return ("bulk", (3,), (64,), [out, total, x, 64]), [(out, want.view(-1)), (total, want.sum(0))]
+
+
+def policies_case(size):
+    x, out = floats(128), zeros(384)
+    return ("policies", (1,), (32,), [out, x, size]), [(out, torch.cat([x, x[:-4], zeros(4), x]))]
 
 
 def through_global_case():
@@ -112,6 +118,8 @@ def operand_stored_case():
 CASES = {
     "operand_stored": operand_stored_case,
     "bulk": bulk_case,
+    "policies": functools.partial(policies_case, 1 << 40),
+    "policies_of_few": functools.partial(policies_case, 512),
     "through_global": through_global_case,
     "ring": ring_case,
     "ping_pong": ping_pong_case,

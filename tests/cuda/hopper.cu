@@ -5,6 +5,7 @@
 
 #include "rooftile/fragments.cuh"
 #include "rooftile/pipeline.cuh"
+#include "rooftile/policy.cuh"
 #include "rooftile/slices.cuh"
 #include "rooftile/tma.cuh"
 #include "rooftile/wgmma.cuh"
@@ -33,6 +34,29 @@ __global__ void bulk(float* gOut, float* gSum, const float* gX, int N) {
     bulk_wait_read<0>();
     sX[0] = 0.0f;
   }
+}
+
+// 128 numbers under a policy, three times: loaded, copied (but the last four), brought by the engine.
+__global__ void policies(float* gOut, const float* gX, long long bytes) {
+  __shared__ uint4 sCopied[32], sBrought[32];
+  __shared__ MBarrier sBarrier;
+  const Policy policy = evict_last(bytes);
+  const uint4* gFrom = reinterpret_cast<const uint4*>(gX) + threadIdx.x;
+  uint4* gTo = reinterpret_cast<uint4*>(gOut) + threadIdx.x;
+  if (threadIdx.x == 0) {
+    mbarrier_init(&sBarrier, 1);
+    mbarrier_fence();
+    mbarrier_arrive_expect(&sBarrier, 512);
+    bulk_load(sBrought, gX, 512, &sBarrier, policy);
+  }
+  copy_async(sCopied + threadIdx.x, gFrom, threadIdx.x < 31, policy);
+  copy_commit();
+  gTo[0] = load_global(gFrom, policy);
+  copy_wait<0>();
+  gTo[32] = sCopied[threadIdx.x];
+  __syncthreads();
+  mbarrier_wait(&sBarrier, 0);
+  gTo[64] = sBrought[threadIdx.x];
 }
 
 // What threads store to global memory a copy then brings.

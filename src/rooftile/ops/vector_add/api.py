@@ -6,7 +6,7 @@ from rooftile.ops.vector_add.spec import SPEC
 
 _vector_add = Op(
     SPEC,
-    *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v4_fewer_threads", "cuda.v3_vector"),
+    *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v5_evict_last", "cuda.v3_vector"),
     backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), "cuda.v3_vector"),
 )
 

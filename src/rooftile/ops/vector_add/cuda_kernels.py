@@ -55,6 +55,7 @@ def _rung(run, argument, name, blocks, width, idea, *more):
 
 
 FORWARD = (
+    _rung(_forward, "x", "v5_evict_last", _fewer, 16, "what is written leaves the L2 before what is read", BLOCK // 2),
     _rung(_forward, "x", "v4_fewer_threads", _fewer, 16, "1280 threads a multiprocessor, not 2048", BLOCK // 2),
     *(_rung(_forward, "x", *rung) for rung in RUNGS),
 )

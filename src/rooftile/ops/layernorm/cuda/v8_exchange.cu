@@ -1,9 +1,9 @@
 // adds: warps wait for the other blocks' numbers alone, which travel while the row before is written; clusters stay, the parameters with them
 // costs: beside each row in shared memory as much for each parameter, which L2 else brings anew for every row; Hopper and later
 // loses when: a row fits one block with another beside it (below 64 KB): its blocks need not wait for each other
-#include "rooftile/early.cuh"
 #include "rooftile/cluster.cuh"
-#include "rooftile/tma.cuh"
+#include "rooftile/early.cuh"
+#include "rooftile/policy.cuh"
 
 using namespace rooftile;
 
@@ -27,11 +27,12 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
   const long long step = gridDim.x / CLUSTER, first = blockIdx.x / CLUSTER;
   long long i_m = first, i_next = first;
   const auto slot = [&](int stage) { return sX + (stage * THREADS + warp() * WARP) * VECS + lane(); };
+  const Policy policy = evict_last(M * N * (long long)sizeof(T));
   const auto fetch = [&](int stage) {
     if (lane() == 0 && !none && i_next < M) {
       const int bytes = min(SPAN, left) * int(sizeof(T));
       mbarrier_arrive_expect(&sFull[stage][warp()], bytes);
-      bulk_load(slot(stage), gX + i_next * stride_x + i_l, bytes, &sFull[stage][warp()]);
+      bulk_load(slot(stage), gX + i_next * stride_x + i_l, bytes, &sFull[stage][warp()], policy);
     }
   };
   if (lane() == 0) {
@@ -123,12 +124,13 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
   const long long step = gridDim.x / CLUSTER, first = blockIdx.x / CLUSTER;
   long long i_m = first, i_next = first;
   const auto slot = [&](int stage) { return sX + (stage * THREADS + warp() * WARP) * 2 * VECS + lane(); };  // dout's vectors, then x's
+  const Policy policy = evict_last(2 * M * N * (long long)sizeof(T));
   const auto fetch = [&](int stage) {
     if (lane() == 0 && !none && i_next < M) {
       const int bytes = min(VECS * NEXT, left) * int(sizeof(T));
       mbarrier_arrive_expect(&sFull[stage][warp()], 2 * bytes);
-      bulk_load(slot(stage), gDout + i_next * stride_dout + i_l, bytes, &sFull[stage][warp()]);
-      bulk_load(slot(stage) + VECS * WARP, gX + i_next * stride_x + i_l, bytes, &sFull[stage][warp()]);
+      bulk_load(slot(stage), gDout + i_next * stride_dout + i_l, bytes, &sFull[stage][warp()], policy);
+      bulk_load(slot(stage) + VECS * WARP, gX + i_next * stride_x + i_l, bytes, &sFull[stage][warp()], policy);
     }
   };
   if (lane() == 0) {

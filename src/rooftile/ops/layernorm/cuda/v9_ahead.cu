@@ -2,7 +2,7 @@
 // costs: a cluster comes and leaves for every ROWS rows; registers for AHEAD vectors of parameters; Hopper and later
 // loses when: a row fits the registers of one block (below 128 KB): it need not wait for others
 #include "rooftile/cluster.cuh"
-#include "rooftile/tma.cuh"
+#include "rooftile/policy.cuh"
 
 using namespace rooftile;
 
@@ -30,7 +30,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
     for (int r = 0; r < ROWS; ++r)
       if (i_m + r < M) {
         mbarrier_arrive_expect(&sFull[r][warp()], bytes);
-        bulk_load(slot(r), gX + (i_m + r) * stride_x + i_l, bytes, &sFull[r][warp()]);
+        bulk_load(slot(r), gX + (i_m + r) * stride_x + i_l, bytes, &sFull[r][warp()], evict_last(M * N * (long long)sizeof(T)));
       }
   }
   if (own_columns < SPAN || i_m + ROWS > M)  // zeros beyond the row and the last row: nothing but a store need ask

@@ -1,6 +1,7 @@
 // adds: one read: the row stays in registers, packed as it came, all of it asked for before the first element is used
 // costs: 4 registers a vector of 16 bytes, up to 8 vectors a thread: rows to 65536 columns of 16 bits
 // loses when: rows are short: below 32 vectors of 16 bytes some of the warp has none
+#include "rooftile/policy.cuh"
 #include "rooftile/rows.cuh"
 
 using namespace rooftile;
@@ -13,11 +14,12 @@ __global__ void __launch_bounds__(THREADS, 1) rmsnorm(T* __restrict__ gOut, floa
   const unsigned zero = hidden_zero(N);
   const uint4* gRow = reinterpret_cast<const uint4*>(gX + blockIdx.x * stride_x);
   uint4* gTo = reinterpret_cast<uint4*>(gOut + blockIdx.x * (long long)N);
+  const Policy policy = evict_last(gridDim.x * (long long)N * sizeof(T));
   uint4 rX[VECS] = {};
   float rF[WIDTH], rW[WIDTH], sum = 0.0f;
 #pragma unroll
   for (int v = 0; v < VECS; ++v)
-    if (int(threadIdx.x) + v * THREADS < N / WIDTH) rX[v] = gRow[threadIdx.x + v * THREADS];
+    if (int(threadIdx.x) + v * THREADS < N / WIDTH) rX[v] = load_global(gRow + threadIdx.x + v * THREADS, policy);
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
     unpack<T>(rF, rX[v]);

@@ -1,8 +1,8 @@
 // adds: a block takes row after row, and the next rows' copies are in flight while this one is reduced and written
 // costs: 16 bytes of shared memory a vector and a stage; backward 12 registers a vector more, 16 of a float32 weight, for it and its gradient
 // loses when: there are fewer rows than blocks, or the rows are no multiple of the blocks and the last round is ragged
-#include "rooftile/async.cuh"
 #include "rooftile/early.cuh"
+#include "rooftile/policy.cuh"
 #include "rooftile/rows.cuh"
 
 using namespace rooftile;
@@ -26,9 +26,10 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<VECS, THREADS>)
   const unsigned zero = hidden_zero(N);
   const long long step = (long long)gridDim.x * ROWS, first = blockIdx.x * (long long)ROWS;
   long long i_m = first + threadIdx.x / LANES, i_next = i_m;  // the row worked on, the row to be asked for
+  const Policy policy = evict_last(M * N * (long long)sizeof(T));
   const auto fetch = [&](int stage, int v) {
     const int left = i_next < M ? N - i_l : 0;
-    copy_async<16>(sX + (stage * VECS + v) * THREADS + threadIdx.x, gX + i_next * stride_x + i_l + v * NEXT, v * NEXT < left);
+    copy_async(sX + (stage * VECS + v) * THREADS + threadIdx.x, gX + i_next * stride_x + i_l + v * NEXT, v * NEXT < left, policy);
     copy_commit();
   };
 #pragma unroll
@@ -84,10 +85,11 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_BACKWARD<THREADS>)
   const long long step = (long long)gridDim.x * ROWS, first = blockIdx.x * (long long)ROWS;
   long long i_m = first + threadIdx.x / LANES, i_next = i_m;
   const auto slot = [&](int stage, int v) { return sX + (stage * VECS + v) * 2 * THREADS + threadIdx.x; };
+  const Policy policy = evict_last(2 * M * N * (long long)sizeof(T));
   const auto fetch = [&](int stage, int v) {
     const int left = i_next < M ? N - i_l : 0;
-    copy_async<16>(slot(stage, v), gDout + i_next * stride_dout + i_l + v * NEXT, v * NEXT < left);
-    copy_async<16>(slot(stage, v) + THREADS, gX + i_next * stride_x + i_l + v * NEXT, v * NEXT < left);
+    copy_async(slot(stage, v), gDout + i_next * stride_dout + i_l + v * NEXT, v * NEXT < left, policy);
+    copy_async(slot(stage, v) + THREADS, gX + i_next * stride_x + i_l + v * NEXT, v * NEXT < left, policy);
     copy_commit();
   };
 #pragma unroll

@@ -7,7 +7,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "rooftile/async.cuh"
+#include "rooftile/policy.cuh"
 #include "rooftile/scan.cuh"
 
 using namespace rooftile;
@@ -81,6 +81,7 @@ __global__ void __launch_bounds__(32 * WARPS + 32, BLOCKS) tiles(T* __restrict__
   const auto take = [&](int k) {  // a block's tile k. What a tile waits for is a block's that runs: tiles are given out in their order
     return tiles == 1 ? blockIdx.x + unsigned(k) * gridDim.x : unsigned(atomicAdd(gState, 1ull));
   };
+  const Policy policy = evict_last(M * N * (long long)sizeof(T));
   const auto fill = [&](unsigned ticket, int k) {
     const long long vectors = N / WIDTH, i_m = ticket / tiles, i = (ticket % tiles) * (long long)TILE + i_lane;
     const T* gFrom = gX + i_m * stride;
@@ -88,7 +89,7 @@ __global__ void __launch_bounds__(32 * WARPS + 32, BLOCKS) tiles(T* __restrict__
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
       const long long at = i + v * 32;
-      copy_async<16>(sTo + v * 32, gFrom + (REVERSE ? vectors - 1 - at : at) * WIDTH, ticket < total && at < vectors);
+      copy_async(sTo + v * 32, gFrom + (REVERSE ? vectors - 1 - at : at) * WIDTH, ticket < total && at < vectors, policy);
     }
     copy_commit();
   };

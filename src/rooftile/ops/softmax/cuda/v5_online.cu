@@ -1,7 +1,7 @@
 // adds: one read: a running maximum and sum, the row waiting in shared memory as it came, then in HELD registers; what finds no room is read again
 // costs: up to 227 KB of shared memory a block (so 1 block a multiprocessor for a row above 113 KB), and a second exponential an element
 // loses when: a block waits for its row and nothing else is there to run: rows that leave room for one block, and the first row of every block
-#include "rooftile/async.cuh"
+#include "rooftile/policy.cuh"
 #include "rooftile/softmax.cuh"
 
 using namespace rooftile;
@@ -31,12 +31,13 @@ __device__ __forceinline__ void online(T* __restrict__ gOut, const T* __restrict
   const uint4* gRow = reinterpret_cast<const uint4*>(gX + i_m * stride_x);
   uint4* gTo = reinterpret_cast<uint4*>(gOut + i_m * N);
   uint4* sRow = sX + row * parked;
-  for (int i_v = i_l; i_v < near; i_v += lanes) copy_async<16>(sRow + i_v, gRow + i_v);  // all of it in flight
+  const Policy policy = evict_last(M * N * (long long)sizeof(T));
+  for (int i_v = i_l; i_v < near; i_v += lanes) copy_async(sRow + i_v, gRow + i_v, true, policy);  // all of it in flight
   copy_commit();
   uint4 rHeld[HELD ? HELD : 1];
 #pragma unroll
   for (int h = 0; h < HELD; ++h)
-    if (parked + h * lanes + i_l < seen) rHeld[h] = __ldca(gRow + parked + h * lanes + i_l);
+    if (parked + h * lanes + i_l < seen) rHeld[h] = load_global(gRow + parked + h * lanes + i_l, policy);
   Online rS = online_start();
   const auto take = [&](uint4 r, int i_v) {
     float rF[WIDTH];

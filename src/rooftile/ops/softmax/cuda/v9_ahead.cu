@@ -2,8 +2,8 @@
 // costs: a second exponential an element, and shared memory is read three times
 // loses when: a row fits one block with another beside it (below 64 KB): its blocks need not wait for each other; Hopper and later
 #include "rooftile/cluster.cuh"
+#include "rooftile/policy.cuh"
 #include "rooftile/softmax.cuh"
-#include "rooftile/tma.cuh"
 
 using namespace rooftile;
 
@@ -23,7 +23,7 @@ __device__ __forceinline__ void ahead(T* __restrict__ gOut, const T* __restrict_
     mbarrier_init(&sFull[warp()], 1);
     mbarrier_fence();
     mbarrier_arrive_expect(&sFull[warp()], bytes);
-    bulk_load(sOwn, gX + i_m * stride_x + i_l, bytes, &sFull[warp()]);
+    bulk_load(sOwn, gX + i_m * stride_x + i_l, bytes, &sFull[warp()], evict_last(gridDim.x / CLUSTER * (long long)N * sizeof(T)));
   }
   if (own_columns < SPAN)
     for (int v = 0; v < VECS; ++v)

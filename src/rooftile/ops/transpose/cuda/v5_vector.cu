@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "rooftile/policy.cuh"
 #include "rooftile/vec.cuh"
 
 using namespace rooftile;
@@ -28,13 +29,14 @@ __global__ void __launch_bounds__(VECTORS_N * VECTORS_K / EACH, 512 * EACH / VEC
   gOut += i_b * (long long)N * K + i_k * N + i_n;
   const int rows = int(N - i_n), columns = int(K - i_k);  // what is left of x from here on
 
+  const Policy policy = evict_last((long long)gridDim.x * TILE_N * TILE_K * sizeof(T));
   Wide<T> rX[EACH][WIDTH];
 #pragma unroll
   for (int i = 0; i < EACH; ++i) {
     const int square = threadIdx.x + i * THREADS, n = square / VECTORS_K * WIDTH, k = square % VECTORS_K * WIDTH;
 #pragma unroll
     for (int r = 0; r < WIDTH; ++r)
-      if (n < rows && k < columns) load(rX[i][r], gX + (n + r) * stride_n + k);
+      if (n < rows && k < columns) rX[i][r].whole = load_global(reinterpret_cast<const uint4*>(gX + (n + r) * stride_n + k), policy);
   }
 #pragma unroll
   for (int i = 0; i < EACH; ++i) {
