@@ -17,6 +17,7 @@ import triton.language as tl
 from rooftile.ops._shared.launch import cdiv, launch, power_of_2, resident, rows
 from rooftile.ops._shared.norms import dense, gradients, outputs
 from rooftile.ops._shared.partials import _add_rows, add_rows
+from rooftile.ops._shared.policy import evict_last
 from rooftile.ops._shared.triton_philox import kept
 
 STRIP = 1024  # columns of a strip: 2 KiB of bf16 a row, and 8 columns a lane for 4 warps
@@ -56,17 +57,18 @@ def applied(rX, gW, gB, rW, rB, offset):
 
 @triton.jit
 def _forward(gX, gXb, gR, gW, gB, gSeed, gSum, gOut, gMean, gRstd, M, N, stride_x, stride_r, threshold, scale, eps, offset,
-             LAYER: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, LANE: tl.constexpr, AHEAD: tl.constexpr):  # fmt: skip
+             LAYER: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, LANE: tl.constexpr, AHEAD: tl.constexpr,
+             POLICY: tl.constexpr):  # fmt: skip
     """AHEAD: the parameters are asked for with the row, and not when its statistics are known."""
     i_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     i_n = tl.arange(0, BLOCK_N)
     in_n = i_n < N
     mask = (i_m < M)[:, None] & in_n[None, :]
-    rX = tl.load(gX + i_m[:, None] * stride_x + i_n[None, :], mask=mask, other=0.0).to(tl.float32)
+    rX = tl.load(gX + i_m[:, None] * stride_x + i_n[None, :], mask=mask, other=0.0, eviction_policy=POLICY).to(tl.float32)
     if AHEAD:
         rW, rB = parameter(gW, i_n, in_n), parameter(gB, i_n, in_n)
     if gR is not None:
-        rR = tl.load(gR + i_m[:, None] * stride_r + i_n[None, :], mask=mask, other=0.0).to(tl.float32)
+        rR = tl.load(gR + i_m[:, None] * stride_r + i_n[None, :], mask=mask, other=0.0, eviction_policy=POLICY).to(tl.float32)
         if LANE:
             rX = tl.where(kept(i_m * N, gSeed, threshold, ROWS, BLOCK_N, LANE), rX * scale, 0.0)
         if gXb is not None:
@@ -202,7 +204,7 @@ def forward(x, residual, weight, bias, eps, norm, config, save):
     seed, least, factor, lane = drawn(norm, x, block)
     launch(_forward, (cdiv(m, config["rows"]),), x, dense(norm.x_bias), residual, dense(weight), dense(bias), seed, total, out, mean, rstd, m, n,
            stride, stride_r, least, factor, eps, norm.offset, LAYER=norm.layer, ROWS=config["rows"], BLOCK_N=block, LANE=lane,
-           AHEAD=bool(config["ahead"]), num_warps=config["warps"])  # fmt: skip
+           AHEAD=bool(config["ahead"]), POLICY=evict_last(x, residual), num_warps=config["warps"])  # fmt: skip
     return made
 
 

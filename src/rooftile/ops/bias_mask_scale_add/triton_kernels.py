@@ -13,17 +13,18 @@ import triton.language as tl
 from rooftile.core.kernel import Kernel
 from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2, resident, rows
 from rooftile.ops._shared.partials import add_rows
+from rooftile.ops._shared.policy import evict_last
 
 
 @triton.jit
 def _forward(gX, gBias, gMask, gResidual, gOut, M, N, strips, scale, stride_x, stride_mask, stride_residual,
-             ROWS: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+             ROWS: tl.constexpr, BLOCK_N: tl.constexpr, POLICY: tl.constexpr):  # fmt: skip
     i_m = (tl.program_id(0) // strips).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     i_n = tl.program_id(0) % strips * BLOCK_N + tl.arange(0, BLOCK_N)
     mask = (i_m < M)[:, None] & (i_n < N)[None, :]
-    rX = tl.load(gX + i_m[:, None] * stride_x + i_n[None, :], mask=mask).to(tl.float32)
-    rMask = tl.load(gMask + i_m[:, None] * stride_mask + i_n[None, :], mask=mask, other=0)
-    rR = tl.load(gResidual + i_m[:, None] * stride_residual + i_n[None, :], mask=mask).to(tl.float32)
+    rX = tl.load(gX + i_m[:, None] * stride_x + i_n[None, :], mask=mask, eviction_policy=POLICY).to(tl.float32)
+    rMask = tl.load(gMask + i_m[:, None] * stride_mask + i_n[None, :], mask=mask, other=0, eviction_policy=POLICY)
+    rR = tl.load(gResidual + i_m[:, None] * stride_residual + i_n[None, :], mask=mask, eviction_policy=POLICY).to(tl.float32)
     rBias = tl.load(gBias + i_n, mask=i_n < N, other=0.0, eviction_policy="evict_last").to(tl.float32)
     rOut = tl.where(rMask != 0, (rX + rBias[None, :]) * scale, 0.0) + rR
     tl.store(gOut + i_m[:, None] * N + i_n[None, :], rOut.to(gOut.dtype.element_ty), mask=mask)
@@ -31,7 +32,7 @@ def _forward(gX, gBias, gMask, gResidual, gOut, M, N, strips, scale, stride_x, s
 
 @triton.jit
 def _backward(gDout, gMask, gDx, gPartial, M, N, strips, scale, stride_dout, stride_mask,
-              ROWS: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
+              ROWS: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr, POLICY: tl.constexpr):  # fmt: skip
     i_p = tl.program_id(0) // strips
     programs = tl.num_programs(0) // strips
     i_n = tl.program_id(0) % strips * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -39,8 +40,8 @@ def _backward(gDout, gMask, gDx, gPartial, M, N, strips, scale, stride_dout, str
     for i_tile in tl.range(i_p, tl.cdiv(M, ROWS), programs, num_stages=STAGES):
         i_m = (i_tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
         mask = (i_m < M)[:, None] & (i_n < N)[None, :]
-        rDout = tl.load(gDout + i_m[:, None] * stride_dout + i_n[None, :], mask=mask, other=0.0).to(tl.float32)
-        rMask = tl.load(gMask + i_m[:, None] * stride_mask + i_n[None, :], mask=mask, other=0)
+        rDout = tl.load(gDout + i_m[:, None] * stride_dout + i_n[None, :], mask=mask, other=0.0, eviction_policy=POLICY).to(tl.float32)
+        rMask = tl.load(gMask + i_m[:, None] * stride_mask + i_n[None, :], mask=mask, other=0, eviction_policy=POLICY)
         rDx = tl.where(rMask != 0, rDout * scale, 0.0)
         rSum += rDx
         tl.store(gDx + i_m[:, None] * N + i_n[None, :], rDx.to(gDx.dtype.element_ty), mask=mask)
@@ -55,7 +56,8 @@ def bias_mask_scale_add(x, bias, mask, scale, residual, *, config):
     block = min(config["block"], max(16, power_of_2(n)))
     strips = cdiv(n, block)
     launch(_forward, (cdiv(m, config["rows"]) * strips,), x, bias.contiguous(), mask, residual, out, m, n, strips, scale, stride_x,
-           stride_mask, stride_residual, ROWS=config["rows"], BLOCK_N=block, num_warps=config["warps"])  # fmt: skip
+           stride_mask, stride_residual, ROWS=config["rows"], BLOCK_N=block, POLICY=evict_last(x, mask, residual),
+           num_warps=config["warps"])  # fmt: skip
     return out
 
 
@@ -69,7 +71,8 @@ def bias_mask_scale_add_backward(dout, bias, mask, scale, *, config):
     programs = max(1, min(cdiv(m, config["rows"]), resident(dout, config["per_sm"]) // max(1, strips)))
     partial = dout.new_empty((programs, n), dtype=torch.float32)
     launch(_backward, (programs * strips,), dout, mask, dx, partial, m, n, strips, scale, stride_dout, stride_mask,
-           ROWS=config["rows"], BLOCK_N=block, STAGES=config["stages"], num_warps=config["warps"])  # fmt: skip
+           ROWS=config["rows"], BLOCK_N=block, STAGES=config["stages"], POLICY=evict_last(dout, mask),
+           num_warps=config["warps"])  # fmt: skip
     add_rows(partial, dbias)
     return dx, dbias
 

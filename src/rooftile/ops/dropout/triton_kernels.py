@@ -10,14 +10,15 @@ import triton.language as tl
 from rooftile.core.kernel import Kernel
 from rooftile.ops._shared.launch import cdiv, launch, off_gpu
 from rooftile.ops._shared.philox import scale, threshold
+from rooftile.ops._shared.policy import evict_last
 from rooftile.ops._shared.triton_philox import kept
 
 
 @triton.jit
-def _dropout(gX, gSeed, gOut, N, threshold, scale, BLOCK: tl.constexpr, LANE: tl.constexpr):
+def _dropout(gX, gSeed, gOut, N, threshold, scale, BLOCK: tl.constexpr, LANE: tl.constexpr, POLICY: tl.constexpr):
     first = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, 1)
     i = first[:, None] + tl.arange(0, BLOCK)[None, :]
-    rX = tl.load(gX + i, mask=i < N, other=0.0).to(tl.float32)
+    rX = tl.load(gX + i, mask=i < N, other=0.0, eviction_policy=POLICY).to(tl.float32)
     rOut = tl.where(kept(first, gSeed, threshold, 1, BLOCK, LANE), rX * scale, 0.0)
     tl.store(gOut + i, rOut.to(gOut.dtype.element_ty), mask=i < N)
 
@@ -26,7 +27,7 @@ def dropout(x, seed, p, *, config):
     out = x.new_empty(x.shape)
     x, n = x.contiguous(), x.numel()
     launch(_dropout, (cdiv(n, config["block"]),), x, seed, out, n, threshold(p), scale(p), BLOCK=config["block"],
-           LANE=4 if x.itemsize == 4 else 8, num_warps=config["warps"])  # fmt: skip
+           LANE=4 if x.itemsize == 4 else 8, POLICY=evict_last(x), num_warps=config["warps"])  # fmt: skip
     return out
 
 

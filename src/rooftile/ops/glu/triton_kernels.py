@@ -12,28 +12,29 @@ import triton.language as tl
 from rooftile.core.kernel import Kernel
 from rooftile.ops._shared.launch import cdiv, launch, off_gpu
 from rooftile.ops._shared.pointwise import no_rows, tile, together
+from rooftile.ops._shared.policy import evict_last
 from rooftile.ops._shared.triton_activations import activate, activate_with_slope
 from rooftile.ops.glu.reference import GELU
 
 
 @triton.jit
-def _forward(gGate, gUp, gOut, N, tiles, stride_gate, stride_up, ACT: tl.constexpr, BLOCK: tl.constexpr):
+def _forward(gGate, gUp, gOut, N, tiles, stride_gate, stride_up, ACT: tl.constexpr, BLOCK: tl.constexpr, POLICY: tl.constexpr):
     i_m = (tl.program_id(0) // tiles).to(tl.int64)
     i_n = (tl.program_id(0) % tiles).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    rGate = tl.load(gGate + i_m * stride_gate + i_n, mask=i_n < N).to(tl.float32)
-    rUp = tl.load(gUp + i_m * stride_up + i_n, mask=i_n < N).to(tl.float32)
+    rGate = tl.load(gGate + i_m * stride_gate + i_n, mask=i_n < N, eviction_policy=POLICY).to(tl.float32)
+    rUp = tl.load(gUp + i_m * stride_up + i_n, mask=i_n < N, eviction_policy=POLICY).to(tl.float32)
     rOut = activate(rGate, ACT) * rUp
     tl.store(gOut + i_m * N + i_n, rOut.to(gOut.dtype.element_ty), mask=i_n < N)
 
 
 @triton.jit
 def _backward(gDout, gGate, gUp, gDgate, gDup, N, tiles, stride_dout, stride_gate, stride_up, stride_dgate, stride_dup,
-              ACT: tl.constexpr, AGAIN: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+              ACT: tl.constexpr, AGAIN: tl.constexpr, BLOCK: tl.constexpr, POLICY: tl.constexpr):  # fmt: skip
     i_m = (tl.program_id(0) // tiles).to(tl.int64)
     i_n = (tl.program_id(0) % tiles).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=i_n < N).to(tl.float32)
-    rGate = tl.load(gGate + i_m * stride_gate + i_n, mask=i_n < N).to(tl.float32)
-    rUp = tl.load(gUp + i_m * stride_up + i_n, mask=i_n < N).to(tl.float32)
+    rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=i_n < N, eviction_policy=POLICY).to(tl.float32)
+    rGate = tl.load(gGate + i_m * stride_gate + i_n, mask=i_n < N, eviction_policy=POLICY).to(tl.float32)
+    rUp = tl.load(gUp + i_m * stride_up + i_n, mask=i_n < N, eviction_policy=POLICY).to(tl.float32)
     rY, rD = activate_with_slope(rGate, ACT)
     tl.store(gDgate + i_m * stride_dgate + i_n, (rDout * rUp * rD).to(gDgate.dtype.element_ty), mask=i_n < N)
     tl.store(gDup + i_m * stride_dup + i_n, (rDout * rY).to(gDup.dtype.element_ty), mask=i_n < N)
@@ -64,9 +65,8 @@ def gated(gate, up, act, config):
     m, n, (g, u), strides = together(g, u)
     block = tile(n, config["block"])
     tiles = cdiv(n, block)
-    launch(
-        _forward, (m * tiles,), g, u, out, n, tiles, *strides, ACT=act, BLOCK=block, num_warps=min(config["warps"], max(1, block // 256))
-    )
+    launch(_forward, (m * tiles,), g, u, out, n, tiles, *strides, ACT=act, BLOCK=block, POLICY=evict_last(g, u),
+           num_warps=min(config["warps"], max(1, block // 256)))  # fmt: skip
     return out
 
 
@@ -76,7 +76,7 @@ def gated_backward(dout, gate, up, act, config, again=False):
     block = tile(n, config["block"])
     tiles = cdiv(n, block)
     launch(_backward, (m * tiles,), dout, g, u, dgate, dup, n, tiles, *strides, apart or n, apart or n, ACT=act, AGAIN=again, BLOCK=block,
-           num_warps=min(config["warps"], max(1, block // 256)))  # fmt: skip
+           POLICY=evict_last(dout, g, u), num_warps=min(config["warps"], max(1, block // 256)))  # fmt: skip
     return results
 
 

@@ -10,6 +10,7 @@ import triton.language as tl
 from rooftile.core.kernel import Kernel
 from rooftile.ops._shared.few_rows import few, warps
 from rooftile.ops._shared.launch import cdiv, dense_like, launch, off_gpu, power_of_2, rows
+from rooftile.ops._shared.policy import evict_last
 
 MAX_ROW = 65536  # at 32 warps a lane then holds 64 float32, the last size that does not spill; the backward holds two rows
 TILE = 4096  # elements a program works on at once: several short rows, or a part of a long one
@@ -54,13 +55,13 @@ def _forward_online(gX, gOut, N, stride_x, LOG: tl.constexpr, BLOCK_N: tl.conste
 
 @triton.jit
 def _backward(gDout, gOut, gDx, M, N, stride_dout, stride_out, T, scale, LOG: tl.constexpr, CAUSAL: tl.constexpr, ROWS: tl.constexpr,
-              BLOCK_N: tl.constexpr):  # fmt: skip
+              BLOCK_N: tl.constexpr, POLICY: tl.constexpr):  # fmt: skip
     i_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     i_n = tl.arange(0, BLOCK_N)[None, :]
     mask = (i_m < M) & (i_n < N)
     seen = mask & (i_n <= i_m % T + (N - T)) if CAUSAL else mask
-    rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=seen, other=0.0).to(tl.float32)
-    rOut = tl.load(gOut + i_m * stride_out + i_n, mask=seen, other=0.0).to(tl.float32)
+    rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=seen, other=0.0, eviction_policy=POLICY).to(tl.float32)
+    rOut = tl.load(gOut + i_m * stride_out + i_n, mask=seen, other=0.0, eviction_policy=POLICY).to(tl.float32)
     if LOG:
         rDx = rDout - tl.exp(rOut) * tl.sum(rDout, 1)[:, None]
     else:
@@ -121,7 +122,7 @@ def softmax_backward(dout, out, scale=1.0, causal=False, log=False):
     out, _, _, stride_out = rows(out)
     per, block, count = _tile(out)
     launch(_backward, (cdiv(m, per),), dout, out, dx, m, n, stride_dout, stride_out, t, scale, LOG=log, CAUSAL=causal, ROWS=per, BLOCK_N=block,
-           num_warps=count)  # fmt: skip
+           POLICY=evict_last(dout, out), num_warps=count)  # fmt: skip
     return dx
 
 

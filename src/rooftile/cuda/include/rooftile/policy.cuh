@@ -28,8 +28,22 @@ ROOFTILE_DEVICE uint4 load_global(const uint4* gX, Policy policy) {
 #else
   uint4 rX;
   asm("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+      : "=r"(rX.x), "=r"(rX.y), "=r"(rX.z), "=r"(rX.w)
+      : "l"(__cvta_generic_to_global(gX)), "l"(policy));
+  return rX;
+#endif
+}
+
+// Of what the thread that asks may overwrite when it has it.
+ROOFTILE_DEVICE uint4 load_global(uint4* gX, Policy policy) {
+#ifdef ROOFTILE_SIMULATOR
+  return *gX;
+#else
+  uint4 rX;
+  asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                : "=r"(rX.x), "=r"(rX.y), "=r"(rX.z), "=r"(rX.w)
-               : "l"(__cvta_generic_to_global(gX)), "l"(policy));
+               : "l"(__cvta_generic_to_global(gX)), "l"(policy)
+               : "memory");
   return rX;
 #endif
 }

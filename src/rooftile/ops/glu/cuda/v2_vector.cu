@@ -2,6 +2,7 @@
 // costs: rows must begin at multiples of 16 bytes; the last few elements of an only row go one by one
 // loses when: N is small: an eighth as many threads have work
 #include "rooftile/activation.cuh"
+#include "rooftile/policy.cuh"
 
 using namespace rooftile;
 
@@ -21,11 +22,13 @@ __global__ void __launch_bounds__(THREADS) gated(T* __restrict__ gOut, const T* 
   constexpr int WIDTH = 16 / sizeof(T);
   const Tile at = tile_of<VECS * THREADS * WIDTH>(N, tiles);
   gGate += at.i_m * stride_gate + at.i_n, gUp += at.i_m * stride_up + at.i_n, gOut += at.i_m * N + at.i_n;
+  const Policy policy = evict_last(2ll * sizeof(T) * N * (gridDim.x / tiles));
   uint4 rGate[VECS], rUp[VECS];
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
     const int i = int(threadIdx.x) + v * THREADS;
-    if (i < at.left / WIDTH) rGate[v] = __ldca(reinterpret_cast<const uint4*>(gGate) + i), rUp[v] = __ldca(reinterpret_cast<const uint4*>(gUp) + i);
+    if (i >= at.left / WIDTH) break;
+    rGate[v] = load_global(reinterpret_cast<const uint4*>(gGate) + i, policy), rUp[v] = load_global(reinterpret_cast<const uint4*>(gUp) + i, policy);
   }
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
@@ -52,13 +55,14 @@ __global__ void __launch_bounds__(THREADS)
   const Tile at = tile_of<VECS * THREADS * WIDTH>(N, tiles);
   gDout += at.i_m * stride_dout + at.i_n, gGate += at.i_m * stride_gate + at.i_n, gUp += at.i_m * stride_up + at.i_n;
   gDgate += at.i_m * stride_dgate + at.i_n, gDup += at.i_m * stride_dup + at.i_n;
+  const Policy policy = evict_last(3ll * sizeof(T) * N * (gridDim.x / tiles));
   uint4 rDout[VECS], rGate[VECS], rUp[VECS];
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
     const int i = int(threadIdx.x) + v * THREADS;
     if (i >= at.left / WIDTH) break;
-    rDout[v] = __ldca(reinterpret_cast<const uint4*>(gDout) + i);
-    rGate[v] = __ldca(reinterpret_cast<const uint4*>(gGate) + i), rUp[v] = __ldca(reinterpret_cast<const uint4*>(gUp) + i);
+    rDout[v] = load_global(reinterpret_cast<uint4*>(gDout) + i, policy);
+    rGate[v] = load_global(reinterpret_cast<const uint4*>(gGate) + i, policy), rUp[v] = load_global(reinterpret_cast<const uint4*>(gUp) + i, policy);
   }
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {

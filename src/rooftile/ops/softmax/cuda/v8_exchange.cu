@@ -3,6 +3,7 @@
 // loses when: a row fits one block with another beside it (below 64 KB): its blocks need not wait for each other
 #include "rooftile/activation.cuh"
 #include "rooftile/cluster.cuh"
+#include "rooftile/policy.cuh"
 #include "rooftile/softmax.cuh"
 
 using namespace rooftile;
@@ -20,9 +21,10 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
   const long long i_m = blockIdx.x / CLUSTER;
   const int i_l = (cluster_rank() * VECS * THREADS + int(threadIdx.x)) * WIDTH, left = N - i_l;
   const T* gFrom = gX + i_m * stride_x + i_l;
+  const Policy policy = evict_last((long long)sizeof(T) * N * (gridDim.x / CLUSTER));
   uint4 rX[VECS];
 #pragma unroll
-  for (int v = 0; v < VECS; ++v) rX[v] = v * NEXT < left ? __ldca(reinterpret_cast<const uint4*>(gFrom + v * NEXT)) : nothing<T>();
+  for (int v = 0; v < VECS; ++v) rX[v] = v * NEXT < left ? load_global(reinterpret_cast<const uint4*>(gFrom + v * NEXT), policy) : nothing<T>();
   float rE[VECS][WIDTH], max = online_start().max, sum = 0.0f;
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
@@ -69,9 +71,10 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
   const long long i_m = blockIdx.x / CLUSTER;
   const int i_l = (cluster_rank() * VECS * THREADS + int(threadIdx.x)) * WIDTH, left = N - i_l;
   const T* gFrom = gX + i_m * stride_x + i_l;
+  const Policy policy = evict_last((long long)sizeof(T) * N * (gridDim.x / CLUSTER));
   uint4 rX[VECS];
 #pragma unroll
-  for (int v = 0; v < VECS; ++v) rX[v] = v * NEXT < left ? __ldca(reinterpret_cast<const uint4*>(gFrom + v * NEXT)) : nothing<T>();
+  for (int v = 0; v < VECS; ++v) rX[v] = v * NEXT < left ? load_global(reinterpret_cast<const uint4*>(gFrom + v * NEXT), policy) : nothing<T>();
   float rF[VECS][WIDTH];
   Online rS = online_start();
 #pragma unroll
@@ -114,10 +117,14 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
   const int i_l = (cluster_rank() * VECS * THREADS + int(threadIdx.x)) * WIDTH, left = N - i_l;
   const unsigned zero = hidden_zero(N);
   const T *gG = gDout + i_m * stride_dout + i_l, *gY = gOut + i_m * stride_out + i_l;
+  const Policy policy = evict_last(2ll * sizeof(T) * N * (gridDim.x / CLUSTER));
   uint4 rG[VECS] = {}, rY[VECS] = {};
 #pragma unroll
   for (int v = 0; v < VECS; ++v)
-    if (v * NEXT < left) rG[v] = __ldca(reinterpret_cast<const uint4*>(gG + v * NEXT)), rY[v] = __ldca(reinterpret_cast<const uint4*>(gY + v * NEXT));
+    if (v * NEXT < left) {
+      rG[v] = load_global(reinterpret_cast<const uint4*>(gG + v * NEXT), policy);
+      rY[v] = load_global(reinterpret_cast<const uint4*>(gY + v * NEXT), policy);
+    }
   float rFG[WIDTH], rFY[WIDTH], dot = 0.0f;
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
