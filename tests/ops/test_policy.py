@@ -42,7 +42,9 @@ def test_what_is_launched_says_it_of_large_tensors_alone(name, monkeypatch):
 def test_triton_hands_it_to_the_hardware(policy):
     from rooftile.ops.residual_add.triton_kernels import _add
 
-    arguments = {n: "*bf16" for n in ("gX", "gResidual", "gOut")} | dict.fromkeys(("N", "tiles", "stride_x", "stride_residual", "stride_out"), "i32")
+    arguments = dict.fromkeys(("gX", "gResidual", "gOut"), "*bf16") | dict.fromkeys(
+        ("N", "tiles", "stride_x", "stride_residual", "stride_out"), "i32"
+    )
     constants = {"BLOCK": 1024, "POLICY": policy}
     source = ASTSource(_add, arguments | dict.fromkeys(constants, "constexpr"), constants)
     ptx = compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
