@@ -43,7 +43,7 @@ class Comparison:
 LONG_US = 1e5  # of a call: beyond it the clock and what else runs are nothing
 
 
-def compare(versions: Mapping[str, Callable[[], Any]], where: torch.device, *, budget_ms: float = 120.0, rounds: int = 40) -> Comparison:
+def compare(versions: Mapping[str, Callable[[], Any]], where: torch.device, *, budget_ms: float = 120.0, rounds: int = 100) -> Comparison:
     """Time the versions side by side. `budget_ms` bounds the time spent in each; at least 6 samples are taken. A naive rung that takes a
     thousand times as long drops out after its 6, and the others go on without it; of calls of a tenth of a second and more one is enough."""
     first = next(iter(versions))
