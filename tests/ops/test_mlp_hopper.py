@@ -18,15 +18,15 @@ FORWARD, BACKWARD = kernels.FORWARD[0], kernels.BACKWARD[0]
 GATED_FORWARD, GATED_BACKWARD = kernels.GATED_FORWARD[0], kernels.GATED_BACKWARD[0]
 
 
-def problem(m, k, f, approximate="tanh", dtype=torch.bfloat16, biases=True):
+def problem(m, k, f, approximate="tanh", dtype=torch.bfloat16, biases=True, keep="pre"):
     """Sizes of the two products: x [m, k] by weight1 [f, k], dout [m, k] by weight2 [k, f]."""
     gen = torch.Generator().manual_seed(m + k + f)
     x, dout, w1, w2 = (
         torch.randn(*s, generator=gen).div(d**0.5).to(dtype) for s, d in (((m, k), 1), ((m, k), 1), ((f, k), k), ((k, f), k))
     )
     b1, b2 = (torch.randn(n, generator=gen).to(dtype) if biases else None for n in (f, k))
-    _, pre, h = reference.mlp(x, w1, b1, w2, b2, approximate)
-    return (x, w1, b1, w2, b2, approximate), (dout, x, w1, b1, w2, b2, pre, h, approximate)
+    _, kept, h = reference.mlp(x, w1, b1, w2, b2, approximate, keep)
+    return (x, w1, b1, w2, b2, approximate, keep), (dout, x, w1, b1, w2, b2, kept, h, approximate, keep)
 
 
 def near(got, wanted, roundings=1):
@@ -42,11 +42,11 @@ def exact(call):
 
 
 def forward(call, config, level="checks"):
-    """Whether pre and h are right."""
+    """Whether what is kept and h are right."""
     with simulator.active(level):
-        _, pre, h = FORWARD.run(*call, config=config)
-    _, pre_wanted, h_wanted = reference.mlp(*exact(call))
-    return near(pre, pre_wanted) and near(h, h_wanted)
+        _, kept, h = FORWARD.run(*call, config=config)
+    _, kept_wanted, h_wanted = reference.mlp(*exact(call))
+    return near(kept, kept_wanted) and near(h, h_wanted)
 
 
 def backward(call, config, level="checks"):
@@ -90,7 +90,8 @@ SHAPES = [  # M, K, F around every boundary: tiles of 128 x 256, panels of 64, s
 @pytest.mark.parametrize("m, k, f", SHAPES)
 def test_edges(m, k, f):
     config = kernels.CONFIGS[(m + f) % len(kernels.CONFIGS)]
-    calls = problem(m, k, f, "tanh" if m % 2 else "none", torch.float16 if f % 3 else torch.bfloat16, biases=k != 40)
+    form, dtype = "tanh" if m % 2 else "none", torch.float16 if f % 3 else torch.bfloat16
+    calls = problem(m, k, f, form, dtype, biases=k != 40, keep="slope" if k % 3 else "pre")
     assert forward(calls[0], config) and (calls[0][2] is None or backward(calls[1], config))
 
 
@@ -104,7 +105,7 @@ def test_edges_of_gate_and_up(m, k, f):
 @pytest.mark.parametrize("config", kernels.CONFIGS, ids=str)
 def test_several_tiles_a_block(config):
     """Six of a last row and column that are not whole, in groups of two rows of tiles: each of two blocks walks from one to the next."""
-    calls, gates = problem(300, 200, 520), gated(300, 72, 264)
+    calls, gates = problem(300, 200, 520, keep="slope"), gated(300, 72, 264)
     config = {**config, "GROUP": 2}
     assert forward(calls[0], config) and backward(calls[1], config)
     assert gate_forward(gates[0], config) and gate_backward(gates[1], config)
@@ -175,7 +176,8 @@ def test_no_spills_and_no_product_waits_for_another():
         "256, 64, 3, 0",
         "192, 64, 4, 1",
     }
-    beyond = [f"mlp_{way}<__half, Gelu, 256, 32, 6, 2>" for way in ("forward", "backward")]  # forms that no case calls for
+    acts = ("forward<__half, Gelu", "backward<__half, Gelu", "forward<__half, Sloped<Gelu>", "backward<__half, Slope")
+    beyond = [f"mlp_{act}, 256, 32, 6, 2>" for act in acts]  # forms that no case calls for
     for name, shared in [*((n, w.shared) for n, w in found.items()), *((n, 0) for n in beyond)]:
         made = compiler.compiled(kernels.V1, name, "sm_90a")
         assert (made.spill_bytes, made.loss) == (0, ""), name
@@ -207,11 +209,21 @@ WRONG = {  # as it stands, and with an error: rows, columns, sums, places
     "gate[i] = x[i] * up[i] * of.d": "gate[i] = x[i] * of.d",
     "pack<T>(h, up);": "pack<T>(h, x);",
     "gDgate + F), dup)": "gDgate + F), dgate)",
+    "y[i] = of.y, x[i] = of.d;": "y[i] = of.y;",
+    "return {0.0f, d};": "return {0.0f, 1.0f};",
 }
 
 
 @pytest.mark.parametrize(
-    "stands", some(WRONG, "tiles.M - row : 0", "gFrom += PARTS * F", "p * tiles.F + tile.y * X::WIDE", "gate[i] = x[i] * up[i] * of.d")
+    "stands",
+    some(
+        WRONG,
+        "tiles.M - row : 0",
+        "y[i] = of.y, x[i] = of.d;",
+        "gFrom += PARTS * F",
+        "p * tiles.F + tile.y * X::WIDE",
+        "gate[i] = x[i] * up[i] * of.d",
+    ),
 )
 def test_a_wrong_place_or_sum_is_seen(stands, tmp_path, monkeypatch):
     monkeypatch.setattr(kernels, "V1", rewritten(kernels.V1, stands, WRONG[stands], tmp_path))

@@ -33,7 +33,8 @@ def mlp(x: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2
         approximate: gelu's form, "none" or "tanh". cuBLASLt has "tanh" in its products' epilogues, our own products on Hopper have both.
 
     Returns:
-        [..., N], dense, of x's dtype. What gelu is given and what it makes have x's dtype too and are kept for the backward pass.
+        [..., N], dense, of x's dtype. What gelu is given, or on Hopper its slope there, and what it makes have x's dtype too and are kept for the
+        backward pass.
 
     Raises:
         ValueError: shapes, dtypes or devices disagree, or another form; the message names both.
@@ -42,7 +43,8 @@ def mlp(x: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2
         >>> mlp(torch.ones(1, 2), torch.ones(3, 2), None, torch.ones(1, 3), torch.tensor([1.0]))
         tensor([[6.8635]])
     """
-    return _mlp(x, weight1, bias1, weight2, bias2, approximate)[0]
+    keep = cuda.keep(x, weight1, weight2) if weight1.dim() == weight2.dim() == 2 else "pre"
+    return _mlp(x, weight1, bias1, weight2, bias2, approximate, keep)[0]
 
 
 def gated_mlp(x: Tensor, weight1: Tensor, weight2: Tensor, activation: str = "silu", residual: Tensor | None = None) -> Tensor:

@@ -17,17 +17,17 @@ from rooftile.ops.gemm.api import column_sum
 from rooftile.ops.gemm.reference import flat
 
 
-def forward(x, weight1, bias1, weight2, bias2, approximate, activated):
-    """(y, pre, h); activated(rows, weight, bias, approximate) -> (pre, h) is the first layer."""
-    pre, h = activated(flat(x), low(x, weight1), low(x, bias1), approximate)
+def forward(x, weight1, bias1, weight2, bias2, activated):
+    """(y, kept, h); activated(rows, weight, bias) -> (kept, h) is the first layer."""
+    kept, h = activated(flat(x), low(x, weight1), low(x, bias1))
     out = product(h, low(x, weight2).t(), low(x, bias2))
-    return tuple(t.view(*x.shape[:-1], t.shape[1]) for t in (out, pre, h))
+    return tuple(t.view(*x.shape[:-1], t.shape[1]) for t in (out, kept, h))
 
 
-def backward(dout, x, weight1, bias1, weight2, bias2, pre, h, approximate, sloped):
-    """The five gradients; sloped(g, weight, pre, bias, approximate) -> (dpre, dbias) is the second layer's way back, through gelu, and the first's bias's."""
+def backward(dout, x, weight1, bias1, weight2, bias2, kept, h, sloped):
+    """The five gradients; sloped(g, weight, kept, bias) -> (dpre, dbias) is the second layer's way back, through gelu, and the first's bias's."""
     g = flat(dout)
-    dpre, dbias1 = sloped(g, low(x, weight2), flat(pre), bias1, approximate)
+    dpre, dbias1 = sloped(g, low(x, weight2), flat(kept), bias1)
     dx = product(dpre, low(x, weight1)).view(x.shape)
     # of a float32 weight the gradient, summed in float32, is not rounded
     dweight1, dweight2 = product(dpre.t(), flat(x), dtype=weight1.dtype), product(g.t(), flat(h), dtype=weight2.dtype)
@@ -48,22 +48,22 @@ def dbias(g, bias):
     return g.sum(0, dtype=torch.float32).to(bias.dtype)
 
 
-def _activated(rows, weight, bias, approximate):
-    pre = product(rows, weight.t(), bias)
-    return pre, OPS["gelu"].launch(pre, approximate)
+def mlp(x, weight1, bias1, weight2, bias2, approximate, keep):
+    def activated(rows, weight, bias):
+        pre = product(rows, weight.t(), bias)
+        h = OPS["gelu"].launch(pre, approximate)
+        return pre if keep == "pre" else OPS["gelu_backward"].launch(torch.ones_like(pre), pre, approximate), h
+
+    return forward(x, weight1, bias1, weight2, bias2, activated)
 
 
-def _sloped(g, weight, pre, bias, approximate):
-    dpre = OPS["gelu_backward"].launch(product(g, weight), pre, approximate)
-    return dpre, dbias(dpre, bias)
+def mlp_backward(dout, x, weight1, bias1, weight2, bias2, kept, h, approximate, keep):
+    def sloped(g, weight, kept, bias):
+        dh = product(g, weight)
+        dpre = OPS["gelu_backward"].launch(dh, kept, approximate) if keep == "pre" else dh.mul_(kept)
+        return dpre, dbias(dpre, bias)
 
-
-def mlp(x, weight1, bias1, weight2, bias2, approximate):
-    return forward(x, weight1, bias1, weight2, bias2, approximate, _activated)
-
-
-def mlp_backward(dout, x, weight1, bias1, weight2, bias2, pre, h, approximate):
-    return backward(dout, x, weight1, bias1, weight2, bias2, pre, h, approximate, _sloped)
+    return backward(dout, x, weight1, bias1, weight2, bias2, kept, h, sloped)
 
 
 def gated_forward(x, weight1, weight2, activation, residual, gated, save=True):

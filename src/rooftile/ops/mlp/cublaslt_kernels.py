@@ -15,24 +15,24 @@ from rooftile.ops.mlp import composed_kernels as composed
 from rooftile.ops.mlp.refusals import not_whole, whole
 
 
-def mlp(x, weight1, bias1, weight2, bias2, approximate, *, config):
-    def activated(rows, weight, bias, approximate):
+def mlp(x, weight1, bias1, weight2, bias2, approximate, keep, *, config):
+    def activated(rows, weight, bias):
         pre = rows.new_empty(rows.shape[0], weight.shape[0])
         h = torch.empty_like(pre)
         bias = None if bias is None else bias.contiguous()
         cublaslt.product(h, whole(rows), whole(weight).t(), "gelu", pre, bias, algorithm=config["ALGO"])
         return pre, h
 
-    return composed.forward(x, weight1, bias1, weight2, bias2, approximate, activated)
+    return composed.forward(x, weight1, bias1, weight2, bias2, activated)
 
 
-def mlp_backward(dout, x, weight1, bias1, weight2, bias2, pre, h, approximate, *, config):
-    def sloped(g, weight, pre, bias, approximate):
+def mlp_backward(dout, x, weight1, bias1, weight2, bias2, kept, h, approximate, keep, *, config):
+    def sloped(g, weight, pre, bias):
         dpre = g.new_empty(pre.shape)
         cublaslt.product(dpre, whole(g), whole(weight), "gelu_backward", whole(pre), algorithm=config["ALGO"])
         return dpre, composed.dbias(dpre, bias)
 
-    return composed.backward(dout, x, weight1, bias1, weight2, bias2, pre, h, approximate, sloped)
+    return composed.backward(dout, x, weight1, bias1, weight2, bias2, kept, h, sloped)
 
 
 def _refuse(names, rows, weight):
@@ -48,6 +48,8 @@ def _refuse(names, rows, weight):
             return "dout is float16, and cuBLASLt's gradient of gelu is up to 1.5e-5 off, near -3.5, where 16 bits can say 2e-6"
         if call["approximate"] != "tanh":
             return f"approximate is {call['approximate']!r}, cuBLASLt's gelu is the tanh form"
+        if call["keep"] != "pre":
+            return f"keep is {call['keep']!r}, cuBLASLt's gelu keeps what it is given, 'pre'"
         return not_whole(call, names, rows, weight)
 
     return refuse
@@ -61,4 +63,4 @@ def _kernel(run, idea, refuse):
 
 
 FORWARD = _kernel(mlp, "gelu in the first product's epilogue", _refuse(("x", "weight1", "bias1"), "x", "weight1"))
-BACKWARD = _kernel(mlp_backward, "gelu's gradient in the epilogue of dh's product", _refuse(("dout", "weight2", "pre"), "dout", "weight2"))
+BACKWARD = _kernel(mlp_backward, "gelu's gradient in the epilogue of dh's product", _refuse(("dout", "weight2", "kept"), "dout", "weight2"))

@@ -24,27 +24,27 @@ ACTS = {"tanh": "GeluTanh", "none": "Gelu", "gelu_tanh": "GeluTanh", "gelu": "Ge
 
 
 def _instance(name, x, act, config):
-    return f"{name}<{CTYPE[x.dtype]}, {ACTS[act]}, {form(config)}>"
+    return f"{name}<{CTYPE[x.dtype]}, {act}, {form(config)}>"
 
 
-def activated(rows, weight, bias, approximate, config):
-    """pre = rows weightᵀ + bias and gelu(pre)."""
+def activated(rows, weight, bias, act, config):
+    """gelu(pre) of pre = rows weightᵀ + bias, and beside it pre, or with act `Sloped<...>` gelu's slope there."""
     rows, weight = whole(rows), whole(weight)
     (m, k), f = rows.shape, weight.shape[0]
-    pre, h = (rows.new_empty(m, f) for _ in range(2))
+    kept, h = (rows.new_empty(m, f) for _ in range(2))
     maps = along(rows, BLOCK_M, config), along(weight, config["BLOCK_N"], config)
     biased = (rows, 0) if bias is None else (bias.contiguous(), f)
-    walk(V1, _instance("mlp_forward", rows, approximate, config), config, rows, (m, f, k), (pre, h, *maps, *biased))
-    return pre, h
+    walk(V1, _instance("mlp_forward", rows, act, config), config, rows, (m, f, k), (kept, h, *maps, *biased))
+    return kept, h
 
 
-def sloped(g, weight, pre, bias, approximate, config):
-    """dpre = (g weight) gelu'(pre), and the sums of its columns where there is a bias."""
-    g, weight, pre = whole(g), whole(weight), pre.contiguous()
+def sloped(g, weight, kept, bias, act, config):
+    """dpre = (g weight) gelu'(kept), or with act `Slope` (g weight) kept; and the sums of its columns where there is a bias."""
+    g, weight, kept = whole(g), whole(weight), kept.contiguous()
     (m, k), f = g.shape, weight.shape[1]
     dpre, partial = g.new_empty(m, f), g.new_empty(cdiv(m, BLOCK_M), f, dtype=torch.float32)
     maps = along(g, BLOCK_M, config), across(weight, config)
-    walk(V1, _instance("mlp_backward", g, approximate, config), config, g, (m, f, k), (dpre, partial, *maps, pre), AHEAD)
+    walk(V1, _instance("mlp_backward", g, act, config), config, g, (m, f, k), (dpre, partial, *maps, kept), AHEAD)
     if bias is None:
         return dpre, g.new_empty(0)
     dbias = bias.new_empty(f)
@@ -59,7 +59,7 @@ def gated(rows, weight, activation, save, config):
     pre, h = rows.new_empty(m, 2 * f) if save else None, rows.new_empty(m, f)
     maps = along(rows, BLOCK_M, config), along(weight, config["BLOCK_N"] // 2, config)
     arguments = (h if pre is None else pre, h, *maps, int(save))
-    walk(V1, _instance("gated_forward", rows, activation, config), config, rows, (m, f, k), arguments, parts=2)
+    walk(V1, _instance("gated_forward", rows, ACTS[activation], config), config, rows, (m, f, k), arguments, parts=2)
     return pre, h
 
 
@@ -69,16 +69,18 @@ def gate_sloped(g, weight, pre, activation, config):
     (m, k), f = g.shape, weight.shape[1]
     dpre, h = g.new_empty(m, 2 * f), g.new_empty(m, f)
     maps = along(g, BLOCK_M, config), across(weight, config)
-    walk(V1, _instance("gated_backward", g, activation, config), config, g, (m, f, k), (dpre, h, *maps, pre), AHEAD)
+    walk(V1, _instance("gated_backward", g, ACTS[activation], config), config, g, (m, f, k), (dpre, h, *maps, pre), AHEAD)
     return dpre, h
 
 
-def mlp(x, weight1, bias1, weight2, bias2, approximate, *, config):
-    return composed.forward(x, weight1, bias1, weight2, bias2, approximate, functools.partial(activated, config=config))
+def mlp(x, weight1, bias1, weight2, bias2, approximate, keep, *, config):
+    act = ACTS[approximate] if keep == "pre" else f"Sloped<{ACTS[approximate]}>"
+    return composed.forward(x, weight1, bias1, weight2, bias2, functools.partial(activated, act=act, config=config))
 
 
-def mlp_backward(dout, x, weight1, bias1, weight2, bias2, pre, h, approximate, *, config):
-    return composed.backward(dout, x, weight1, bias1, weight2, bias2, pre, h, approximate, functools.partial(sloped, config=config))
+def mlp_backward(dout, x, weight1, bias1, weight2, bias2, kept, h, approximate, keep, *, config):
+    act = ACTS[approximate] if keep == "pre" else "Slope"
+    return composed.backward(dout, x, weight1, bias1, weight2, bias2, kept, h, functools.partial(sloped, act=act, config=config))
 
 
 def gated_mlp(x, weight1, weight2, activation, residual=None, *, config, save=True):
@@ -112,16 +114,25 @@ def _gated_refuse(rows, weight, *others):
     return refuse
 
 
-def _declines(rows, weight):
-    """Of the same: where the vendor's products are the faster."""
+def _slower(x, m, n, k):
+    """Why the vendor's product is the faster, or None."""
+    return f"sums of {k} numbers: beyond {LONG} the vendor's products are faster" if k > LONG else too_few(x, m, n)
 
+
+def _declines(rows, weight):
     def declines(call):
         k = call[rows].shape[-1]
-        if k > LONG:
-            return f"sums of {k} numbers: beyond {LONG} the vendor's products are faster"
-        return too_few(call[rows], call[rows].numel() // k, call[weight].numel() // k)
+        return _slower(call[rows], call[rows].numel() // k, call[weight].numel() // k, k)
 
     return declines
+
+
+def keep(x, weight1, weight2):
+    """What gelu's gradient should find: the slope, where these kernels make it and read it; else what gelu was given, which the vendor's epilogues keep."""
+    if not x.is_cuda or x.numel() == 0 or weight2.numel() == 0 or torch.cuda.get_device_capability(x.device) != (9, 0):
+        return "pre"
+    (f, k), n, m = weight1.shape, weight2.shape[0], x.numel() // x.shape[-1]
+    return "pre" if _slower(x, m, f, k) or _slower(x, m, f, n) else "slope"
 
 
 def _kernel(run, idea, reads, *sources, refuse=_refuse, configs=CONFIGS):
@@ -143,7 +154,7 @@ BACKWARD = (
     _kernel(
         mlp_backward,
         "gelu's gradient and the bias's on a tile beside the products of the next",
-        ("dout", "weight2", "pre"),
+        ("dout", "weight2", "kept"),
         V1,
         ADD_ROWS,
     ),

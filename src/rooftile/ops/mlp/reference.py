@@ -8,17 +8,19 @@ from rooftile.ops.linear_add.reference import linear_add
 
 
 def mlp(x: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2: Tensor | None,
-        approximate: str = "none") -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """With what the gradient needs: what gelu was given, and what it made of it, both in x's dtype as three operators would hand them over."""
+        approximate: str = "none", keep: str = "pre") -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """With what the gradient needs, in x's dtype as three operators would hand it over: what gelu was given, `pre`, or its `slope` there, and what it made."""
     pre = linear(x, *_low(x, weight1, bias1))
     h = gelu(pre, approximate)
-    return linear(h, *_low(x, weight2, bias2)), pre, h
+    kept = pre if keep == "pre" else gelu_backward(pre.new_ones(()), pre, approximate)
+    return linear(h, *_low(x, weight2, bias2)), kept, h
 
 
-def mlp_backward(dout: Tensor, x: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2: Tensor | None, pre: Tensor, h: Tensor,
-                 approximate: str = "none") -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+def mlp_backward(dout: Tensor, x: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2: Tensor | None, kept: Tensor, h: Tensor,
+                 approximate: str = "none", keep: str = "pre") -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     dh, dweight2, dbias2 = _gradients(dout, h, weight2, bias2)
-    dx, dweight1, dbias1 = _gradients(gelu_backward(dh, pre, approximate), x, weight1, bias1)
+    dpre = gelu_backward(dh, kept, approximate) if keep == "pre" else (wide(dh) * wide(kept)).to(dh.dtype)
+    dx, dweight1, dbias1 = _gradients(dpre, x, weight1, bias1)
     return dx, dweight1, dbias1, dweight2, dbias2
 
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from rooftile.core.spec import FLOATS, Arg, Backward, Case, OpSpec, across
 from rooftile.ops.mlp.reference import gated_mlp, gated_mlp_backward, mlp, mlp_backward
 
-FORMS = ("none", "tanh")
+FORMS, KEEPS = ("none", "tanh"), ("pre", "slope")
 GATES = {"silu": F.silu, "gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh"), "relu": F.relu}
 
 
@@ -22,6 +22,8 @@ def bias(shape, dtype, gen, dims):
 def validate(call, dims):
     if call["approximate"] not in FORMS:
         raise ValueError(f"mlp: approximate is {call['approximate']!r}, takes {' or '.join(FORMS)}")
+    if call["keep"] not in KEEPS:
+        raise ValueError(f"mlp: keep is {call['keep']!r}, takes {' or '.join(KEEPS)}")
 
 
 def drawn(call, case, gen):
@@ -35,7 +37,7 @@ def drawn(call, case, gen):
     return call
 
 
-def torch_mlp(x, weight1, bias1, weight2, bias2, approximate):
+def torch_mlp(x, weight1, bias1, weight2, bias2, approximate, keep):
     low = [None if t is None else t.to(x.dtype) for t in (weight1, bias1, weight2, bias2)]
     return F.linear(F.gelu(F.linear(x, *low[:2]), approximate=approximate), *low[2:])
 
@@ -56,11 +58,12 @@ SPEC = OpSpec(
         "weight2": Arg("N F", "io|f32", make=small),
         "bias2": Arg("N", "io|f32", make=bias, optional=True),
     },
-    returns={"out": Arg("... N"), "pre": Arg("... F"), "h": Arg("... F")},
+    returns={"out": Arg("... N"), "kept": Arg("... F"), "h": Arg("... F")},
     cases=(
         *across(
             FLOATS,
             case(24, 32, 72, 40, use=BOTH, why="rows of whole 16 bytes, less than a tile"),
+            case(24, 40, 72, 32, use=BOTH, why="gelu's slope is kept", keep="slope"),
             case(13, 19, 35, 22, use=BOTH, approximate="none", why="ragged everywhere, the exact form"),
             case(0, 16, 24, 8, why="no rows: zero gradients of the weights"),
             case(1, 1, 9, 1, why="one row of one number, and one number comes out"),
@@ -69,8 +72,9 @@ SPEC = OpSpec(
         case(16, 24, 48, 32, torch.bfloat16, why="float32 weights beside narrow data", use=BOTH, parameters="float32"),
         case(263, 136, 520, 264, torch.bfloat16, why="several tiles each way, prime rows"),
         case(129, 64, 1032, 8, torch.float16, why="a short sum and a long one"),
-        case(32768, 768, 3072, 768, torch.bfloat16, why="GPT-2 124M, B=32 T=1024", use=("bench",)),
-        case(8192, 4096, 16384, 4096, torch.bfloat16, why="anchor, a 7B model's width", use=("bench",)),
+        case(261, 72, 264, 136, torch.bfloat16, approximate="none", why="the exact form's slope is kept, several tiles", keep="slope"),
+        case(32768, 768, 3072, 768, torch.bfloat16, why="GPT-2 124M, B=32 T=1024", use=("bench",), keep="slope"),
+        case(8192, 4096, 16384, 4096, torch.bfloat16, why="anchor, a 7B model's width", use=("bench",), keep="slope"),
     ),
     peer=torch_mlp,
     families=("scaled_rows", "large", "all_equal", "nan"),

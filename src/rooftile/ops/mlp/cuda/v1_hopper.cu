@@ -74,10 +74,19 @@ ROOFTILE_DEVICE void finish_beside(const typename X::T* gPre, char* sX, Rings<X:
 
 // ---- gelu ----------------------------------------------------------------------------------------------------------------------
 
-// pre = d, which begins with the bias, and h = gelu(pre).
+// Beside an activation what its gradient will need: itself what it was given, or, Sloped, its slope there, for which it has nearly all that it takes. That
+// is what multiplies d then, Slope, and nothing is computed of it.
+template <typename Act> struct Sloped : Act {};
+struct Slope {
+  static ROOFTILE_DEVICE Point point(float d) { return {0.0f, d}; }
+};
+template <typename Act> ROOFTILE_DEVICE Point activate(float x, Act) { return {Act::value(x), x}; }
+template <typename Act> ROOFTILE_DEVICE Point activate(float x, Sloped<Act>) { return Act::point(x); }
+
+// h = act(pre) of pre = d, which begins with the bias, and what the gradient needs.
 template <typename X, typename Act> struct Activate {
   using T = typename X::T;
-  T *gPre, *gH;
+  T *gKept, *gH;
   const T* gBias;
   int biased;  // columns: F, or 0 where there is no bias
 
@@ -94,14 +103,17 @@ template <typename X, typename Act> struct Activate {
 #pragma unroll 4
         for (int r = 0; r < ROWS; ++r) {
           if (r >= to.rows) break;
-          const uint4 pre = in_half(sX + X::OUTS + half * X::OUT, r, mine);
-          uint4 h;
-          float x[8];
-          unpack<T>(x, pre);
+          uint4 kept = in_half(sX + X::OUTS + half * X::OUT, r, mine), h;
+          float x[8], y[8];
+          unpack<T>(x, kept);
 #pragma unroll
-          for (int i = 0; i < 8; ++i) x[i] = Act::value(x[i]);
-          pack<T>(h, x);
-          __stwb(reinterpret_cast<uint4*>(gPre + to.place(r, tiles.F)), pre);
+          for (int i = 0; i < 8; ++i) {
+            const Point of = activate(x[i], Act());
+            y[i] = of.y, x[i] = of.d;
+          }
+          pack<T>(h, y);
+          pack<T>(kept, x);
+          __stwb(reinterpret_cast<uint4*>(gKept + to.place(r, tiles.F)), kept);
           __stwb(reinterpret_cast<uint4*>(gH + to.place(r, tiles.F)), h);
         }
         consumer_release(sR.out[half], at);
@@ -109,11 +121,11 @@ template <typename X, typename Act> struct Activate {
   }
 };
 
-// dpre = d gelu'(pre), and of each tile the sums of its columns, of the numbers as they are written.
-template <typename X, typename Act> struct Slope {
+// dpre = d act'(pre), and of each tile the sums of its columns, of the numbers as they are written.
+template <typename X, typename Act> struct Deactivate {
   using T = typename X::T;
   T* gDpre;
-  const T* gPre;
+  const T* gKept;
   float* gPartial;
 
   static constexpr bool COPIED = false;
@@ -124,11 +136,11 @@ template <typename X, typename Act> struct Slope {
     T* gTo;
     auto start = [&](const Strip& to) { gTo = gDpre + to.place(0, tiles.F); };
     auto row = [&](bool there, uint4 d, const uint4* sPre) {
-      float x[8], pre[8];
+      float x[8], kept[8];
       unpack<T>(x, d);
-      unpack<T>(pre, *sPre);
+      unpack<T>(kept, *sPre);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) x[i] *= Act::point(pre[i]).d;
+      for (int i = 0; i < 8; ++i) x[i] *= Act::point(kept[i]).d;
       pack<T>(d, x);
       if (there) __stwb(reinterpret_cast<uint4*>(gTo), d);
       else d = make_uint4(0, 0, 0, 0);  // it is NaN where a weight is not finite
@@ -137,7 +149,7 @@ template <typename X, typename Act> struct Slope {
 #pragma unroll
       for (int i = 0; i < 8; ++i) sum[i] += x[i];
     };
-    finish_beside<1, X>(gPre, sX, sR, tiles, start, row, [&](int half, int i_tile) {
+    finish_beside<1, X>(gKept, sX, sR, tiles, start, row, [&](int half, int i_tile) {
       if (half == 0) return;
       add_up(reinterpret_cast<float*>(sX + X::OUTS + X::OUT), sum, tiles, i_tile);
 #pragma unroll
@@ -254,18 +266,18 @@ template <typename X, typename Act> struct GateSlope {
 
 template <typename T, typename Act, int N, int K, int STAGES, int LAG>
 __global__ void __launch_bounds__(384, 1)
-    mlp_forward(T* gPre, T* gH, const __grid_constant__ TensorMap tX, const __grid_constant__ TensorMap tWeight, const T* gBias, int biased, int M, int F,
+    mlp_forward(T* gKept, T* gH, const __grid_constant__ TensorMap tX, const __grid_constant__ TensorMap tWeight, const T* gBias, int biased, int M, int F,
                 int steps, int group) {
   using X = Tile<T, K_MAJOR, K_MAJOR, 1, N, K, STAGES, LAG>;
-  block<X>(Activate<X, Act>{gPre, gH, gBias, biased}, tX, tWeight, Tiles<N>{M, F, group}, steps);
+  block<X>(Activate<X, Act>{gKept, gH, gBias, biased}, tX, tWeight, Tiles<N>{M, F, group}, steps);
 }
 
 template <typename T, typename Act, int N, int K, int STAGES, int LAG>
 __global__ void __launch_bounds__(384, 1)
-    mlp_backward(T* gDpre, float* gPartial, const __grid_constant__ TensorMap tDout, const __grid_constant__ TensorMap tWeight, const T* gPre, int M, int F,
+    mlp_backward(T* gDpre, float* gPartial, const __grid_constant__ TensorMap tDout, const __grid_constant__ TensorMap tWeight, const T* gKept, int M, int F,
                  int steps, int group) {
   using X = Tile<T, K_MAJOR, MN_MAJOR, 1, N, K, STAGES, LAG>;
-  block<X>(Slope<X, Act>{gDpre, gPre, gPartial}, tDout, tWeight, Tiles<N>{M, F, group}, steps);
+  block<X>(Deactivate<X, Act>{gDpre, gKept, gPartial}, tDout, tWeight, Tiles<N>{M, F, group}, steps);
 }
 
 template <typename T, typename Act, int N, int K, int STAGES, int LAG>
