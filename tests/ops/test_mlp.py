@@ -9,6 +9,7 @@ from rooftile.core.kernel import OPS, forced
 from rooftile.cuda import cublaslt
 from rooftile.ops import MLP, mlp
 from rooftile.ops.mlp import cublaslt_kernels as kernels
+from rooftile.ops.mlp.cuda_kernels import keep
 from rooftile.workbench import check
 
 BOTH = ("mlp", "mlp_backward")
@@ -205,3 +206,27 @@ def test_the_first_product_alone_is_the_librarys(library):
     with forced("mlp", "cublaslt"):
         mlp(x, *parameters, "tanh").sum().backward()
     assert [shape for *_, shape in library.log] == [(5, 40), (5, 40)]
+
+
+@pytest.mark.gpu
+def test_on_hopper_the_slope_is_kept_where_there_is_a_gradient_in_one_graph_too():
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("on other devices what gelu was given is kept")
+    gen = torch.Generator("cuda").manual_seed(0)
+    shapes = ((8192, 256), (1024, 256), (1024,), (256, 1024), (256,))
+    args = [torch.randn(*s, generator=gen, device="cuda", dtype=torch.bfloat16).div(16).requires_grad_() for s in shapes]
+    assert keep(args[0], args[1], args[3]) == "slope" and keep(args[0][:64], args[1], args[3]) == "pre"
+    graph = torch.compile(lambda *t: mlp(*t, "tanh"), fullgraph=True, dynamic=True)
+    for rows in (8192, 6000):
+        x = args[0][:rows].detach().requires_grad_()
+        made = []
+        for run in (lambda *t: mlp(*t, "tanh"), graph, theirs_tanh):
+            out = run(x, *args[1:])
+            made.append([out, *torch.autograd.grad(out, (x, *args[1:]), torch.ones_like(out))])
+        assert all(map(torch.equal, *made[:2]))
+        for ours, wanted in zip(*made[1:]):
+            assert (ours - wanted).float().norm() <= 1e-2 * wanted.float().norm()
+
+
+def theirs_tanh(*args):
+    return theirs(*args, "tanh")

@@ -6,7 +6,10 @@ from rooftile.cuda import cublaslt
 from rooftile.ops._shared import hopper_products
 from rooftile.ops._shared.reference import wide
 
-WIDE, SHORT = 2**14, 1024  # columns from which, and summands up to which, tiles that leave beside the next ones' products are faster: the head of a GPT-2
+WIDE, SHORT = (
+    2**14,
+    1024,
+)  # columns from which, and summands up to which, tiles that leave beside the next ones' products are faster: the head of a GPT-2
 
 
 def product(left, right, bias=None, *, dtype=None, out=None, add=None):

@@ -43,7 +43,8 @@ def mlp(x: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2
         >>> mlp(torch.ones(1, 2), torch.ones(3, 2), None, torch.ones(1, 3), torch.tensor([1.0]))
         tensor([[6.8635]])
     """
-    keep = cuda.keep(x, weight1, weight2) if weight1.dim() == weight2.dim() == 2 else "pre"
+    wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight1, bias1, weight2, bias2))
+    keep = cuda.keep(x, weight1, weight2) if wanted and weight1.dim() == weight2.dim() == 2 else "pre"
     return _mlp(x, weight1, bias1, weight2, bias2, approximate, keep)[0]
 
 

@@ -129,7 +129,10 @@ def _declines(rows, weight):
 
 def keep(x, weight1, weight2):
     """What gelu's gradient should find: the slope, where these kernels make it and read it; else what gelu was given, which the vendor's epilogues keep."""
-    if not x.is_cuda or x.numel() == 0 or weight2.numel() == 0 or torch.cuda.get_device_capability(x.device) != (9, 0):
+    if not x.is_cuda or x.numel() == 0 or weight2.numel() == 0:
+        return "pre"
+    device = torch.cuda.get_device_properties(x.device)
+    if (device.major, device.minor) != (9, 0):
         return "pre"
     (f, k), n, m = weight1.shape, weight2.shape[0], x.numel() // x.shape[-1]
     return "pre" if _slower(x, m, f, k) or _slower(x, m, f, n) else "slope"
