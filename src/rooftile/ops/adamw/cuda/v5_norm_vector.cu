@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int v = 0; v < VECS; ++v) {
       rX[v] = {0, 0, 0, 0};
-      if (first + v * NEXT + WIDTH <= size) rX[v] = __ldca(reinterpret_cast<const uint4*>(gFrom + first + v * NEXT));
+      if (first + v * NEXT + WIDTH <= size) rX[v] = __ldcs(reinterpret_cast<const uint4*>(gFrom + first + v * NEXT));
     }
     number += gridDim.x;
     look_up();
