@@ -60,8 +60,9 @@ def _gradients(source):
         strips = cdiv(k, 256 * 16 // a.itemsize)
         blocks = max(1, min(cdiv(m, 16), 65535, config["per_sm"] * processors(a) // max(1, strips)))
         partial = dx if blocks == 1 else a.new_empty((blocks, k), dtype=torch.float32)
-        instance = f"gradients<{CTYPE[a.dtype]}, {CTYPE[partial.dtype]}>"
-        launch(source, instance, (strips, blocks), 256, da, partial, dout, a, x, m, k, a.stride(0))
+        for sums, writes in (("true", "false"), ("false", "true")) if config["apart"] else (("true", "true"),):
+            instance = f"gradients<{CTYPE[a.dtype]}, {CTYPE[partial.dtype]}, {sums}, {writes}>"
+            launch(source, instance, (strips, blocks), 256, da, partial, dout, a, x, m, k, a.stride(0))
         if blocks > 1:
             add_rows(partial, dx)
         return da, dx
@@ -96,7 +97,7 @@ _SPLIT = tuple(
     for t, r, e in ((256, 4, 2), (128, 4, 2), (256, 2, 4), (256, 1, 8), (256, 8, 1), (128, 2, 4), (128, 1, 4), (256, 4, 1))
 )
 _WARPS = tuple({"rows": r, "each": e} for r, e in ((2, 4), (4, 2), (1, 4), (1, 8), (2, 2)))
-_GRADIENTS = tuple({"per_sm": p} for p in (3, 2, 6, 12))
+_GRADIENTS = tuple({"per_sm": p, "apart": a} for p, a in ((3, 0), (3, 1), (2, 0), (2, 1), (6, 0), (6, 1), (12, 0), (8, 1)))
 
 
 def _kernels():
@@ -120,7 +121,7 @@ _LAST = FORWARD[0].sources[0]
 
 
 def pick_gradients(call):
-    """Two blocks a multiprocessor where the matrix is much larger than the caches: fewer rows of both are open at a time."""
+    """A matrix much larger than the caches is read and written one after the other."""
     return _GRADIENTS[1] if call["a"].numel() * call["a"].itemsize >= 1 << 27 else _GRADIENTS[0]
 
 

@@ -81,10 +81,10 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(256) join(T* __restrict__ gOut,
   if (lane() == 0) gOut[i_m] = static_cast<T>(rSum);
 }
 
-// Both gradients in one read of the matrix. A thread keeps WIDTH columns and walks down the rows blockIdx.y, blockIdx.y + gridDim.y, ...:
-// it writes dA as it reads A, 4 rows in flight, and its share of dx = A^T dout never leaves its registers before the last row. gTo is [gridDim.y, K]:
-// dx itself where one block walks down all rows.
-template <typename T, typename To>
+// Both gradients in one read of the matrix, or one of them: memory that is read and written by turns is 6 % slower than first read, then written. A thread
+// keeps WIDTH columns and walks down the rows blockIdx.y, blockIdx.y + gridDim.y, ...: it writes dA as it reads A, 4 rows in flight, and its share of
+// dx = A^T dout never leaves its registers before the last row. gTo is [gridDim.y, K]: dx itself where one block walks down all rows.
+template <typename T, typename To, bool SUMS, bool WRITES>
 __global__ void __launch_bounds__(256, 3) gradients(T* __restrict__ gDa, To* __restrict__ gTo, const T* __restrict__ gDout,
                                                     const T* __restrict__ gA, const T* __restrict__ gX, long long M, long long K,
                                                     long long stride_m) {
@@ -102,7 +102,9 @@ __global__ void __launch_bounds__(256, 3) gradients(T* __restrict__ gDa, To* __r
 #pragma unroll
     for (int j = 0; j < EACH; ++j) {
       const long long row = i_m + j * (long long)gridDim.y;
-      if (row < M) load_global(rA[j], gA + row * stride_m + i_k), rDout[j] = static_cast<float>(gDout[row]);
+      if (row >= M) continue;
+      if (SUMS) load_global(rA[j], gA + row * stride_m + i_k);
+      rDout[j] = static_cast<float>(gDout[row]);
     }
 #pragma unroll
     for (int j = 0; j < EACH; ++j) {
@@ -111,13 +113,14 @@ __global__ void __launch_bounds__(256, 3) gradients(T* __restrict__ gDa, To* __r
         Wide<T> rDa;
 #pragma unroll
         for (int k = 0; k < WIDTH; ++k) {
-          rSum[k] += static_cast<float>(rA[j][k]) * rDout[j];
+          if (SUMS) rSum[k] += static_cast<float>(rA[j][k]) * rDout[j];
           rDa[k] = static_cast<T>(rDout[j] * rXf[k]);
         }
-        store_global(gDa + row * K + i_k, rDa);
+        if (WRITES) store_global(gDa + row * K + i_k, rDa);
       }
     }
   }
+  if (!SUMS) return;
 #pragma unroll
   for (int k = 0; k < WIDTH; ++k) gTo[blockIdx.y * K + i_k + k] = static_cast<To>(rSum[k]);
 }
