@@ -121,8 +121,10 @@ _LAST = FORWARD[0].sources[0]
 
 
 def pick_gradients(call):
-    """A matrix much larger than the caches is read and written one after the other."""
-    return _GRADIENTS[1] if call["a"].numel() * call["a"].itemsize >= 1 << 27 else _GRADIENTS[0]
+    """A matrix of half a gigabyte and more is read and written one after the other. Two blocks a multiprocessor where it is still much larger than the
+    caches: fewer rows of both are open at a time."""
+    size = call["a"].numel() * call["a"].itemsize
+    return _GRADIENTS[1 if size >= 1 << 29 else 2 if size >= 1 << 27 else 0]
 
 
 def _backward_refuses(call):
