@@ -133,7 +133,7 @@ _WAVE = range(100, 133)  # tiles that keep an H200's 132 multiprocessors busy, o
 def preferred(device: torch.device, m: int, n: int, k: int, epilogue: str = "none") -> tuple[int, ...]:
     """Tiles to prefer to the heuristic's first algorithm for [m, k] by [k, n], the best first; none where it is as good as any, or nothing is known.
 
-    Asked on an H200 of cuBLASLt 13.1, all that it offers in bursts beside PyTorch's, for the products of GPT-2's training step and of a Llama's of
+    Asked on an H200 of cuBLASLt 13.1, all that it offers beside PyTorch's, in bursts and at the board's power, for the products of GPT-2's training step and of a Llama's of
     1.2e9 weights (M = 32768 and 16384). The first has large tiles, 256 x 128, and is as good as any for long sums. Of short ones much of the time
     is the epilogue's, and smaller tiles are faster by up to a fifth. A weight's gradient is few tiles of a long sum: a tile of which one wave
     is full was faster than parts of the sum added up. By tile, as ranks change with version and shape.
