@@ -127,7 +127,7 @@ def _forward_online(gX, gTarget, gLoss, gCount, gPeak, gLogsum, gMiss, V, stride
     lane_sum = tl.zeros([BLOCK_V // GROUP], tl.float32)
     lane_spread = tl.zeros([BLOCK_V], tl.float32)
     i_v = tile * BLOCK_V + tl.arange(0, BLOCK_V)
-    rX = tl.load(gX + i_v, mask=i_v < n, other=float("-inf")).to(tl.float32)
+    rX = tl.load(gX + i_v, mask=i_v < n, other=float("-inf"), eviction_policy="evict_first").to(tl.float32)
     if CAP:
         rX = tl.where(i_v < n, _capped(rX, softcap, CAP), float("-inf"))
     if SMOOTH:
@@ -135,13 +135,13 @@ def _forward_online(gX, gTarget, gLoss, gCount, gPeak, gLogsum, gMiss, V, stride
     lane_max, lane_sum = _take(tl.where(i_v == i_t, float("-inf"), rX), lane_max, lane_sum, GROUP)
     for i in range(full - (tile < full).to(tl.int32)):
         i_v = (i + (i >= tile)) * BLOCK_V + tl.arange(0, BLOCK_V)
-        rX = _capped(tl.load(gX + i_v).to(tl.float32), softcap, CAP)
+        rX = _capped(tl.load(gX + i_v, eviction_policy="evict_first").to(tl.float32), softcap, CAP)
         if SMOOTH:
             lane_spread += rX - near
         lane_max, lane_sum = _take(rX, lane_max, lane_sum, GROUP)
     i_v = full * BLOCK_V + tl.arange(0, BLOCK_V)
     rest = (i_v < n) & (tile != full)
-    rX = tl.load(gX + i_v, mask=rest, other=float("-inf")).to(tl.float32)
+    rX = tl.load(gX + i_v, mask=rest, other=float("-inf"), eviction_policy="evict_first").to(tl.float32)
     if CAP:
         rX = tl.where(rest, _capped(rX, softcap, CAP), float("-inf"))
     if SMOOTH:

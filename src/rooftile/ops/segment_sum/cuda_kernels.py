@@ -113,7 +113,9 @@ def _not_numbers(call):
 
 
 # 4 rows of 16 bytes a lane and 768 lanes: 48 KB in flight on a multiprocessor, all chunks at once
-_ROWS = tuple({"rows": r, "lanes": n} for r, n in ((4, 768), (8, 768), (4, 1024), (2, 768), (2, 1024), (4, 512), (4, 1536), (16, 512), (8, 1536)))
+_ROWS = tuple(
+    {"rows": r, "lanes": n} for r, n in ((4, 768), (8, 768), (4, 1024), (2, 768), (2, 1024), (4, 512), (4, 1536), (16, 512), (8, 1536))
+)
 # 16 float32 numbers a thread are 16 KB a block in flight and 57 KB of shared memory: 3 blocks a multiprocessor, 8 numbers 8 KB and 33 KB: 6
 _TILES = tuple({"each": e, "per_sm": p} for e, p in ((16, 3), (8, 6), (16, 12), (8, 24), (16, 24), (32, 2), (32, 12)))
 _CHUNKS = tuple({"rows": r} for r in (128, 64, 32, 256, 512))
