@@ -51,7 +51,7 @@ def measured(tmp_path):
     r = Record(
         "softmax",
         kernel.name,
-        "M1_N1",
+        next(c.id for c in op.spec.cases if "bench" in c.use),
         "passed",
         us=(1.0, 2.0, 3.0),
         gbps=1234.0,
@@ -78,6 +78,12 @@ def test_a_changed_kernel_makes_its_figure_stale_and_the_page_wrong(measured, mo
     assert pages.write(folder, verify=True) == ["README.md"]
     assert "1234 GB/s (stale)" in page(folder, "README.md")
     assert [row["stale"] for row in ledger.overview(folder / "records", True)] == [True]
+
+
+def test_a_case_that_is_no_more_is_told_of_nowhere(measured):
+    folder, r = measured
+    append(folder / "records" / "gpu" / "softmax.jsonl", [replace(r, case="M1_N1", gbps=777.0, digest="another")])
+    assert "777" not in page(folder, "README.md") and ledger.overview(folder / "records", True) == []
 
 
 def test_a_figure_no_record_holds_is_found(measured):
