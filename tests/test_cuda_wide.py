@@ -37,6 +37,11 @@ KERNELS = [  # rung, instance, loads and stores of less than 16 bytes that it ma
     ),  # x and out: 8 bytes
     ("_shared/cuda/sum_norm_v2_rows.cu", "backward<Plain, __half, float, float, true, true, true, 64, 3, 64, 2>", 2),
     (
+        "_shared/cuda/sum_norm_v3_pipeline.cu",
+        "backward<Plain, __nv_bfloat16, __nv_bfloat16, float, true, true, true, true, 32, 3, 384, 2, 1, true>",
+        9,
+    ),  # two statistics of this row and the next; the sums of all warps
+    (
         "softmax/cuda/v5_online.cu",
         "masked_softmax<__nv_bfloat16, true, true, 32, 0>",
         2,

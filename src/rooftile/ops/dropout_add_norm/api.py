@@ -1,6 +1,7 @@
 from torch import Tensor
 
 from rooftile.core.kernel import Op, ranked
+from rooftile.ops._shared import sum_pipeline
 from rooftile.ops._shared.philox import drawn
 from rooftile.ops.dropout_add_norm import cuda_kernels, triton_kernels
 from rooftile.ops.dropout_add_norm.spec import SPEC
@@ -10,7 +11,7 @@ from rooftile.ops.rmsnorm.api import add_rmsnorm
 _dropout_add_norm = Op(
     SPEC,
     *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "triton", "cuda.v2_rows"),
-    backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD),
+    backward=ranked((*triton_kernels.BACKWARD, sum_pipeline.DROPOUT_ADD_NORM, *cuda_kernels.BACKWARD), "triton", "cuda.v3_pipeline"),
 )
 
 

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op, ranked
+from rooftile.ops._shared import sum_pipeline
 from rooftile.ops.layernorm import cuda_add_kernels, cuda_kernels
 from rooftile.ops.layernorm.spec import ADD_SPEC, SPEC
 from rooftile.ops.layernorm.triton_kernels import ADD_BACKWARD, ADD_FORWARD, BACKWARD, FORWARD
@@ -14,7 +15,12 @@ _layernorm = Op(
     *ranked((*FORWARD, *cuda_kernels.FORWARD), "cuda.v5_rows", "cuda.v4_register_row", "cuda.v9_ahead", "cuda.v6_pipeline"),
     backward=ranked((*BACKWARD, *cuda_kernels.BACKWARD), "cuda.v8_exchange", "cuda.v6_pipeline", "triton"),
 )
-_add_layernorm = Op(ADD_SPEC, *ADD_FORWARD, *cuda_add_kernels.FORWARD, backward=(*ADD_BACKWARD, *cuda_add_kernels.BACKWARD))
+_add_layernorm = Op(
+    ADD_SPEC,
+    *ADD_FORWARD,
+    *cuda_add_kernels.FORWARD,
+    backward=ranked((*ADD_BACKWARD, sum_pipeline.ADD_LAYERNORM, *cuda_add_kernels.BACKWARD), "cuda.v3_pipeline", "triton"),
+)
 
 
 def layernorm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:

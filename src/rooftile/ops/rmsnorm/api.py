@@ -7,6 +7,7 @@ from torch.autograd.function import once_differentiable
 
 from rooftile.core.kernel import Op, ranked
 from rooftile.core.register import needs_second_door
+from rooftile.ops._shared import sum_pipeline
 from rooftile.ops.rmsnorm import cuda_add_kernels, cuda_kernels
 from rooftile.ops.rmsnorm.spec import ADD_SPEC, SPEC
 from rooftile.ops.rmsnorm.triton_kernels import ADD_BACKWARD, ADD_FORWARD, BACKWARD, FORWARD
@@ -16,7 +17,12 @@ _rmsnorm = Op(
     *ranked((*FORWARD, *cuda_kernels.FORWARD), "cuda.v5_rows", "cuda.v4_register_row", "cuda.v9_ahead", "cuda.v6_pipeline"),
     backward=ranked((*BACKWARD, *cuda_kernels.BACKWARD), "cuda.v8_exchange", "cuda.v6_pipeline", "triton"),
 )
-_add_rmsnorm = Op(ADD_SPEC, *ADD_FORWARD, *cuda_add_kernels.FORWARD, backward=(*ADD_BACKWARD, *cuda_add_kernels.BACKWARD))
+_add_rmsnorm = Op(
+    ADD_SPEC,
+    *ADD_FORWARD,
+    *cuda_add_kernels.FORWARD,
+    backward=ranked((*ADD_BACKWARD, sum_pipeline.ADD_RMSNORM, *cuda_add_kernels.BACKWARD), "cuda.v3_pipeline", "triton"),
+)
 
 
 def rmsnorm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, offset: float = 0.0) -> Tensor:
