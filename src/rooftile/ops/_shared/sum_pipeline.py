@@ -119,15 +119,13 @@ def whole_rows(call: Call) -> str | None:
 
 
 def pick(call: Call) -> dict[str, int]:
-    """A warp a row where 24 columns a lane hold it: 384 threads, whose registers three sums and the weight fill, have two rows of three tensors waiting or
-    arriving. Longer rows have 2 vectors a thread, or 3 where fewer threads then have none."""
+    """A warp a row where 3 vectors a lane hold it: 384 threads, whose registers three sums and the weight fill, have two rows of three tensors waiting or
+    arriving. Longer rows have 2 vectors a thread, and three rows where there is room."""
     x = stream(call)
-    vectors = cdiv(x.shape[-1] * x.itemsize, 16)
-    alone = cdiv(vectors, 32)
-    if alone * 16 // x.itemsize <= 24:
+    alone = cdiv(x.shape[-1] * x.itemsize, 512)
+    if alone <= 3:
         return {"vecs": max(1, alone), "threads": 384, "stages": 2, "resident": 384}
-    vecs = min((2, 3), key=lambda v: power_of_2(cdiv(vectors, v)) * v)
-    return {"vecs": vecs, "threads": 256, "stages": 2, "resident": 512}
+    return {"vecs": 2, "threads": 256, "stages": 3, "resident": 512}
 
 
 WALKS = tuple(

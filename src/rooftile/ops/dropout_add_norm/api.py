@@ -11,7 +11,7 @@ from rooftile.ops.rmsnorm.api import add_rmsnorm
 _dropout_add_norm = Op(
     SPEC,
     *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "triton", "cuda.v2_rows"),
-    backward=ranked((*triton_kernels.BACKWARD, sum_pipeline.DROPOUT_ADD_NORM, *cuda_kernels.BACKWARD), "triton", "cuda.v3_pipeline"),
+    backward=ranked((*triton_kernels.BACKWARD, sum_pipeline.DROPOUT_ADD_NORM, *cuda_kernels.BACKWARD), "cuda.v3_pipeline", "triton"),
 )
 
 
