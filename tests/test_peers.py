@@ -24,6 +24,19 @@ def test_a_library_is_not_asked_for_what_it_does_not_have():
     assert peers.function("liger", OPS["adamw"].spec) is None
 
 
+def test_what_is_compiled_of_adamw_is_pytorchs_step():
+    spec = OPS["adamw"].spec
+    case = next(c for c in spec.cases if "smoke" in c.use and c.dtype == torch.float32)
+    calls = [spec.draw(case, 0, torch.device("cpu")) for _ in range(2)]
+    torch.compile(peers.COMPILABLE["adamw"], backend="eager", fullgraph=True)(**calls[0])
+    spec.peer(**calls[1])
+    for name in ("params", "exp_avgs", "exp_avg_sqs"):
+        torch.testing.assert_close(calls[0][name], calls[1][name])
+    masters = next(c for c in spec.cases if c.params.get("master") and "smoke" in c.use)
+    with pytest.raises(NotImplementedError, match="PyTorch's AdamW has no masters, scale, which the case wants"):
+        peers.COMPILABLE["adamw"](**spec.draw(masters, 0, torch.device("cpu")))
+
+
 def test_a_peer_that_computes_something_else_is_not_timed(monkeypatch):
     op = OPS["softmax"]
     case = next(c for c in op.spec.cases if "smoke" in c.use)

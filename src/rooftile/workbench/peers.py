@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.optim.adamw import adamw as update
 from torch.utils.weak import WeakIdKeyDictionary
 
 from rooftile.core.spec import Case, OpSpec
@@ -229,6 +230,18 @@ def _torch_dropout_add_norm(x: Any, residual: Any, weight: Any, bias: Any, seed:
 DRAWING: dict[str, Function] = {"dropout": _torch_dropout, "dropout_add_norm": _torch_dropout_add_norm}
 
 
+def _foreach_adamw(params: Any, grads: Any, exp_avgs: Any, exp_avg_sqs: Any, masters: Any, hyper: Any, scale: Any, seed: Any, beta1: float,
+                   beta2: float, eps: float) -> None:  # fmt: skip
+    _lacks("PyTorch's AdamW", masters=masters or None, seed=seed, scale=scale)
+    steps = [torch.full((), 2.0, device=hyper.device) for _ in params]  # it counts one on
+    update(params, grads, exp_avgs, exp_avg_sqs, [], steps, foreach=True, capturable=True, amsgrad=False, beta1=beta1, beta2=beta2, lr=1e-2,
+           weight_decay=0.1, eps=eps, maximize=False)  # fmt: skip
+
+
+# What people compile, where that is another function of PyTorch's than the one they call: Inductor cannot trace the fused AdamW.
+COMPILABLE: dict[str, Function] = {"adamw": _foreach_adamw}
+
+
 # Whose forward makes the gradients: beside it a peer is timed forward and backward, and beside the scaling that is left nobody is.
 AHEAD = ("linear_cross_entropy_ahead",)
 
@@ -241,7 +254,7 @@ def function(name: str, spec: OpSpec) -> Function | None:
     if name == "compile":
         torch._dynamo.reset()
         torch._functorch.config.donated_buffer = False  # the graph is walked more than once
-        return torch.compile(plain, dynamic=False)
+        return torch.compile(COMPILABLE.get(spec.name, plain), dynamic=False)
     return LIBRARIES.get((name, spec.name))
 
 
