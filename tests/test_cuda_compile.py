@@ -281,13 +281,16 @@ HABITS = {
     r"extern __shared__ (?!__align__)": "slots that straddle sectors are fetched twice: __align__(128)",
     r"__ldcs\(": "evict-first loads are slower: __ldca",
 }
+# Of what is read once and hardly anything written; gemv's and reduce_sum's, which write as little, were slower by it.
+FASTER_BY_IT = {r"__ldcs\(": {"segment_sum/cuda/v3_balanced.cu", "adamw/cuda/v5_norm_vector.cu"}}
 
 
 @pytest.mark.parametrize("word, why", HABITS.items())
 def test_habits_that_profiles_taught(word, why):
-    for path in build.shipped():
-        for number, line in enumerate(path.read_text().splitlines(), 1):
-            assert not re.search(word, line), f"{path}:{number}: {why}"
+    found = {path: n for path in build.shipped() for n, line in enumerate(path.read_text().splitlines(), 1) if re.search(word, line)}
+    free = {path for path in found if "/".join(path.parts[-3:]) in FASTER_BY_IT.get(word, ())}
+    assert len(free) == len(FASTER_BY_IT.get(word, ())), free
+    assert [f"{path}:{n}: {why}" for path, n in found.items() if path not in free] == []
 
 
 def test_every_rung_says_what_it_adds_costs_and_where_it_loses():
