@@ -6,7 +6,7 @@ import torch
 from rooftile.core.kernel import OPS
 from rooftile.cuda import simulator
 from rooftile.ops import Embedding, embedding, tied_embedding
-from rooftile.ops.embedding import api
+from rooftile.ops.embedding import api, reference
 from rooftile.workbench.check import poisoned
 
 
@@ -194,3 +194,15 @@ def test_narrow_keys_keep_every_row_apart(v):
     out = embedding(torch.cat([indices, outside]), weight)
     out.backward(torch.cat([dout, torch.ones(5, 8, device="cuda")]))
     torch.testing.assert_close(weight.grad.double(), want, rtol=1e-5, atol=1e-5)
+
+
+def test_the_reference_adds_in_one_order_with_several_threads():
+    """Or a run on a CPU, whose tied weight is rows that many tokens ask for, would not repeat."""
+    gen, threads = torch.Generator().manual_seed(0), torch.get_num_threads()
+    dout, indices = torch.randn(4096, 64, generator=gen), torch.randint(0, 7, (4096,), generator=gen)
+    torch.set_num_threads(4)
+    try:
+        made = [reference.embedding_backward(dout, indices, torch.empty(7, 64), -1) for _ in range(20)]
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(made[0], other) for other in made)

@@ -35,5 +35,7 @@ def _summed(old: Tensor, dout: Tensor, indices: Tensor, padding_idx: int) -> Ten
     flat, g = indices.reshape(-1), wide(dout).reshape(indices.numel(), old.shape[1])
     counts = (flat >= 0) & (flat < old.shape[0]) & (flat != padding_idx)
     g = torch.where(counts[:, None], g, 0)
-    # accumulating index_put_ sorts on a GPU, where index_add_ would add in any order
-    return wide(old).index_put((torch.where(counts, flat, 0),), g, accumulate=True).to(old.dtype)
+    rows = torch.where(counts, flat, 0)
+    # in one order: on a GPU accumulating index_put_ sorts and index_add_ uses atomics, on a CPU with several threads it is the other way round
+    added = wide(old).index_put((rows,), g, accumulate=True) if old.is_cuda else wide(old).index_add(0, rows, g)
+    return added.to(old.dtype)
