@@ -57,7 +57,7 @@ def test_every_config_of_the_vector_rungs(kernel, config, dtype):
     assert len(reports) == (2 if kernel is SPLIT else 1)  # few wide rows: slices, and a second launch that adds them
 
 
-@pytest.mark.parametrize("config", GRADIENTS.configs, ids=lambda c: str(c["per_sm"]))
+@pytest.mark.parametrize("config", GRADIENTS.configs, ids=str)
 def test_every_grid_of_the_gradients(config):
     a = torch.arange(203 * 40).remainder(7).sub(3).view(203, 40).float()
     x, dout = torch.arange(40.0).remainder(3), torch.arange(203.0).remainder(5)

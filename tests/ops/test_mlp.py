@@ -196,8 +196,19 @@ def test_without_a_gradient_the_result_is_the_same():
 )
 def test_messages_have_both_numbers(change, said):
     call = dict(zip(OPS["mlp"].names, [*weights(), "tanh"]))
-    with pytest.raises(ValueError, match=said):
-        mlp(**change(call))
+    for wanted in (False, True):  # a gradient, for which it must be decided what to keep
+        for t in list(call.values())[:5]:
+            t.requires_grad_(wanted)
+        with pytest.raises(ValueError, match=said):
+            mlp(**change(call))
+
+
+def test_what_is_no_tensor_or_has_no_rows_is_told():
+    x, *rest = (t.requires_grad_() for t in weights())
+    with pytest.raises(ValueError, match="mlp: x"):
+        mlp("x", *rest)
+    with pytest.raises(ValueError, match="mlp: x"):
+        mlp(x[0, 0], *rest)
 
 
 def test_the_first_product_alone_is_the_librarys(library):

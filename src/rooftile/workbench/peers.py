@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.optim.adamw import adamw as update
 from torch.utils.weak import WeakIdKeyDictionary
 
 from rooftile.core.spec import Case, OpSpec
@@ -232,10 +231,12 @@ DRAWING: dict[str, Function] = {"dropout": _torch_dropout, "dropout_add_norm": _
 
 def _foreach_adamw(params: Any, grads: Any, exp_avgs: Any, exp_avg_sqs: Any, masters: Any, hyper: Any, scale: Any, seed: Any, beta1: float,
                    beta2: float, eps: float) -> None:  # fmt: skip
+    from torch.optim.adamw import adamw  # here: where a release has it no more, one peer is missing and no other
+
     _lacks("PyTorch's AdamW", masters=masters or None, seed=seed, scale=scale)
     steps = [torch.full((), 2.0, device=hyper.device) for _ in params]  # it counts one on
-    update(params, grads, exp_avgs, exp_avg_sqs, [], steps, foreach=True, capturable=True, amsgrad=False, beta1=beta1, beta2=beta2, lr=1e-2,
-           weight_decay=0.1, eps=eps, maximize=False)  # fmt: skip
+    adamw(params, grads, exp_avgs, exp_avg_sqs, [], steps, foreach=True, capturable=True, amsgrad=False, beta1=beta1, beta2=beta2, lr=1e-2,
+          weight_decay=0.1, eps=eps, maximize=False)  # fmt: skip
 
 
 # What people compile, where that is another function of PyTorch's than the one they call: Inductor cannot trace the fused AdamW.

@@ -43,9 +43,10 @@ def mlp(x: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2
         >>> mlp(torch.ones(1, 2), torch.ones(3, 2), None, torch.ones(1, 3), torch.tensor([1.0]))
         tensor([[6.8635]])
     """
-    wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight1, bias1, weight2, bias2))
-    keep = cuda.keep(x, weight1, weight2) if wanted and weight1.dim() == weight2.dim() == 2 else "pre"
-    return _mlp(x, weight1, bias1, weight2, bias2, approximate, keep)[0]
+    args = x, weight1, bias1, weight2, bias2
+    wanted = torch.is_grad_enabled() and _mlp.plan.wants_grad(args)
+    known = wanted and x.dim() > 0 and weight1.dim() == weight2.dim() == 2  # of other shapes the door says what is wrong
+    return _mlp(*args, approximate, cuda.keep(x, weight1, weight2) if known else "pre")[0]
 
 
 def gated_mlp(x: Tensor, weight1: Tensor, weight2: Tensor, activation: str = "silu", residual: Tensor | None = None) -> Tensor:
