@@ -40,3 +40,15 @@ def test_philox(device):
             launch(FUNCTIONS, "words", 1, 32, out, counter, key, len(counter))
         wanted = torch.stack(philox.philox(counter, key), -1).reshape(-1)
         assert torch.equal(out.long() & 0xFFFFFFFF, wanted)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_inverse_of_a_scale_is_rounded_as_a_division_is(device):
+    """Of every float32 that a scale can be, on a GPU; of some in the simulator."""
+    step = 1 if device == "cuda" else 499_979
+    for first in range(0x00800000, 0x7C800000, 1 << 26):
+        scale = torch.arange(first, min(first + (1 << 26), 0x7C800000), step, dtype=torch.int32, device=device).view(torch.float32)
+        out = torch.empty_like(scale)
+        with simulator.active("checks"):
+            launch(FUNCTIONS, "inverses", -(-scale.numel() // 256), 256, out, scale, scale.numel())
+        assert torch.equal(out, torch.ones_like(scale) / scale)

@@ -25,7 +25,7 @@ def computed(call, name="cuda.v5_hopper", level="checks"):
 
 SHAPES = [  # T, S around every tile boundary: blocks of 128 and 64 queries, tiles of 128 keys
     (1, 1, 64, True), (1, 129, 128, True), (127, 128, 64, False), (129, 127, 64, True), (64, 257, 128, False), (65, 128, 128, True),
-    (300, 40, 64, True), (200, 65, 128, True), (40, 300, 64, True), (193, 384, 128, True),
+    (300, 40, 64, True), (200, 65, 128, True), (40, 300, 64, True), (193, 384, 128, True), (80, 129, 128, False), (235, 300, 128, False),  # the last two by 80 queries
 ]  # fmt: skip
 
 
@@ -34,6 +34,23 @@ SHAPES = [  # T, S around every tile boundary: blocks of 128 and 64 queries, til
 def test_edges(t, s, d, causal, name):
     call = problem(t, s, d, causal, torch.float16 if t % 2 else torch.bfloat16)
     assert close(call, computed(call, name))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("t, s, heads", [(80, 129, {}), (235, 300, {}), (315, 260, {"b": 2, "h": 2}), (230, 300, {"h": 3, "g": 1})])
+def test_long_causal_ones_take_80_queries(t, s, heads, name, monkeypatch):
+    monkeypatch.setattr(cuda_kernels, "LONG", 64)
+    assert cuda_kernels.queries(128, True, t) == 80
+    call = problem(t, s, 128, True, **heads)
+    assert close(call, computed(call, name))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", KERNELS)
+def test_long_causal_ones_on_a_gpu(name):
+    q, k, v, dout = (torch.randn(1, 8200, heads, 128, device="cuda").bfloat16() for heads in (4, 2, 2, 4))
+    call = (dout, q, k, v, *reference.attention(q, k, v, True, 0.1), True, 0.1)
+    assert cuda_kernels.queries(128, True, 8200) == 80 and close(call, KERNELS[name].run(*call))
 
 
 @pytest.mark.parametrize("d", [64, 128])
@@ -177,7 +194,7 @@ PLANTED = {  # as it stands and wrong; the kernel and the order of blocks and th
     "bulk_wait<0>();            //": ("bulk_wait_read<0>();  //", "cuda.v5_hopper", None),  # read, but not yet added
     "    __threadfence();\n      atomicAdd(": ("    atomicAdd(", "cuda.v5_hopper", None),
     "while (load_acquire(earlier.gAdded + i_bh) != int(2 * anew(w.tiles))) spin_pause();": ("", "cuda.v5_hopper", None),
-    "!= int(2 * anew(w.tiles))": ("< int(2 * anew(w.tiles)) - 1", "cuda.v5_hopper", 4),  # one half of one tile is missing
+    "!= int(2 * anew(w.tiles))": ("< int(2 * anew(w.tiles)) - 1", "cuda.v5_hopper", 15),  # one half of one tile is missing
     "((long long)i_bh * w.blocks + i)": ("((long long)(i_bh + 1) * w.blocks + i)", "cuda.v5_hopper", None),
     "i_bh = keys.i_bh - earlier.back;": ("i_bh = keys.i_bh - earlier.back + 1;", "cuda.v5_hopper", None),
     "int heads = i_bh < 0 ? 0": ("int heads = i_bh <= 0 ? 0", "cuda.v5_hopper", None),

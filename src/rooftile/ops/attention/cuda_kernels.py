@@ -13,12 +13,19 @@ V5 = Source.beside(__file__, "v5_hopper_backward.cu")
 LOG2E = 1.4426950408889634
 KEYS = 128  # of a block
 LEAD = 224  # tiles, not quite two for each multiprocessor
+LONG = 8192  # queries: of so many, causal, few blocks are cut by the mask
 
 
-def shared_bytes(d):
-    """Bytes of dynamic shared memory (struct Tile): keys, values, two stages of q and dout, three of dS, one of dq, rows of lse and delta."""
-    m = 8192 // d
-    return (2 * KEYS + 4 * m) * d * 2 + 3 * m * KEYS * 2 + m * d * 4 + 4 * m * 4
+def queries(d, causal, t):
+    """Of a step. 80 where they divide T about as well as 64, as what lies past T in the last block is computed too, and the mask cuts few blocks."""
+    fit = 32 * 80 * cdiv(t, 80) <= 33 * 64 * cdiv(t, 64)
+    return 80 if d == 128 and fit and (t >= LONG or not causal) else 8192 // d
+
+
+def shared_bytes(d, m=None):
+    """Bytes of dynamic shared memory (struct Tile): keys, values, two stages of q and dout, three of dS, or two, one of dq, rows of lse and delta."""
+    m = m or 8192 // d
+    return (2 * KEYS + 4 * m) * d * 2 + (2 if m == 80 else 3) * m * KEYS * 2 + m * d * 4 + 4 * m * 4
 
 
 def dealt(causal, ordered, t, tiles):
@@ -33,7 +40,7 @@ def _backward(ordered, dout, q, k, v, out, lse, causal, scale, into, turned):
     (b, t, h, d), (s, g) = q.shape, k.shape[1:3]
     dq, dk, dv = into or (x.new_empty(x.shape) for x in (q, k, v))
     lse = lse.contiguous()
-    m = 8192 // d
+    m = queries(d, causal, t)
     walk, tiles = cdiv(t, m), cdiv(s, KEYS)  # blocks of queries of a head, and of keys
     blocks, all_tiles = walk * b * h, tiles * b * g
     sums = q.new_empty(blocks, 2, m * d // 2, dtype=torch.float32)
@@ -41,16 +48,18 @@ def _backward(ordered, dout, q, k, v, out, lse, causal, scale, into, turned):
     added = q.new_empty(1 + b * h, dtype=torch.int32)  # tiles taken, and additions to each head
     rows = q.new_empty(blocks, 2, m, dtype=torch.float32)  # lse to base 2 and delta of each block of queries
     kind, flags, and_turned = f"{CTYPE[q.dtype]}, {d}", f"{str(causal).lower()}, {str(ordered).lower()}", ", true" if turned else ""
+    and_queries, last = (f", {m}", f", false, {m}") if m != 8192 // d else ("", and_turned)
     tables = turned or (rows, rows)
-    launch(V5, f"prepare<{kind}>", blocks * 4, 256, sums, turn, added, rows, dout, out, lse, h, t, *dout.stride()[:3], *out.stride()[:3])
+    launch(V5, f"prepare<{kind}{and_queries}>", blocks * m * d // 2048, 256, sums, turn, added, rows, dout, out, lse, h, t, *dout.stride()[:3],
+           *out.stride()[:3])  # fmt: skip
     maps = [TensorMap(x, (1, 64, 1, 64), 128) for x in (dk, dv)]
     maps += [TensorMap(x, (1, n, 1, 64), 128) for x, n in ((q, m), (k, KEYS), (v, KEYS), (dout, m))]
     together, back = dealt(causal, ordered, t, tiles)
     back = back if causal or d == 128 else b * g  # Plain::ROUNDS
     left = min(back, b * g) * (h // g) * walk  # blocks of queries of the last heads, which nobody comes after
-    launch(V5, f"attention_backward<{kind}, {flags}{and_turned}>", min(all_tiles, resident(q, 1)), 384, *maps, dq, sums, turn, added, rows, g, h // g, t, s,
-           walk, tiles, together, all_tiles, back * (h // g), *dq.stride()[:3], scale, scale * LOG2E, *tables, shared=shared_bytes(d))  # fmt: skip
-    launch(V5, f"finish<{kind}{and_turned}>", left * 2, 128, dq, sums, (blocks - left) * 2, h, t, *dq.stride()[:3], scale, *tables)
+    launch(V5, f"attention_backward<{kind}, {flags}{last}>", min(all_tiles, resident(q, 1)), 384, *maps, dq, sums, turn, added, rows, g, h // g, t, s,
+           walk, tiles, together, all_tiles, back * (h // g), *dq.stride()[:3], scale, scale * LOG2E, *tables, shared=shared_bytes(d, m))  # fmt: skip
+    launch(V5, f"finish<{kind}{last}>", left * 2, m * d // 64, dq, sums, (blocks - left) * 2, h, t, *dq.stride()[:3], scale, *tables)
     return dq, dk, dv
 
 

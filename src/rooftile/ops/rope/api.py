@@ -5,13 +5,13 @@ from rooftile.core.kernel import Op, ranked
 from rooftile.ops.rope import cuda_kernels, triton_kernels
 from rooftile.ops.rope.spec import OVERWRITE, SPEC
 
-FIRST = "cuda.v3_tokens"
+FIRST = ("cuda.v4_bulk", "cuda.v3_tokens")
 _rope = Op(
     SPEC,
-    *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), FIRST),
-    backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), FIRST),
+    *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), *FIRST),
+    backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), *FIRST),
 )
-_overwrite = Op(OVERWRITE, *ranked((*triton_kernels.OVERWRITE, *cuda_kernels.OVERWRITE), FIRST))
+_overwrite = Op(OVERWRITE, *ranked((*triton_kernels.OVERWRITE, *cuda_kernels.OVERWRITE), *FIRST))
 
 LAYOUTS = ("BHTD", "BTHD")
 

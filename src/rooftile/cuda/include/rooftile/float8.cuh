@@ -57,6 +57,24 @@ template <typename Q> ROOFTILE_DEVICE unsigned narrow(float a, float b) {
   return narrow_by_hand<Q>(a) | narrow_by_hand<Q>(b) << 8;
 #endif
 }
+// Four of them in one word: of two pairs the upper halves would be cleared first.
+template <typename Q> ROOFTILE_DEVICE unsigned narrow_four(float a, float b, float c, float d) {
+#if !defined(ROOFTILE_SIMULATOR) && __CUDA_ARCH__ >= 890
+  unsigned all;
+  if constexpr (Float8<Q>::mantissa == 3) {
+    asm("{\n.reg .b16 low, high;\ncvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\ncvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\nmov.b32 %0, {low, high};\n}"
+        : "=r"(all)
+        : "f"(a), "f"(b), "f"(c), "f"(d));
+  } else {
+    asm("{\n.reg .b16 low, high;\ncvt.rn.satfinite.e5m2x2.f32 low, %2, %1;\ncvt.rn.satfinite.e5m2x2.f32 high, %4, %3;\nmov.b32 %0, {low, high};\n}"
+        : "=r"(all)
+        : "f"(a), "f"(b), "f"(c), "f"(d));
+  }
+  return all;
+#else
+  return narrow<Q>(a, b) | narrow<Q>(c, d) << 16;
+#endif
+}
 template <typename Q> ROOFTILE_DEVICE float2 widen(unsigned both) {
 #if !defined(ROOFTILE_SIMULATOR) && __CUDA_ARCH__ >= 890
   unsigned halves;  // which hold every one of them

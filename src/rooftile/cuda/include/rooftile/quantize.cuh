@@ -22,7 +22,17 @@ template <typename Q> ROOFTILE_DEVICE float scale_of(float amax, bool power) {
   const float scale = at_least_tiny(__fmul_rn(fminf(amax, HUGEST), float(1.0 / double(Narrow<Q>::largest))));
   return power ? __uint_as_float((__float_as_uint(scale) + 0x7fffffu) & 0x7f800000u) : scale;
 }
-ROOFTILE_DEVICE float inverse_of(float scale) { return __fdiv_rn(1.0f, scale); }
+// __fdiv_rn(1, scale) without its way out for quotients that are no normal numbers: a scale lies between TINIEST and HUGEST / 100.
+ROOFTILE_DEVICE float inverse_of(float scale) {
+#ifdef ROOFTILE_SIMULATOR
+  return __fdiv_rn(1.0f, scale);
+#else
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(scale));
+  r = __fmaf_rn(r, __fmaf_rn(-scale, r, 1.0f), r);
+  return __fmaf_rn(r, __fmaf_rn(-scale, r, 1.0f), r);
+#endif
+}
 ROOFTILE_DEVICE float affine_scale(float low, float high) {
   return at_least_tiny(__fmul_rn(__fsub_rn(__fmul_rn(0.5f, high), __fmul_rn(0.5f, low)), float(2.0 / 255.0)));
 }
@@ -36,6 +46,9 @@ ROOFTILE_DEVICE float within(float x, float low, float high) { return fminf(fmax
 template <typename Q> struct Symmetric {
   float inverse;
   ROOFTILE_DEVICE unsigned pair(float a, float b) const { return narrow<Q>(__fmul_rn(a, inverse), __fmul_rn(b, inverse)); }
+  ROOFTILE_DEVICE unsigned four(const float (&rF)[4]) const {
+    return narrow_four<Q>(__fmul_rn(rF[0], inverse), __fmul_rn(rF[1], inverse), __fmul_rn(rF[2], inverse), __fmul_rn(rF[3], inverse));
+  }
 };
 template <> struct Symmetric<signed char> {
   float inverse;
@@ -44,6 +57,7 @@ template <> struct Symmetric<signed char> {
     return __float_as_uint(__fadd_rn(x == x ? within(x, -127.0f, 127.0f) : 0.0f, MAGIC));
   }
   ROOFTILE_DEVICE unsigned pair(float a, float b) const { return __byte_perm(one(a), one(b), 0x0040); }
+  ROOFTILE_DEVICE unsigned four(const float (&rF)[4]) const { return __byte_perm(pair(rF[0], rF[1]), pair(rF[2], rF[3]), 0x5410); }
 };
 struct Affine {  // and then so many whole steps on: beyond +-512 the sum is out of range whatever they are
   float inverse, shift;
@@ -54,12 +68,13 @@ struct Affine {  // and then so many whole steps on: beyond +-512 the sum is out
     return __float_as_uint(__fadd_rn(within(x, -128.0f, 127.0f), MAGIC));
   }
   ROOFTILE_DEVICE unsigned pair(float a, float b) const { return __byte_perm(one(a), one(b), 0x0040); }
+  ROOFTILE_DEVICE unsigned four(const float (&rF)[4]) const { return __byte_perm(pair(rF[0], rF[1]), pair(rF[2], rF[3]), 0x5410); }
 };
 
 // WIDTH elements as the 4 or 8 bytes they become, and one.
 template <int WIDTH> using Bytes = typename Raw<WIDTH>::type;
 template <typename How> ROOFTILE_DEVICE unsigned quantized(const float (&rF)[4], const How& how) {
-  return __byte_perm(how.pair(rF[0], rF[1]), how.pair(rF[2], rF[3]), 0x5410);
+  return how.four(rF);
 }
 template <typename How> ROOFTILE_DEVICE uint2 quantized(const float (&rF)[8], const How& how) {
   const float rA[4] = {rF[0], rF[1], rF[2], rF[3]}, rB[4] = {rF[4], rF[5], rF[6], rF[7]};

@@ -5,8 +5,8 @@
 // A block takes tile after tile of 128 keys and walks the queries that see them, BLOCK_M at a time, of one head that reads them after the other. What it
 // reads for the next tile comes while it ends the one before. Scores are made transposed, S^T = K Q^T: two warpgroups have 64 keys each, and P^T and dS^T, as
 // registers hold them, are the left operands of dV += P^T dO and dK += dS^T Q. Only dS crosses between them, through shared memory and a step late, for
-// dQ = dS K: each makes a 64 x 64 half of it. A third warpgroup copies: one thread tiles in, two threads dQ out. gDq [B H, blocks of queries, half, 4096]
-// keeps a half as the threads held it: 8 times 4 floats of each of 128 threads. Whoever is through with a tile rounds its share of the dQ of a head some heads
+// dQ = dS K: each makes a 64 x 64 half of it. A third warpgroup copies: one thread tiles in, two threads dQ out. gDq [B H, blocks of queries, half, HALF]
+// keeps a half as the threads held it: 8 or 10 times 4 floats of each of 128 threads. Whoever is through with a tile rounds its share of the dQ of a head some heads
 // before, to which all tiles have added by then; `finish` rounds the last heads'.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -19,17 +19,20 @@
 #include "rooftile/slices.cuh"
 #include "rooftile/sync.cuh"
 #include "rooftile/vec.cuh"
-#include "rooftile/wgmma.cuh"
+#include "rooftile/wgmma80.cuh"
 
 using namespace rooftile;
 
 constexpr int BLOCK_N = 128, LINE = 128;         // keys of a block; bytes of a panel's line: 64 columns
-constexpr int HALF = 64 * 64, HALF_BYTES = 4 * HALF;  // of dQ a warpgroup makes 64 queries by 64 of D
-constexpr int STAGES = 2, DS_STAGES = 3, NEVER = 1 << 30;
+constexpr int STAGES = 2, NEVER = 1 << 30;
 
-template <int D> struct Tile {
-  static_assert(D == 64 || D == 128, "128 queries of 64, 64 of 128");
-  static constexpr int BLOCK_M = 8192 / D, PANELS = D / 64, ROWS = BLOCK_M * 4;
+// M queries a step. 80 read K twice and V once as 64 do, so that shared memory takes 2790 cycles for 64 queries instead of 2944, and a thread issues 392
+// instructions instead of 421. Past T the last block computes for nothing, and a mask that cuts blocks cuts a wider strip.
+template <int D_, int M = 8192 / D_> struct Tile {
+  static constexpr int D = D_, BLOCK_M = M, PANELS = D / 64, ROWS = BLOCK_M * 4;
+  static_assert((D == 64 && M == 128) || (D == 128 && (M == 64 || M == 80)), "128 queries of 64, 64 or 80 of 128");
+  static constexpr int N = M * D / 128, HALF = 64 * N, HALF_BYTES = 4 * HALF;  // of dQ a warpgroup makes N queries by 64 of D
+  static constexpr int DS_STAGES = M == 80 ? 2 : 3;                            // no room for three
   static constexpr int KEY_PANEL = BLOCK_N * LINE, QUERY_PANEL = BLOCK_M * LINE, KEYS = PANELS * KEY_PANEL, QUERIES = PANELS * QUERY_PANEL;
   // Where things lie in dynamic shared memory; the launcher counts the same bytes.
   static constexpr int K = 0, V = KEYS, Q = 2 * KEYS, DOUT = Q + STAGES * QUERIES, DS = DOUT + STAGES * QUERIES;
@@ -98,8 +101,9 @@ ROOFTILE_DEVICE unsigned deal(Work& w, unsigned at, unsigned all, unsigned toget
 // Every query sees all keys, or those up to its own. Tiles are dealt out head by head, so that heads have the L2 to themselves one after the other. Causal,
 // the first keys are seen by the most queries: `together` heads have their tiles dealt out together, the longest first, so that the last to begin are short.
 // Those that add in turn begin with the last tile of a head.
-template <int D, bool CAUSAL, bool ORDERED> struct Plain : Work {
-  static constexpr bool BANDED = false, ROUNDS = CAUSAL || D == 128;  // of D = 64 and all keys the walk came out 1 to 4 % slower beside it
+template <class X_, bool CAUSAL, bool ORDERED> struct Plain : Work {
+  using X = X_;
+  static constexpr bool BANDED = false, ROUNDS = CAUSAL || X::D == 128;  // of D = 64 and all keys the walk came out 1 to 4 % slower beside it
   int G, together, all;  // all: tiles of all heads
 
   ROOFTILE_DEVICE Plain(int G_, int group_, int T_, int S_, int blocks_, int tiles_, int together_, int all_) {
@@ -116,9 +120,9 @@ template <int D, bool CAUSAL, bool ORDERED> struct Plain : Work {
     const int T = anew(this->T), S = anew(this->S);
     i_tile = CAUSAL && ORDERED ? tiles - 1 - i_tile : i_tile;
     i_b = i_bg / G, i_g = i_bg % G, i_h = i_g * group, i_bh = i_bg * group;
-    first = CAUSAL ? max(0, i_tile * BLOCK_N + T - S) / Tile<D>::BLOCK_M : 0;
+    first = CAUSAL ? max(0, i_tile * BLOCK_N + T - S) / X::BLOCK_M : 0;
     count = (blocks - first) * group;
-    masked = (i_tile + 1) * BLOCK_N > S ? NEVER : CAUSAL ? ceil_div(max(0, (i_tile + 1) * BLOCK_N - 1 + T - S), Tile<D>::BLOCK_M) : 0;
+    masked = (i_tile + 1) * BLOCK_N > S ? NEVER : CAUSAL ? ceil_div(max(0, (i_tile + 1) * BLOCK_N - 1 + T - S), X::BLOCK_M) : 0;
   }
   ROOFTILE_DEVICE void begin(const Rings& sR, const Keys& keys) { i_tile = keys.i_tile, i_bh = keys.i_bh, first = sR.first; }
   ROOFTILE_DEVICE static int of_q(const Work& x) { return x.i_b; }  // whose rows queries and keys are: of a batch, or of a slice
@@ -129,13 +133,13 @@ template <int D, bool CAUSAL, bool ORDERED> struct Plain : Work {
   // step, and the tile before it two or one steps later: in this order nobody waits for a tile that has not begun.
   ROOFTILE_DEVICE int before(int i_block) const {
     if (!CAUSAL) return i_tile;
-    return min(tiles - 1, int(unsigned((i_block + 1) * Tile<D>::BLOCK_M - 1 + S - T) / BLOCK_N)) - i_tile;
+    return min(tiles - 1, int(unsigned((i_block + 1) * X::BLOCK_M - 1 + S - T) / BLOCK_N)) - i_tile;
   }
   // No weight where a query does not see a key; a key past S is seen by none: its p may be inf, and inf times its row of zeros would be NaN in dQ.
   template <int R> ROOFTILE_DEVICE void mask(float (&p)[R], const Rings& sR, int half, int i) const {
     if (CAUSAL ? i >= sR.masked : sR.masked == 0) return;
     const unsigned i_thread = anew(threadIdx.x);
-    const int i_key = sR.i_tile * BLOCK_N + half * 64 + row_of(i_thread), shift = CAUSAL ? T - S - i * Tile<D>::BLOCK_M - column_of(i_thread) : -NEVER;
+    const int i_key = sR.i_tile * BLOCK_N + half * 64 + row_of(i_thread), shift = CAUSAL ? T - S - i * X::BLOCK_M - column_of(i_thread) : -NEVER;
 #pragma unroll
     for (int r = 0; r < 16; r += 8) {
       const int unseen = i_key + r < S ? i_key + r + shift : NEVER;  // columns, less this thread's first
@@ -165,6 +169,7 @@ struct Band {
 
 // A window, open to either side where it has no bound, over one length or over sequences of their own.
 template <int D, bool RAGGED, bool ORDERED> struct Banded : Work {
+  using X = Tile<D>;
   static constexpr bool BANDED = true, ROUNDS = false;
   int at_q = 0, at_k = 0, i_first, padded, left, right;
   static constexpr int all = 1;  // a block has one tile
@@ -260,11 +265,11 @@ ROOFTILE_DEVICE void bring(char* sX, int panel, const TensorMap& map, MBarrier* 
 
 // Keys and values were there before `prepare` began; rows, and zeros to add to, are its work. The first queries of a tile come before its keys, which wait
 // until those of the tile before have been read.
-template <int D, class T, class W>
+template <class T, class W>
 ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const TensorMap& tK, const TensorMap& tV, const TensorMap& tDout, const float* gRows,
                              const float* gDq, int* gTaken, const Earlier<T>& earlier, W w) {
-  using X = Tile<D>;
-  constexpr int M = X::BLOCK_M, ROWS = X::ROWS;
+  using X = typename W::X;
+  constexpr int M = X::BLOCK_M, ROWS = X::ROWS, HALF = X::HALF, HALF_BYTES = X::HALF_BYTES;
   Work& x = sR.next;
   const auto keys = [&] {
     const unsigned n = sR.taken;
@@ -324,6 +329,7 @@ ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const Ten
 
 // One thread: a warpgroup's halves of dQ, added in global memory while both multiply on.
 template <bool ORDERED, class W> ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, int* gAdded, const char* sDq, Rings& sR, W w, int half) {
+  constexpr int HALF = W::X::HALF, HALF_BYTES = W::X::HALF_BYTES;
   earlier_done();
   for (unsigned n = 0, step = 0;; ++n) {
     consumer_wait(sR.v, nth_stage<1>(n));
@@ -367,12 +373,18 @@ template <int R, int K> ROOFTILE_DEVICE void fence(float (&d)[R], unsigned (&a)[
   wgmma_fence(d);
 }
 
+template <typename T, int N, Major A = K_MAJOR> ROOFTILE_DEVICE void product(float (&d)[N / 2], const Matrix& a, const Matrix& b, bool more) {
+  if constexpr (N == 80)
+    wgmma_80<T, A>(d, a, b, more);
+  else
+    wgmma<T, N, A>(d, a, b, more);
+}
+
 // d[64 keys, BLOCK_M queries] = A B^T, both K-major along D.
-template <typename T, int D> ROOFTILE_DEVICE void scores(float (&d)[Tile<D>::BLOCK_M / 2], const Matrix& a, const Matrix& b) {
-  using X = Tile<D>;
+template <typename T, class X> ROOFTILE_DEVICE void scores(float (&d)[X::BLOCK_M / 2], const Matrix& a, const Matrix& b) {
   wgmma_fence(d);
 #pragma unroll
-  for (int k = 0; k < D / 16; ++k) wgmma<T, X::BLOCK_M>(d, a + (k / 4 * X::KEY_PANEL + k % 4 * 32), b + (k / 4 * X::QUERY_PANEL + k % 4 * 32), k > 0);
+  for (int k = 0; k < X::D / 16; ++k) product<T, X::BLOCK_M>(d, a + (k / 4 * X::KEY_PANEL + k % 4 * 32), b + (k / 4 * X::QUERY_PANEL + k % 4 * 32), k > 0);
   wgmma_commit();
 }
 
@@ -384,12 +396,11 @@ template <typename T, int D, int K> ROOFTILE_DEVICE void gradient(float (&d)[D /
   wgmma_commit();
 }
 
-// d[64 of D, 64 queries] = K^T dS^T over the tile's 128 keys: K as it lies, dS a query a line, 64 keys a panel.
-template <typename T, int D> ROOFTILE_DEVICE void queries(float (&d)[32], const Matrix& a, const Matrix& b) {
-  using X = Tile<D>;
+// d[64 of D, N queries] = K^T dS^T over the tile's 128 keys: K as it lies, dS a query a line, 64 keys a panel.
+template <typename T, class X> ROOFTILE_DEVICE void queries(float (&d)[X::N / 2], const Matrix& a, const Matrix& b) {
   wgmma_fence(d);
 #pragma unroll
-  for (int k = 0; k < BLOCK_N / 16; ++k) wgmma<T, 64, MN_MAJOR>(d, a + k * 16 * LINE, b + (k / 4 * X::QUERY_PANEL + k % 4 * 32), k > 0);
+  for (int k = 0; k < BLOCK_N / 16; ++k) product<T, X::N, MN_MAJOR>(d, a + k * 16 * LINE, b + (k / 4 * X::QUERY_PANEL + k % 4 * 32), k > 0);
   wgmma_commit();
 }
 
@@ -440,9 +451,9 @@ template <int R, int EARLY> ROOFTILE_DEVICE void weights(float (&s)[R], const Co
   }
 }
 
-template <typename T, int R> ROOFTILE_DEVICE void operands(unsigned (&a)[R / 8][4], const float (&d)[R]) {
+template <typename T, int FIRST = 0, int R> ROOFTILE_DEVICE void operands(unsigned (&a)[R / 8][4], const float (&d)[R]) {
 #pragma unroll
-  for (int k = 0; k < R / 8; ++k) wgmma_operand<T>(a[k], d, k);
+  for (int k = FIRST; k < R / 8; ++k) wgmma_operand<T>(a[k], d, k);
 }
 // As in fragments.cuh, for words that are not operands yet.
 template <int R> ROOFTILE_DEVICE void finish_first(const float (&s)[R]) {
@@ -452,20 +463,24 @@ template <int R> ROOFTILE_DEVICE void finish_first(const float (&s)[R]) {
   finish_first(last);
 }
 
-// dS = P (dP - delta), two at a time as operands.
-template <typename T, int R, int EARLY>
-ROOFTILE_DEVICE void score_gradients(unsigned (&ds)[R / 8][4], const float (&p)[R], const float (&dp)[R], const Columns<EARLY>& rows) {
+// dS = P (dP - delta), two at a time as operands; of P the operands from WHOLE on are there already, and stand for what they were made of.
+template <typename T, int WHOLE, int R, int EARLY>
+ROOFTILE_DEVICE void score_gradients(unsigned (&ds)[R / 8][4], const float (&p)[R], const unsigned (&p16)[R / 8][4], const float (&dp)[R],
+                                     const Columns<EARLY>& rows) {
 #pragma unroll
   for (int i = 0; i < R; i += 4) {
     const float2 delta = rows.of(i / 4);
 #pragma unroll
-    for (int j = i; j < i + 4; j += 2) ds[j / 8][j / 2 % 4] = pack_pair(T(), p[j] * (dp[j] - delta.x), p[j + 1] * (dp[j + 1] - delta.y));
+    for (int j = i; j < i + 4; j += 2) {
+      const float2 of = j / 8 < WHOLE ? make_float2(p[j], p[j + 1]) : unpack_pair(T(), p16[j / 8][j / 2 % 4]);
+      ds[j / 8][j / 2 % 4] = pack_pair(T(), of.x * (dp[j] - delta.x), of.y * (dp[j + 1] - delta.y));
+    }
   }
 }
 
 // A warpgroup's 64 rows of dK or dV, which lie in shared memory as tiles do.
 template <typename T, int D, class W> ROOFTILE_DEVICE void put(const TensorMap& map, const char* sX, const Keys& keys, const W&, int half) {
-  using X = Tile<D>;
+  using X = typename W::X;
   if (threadIdx.x % 128 == 0) {
 #pragma unroll
     for (int p = 0; p < X::PANELS; ++p)
@@ -480,7 +495,7 @@ template <typename T> struct Rows {
   int G;
 };
 template <typename T, int D, class W> ROOFTILE_DEVICE void put(const Rows<T>& to, const char* sX, const Keys&, const W& w, int half) {
-  using X = Tile<D>;
+  using X = typename W::X;
 #pragma unroll
   for (int i = threadIdx.x % 128; i < 64 * D / 8; i += 128) {
     const int row = half * 64 + i / (D / 8), column = i % (D / 8) * 8;
@@ -493,7 +508,7 @@ template <typename T, int D, class W> ROOFTILE_DEVICE void put(const Rows<T>& to
 
 template <typename T, int D, class Out, class W>
 ROOFTILE_DEVICE void store_keys(const Out& to, char* sX, float (&d)[D / 2], float scale, const Keys& keys, const W& w, int half) {
-  using X = Tile<D>;
+  using X = typename W::X;
   unsigned out[D / 16][4];
 #pragma unroll
   for (int i = 0; i < D / 2; ++i) d[i] *= scale;
@@ -505,12 +520,12 @@ ROOFTILE_DEVICE void store_keys(const Out& to, char* sX, float (&d)[D / 2], floa
 }
 
 // dQ of this step's queries as this thread holds it, where `drain` takes it.
-ROOFTILE_DEVICE void hand_over(char* sHalf, Pipeline<1>& sRing, int step, const float (&dq)[32]) {
+template <int R> ROOFTILE_DEVICE void hand_over(char* sHalf, Pipeline<1>& sRing, int step, const float (&dq)[R]) {
   const Stage<1> at = nth_stage<1>(step);
   producer_acquire(sRing, at);
   float4* sDq = reinterpret_cast<float4*>(sHalf) + threadIdx.x % 128;
 #pragma unroll
-  for (int k = 0; k < 8; ++k) sDq[k * 128] = make_float4(dq[4 * k], dq[4 * k + 1], dq[4 * k + 2], dq[4 * k + 3]);
+  for (int k = 0; k < R / 4; ++k) sDq[k * 128] = make_float4(dq[4 * k], dq[4 * k + 1], dq[4 * k + 2], dq[4 * k + 3]);
   fence_async();
   __syncwarp();
   if (lane() == 0) producer_commit(sRing, at);
@@ -557,9 +572,10 @@ ROOFTILE_DEVICE void store_eight(T* gRow, long long stride, int rows, const char
 }
 
 // The tile's share of an earlier head, a block of queries a step: a stage of each ring has a half. They pass through sX, a panel of dS a warpgroup.
-template <bool TURNED, typename T, int D, class W>
+template <bool TURNED, typename T, class W>
 ROOFTILE_DEVICE void round_earlier(const Earlier<T>& earlier, char* sX, char* sDs, Rings& sR, unsigned& turn, const Keys& keys, const W& w, float scale) {
-  using X = Tile<D>;
+  using X = typename W::X;
+  constexpr int EIGHTS = X::N / 8;  // of a half: of 80 queries two warps have two
   const int i_bh = keys.i_bh - earlier.back;
   int heads = i_bh < 0 ? 0 : w.group, i = keys.i_tile;
   if (i >= heads * w.blocks) return;
@@ -572,21 +588,33 @@ ROOFTILE_DEVICE void round_earlier(const Earlier<T>& earlier, char* sX, char* sD
     for (; i >= w.blocks; i -= w.blocks) --heads, gRow += earlier.stride_h;
     if (heads <= 0) break;
     const Stage<STAGES> at = nth_stage(turn);
-    const int mine = at.index * HALF_BYTES / 4 + eight * 512;
-    unsigned rounded[2][4];
+    const int mine = at.index * X::HALF_BYTES / 4 + eight * 512;
     consumer_wait(sR.q, at);
-    round_eight<T>(rounded, reinterpret_cast<const float*>(sX + X::Q) + mine, scale, i_lane);
-    leave_eight(sMine, rounded, i_lane);
-    consumer_wait(sR.dout, at);
-    round_eight<T>(rounded, reinterpret_cast<const float*>(sX + X::DOUT) + mine, scale, i_lane);
-    leave_eight(sOther, rounded, i_lane);
-    consumer_release(sR.q, at);
-    consumer_release(sR.dout, at);
-    const int i_t = i * X::BLOCK_M, rows = T_ - i_t - eight * 8;
-    store_eight<TURNED>(gRow + i_t * stride, stride, rows, sMine, i_lane, earlier.tables, i_t + eight * 8);
-    store_eight<TURNED>(gRow + i_t * stride + (D == 64 ? 64 * stride : 64), stride, rows - (D == 64) * 64, sOther, i_lane, earlier.tables,
-                        i_t + eight * 8 + 64);
-    __syncwarp();  // the next ones go where these lie
+    if constexpr (EIGHTS > 8) consumer_wait(sR.dout, at);
+#pragma unroll
+    for (int more = 0; more < EIGHTS; more += 8) {
+      const bool has = more + 8 <= EIGHTS || eight < EIGHTS - more;
+      unsigned rounded[2][4];
+      if (has) {
+        round_eight<T>(rounded, reinterpret_cast<const float*>(sX + X::Q) + mine + more * 512, scale, i_lane);
+        leave_eight(sMine, rounded, i_lane);
+        if constexpr (EIGHTS <= 8) consumer_wait(sR.dout, at);
+        round_eight<T>(rounded, reinterpret_cast<const float*>(sX + X::DOUT) + mine + more * 512, scale, i_lane);
+        leave_eight(sOther, rounded, i_lane);
+      }
+      if (more + 8 >= EIGHTS) {
+        consumer_release(sR.q, at);
+        consumer_release(sR.dout, at);
+      } else
+        __syncwarp();
+      if (has) {
+        const int i_t = i * X::BLOCK_M + more * 8, rows = T_ - i_t - eight * 8;
+        store_eight<TURNED>(gRow + i_t * stride, stride, rows, sMine, i_lane, earlier.tables, i_t + eight * 8);
+        store_eight<TURNED>(gRow + i_t * stride + (X::D == 64 ? 64 * stride : 64), stride, rows - (X::D == 64) * 64, sOther, i_lane, earlier.tables,
+                            i_t + eight * 8 + 64);
+      }
+      __syncwarp();  // the next ones go where these lie
+    }
   }
   barrier_sync(2 + eight / 4, 128);  // or the others' dS
 }
@@ -617,9 +645,10 @@ template <int D> ROOFTILE_DEVICE void turn_back(float (&dk)[D / 2], const Tables
 template <typename T, int D, bool ORDERED, bool TURNED, class Out, class W>
 ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, const Earlier<T>& earlier, char* sX, Rings& sR, W w, int half, float scale,
                               float scale_log2) {
-  using X = Tile<D>;
-  constexpr int M = X::BLOCK_M, EARLY = M == 64 ? 8 : 4, DS_BYTES = 2 * X::QUERY_PANEL;
-  char *sK = sX + X::K, *sV = sX + X::V, *sDq = sX + X::DQ + half * HALF_BYTES;
+  using X = typename W::X;
+  constexpr int M = X::BLOCK_M, EARLY = M == 64 ? 8 : 4, DS_STAGES = X::DS_STAGES, DS_BYTES = 2 * X::QUERY_PANEL;
+  constexpr int WHOLE = M == 80 ? 2 : M / 16;  // so many operands of P are made after dS; the others before, for 12 registers, or 80 queries spill
+  char *sK = sX + X::K, *sV = sX + X::V, *sDq = sX + X::DQ + half * X::HALF_BYTES;
   const Matrix keys = k_major<128>(sK + half * 64 * LINE), values = k_major<128>(sV + half * 64 * LINE);
   const Matrix queries_by_d = k_major<128>(sX + X::Q), d_by_queries = mn_major<128>(sX + X::Q, X::QUERY_PANEL);
   const Matrix dout_by_d = k_major<128>(sX + X::DOUT), d_by_dout = mn_major<128>(sX + X::DOUT, X::QUERY_PANEL);
@@ -631,32 +660,36 @@ ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, const Earlier<
     if (step == sR.end) break;
     consumer_wait(sR.k, nth_stage<1>(n));
     float dk[D / 2] = {}, dv[D / 2] = {};
+    if constexpr (M == 80) turn = uniform(turn);  // as round_earlier branches by warps, it would lie in a register, and be brought from there for 26 descriptors
     const unsigned begin = step;
     for (int i = sR.first;;) {
       const Stage<STAGES> at = nth_stage(turn);
-      float dp[M / 2], dq[32];
+      float dp[M / 2], dq[X::N / 2];
       unsigned p16[M / 16][4], ds16[M / 16][4];
       const int at_q = at.index * X::QUERIES;
       consumer_wait(sR.q, at);
-      scores<T, D>(s, keys, queries_by_d + at_q);
+      scores<T, X>(s, keys, queries_by_d + at_q);
       const Columns<EARLY> lse(reinterpret_cast<const float*>(sX + X::LSE) + at.index * M);
       consumer_wait(sR.dout, at);
-      scores<T, D>(dp, values, dout_by_d + at_q);
+      scores<T, X>(dp, values, dout_by_d + at_q);
       wgmma_wait<1>(s);
       weights(s, lse, scale_log2);
       w.mask(s, sR, half, i);
       const Columns<EARLY> delta(reinterpret_cast<const float*>(sX + X::DELTA) + at.index * M);
+      operands<T, WHOLE>(p16, s);
       finish_first(s);
       wgmma_wait<0>(dp);
-      score_gradients<T>(ds16, s, dp, delta);
-      operands<T>(p16, s);
+      score_gradients<T, WHOLE>(ds16, s, p16, dp, delta);
+#pragma unroll
+      for (int k = 0; k < WHOLE; ++k) wgmma_operand<T>(p16[k], s, k);
+      const bool more = step > begin;
+      if (DS_STAGES == 2 && more) consumer_wait(sR.ds, nth_stage(step - 1));  // who tells of that one has read the one before, where this goes
       store_columns(sX + X::DS + step % DS_STAGES * DS_BYTES + half * X::QUERY_PANEL, ds16);
       gradient<T, D>(dv, p16, d_by_dout + at_q);
       fence_async();
-      const bool more = step > begin;
-      if (more) consumer_wait(sR.ds, nth_stage(step - 1));
+      if (DS_STAGES == 3 && more) consumer_wait(sR.ds, nth_stage(step - 1));
       // else of something finite: what comes of it is not handed over
-      queries<T, D>(dq, d_by_keys, ds + int(more ? X::DS + (step - 1) % DS_STAGES * DS_BYTES : 0));
+      queries<T, X>(dq, d_by_keys, ds + int(more ? X::DS + (step - 1) % DS_STAGES * DS_BYTES : 0));
       gradient<T, D>(dk, ds16, d_by_queries + at_q);
       wgmma_wait<1>(dq);
       consumer_release(sR.dout, at);
@@ -675,10 +708,10 @@ ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, const Earlier<
     const Stage<1> at_keys = nth_stage<1>(n);
     const Keys& tile = sR.keys[n % 2];
     const int at_ds = X::DS + (step - 1) % DS_STAGES * DS_BYTES;
-    float dq[32];
+    float dq[X::N / 2];
     if constexpr (X::APART) consumer_release(sR.v, at_keys);
     consumer_wait(sR.ds, nth_stage(step - 1));
-    queries<T, D>(dq, d_by_keys, ds + at_ds);
+    queries<T, X>(dq, d_by_keys, ds + at_ds);
     wgmma_wait<0>(dq);
     if constexpr (X::APART) consumer_release(sR.k, at_keys);
     hand_over(sDq, sR.dq[half], step - 1, dq);
@@ -692,7 +725,7 @@ ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, const Earlier<
       consumer_release(sR.v, at_keys);
       consumer_release(sR.k, at_keys);
     }
-    if constexpr (W::ROUNDS) round_earlier<TURNED, T, D>(earlier, sX, sX + X::DS + (step + 1) % DS_STAGES * DS_BYTES, sR, turn, tile, w, scale);
+    if constexpr (W::ROUNDS) round_earlier<TURNED, T>(earlier, sX, sX + X::DS + (step + 1) % X::DS_STAGES * DS_BYTES, sR, turn, tile, w, scale);
   }
 }
 
@@ -715,16 +748,16 @@ ROOFTILE_DEVICE void tile_of_keys(const Out& dk_to, const Out& dv_to, const Earl
   if (threadIdx.x >= 256) {
     registers_lower<24>();  // three warpgroups have 3 x 168 to share
     const int i_warp = (threadIdx.x - 256) / WARP;
-    if (threadIdx.x == 256) produce<D>(sX, sR, tQ, tK, tV, tDout, gRows, gDq, gTaken, earlier, w);
+    if (threadIdx.x == 256) produce(sX, sR, tQ, tK, tV, tDout, gRows, gDq, gTaken, earlier, w);
     if (threadIdx.x == 256 + WARP || threadIdx.x == 256 + 2 * WARP)
-      drain<ORDERED>(gDq, gTurn, earlier.gAdded, sX + Tile<D>::DQ + (i_warp - 1) * HALF_BYTES, sR, w, i_warp - 1);
+      drain<ORDERED>(gDq, gTurn, earlier.gAdded, sX + W::X::DQ + (i_warp - 1) * W::X::HALF_BYTES, sR, w, i_warp - 1);
   } else {
     registers_raise<240>();
     multiply<T, D, ORDERED, TURNED>(dk_to, dv_to, earlier, uniform(sX), *uniform(&sR), w, uniform(threadIdx.x / 128), scale, scale_log2);
   }
 }
 
-template <typename T, int D, bool CAUSAL, bool ORDERED, bool TURNED = false>
+template <typename T, int D, bool CAUSAL, bool ORDERED, bool TURNED = false, int M = 8192 / D>
 __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
     attention_backward(const __grid_constant__ TensorMap tDk, const __grid_constant__ TensorMap tDv, const __grid_constant__ TensorMap tQ,
                        const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, T* gOut,
@@ -733,7 +766,7 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
   static_assert(!TURNED || D == 64, "a pair's numbers lie in one line of shared memory");
   extern __shared__ __align__(1024) char sX[];
   __shared__ Rings sR;
-  const Plain<D, CAUSAL, ORDERED> w(G, group, T_, S, blocks, tiles, together, all);
+  const Plain<Tile<D, M>, CAUSAL, ORDERED> w(G, group, T_, S, blocks, tiles, together, all);
   const Earlier<T> earlier{gOut, stride_b, stride_t, stride_h, gAdded + 1, G * group, back, {gCos, gSin}};
   tile_of_keys<T, D, ORDERED, TURNED>(tDk, tDv, earlier, tQ, tK, tV, tDout, gDq, gTurn, gAdded, gRows, sX, sR, w, scale, scale_log2);
 }
@@ -743,23 +776,23 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
 ROOFTILE_DEVICE int from_the_end() { return int(gridDim.x - 1 - blockIdx.x); }
 
 // Zeros to add to, for 2048 / D queries; `row` of all is this thread's.
-template <int D> ROOFTILE_DEVICE void clear(float* gDq, int* gTurn, long long row, bool begins) {
+template <int D, int M> ROOFTILE_DEVICE void clear(float* gDq, int* gTurn, long long row, bool begins) {
   float4* gZero = reinterpret_cast<float4*>(gDq + (row - threadIdx.x / (D / 8)) * D);
   gZero[threadIdx.x] = gZero[threadIdx.x + 256] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  if (begins) gTurn[row / Tile<D>::BLOCK_M * 2] = gTurn[row / Tile<D>::BLOCK_M * 2 + 1] = 0;
+  if (begins) gTurn[row / M * 2] = gTurn[row / M * 2 + 1] = 0;
 }
 
 // The rows of lse and delta, zeros in gDq, gTurn and gAdded (how many tiles have been taken, then Earlier's): 2048 / D queries of a head a block.
-template <typename T, int D>
+template <typename T, int D, int BLOCK_M = 8192 / D>
 __global__ void __launch_bounds__(256)
     prepare(float* gDq, int* gTurn, int* gAdded, float* gRows, const T* gDout, const T* gOut, const float* gLse, int H, int T_, long long stride_gb,
             long long stride_gt, long long stride_gh, long long stride_ob, long long stride_ot, long long stride_oh) {
-  constexpr int LANES = D / 8, ROWS = 256 / LANES, BLOCK_M = Tile<D>::BLOCK_M;
+  constexpr int LANES = D / 8, ROWS = 256 / LANES;
   const int padded = ceil_div(T_, BLOCK_M) * BLOCK_M, chunks = padded / ROWS, i_bh = from_the_end() / chunks;
   const int i_t = from_the_end() % chunks * ROWS + threadIdx.x / LANES, i_d = threadIdx.x % LANES * 8;
   const long long row = (long long)i_bh * padded + i_t;
   let_next_stand_by();
-  clear<D>(gDq, gTurn, row, i_t % BLOCK_M == 0 && i_d == 0);
+  clear<D, BLOCK_M>(gDq, gTurn, row, i_t % BLOCK_M == 0 && i_d == 0);
   if (i_t == 0 && i_d == 0) gAdded[1 + i_bh] = 0;
   if (row == 0 && i_d == 0) gAdded[0] = 0;
   prepare_query<BLOCK_M, D>(gRows, head(gDout, stride_gb, stride_gt, stride_gh, i_bh, H), head(gOut, stride_ob, stride_ot, stride_oh, i_bh, H), gLse, i_bh,
@@ -784,11 +817,11 @@ ROOFTILE_DEVICE void rows_of_half(T* gRow, const float* gHalf, char* sX, long lo
 }
 
 // Of what the pass before has not rounded: the halves from `first` on.
-template <typename T, int D, bool TURNED = false>
-__global__ void ROOFTILE_EARLY __launch_bounds__(128)
+template <typename T, int D, bool TURNED = false, int BLOCK_M = 8192 / D>
+__global__ void ROOFTILE_EARLY __launch_bounds__(BLOCK_M * D / 64)
     finish(T* gOut, const float* gDq, int first, int H, int T_, long long stride_b, long long stride_t, long long stride_h, float scale, const float* gCos,
            const float* gSin) {
-  constexpr int N = 64, BLOCK_M = Tile<D>::BLOCK_M;
+  constexpr int N = Tile<D, BLOCK_M>::N, HALF = Tile<D, BLOCK_M>::HALF;
   __shared__ __align__(1024) char sX[N * LINE];
   const int i = first + from_the_end(), blocks = ceil_div(T_, BLOCK_M), i_half = i % 2, i_bh = i / 2 / blocks;
   const int i_t = i / 2 % blocks * BLOCK_M + (D == 64) * i_half * N, i_d = (D == 128) * i_half * 64;
@@ -854,7 +887,7 @@ __global__ void __launch_bounds__(256)
   const int i_t = x.i_block * BLOCK_M + i_row;
   let_next_stand_by();
   if (x.T == 0) return;
-  clear<D>(gDq, gTurn, (long long)i * BLOCK_M + i_row, i_row == 0 && i_d == 0);
+  clear<D, BLOCK_M>(gDq, gTurn, (long long)i * BLOCK_M + i_row, i_row == 0 && i_d == 0);
   float* gRow = gRows + (long long)i * 2 * BLOCK_M;
   prepare_query<BLOCK_M, D>(gRow - x.i_block * 2 * BLOCK_M, head(gDout + x.at * stride_gt, stride_gb, stride_gt, stride_gh, x.i_bh, H),
                             head(gOut + x.at * stride_ot, stride_ob, stride_ot, stride_oh, x.i_bh, H), gLse + x.row, 0, i_t, i_d, x.T, 0);
@@ -891,7 +924,7 @@ template <typename T, int D, bool RAGGED>
 __global__ void ROOFTILE_EARLY __launch_bounds__(128)
     finish_banded(T* gOut, const float* gDq, const int* gSpans, const int* gOfBlock, int H, int T_, int blocks, long long stride_b, long long stride_t,
                   long long stride_h, float scale) {
-  constexpr int N = 64, BLOCK_M = Tile<D>::BLOCK_M;
+  constexpr int N = 64, BLOCK_M = Tile<D>::BLOCK_M, HALF = Tile<D>::HALF;
   __shared__ __align__(1024) char sX[N * LINE];
   const int i = from_the_end();
   const Place x = place<RAGGED>(i / 2, T_, blocks, gSpans, gOfBlock);

@@ -1,5 +1,5 @@
 // adds: backward 16 bytes an access: VECS vectors a thread, all asked for before the first is used, and a row's numbers folded into two factors
-// costs: rows of whole 16 bytes; a block waits for its row's target before it asks for logits, so that padding is not read
+// costs: rows of whole 16 bytes; a block waits for its long row's target before it asks for logits, so that padding is not read
 // loses when: a row is a little longer than a multiple of LANES x VECS vectors: the last of its tiles has threads without work
 #include "rooftile/cross_entropy.cuh"
 
@@ -18,17 +18,24 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
   const long long t = gTarget[i_m];
   const T* gRow = gX + i_m * stride_x;
   T* gTo = gDx + i_m * stride_dx;
+  constexpr bool AT_ONCE = LANES < THREADS;  // a short row is asked for beside its target, which takes as long: of padding it is read for nothing
+  uint4 rX[VECS];
+  float peak, logsum, miss, scale;
+  const auto ask = [&] {
+#pragma unroll
+    for (int v = 0; v < VECS; ++v)
+      if (i_l + v * NEXT < V) rX[v] = __ldca(reinterpret_cast<const uint4*>(gRow + i_l + v * NEXT));
+    peak = gPeak[i_m], logsum = gLogsum[i_m], miss = gMiss[i_m], scale = gDloss[i_m * stride_dloss] / *gCount;
+  };
+  if (AT_ONCE) ask();
   if (t == ignore) {
 #pragma unroll
     for (int v = 0; v < VECS; ++v)
       if (i_l + v * NEXT < V) __stwb(reinterpret_cast<uint4*>(gTo + i_l + v * NEXT), uint4{0, 0, 0, 0});
     return;
   }
-  uint4 rX[VECS];
-#pragma unroll
-  for (int v = 0; v < VECS; ++v)
-    if (i_l + v * NEXT < V) rX[v] = __ldca(reinterpret_cast<const uint4*>(gRow + i_l + v * NEXT));
-  const RowGradient gradient(gPeak[i_m], gLogsum[i_m], gMiss[i_m], V, smoothing, z, gDloss[i_m * stride_dloss] / *gCount);
+  if (!AT_ONCE) ask();
+  const RowGradient gradient(peak, logsum, miss, V, smoothing, z, scale);
   const SoftCap cap(softcap);
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {

@@ -2,6 +2,7 @@
 // costs: 8 registers a vector of 16-bit elements, 4 of float32; rows must be whole vectors, and a row has 1024 threads of 4 at most
 // loses when: rows are longer than that (32768 columns of 16 bits), or the residual's stream is of another type than x
 #include "rooftile/activation.cuh"
+#include "rooftile/policy.cuh"
 #include "rooftile/quantize.cuh"
 
 using namespace rooftile;
@@ -17,6 +18,33 @@ ROOFTILE_DEVICE void put(Q* gTo, const float (&rY)[VECS][WIDTH], int left, float
   for (int v = 0; v < VECS; ++v)
     if (v * LANES * WIDTH < left) __stwb(reinterpret_cast<Bytes<WIDTH>*>(gTo + v * LANES * WIDTH), quantized(rY[v], how));
 }
+// The largest of each of VECS numbers over SIDE lanes, all in one butterfly: as long as there are several, a lane hands half of them to its neighbour
+// and takes over the others. A lane ends with number `own` of its place, and of the first lanes number v is at `owner`.
+template <int VECS> struct Together {
+  static constexpr int ALL = VECS > 2 ? 4 : VECS;
+  static_assert(VECS <= 4, "a number or none for each of 4 lanes");
+  static __host__ __device__ constexpr int owner(int v) { return ALL == 4 ? (v & 1) << 1 | v >> 1 : v; }
+  static __host__ __device__ constexpr int own(int place) { return owner(place & (ALL - 1)); }  // the two bits change places, and back
+  template <int SIDE> static ROOFTILE_DEVICE float largest(const float (&rMax)[VECS]) {
+    float rAll[ALL];
+#pragma unroll
+    for (int v = 0; v < ALL; ++v) rAll[v] = v < VECS ? rMax[v] : 0.0f;
+    int distance = 1;
+#pragma unroll
+    for (int half = ALL / 2; half > 0; half /= 2, distance *= 2) {
+      const bool upper = lane() & distance;
+#pragma unroll
+      for (int v = 0; v < half; ++v) {
+        const float keep = upper ? rAll[v + half] : rAll[v], give = upper ? rAll[v] : rAll[v + half];
+        rAll[v] = fmaxf(keep, shuffle_xor(give, distance));
+      }
+    }
+#pragma unroll
+    for (; distance < SIDE; distance *= 2) rAll[0] = fmaxf(rAll[0], shuffle_xor(rAll[0], distance));
+    return rAll[0];
+  }
+};
+
 template <int VECS, int WIDTH> ROOFTILE_DEVICE float largest_of(const float (&rY)[VECS][WIDTH]) {
   float amax = 0.0f;
 #pragma unroll
@@ -40,12 +68,13 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<THREADS>)
   const long long i_m = blockIdx.x * (long long)(THREADS / LANES) + threadIdx.x / LANES;
   const int left = FULL ? VECS * NEXT : i_m < M ? N - i_l : 0;
   const T *gFrom = gX + i_m * stride_x + i_l, *gMore = gR + i_m * stride_r + i_l;
+  const Policy policy = evict_last((ADD ? 2 : 1) * M * N * (long long)sizeof(T));
   uint4 rX[VECS] = {}, rR[ADD ? VECS : 1] = {};
 #pragma unroll
   for (int v = 0; v < VECS; ++v)
     if (v * NEXT < left) {
-      rX[v] = __ldca(reinterpret_cast<const uint4*>(gFrom + v * NEXT));
-      if (ADD) rR[v] = __ldca(reinterpret_cast<const uint4*>(gMore + v * NEXT));
+      rX[v] = load_global(reinterpret_cast<const uint4*>(gFrom + v * NEXT), policy);
+      if (ADD) rR[v] = load_global(reinterpret_cast<const uint4*>(gMore + v * NEXT), policy);
     }
   float rY[VECS][WIDTH];
   double sum = 0.0;
@@ -78,15 +107,17 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<THREADS>)
     put<Q, LANES>(gTo, rY, left, scale);
     if (i_l == 0 && i_m < M) gScale[i_m] = scale;
   } else {
-    float* gMine = gScale + i_m * ceil_div(N, 128);
+    float rMax[VECS];
+#pragma unroll
+    for (int v = 0; v < VECS; ++v) rMax[v] = largest_of(0.0f, rY[v]);
+    const float scale = scale_of<Q>(Together<VECS>::template largest<SIDE>(rMax), power), inverse = inverse_of(scale);
 #pragma unroll
     for (int v = 0; v < VECS; ++v) {
-      const float scale = scale_of<Q>(warp_reduce<SIDE>(largest_of(0.0f, rY[v]), Larger()), power);
-      if (v * NEXT < left) {
-        __stwb(reinterpret_cast<Bytes<WIDTH>*>(gTo + v * NEXT), quantized(rY[v], Symmetric<Q>{inverse_of(scale)}));
-        if (i_l % 128 == 0) gMine[(i_l + v * NEXT) / 128] = scale;
-      }
+      const float its = __shfl_sync(ALL_LANES, inverse, Together<VECS>::owner(v), SIDE);
+      if (v * NEXT < left) __stwb(reinterpret_cast<Bytes<WIDTH>*>(gTo + v * NEXT), quantized(rY[v], Symmetric<Q>{its}));
     }
+    const int own = Together<VECS>::own(lane()), i_b = (i_l + own * NEXT) / 128;
+    if (threadIdx.x % SIDE < Together<VECS>::ALL && own < VECS && (FULL || (i_m < M && i_b * 128 < N))) gScale[i_m * ceil_div(N, 128) + i_b] = scale;
   }
 }
 
@@ -103,12 +134,13 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<THREADS>)
   const long long i_b = blockIdx.x * (long long)(THREADS / LANES) + threadIdx.x / LANES;
   const long long i_m = BLOCK_N ? unsigned(i_b) / unsigned(across) : i_b;  // the host counts fewer than 2^31 of them
   const int i_n = (BLOCK_N ? unsigned(i_b) % unsigned(across) * BLOCK_N : 0) + threadIdx.x % LANES * WIDTH, left = i_m < M ? N - i_n : 0;
+  const Policy policy = evict_last(2 * M * N * (long long)sizeof(T));
   uint4 rGate[VECS] = {}, rUp[VECS] = {};
 #pragma unroll
   for (int v = 0; v < VECS; ++v)
     if (v * NEXT < left) {
-      rGate[v] = __ldca(reinterpret_cast<const uint4*>(gGate + i_m * stride_gate + i_n + v * NEXT));
-      rUp[v] = __ldca(reinterpret_cast<const uint4*>(gUp + i_m * stride_up + i_n + v * NEXT));
+      rGate[v] = load_global(reinterpret_cast<const uint4*>(gGate + i_m * stride_gate + i_n + v * NEXT), policy);
+      rUp[v] = load_global(reinterpret_cast<const uint4*>(gUp + i_m * stride_up + i_n + v * NEXT), policy);
     }
   float rY[VECS][WIDTH];
 #pragma unroll
