@@ -16,10 +16,11 @@ LEAD = 224  # tiles, not quite two for each multiprocessor
 LONG = 8192  # queries: of so many, causal, few blocks are cut by the mask
 
 
-def queries(d, causal, t):
-    """Of a step. 80 where they divide T about as well as 64, as what lies past T in the last block is computed too, and the mask cuts few blocks."""
+def queries(d, causal, ordered, t):
+    """Of a step. 80 where they divide T about as well as 64, as what lies past T in the last block is computed too, and the mask cuts few blocks;
+    masked and in turn they would spill."""
     fit = 32 * 80 * cdiv(t, 80) <= 33 * 64 * cdiv(t, 64)
-    return 80 if d == 128 and fit and (t >= LONG or not causal) else 8192 // d
+    return 80 if d == 128 and fit and (not causal or t >= LONG and not ordered) else 8192 // d
 
 
 def shared_bytes(d, m=None):
@@ -40,7 +41,7 @@ def _backward(ordered, dout, q, k, v, out, lse, causal, scale, into, turned):
     (b, t, h, d), (s, g) = q.shape, k.shape[1:3]
     dq, dk, dv = into or (x.new_empty(x.shape) for x in (q, k, v))
     lse = lse.contiguous()
-    m = queries(d, causal, t)
+    m = queries(d, causal, ordered, t)
     walk, tiles = cdiv(t, m), cdiv(s, KEYS)  # blocks of queries of a head, and of keys
     blocks, all_tiles = walk * b * h, tiles * b * g
     sums = q.new_empty(blocks, 2, m * d // 2, dtype=torch.float32)
