@@ -20,7 +20,7 @@ def queries(d, causal, ordered, t):
     """Of a step. 80 where they divide T about as well as 64, as what lies past T in the last block is computed too, and the mask cuts few blocks;
     masked and in turn they would spill."""
     fit = 32 * 80 * cdiv(t, 80) <= 33 * 64 * cdiv(t, 64)
-    return 80 if d == 128 and fit and (not causal or t >= LONG and not ordered) else 8192 // d
+    return 80 if d == 128 and fit and (not causal or (t >= LONG and not ordered)) else 8192 // d
 
 
 def shared_bytes(d, m=None):
