@@ -37,6 +37,8 @@ def _server(mode: tuple[str, ...]) -> subprocess.Popen[str]:
 
 
 def _serve() -> None:
+    import torch._dynamo  # noqa: F401  what is asked on an imagined device takes it, and it takes seconds
+
     import rooftile.cli
     from rooftile.workbench import gatekeeper  # noqa: F401
 
