@@ -148,8 +148,8 @@ def test_in_turn_whatever_comes_first(seed):
 
 
 def rounds(monkeypatch, back, together=1):
-    """Heads here are too few to have any so long before them."""
-    monkeypatch.setattr(cuda_kernels, "dealt", lambda *_: (together, back))
+    """Heads here are too few to have any so long before them. As little room for sums as there can be."""
+    monkeypatch.setattr(cuda_kernels, "dealt", lambda *_: (together, back, back + together))
 
 
 @pytest.mark.parametrize("causal, ordered", [(True, False), (False, False), (True, True), (False, True)])
@@ -157,7 +157,7 @@ def test_nobody_waits_for_who_comes_later(causal, ordered):
     """A head's tiles have all been dealt out before the first block that rounds its dq, and its first, the longest of those that go by turns, long before."""
     for t, s in [(1, 1), (100, 5000), (640, 640), (1024, 1024), (5000, 300), (9000, 9000), (16384, 16384), (40000, 40000)]:
         tiles = -(-s // 128)
-        together, back = cuda_kernels.dealt(causal, ordered, t, tiles)
+        together, back, slots = cuda_kernels.dealt(causal, ordered, t, tiles)
         heads = 2 * back + together + 1
         dealt_out = [
             h for at in range(0, heads, together) for _ in range(tiles) for h in range(at, min(at + together, heads))
@@ -169,6 +169,8 @@ def test_nobody_waits_for_who_comes_later(causal, ordered):
         for head in range(back, heads):
             assert last[head - back] < first[head]
             assert first[head] - first[head - back] >= (cuda_kernels.LEAD if together > 1 else cuda_kernels.LEAD + tiles)
+        for head in range(slots, heads):
+            assert first[head] - last[head - slots + back] > cuda_kernels.LEAD  # who clears what it adds to
 
 
 SHARES = [  # T, S, D, causal, heads, of keys, back, together: blocks of queries that a tile rounds: none, one, or more than the rings have stages
@@ -192,9 +194,17 @@ def test_shares_of_earlier_heads(t, s, d, causal, h, g, back, together, name, mo
 PLANTED = {  # as it stands and wrong; the kernel and the order of blocks and threads that show it
     "bulk_wait<0>();            //": ("bulk_wait_read<0>();  //", "cuda.v5_hopper", None),  # read, but not yet added
     "    __threadfence();\n      atomicAdd(": ("    atomicAdd(", "cuda.v5_hopper", None),
-    "while (load_acquire(earlier.gAdded + i_bh) != int(2 * anew(w.tiles))) spin_pause();": ("", "cuda.v5_hopper", None),
+    "while (load_acquire(earlier.gCounts + 2 * i_bh) != int(2 * anew(w.tiles))) spin_pause();": ("", "cuda.v5_hopper", None),
     "!= int(2 * anew(w.tiles))": ("< int(2 * anew(w.tiles)) - 1", "cuda.v5_hopper", 15),  # one half of one tile is missing
-    "((long long)i_bh * w.blocks + i)": ("((long long)(i_bh + 1) * w.blocks + i)", "cuda.v5_hopper", None),
+    "(i_bh % earlier.slots) * w.blocks + i)": ("((i_bh + 1) % earlier.slots) * w.blocks + i)", "cuda.v5_hopper", None),
+    "while (load_acquire(earlier.gCounts + 2 * i_bh + 1) != 2 * min(w.tiles, w.group * blocks)) spin_pause();": ("", "cuda.v5_hopper", None),
+    "!= 2 * min(w.tiles, w.group * blocks)": ("< 2 * min(w.tiles, w.group * blocks) - 1", "cuda.v5_hopper", 15),
+    "store(gSum + (i * 2LL + k / 4)": ("store(gSum + (i * 2LL + k % 2)", "cuda.v5_hopper", None),
+    "bool again = i_bh + earlier.slots < earlier.heads": ("bool again = i_bh + earlier.slots + 2 < earlier.heads", "cuda.v5_hopper", None),
+    "i_bh % slots * blocks + first": ("i_bh * blocks + first", "cuda.v5_hopper", None),
+    "(i_bh - i_bh % slots)": ("0", "cuda.v5_hopper", None),
+    "    __threadfence();\n    atomicAdd(earlier.gCounts + 2 * i_bh + 1": ("    atomicAdd(earlier.gCounts + 2 * i_bh + 1", "cuda.v5_hopper", None),
+    "if (again) fence_async_global();": ("", "cuda.v5_hopper", None),
     "i_bh = keys.i_bh - earlier.back;": ("i_bh = keys.i_bh - earlier.back + 1;", "cuda.v5_hopper", None),
     "int heads = i_bh < 0 ? 0": ("int heads = i_bh <= 0 ? 0", "cuda.v5_hopper", None),
     "gRow += earlier.stride_h": ("gRow", "cuda.v5_hopper", None),

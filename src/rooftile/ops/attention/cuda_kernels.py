@@ -30,10 +30,12 @@ def shared_bytes(d, m=None):
 
 
 def dealt(causal, ordered, t, tiles):
-    """Heads of keys whose tiles are dealt out together, and how many heads before its own a tile rounds dq of: that head's first tile was dealt out
-    LEAD tiles before at least. Where tiles go by turns, the longest first, the last ones are short; head by head the last may be as long as the first."""
+    """Heads of keys whose tiles are dealt out together; how many heads before its own a tile rounds dq of: that head's first tile was dealt out LEAD tiles
+    before at least; and for how many heads' sums there is room: a head's are cleared by tiles dealt out LEAD tiles before it at least. Where tiles go by turns,
+    the longest first, the last ones are short; head by head the last may be as long as the first."""
     together = max(2, 2**15 // t) if causal and not ordered else 1
-    return together, together * cdiv(LEAD, together * tiles) + (together == 1)
+    back = together * cdiv(LEAD, together * tiles) + (together == 1)
+    return together, back, 2 * back + together
 
 
 def _backward(ordered, dout, q, k, v, out, lse, causal, scale, into, turned):
@@ -44,23 +46,25 @@ def _backward(ordered, dout, q, k, v, out, lse, causal, scale, into, turned):
     m = queries(d, causal, ordered, t)
     walk, tiles = cdiv(t, m), cdiv(s, KEYS)  # blocks of queries of a head, and of keys
     blocks, all_tiles = walk * b * h, tiles * b * g
-    sums = q.new_empty(blocks, 2, m * d // 2, dtype=torch.float32)
     turn = q.new_empty(blocks, 2, dtype=torch.int32)
-    added = q.new_empty(1 + b * h, dtype=torch.int32)  # tiles taken, and additions to each head
+    taken = q.new_empty(1 + 2 * b * h, dtype=torch.int32)  # tiles; of each head whose sums are whole, and whose are cleared
     rows = q.new_empty(blocks, 2, m, dtype=torch.float32)  # lse to base 2 and delta of each block of queries
     kind, flags, and_turned = f"{CTYPE[q.dtype]}, {d}", f"{str(causal).lower()}, {str(ordered).lower()}", ", true" if turned else ""
     and_queries, last = (f", {m}", f", false, {m}") if m != 8192 // d else ("", and_turned)
     tables = turned or (rows, rows)
-    launch(V5, f"prepare<{kind}{and_queries}>", blocks * m * d // 2048, 256, sums, turn, added, rows, dout, out, lse, h, t, *dout.stride()[:3],
+    together, back, room = dealt(causal, ordered, t, tiles)
+    if not (causal or d == 128):  # Plain::ROUNDS
+        back = b * g
+    slots = (b * g if ordered else min(b * g, max(back, room))) * (h // g)
+    sums = q.new_empty(walk * slots, 2, m * d // 2, dtype=torch.float32)
+    launch(V5, f"prepare<{kind}{and_queries}>", blocks * m * d // 2048, 256, sums, turn, taken, rows, dout, out, lse, slots, h, t, *dout.stride()[:3],
            *out.stride()[:3])  # fmt: skip
     maps = [TensorMap(x, (1, 64, 1, 64), 128) for x in (dk, dv)]
     maps += [TensorMap(x, (1, n, 1, 64), 128) for x, n in ((q, m), (k, KEYS), (v, KEYS), (dout, m))]
-    together, back = dealt(causal, ordered, t, tiles)
-    back = back if causal or d == 128 else b * g  # Plain::ROUNDS
     left = min(back, b * g) * (h // g) * walk  # blocks of queries of the last heads, which nobody comes after
-    launch(V5, f"attention_backward<{kind}, {flags}{last}>", min(all_tiles, resident(q, 1)), 384, *maps, dq, sums, turn, added, rows, g, h // g, t, s,
-           walk, tiles, together, all_tiles, back * (h // g), *dq.stride()[:3], scale, scale * LOG2E, *tables, shared=shared_bytes(d, m))  # fmt: skip
-    launch(V5, f"finish<{kind}{last}>", left * 2, m * d // 64, dq, sums, (blocks - left) * 2, h, t, *dq.stride()[:3], scale, *tables)
+    launch(V5, f"attention_backward<{kind}, {flags}{last}>", min(all_tiles, resident(q, 1)), 384, *maps, dq, sums, turn, taken, rows, g, h // g, t, s,
+           walk, tiles, together, all_tiles, back * (h // g), slots, *dq.stride()[:3], scale, scale * LOG2E, *tables, shared=shared_bytes(d, m))  # fmt: skip
+    launch(V5, f"finish<{kind}{last}>", left * 2, m * d // 64, dq, sums, (blocks - left) * 2, slots, h, t, *dq.stride()[:3], scale, *tables)
     return dq, dk, dv
 
 

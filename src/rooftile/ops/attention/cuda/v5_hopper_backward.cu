@@ -5,9 +5,10 @@
 // A block takes tile after tile of 128 keys and walks the queries that see them, BLOCK_M at a time, of one head that reads them after the other. What it
 // reads for the next tile comes while it ends the one before. Scores are made transposed, S^T = K Q^T: two warpgroups have 64 keys each, and P^T and dS^T, as
 // registers hold them, are the left operands of dV += P^T dO and dK += dS^T Q. Only dS crosses between them, through shared memory and a step late, for
-// dQ = dS K: each makes a 64 x 64 half of it. A third warpgroup copies: one thread tiles in, two threads dQ out. gDq [B H, blocks of queries, half, HALF]
+// dQ = dS K: each makes a 64 x 64 half of it. A third warpgroup copies: one thread tiles in, two threads dQ out. gDq [slots, blocks of queries, half, HALF]
 // keeps a half as the threads held it: 8 or 10 times 4 floats of each of 128 threads. Whoever is through with a tile rounds its share of the dQ of a head some heads
-// before, to which all tiles have added by then; `finish` rounds the last heads'.
+// before, to which all tiles have added by then; `finish` rounds the last heads'. What has been rounded is cleared for a head `slots` heads on, so that what
+// is added to stays in the L2: sums of all heads would pass through memory four times.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -104,10 +105,10 @@ ROOFTILE_DEVICE unsigned deal(Work& w, unsigned at, unsigned all, unsigned toget
 template <class X_, bool CAUSAL, bool ORDERED> struct Plain : Work {
   using X = X_;
   static constexpr bool BANDED = false, ROUNDS = CAUSAL || X::D == 128;  // of D = 64 and all keys the walk came out 1 to 4 % slower beside it
-  int G, together, all;  // all: tiles of all heads
+  int G, together, all, slots;  // all: tiles of all heads; slots: heads for whose sums there is room at once
 
-  ROOFTILE_DEVICE Plain(int G_, int group_, int T_, int S_, int blocks_, int tiles_, int together_, int all_) {
-    T = T_, S = S_, blocks = blocks_, tiles = tiles_, group = group_, G = G_, together = together_, all = all_;
+  ROOFTILE_DEVICE Plain(int G_, int group_, int T_, int S_, int blocks_, int tiles_, int together_, int all_, int slots_) {
+    T = T_, S = S_, blocks = blocks_, tiles = tiles_, group = group_, G = G_, together = together_, all = all_, slots = slots_;
   }
   // The next tile. Who begins takes it: a block waits for those that add before it, and they are under way, however few have room at once. Where there is one
   // for each, all is known before `prepare` has cleared the counter.
@@ -127,7 +128,8 @@ template <class X_, bool CAUSAL, bool ORDERED> struct Plain : Work {
   ROOFTILE_DEVICE void begin(const Rings& sR, const Keys& keys) { i_tile = keys.i_tile, i_bh = keys.i_bh, first = sR.first; }
   ROOFTILE_DEVICE static int of_q(const Work& x) { return x.i_b; }  // whose rows queries and keys are: of a batch, or of a slice
   ROOFTILE_DEVICE static int of_k(const Work& x) { return x.i_b; }
-  ROOFTILE_DEVICE long long first_block() const { return (long long)i_bh * blocks + first; }  // in gDq, gRows and gTurn
+  ROOFTILE_DEVICE long long first_block() const { return (long long)i_bh * blocks + first; }  // in gRows
+  ROOFTILE_DEVICE int first_sum() const { return i_bh % slots * blocks + first; }  // in gDq and, where each head has a slot of its own, in gTurn
   ROOFTILE_DEVICE static int between(const Work& w) { return w.first; }                       // blocks there from a head's last to the next one's first
   // How many tiles of keys add to this block of queries before this one. Causal, the last tile that the block sees comes to it first, in its first
   // step, and the tile before it two or one steps later: in this order nobody waits for a tile that has not begun.
@@ -211,6 +213,7 @@ template <int D, bool RAGGED, bool ORDERED> struct Banded : Work {
     if constexpr (RAGGED) return sBand->of_k; else return x.i_b;
   }
   ROOFTILE_DEVICE long long first_block() const { return i_first; }
+  ROOFTILE_DEVICE int first_sum() const { return i_first; }
   ROOFTILE_DEVICE int between(const Work&) const { return sBand->between; }
   ROOFTILE_DEVICE static int next(int*, bool begins) { return begins ? 0 : all; }
   ROOFTILE_DEVICE void take(int) {}
@@ -235,14 +238,16 @@ struct Tables {
   const float *gCos, *gSin;
 };
 
-// Where dQ goes, rounded: that of the heads of queries `back` before a block's own, as many as share keys. gAdded counts, at the first of those that share
-// keys, the warpgroups whose additions have all been carried out, two a tile. A block waits for that number, and it ends: `back` is so large that all whom
-// it waits for were dealt out before it, and a block's additions wait for nobody's rounding. The launcher makes it larger, so that there is no wait.
+// Sums of dQ, and where they go, rounded: those of the heads of queries `back` before a block's own, as many as share keys; they are cleared for those `slots`
+// heads on, if there are any. gCounts has two numbers for each head, and those that share keys count at the first of them: warpgroups whose additions have
+// all been carried out, two a tile; and warpgroups that have cleared what they rounded. A block's rounding waits for the first of them, its additions for the
+// second. `back` and `slots` are so large that all whom it waits for were dealt out before it: it ends. The launcher makes them larger, so that there is no wait.
 template <typename T> struct Earlier {
+  float* gDq;
   T* g;
   long long stride_b, stride_t, stride_h;
-  int* gAdded;
-  int H, back;
+  int* gCounts;
+  int H, back, slots, heads;
   Tables tables;
 };
 
@@ -267,7 +272,7 @@ ROOFTILE_DEVICE void bring(char* sX, int panel, const TensorMap& map, MBarrier* 
 // until those of the tile before have been read.
 template <class T, class W>
 ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const TensorMap& tK, const TensorMap& tV, const TensorMap& tDout, const float* gRows,
-                             const float* gDq, int* gTaken, const Earlier<T>& earlier, W w) {
+                             int* gTaken, const Earlier<T>& earlier, W w) {
   using X = typename W::X;
   constexpr int M = X::BLOCK_M, ROWS = X::ROWS, HALF = X::HALF, HALF_BYTES = X::HALF_BYTES;
   Work& x = sR.next;
@@ -309,13 +314,13 @@ ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const Ten
     if constexpr (W::ROUNDS) {  // an earlier head's sums come behind the queries, by the same rings: most are there when the last product is
       const int i_bh = x.i_bh - earlier.back, share = i_bh < 0 ? 0 : anew(w.group) * w.blocks;
       if (x.i_tile < share) {
-        while (load_acquire(earlier.gAdded + i_bh) != int(2 * anew(w.tiles))) spin_pause();
+        while (load_acquire(earlier.gCounts + 2 * i_bh) != int(2 * anew(w.tiles))) spin_pause();
         fence_async_global();  // this thread has read the number, but it is the engine that reads the sums
       }
 #pragma unroll 1
       for (int i = x.i_tile; i < share; i += w.tiles, ++sR.turn) {
         const Stage<STAGES> at = nth_stage(sR.turn);
-        const float* gHalf = gDq + ((long long)i_bh * w.blocks + i) * 2 * HALF;
+        const float* gHalf = earlier.gDq + ((long long)(i_bh % earlier.slots) * w.blocks + i) * 2 * HALF;
         producer_acquire(sR.q, at, HALF_BYTES);
         bulk_load(sX + X::Q + at.index * HALF_BYTES, gHalf, HALF_BYTES, &sR.q.full[at.index]);
         producer_acquire(sR.dout, at, HALF_BYTES);
@@ -328,7 +333,8 @@ ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const Ten
 }
 
 // One thread: a warpgroup's halves of dQ, added in global memory while both multiply on.
-template <bool ORDERED, class W> ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, int* gAdded, const char* sDq, Rings& sR, W w, int half) {
+template <bool ORDERED, class T, class W>
+ROOFTILE_DEVICE void drain(int* gTurn, const Earlier<T>& earlier, const char* sDq, Rings& sR, W w, int half) {
   constexpr int HALF = W::X::HALF, HALF_BYTES = W::X::HALF_BYTES;
   earlier_done();
   for (unsigned n = 0, step = 0;; ++n) {
@@ -338,14 +344,19 @@ template <bool ORDERED, class W> ROOFTILE_DEVICE void drain(float* gDq, int* gTu
     const int blocks = sR.blocks;
     w.begin(sR, sR.keys[n % 2]);
     mbarrier_arrive(&sR.v.empty[0]);
-    int i_half = 2 * int(w.first_block()) + half;  // of all there are
+    int i_half = 2 * w.first_sum() + half;  // of all there are
+    if constexpr (W::ROUNDS) {
+      const int i_bh = w.i_bh - earlier.slots;  // whose sums lay there
+      if (i_bh >= 0)
+        while (load_acquire(earlier.gCounts + 2 * i_bh + 1) != 2 * min(w.tiles, w.group * blocks)) spin_pause();
+    }
 #pragma unroll 1
     for (int i = w.first; step < end; ++step, i_half += 2) {
       const Stage<1> at = nth_stage<1>(step);
       consumer_wait(sR.dq[half], at);
       if (ORDERED)
         while (load_acquire(gTurn + i_half) != w.before(i)) spin_pause();
-      bulk_add(gDq + (long long)i_half * HALF, reinterpret_cast<const float*>(sDq), HALF_BYTES);
+      bulk_add(earlier.gDq + (long long)i_half * HALF, reinterpret_cast<const float*>(sDq), HALF_BYTES);
       bulk_commit();
       bulk_wait_read<0>();
       mbarrier_arrive(&sR.dq[half].empty[0]);
@@ -360,7 +371,7 @@ template <bool ORDERED, class W> ROOFTILE_DEVICE void drain(float* gDq, int* gTu
       bulk_wait<0>();            // carried out, all of them: to have read shared memory is not enough
       fence_async_global();      // the engine has added, but it is this thread that says so
       __threadfence();
-      atomicAdd(gAdded + w.i_bh, 1);
+      atomicAdd(earlier.gCounts + 2 * w.i_bh, 1);
     }
   }
 }
@@ -571,7 +582,8 @@ ROOFTILE_DEVICE void store_eight(T* gRow, long long stride, int rows, const char
   }
 }
 
-// The tile's share of an earlier head, a block of queries a step: a stage of each ring has a half. They pass through sX, a panel of dS a warpgroup.
+// The tile's share of an earlier head, a block of queries a step: a stage of each ring has a half. They pass through sX, a panel of dS a warpgroup. Where they
+// lay in memory are zeros then, if another head's sums are to lie there.
 template <bool TURNED, typename T, class W>
 ROOFTILE_DEVICE void round_earlier(const Earlier<T>& earlier, char* sX, char* sDs, Rings& sR, unsigned& turn, const Keys& keys, const W& w, float scale) {
   using X = typename W::X;
@@ -584,8 +596,10 @@ ROOFTILE_DEVICE void round_earlier(const Earlier<T>& earlier, char* sX, char* sD
   char *sMine = sDs + eight / 4 * X::QUERY_PANEL + eight % 4 * 8 * LINE, *sOther = sMine + 32 * LINE;
   const long long stride = earlier.stride_t;
   T* gRow = head(earlier.g, earlier.stride_b, stride, earlier.stride_h, i_bh, earlier.H)[eight * 8];  // of the head's first block
+  const bool again = i_bh + earlier.slots < earlier.heads;
+  float* gSum = earlier.gDq + (long long)(i_bh % earlier.slots) * w.blocks * 2 * X::HALF + eight * 512 + i_lane * 4;
   for (;; i += w.tiles, ++turn) {
-    for (; i >= w.blocks; i -= w.blocks) --heads, gRow += earlier.stride_h;
+    for (; i >= w.blocks; i -= w.blocks) --heads, gRow += earlier.stride_h, gSum += (long long)w.blocks * 2 * X::HALF;
     if (heads <= 0) break;
     const Stage<STAGES> at = nth_stage(turn);
     const int mine = at.index * X::HALF_BYTES / 4 + eight * 512;
@@ -607,6 +621,14 @@ ROOFTILE_DEVICE void round_earlier(const Earlier<T>& earlier, char* sX, char* sD
         consumer_release(sR.dout, at);
       } else
         __syncwarp();
+      if (has && again) {
+#pragma unroll
+        for (int k = 0; k < 8; ++k) {
+          Vec<float, 4> zeros;
+          fill(zeros, 0.0f);
+          store(gSum + (i * 2LL + k / 4) * X::HALF + more * 512 + k % 4 * 128, zeros);
+        }
+      }
       if (has) {
         const int i_t = i * X::BLOCK_M + more * 8, rows = T_ - i_t - eight * 8;
         store_eight<TURNED>(gRow + i_t * stride, stride, rows, sMine, i_lane, earlier.tables, i_t + eight * 8);
@@ -616,7 +638,12 @@ ROOFTILE_DEVICE void round_earlier(const Earlier<T>& earlier, char* sX, char* sD
       __syncwarp();  // the next ones go where these lie
     }
   }
+  if (again) fence_async_global();   // it is the engine that adds to them
   barrier_sync(2 + eight / 4, 128);  // or the others' dS
+  if (again && i_thread % 128 == 0) {
+    __threadfence();
+    atomicAdd(earlier.gCounts + 2 * i_bh + 1, 1);
+  }
 }
 
 // dK in registers, turned back: a thread has both numbers of a pair. The block's rows are from i_s on; those past S are not stored.
@@ -733,7 +760,7 @@ ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, const Earlier<
 
 template <typename T, int D, bool ORDERED, bool TURNED, class Out, class W>
 ROOFTILE_DEVICE void tile_of_keys(const Out& dk_to, const Out& dv_to, const Earlier<T>& earlier, const TensorMap& tQ, const TensorMap& tK,
-                                  const TensorMap& tV, const TensorMap& tDout, float* gDq, int* gTurn, int* gTaken, const float* gRows, char* sX,
+                                  const TensorMap& tV, const TensorMap& tDout, int* gTurn, int* gTaken, const float* gRows, char* sX,
                                   Rings& sR, const W& w, float scale, float scale_log2) {
   if (threadIdx.x == 0) {
     let_next_stand_by();
@@ -748,9 +775,9 @@ ROOFTILE_DEVICE void tile_of_keys(const Out& dk_to, const Out& dv_to, const Earl
   if (threadIdx.x >= 256) {
     registers_lower<24>();  // three warpgroups have 3 x 168 to share
     const int i_warp = (threadIdx.x - 256) / WARP;
-    if (threadIdx.x == 256) produce(sX, sR, tQ, tK, tV, tDout, gRows, gDq, gTaken, earlier, w);
+    if (threadIdx.x == 256) produce(sX, sR, tQ, tK, tV, tDout, gRows, gTaken, earlier, w);
     if (threadIdx.x == 256 + WARP || threadIdx.x == 256 + 2 * WARP)
-      drain<ORDERED>(gDq, gTurn, earlier.gAdded, sX + W::X::DQ + (i_warp - 1) * W::X::HALF_BYTES, sR, w, i_warp - 1);
+      drain<ORDERED>(gTurn, earlier, sX + W::X::DQ + (i_warp - 1) * W::X::HALF_BYTES, sR, w, i_warp - 1);
   } else {
     registers_raise<240>();
     multiply<T, D, ORDERED, TURNED>(dk_to, dv_to, earlier, uniform(sX), *uniform(&sR), w, uniform(threadIdx.x / 128), scale, scale_log2);
@@ -761,14 +788,14 @@ template <typename T, int D, bool CAUSAL, bool ORDERED, bool TURNED = false, int
 __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
     attention_backward(const __grid_constant__ TensorMap tDk, const __grid_constant__ TensorMap tDv, const __grid_constant__ TensorMap tQ,
                        const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, T* gOut,
-                       float* gDq, int* gTurn, int* gAdded, const float* gRows, int G, int group, int T_, int S, int blocks, int tiles, int together,
-                       int all, int back, long long stride_b, long long stride_t, long long stride_h, float scale, float scale_log2, const float* gCos, const float* gSin) {
+                       float* gDq, int* gTurn, int* gTaken, const float* gRows, int G, int group, int T_, int S, int blocks, int tiles, int together,
+                       int all, int back, int slots, long long stride_b, long long stride_t, long long stride_h, float scale, float scale_log2, const float* gCos, const float* gSin) {
   static_assert(!TURNED || D == 64, "a pair's numbers lie in one line of shared memory");
   extern __shared__ __align__(1024) char sX[];
   __shared__ Rings sR;
-  const Plain<Tile<D, M>, CAUSAL, ORDERED> w(G, group, T_, S, blocks, tiles, together, all);
-  const Earlier<T> earlier{gOut, stride_b, stride_t, stride_h, gAdded + 1, G * group, back, {gCos, gSin}};
-  tile_of_keys<T, D, ORDERED, TURNED>(tDk, tDv, earlier, tQ, tK, tV, tDout, gDq, gTurn, gAdded, gRows, sX, sR, w, scale, scale_log2);
+  const Plain<Tile<D, M>, CAUSAL, ORDERED> w(G, group, T_, S, blocks, tiles, together, all, slots);
+  const Earlier<T> earlier{gDq, gOut, stride_b, stride_t, stride_h, gTaken + 1, G * group, back, slots, all / tiles * group, {gCos, gSin}};
+  tile_of_keys<T, D, ORDERED, TURNED>(tDk, tDv, earlier, tQ, tK, tV, tDout, gTurn, gTaken, gRows, sX, sR, w, scale, scale_log2);
 }
 
 // What comes before and after walks over the heads from the last to the first: the pass begins with those that were touched last, and leaves its last ones
@@ -782,19 +809,20 @@ template <int D, int M> ROOFTILE_DEVICE void clear(float* gDq, int* gTurn, long 
   if (begins) gTurn[row / M * 2] = gTurn[row / M * 2 + 1] = 0;
 }
 
-// The rows of lse and delta, zeros in gDq, gTurn and gAdded (how many tiles have been taken, then Earlier's): 2048 / D queries of a head a block.
+// The rows of lse and delta, zeros in gDq of the heads that are the first to add there, gTurn and gTaken (tiles, and Earlier's counts behind it): 2048 / D
+// queries of a head a block.
 template <typename T, int D, int BLOCK_M = 8192 / D>
 __global__ void __launch_bounds__(256)
-    prepare(float* gDq, int* gTurn, int* gAdded, float* gRows, const T* gDout, const T* gOut, const float* gLse, int H, int T_, long long stride_gb,
+    prepare(float* gDq, int* gTurn, int* gTaken, float* gRows, const T* gDout, const T* gOut, const float* gLse, int slots, int H, int T_, long long stride_gb,
             long long stride_gt, long long stride_gh, long long stride_ob, long long stride_ot, long long stride_oh) {
   constexpr int LANES = D / 8, ROWS = 256 / LANES;
   const int padded = ceil_div(T_, BLOCK_M) * BLOCK_M, chunks = padded / ROWS, i_bh = from_the_end() / chunks;
   const int i_t = from_the_end() % chunks * ROWS + threadIdx.x / LANES, i_d = threadIdx.x % LANES * 8;
   const long long row = (long long)i_bh * padded + i_t;
   let_next_stand_by();
-  clear<D, BLOCK_M>(gDq, gTurn, row, i_t % BLOCK_M == 0 && i_d == 0);
-  if (i_t == 0 && i_d == 0) gAdded[1 + i_bh] = 0;
-  if (row == 0 && i_d == 0) gAdded[0] = 0;
+  if (i_bh < slots) clear<D, BLOCK_M>(gDq, gTurn, row, i_t % BLOCK_M == 0 && i_d == 0);
+  if (i_t == 0 && i_d == 0) gTaken[1 + 2 * i_bh] = gTaken[2 + 2 * i_bh] = 0;
+  if (row == 0 && i_d == 0) gTaken[0] = 0;
   prepare_query<BLOCK_M, D>(gRows, head(gDout, stride_gb, stride_gt, stride_gh, i_bh, H), head(gOut, stride_ob, stride_ot, stride_oh, i_bh, H), gLse, i_bh,
                             i_t, i_d, T_, padded);
 }
@@ -819,14 +847,14 @@ ROOFTILE_DEVICE void rows_of_half(T* gRow, const float* gHalf, char* sX, long lo
 // Of what the pass before has not rounded: the halves from `first` on.
 template <typename T, int D, bool TURNED = false, int BLOCK_M = 8192 / D>
 __global__ void ROOFTILE_EARLY __launch_bounds__(BLOCK_M * D / 64)
-    finish(T* gOut, const float* gDq, int first, int H, int T_, long long stride_b, long long stride_t, long long stride_h, float scale, const float* gCos,
+    finish(T* gOut, const float* gDq, int first, int slots, int H, int T_, long long stride_b, long long stride_t, long long stride_h, float scale, const float* gCos,
            const float* gSin) {
   constexpr int N = Tile<D, BLOCK_M>::N, HALF = Tile<D, BLOCK_M>::HALF;
   __shared__ __align__(1024) char sX[N * LINE];
   const int i = first + from_the_end(), blocks = ceil_div(T_, BLOCK_M), i_half = i % 2, i_bh = i / 2 / blocks;
   const int i_t = i / 2 % blocks * BLOCK_M + (D == 64) * i_half * N, i_d = (D == 128) * i_half * 64;
   earlier_done();
-  rows_of_half<TURNED>(head(gOut, stride_b, stride_t, stride_h, i_bh, H)[i_t] + i_d, gDq + (long long)i * HALF, sX, stride_t, T_ - i_t, scale, {gCos, gSin},
+  rows_of_half<TURNED>(head(gOut, stride_b, stride_t, stride_h, i_bh, H)[i_t] + i_d, gDq + (i - (long long)(i_bh - i_bh % slots) * 2 * blocks) * HALF, sX, stride_t, T_ - i_t, scale, {gCos, gSin},
                        i_t);
 }
 
@@ -916,7 +944,7 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
     return;
   }
   w.tell(sBand, w.at(S, G), most);
-  tile_of_keys<T, D, ORDERED, false>(Rows<T>{gDk, G}, Rows<T>{gDv, G}, Earlier<T>{}, tQ, tK, tV, tDout, gDq, gTurn, nullptr, gRows, sX, sR, w, scale,
+  tile_of_keys<T, D, ORDERED, false>(Rows<T>{gDk, G}, Rows<T>{gDv, G}, Earlier<T>{gDq}, tQ, tK, tV, tDout, gTurn, nullptr, gRows, sX, sR, w, scale,
                                      scale_log2);
 }
 
