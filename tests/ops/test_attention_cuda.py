@@ -191,36 +191,48 @@ def test_shares_of_earlier_heads(t, s, d, causal, h, g, back, together, name, mo
         assert all(map(torch.equal, made, alone))
 
 
-PLANTED = {  # as it stands and wrong; the kernel and the order of blocks and threads that show it
-    "bulk_wait<0>();            //": ("bulk_wait_read<0>();  //", "cuda.v5_hopper", None),  # read, but not yet added
-    "    __threadfence();\n      atomicAdd(": ("    atomicAdd(", "cuda.v5_hopper", None),
-    "while (load_acquire(earlier.gCounts + 2 * i_bh) != int(2 * anew(w.tiles))) spin_pause();": ("", "cuda.v5_hopper", None),
-    "!= int(2 * anew(w.tiles))": ("< int(2 * anew(w.tiles)) - 1", "cuda.v5_hopper", 15),  # one half of one tile is missing
-    "(i_bh % earlier.slots) * w.blocks + i)": ("((i_bh + 1) % earlier.slots) * w.blocks + i)", "cuda.v5_hopper", None),
-    "while (load_acquire(earlier.gCounts + 2 * i_bh + 1) != 2 * min(w.tiles, w.group * blocks)) spin_pause();": ("", "cuda.v5_hopper", None),
-    "!= 2 * min(w.tiles, w.group * blocks)": ("< 2 * min(w.tiles, w.group * blocks) - 1", "cuda.v5_hopper", 15),
-    "store(gSum + (i * 2LL + k / 4)": ("store(gSum + (i * 2LL + k % 2)", "cuda.v5_hopper", None),
-    "bool again = i_bh + earlier.slots < earlier.heads": ("bool again = i_bh + earlier.slots + 2 < earlier.heads", "cuda.v5_hopper", None),
-    "i_bh % slots * blocks + first": ("i_bh * blocks + first", "cuda.v5_hopper", None),
-    "(i_bh - i_bh % slots)": ("0", "cuda.v5_hopper", None),
-    "    __threadfence();\n    atomicAdd(earlier.gCounts + 2 * i_bh + 1": ("    atomicAdd(earlier.gCounts + 2 * i_bh + 1", "cuda.v5_hopper", None),
-    "if (again) fence_async_global();": ("", "cuda.v5_hopper", None),
-    "i_bh = keys.i_bh - earlier.back;": ("i_bh = keys.i_bh - earlier.back + 1;", "cuda.v5_hopper", None),
-    "int heads = i_bh < 0 ? 0": ("int heads = i_bh <= 0 ? 0", "cuda.v5_hopper", None),
-    "gRow += earlier.stride_h": ("gRow", "cuda.v5_hopper", None),
-    "first + from_the_end()": ("first + 1 + int(blockIdx.x)", "cuda.v5_hopper", None),
+PLANTED = {  # as it stands and wrong; the order of blocks and threads that shows it
+    "bulk_wait<0>();            //": ("bulk_wait_read<0>();  //", None),  # read, but not yet added
+    "    __threadfence();\n      atomicAdd(": ("    atomicAdd(", None),
+    "while (load_acquire(earlier.gCounts + 2 * i_bh) != int(2 * anew(w.tiles))) spin_pause();": ("", None),
+    "!= int(2 * anew(w.tiles))": ("< int(2 * anew(w.tiles)) - 1", 15),  # one half of one tile is missing
+    "(long long)w.slot(i_bh) * w.blocks + i)": ("(long long)w.slot(i_bh + 1) * w.blocks + i)", None),
+    "i_bh = keys.i_bh - earlier.back;": ("i_bh = keys.i_bh - earlier.back + 1;", None),
+    "int heads = i_bh < 0 ? 0": ("int heads = i_bh <= 0 ? 0", None),
+    "gRow += earlier.stride_h": ("gRow", None),
+    "first + from_the_end()": ("first + 1 + int(blockIdx.x)", None),
 }
+CLEARED = {  # the same of what lies where another head's sums lay
+    "while (load_acquire(earlier.gCounts + 2 * i_bh + 1) != 2 * min(w.tiles, w.group * blocks)) spin_pause();": ";",
+    "!= 2 * min(w.tiles, w.group * blocks)": "== 0",  # who is the first to have cleared a part is not the last
+    "i * (X::HALF / 2LL) + k * 256": "i * (X::HALF / 2LL) + k * 128",
+    "if (past + w.slots >= earlier.heads) return;": "if (past + w.slots + 2 >= earlier.heads) return;",
+    "AGAIN ? slot(i_bh) * blocks": "AGAIN ? i_bh * blocks",
+    "(i_bh - i_bh % slots)": "0",
+    "i = keys.i_tile; i < w.group * w.blocks": "i = keys.i_tile; i < w.blocks",
+    "    __threadfence();\n    atomicAdd(earlier.gCounts + 2 * (keys": "    atomicAdd(earlier.gCounts + 2 * (keys",
+    "fence_async_global();  // it is the engine that adds": "//",
+}
+
+
+def planted(stands, instead, tmp_path, monkeypatch, seed, t, h, g, blocks):
+    monkeypatch.setattr(cuda_kernels, "V5", rewritten(cuda_kernels.V5, stands, instead, tmp_path))
+    rounds(monkeypatch, 1)
+    monkeypatch.setattr(cuda_kernels, "resident", lambda *_: blocks)  # at once
+    call = problem(t, 130, 128, t == 300, h=h, g=g)
+    with contextlib.suppress(simulator.Found), simulator.active("all", seed=seed):
+        assert not close(call, KERNELS["cuda.v5_hopper"].run(*call))
 
 
 @pytest.mark.parametrize("stands", some(PLANTED, "bulk_wait<0>();            //", "!= int(2 * anew(w.tiles))", "int heads = i_bh < 0 ? 0"))
 def test_a_share_taken_too_early_or_of_another_head_is_seen(stands, tmp_path, monkeypatch):
-    instead, name, seed = PLANTED[stands]
-    monkeypatch.setattr(cuda_kernels, "V5", rewritten(cuda_kernels.V5, stands, instead, tmp_path))
-    rounds(monkeypatch, 1)
-    monkeypatch.setattr(cuda_kernels, "resident", lambda *_: 4)  # blocks at once
-    call = problem(300 if seed else 100, 130, 128, bool(seed), h=4, g=2)
-    with contextlib.suppress(simulator.Found), simulator.active("all", seed=seed):
-        assert not close(call, KERNELS[name].run(*call))
+    instead, seed = PLANTED[stands]
+    planted(stands, instead, tmp_path, monkeypatch, seed, 300 if seed else 100, 4, 2, 4)
+
+
+@pytest.mark.parametrize("stands", some(CLEARED, "!= 2 * min(w.tiles, w.group * blocks)", "fence_async_global();  // it is the engine that adds"))
+def test_sums_that_lie_where_others_lay_are_told_of(stands, tmp_path, monkeypatch):
+    planted(stands, CLEARED[stands], tmp_path, monkeypatch, 2, 100, 6, 3, 5)
 
 
 def test_the_last_heads_are_left_to_a_kernel_of_their_own(monkeypatch):

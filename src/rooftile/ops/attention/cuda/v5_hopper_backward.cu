@@ -105,7 +105,8 @@ ROOFTILE_DEVICE unsigned deal(Work& w, unsigned at, unsigned all, unsigned toget
 template <class X_, bool CAUSAL, bool ORDERED> struct Plain : Work {
   using X = X_;
   static constexpr bool BANDED = false, ROUNDS = CAUSAL || X::D == 128;  // of D = 64 and all keys the walk came out 1 to 4 % slower beside it
-  int G, together, all, slots;  // all: tiles of all heads; slots: heads for whose sums there is room at once
+  static constexpr bool AGAIN = ROUNDS && !ORDERED;  // sums lie where others lay
+  int G, together, all, slots;                       // all: tiles of all heads; slots: heads for whose sums there is room at once
 
   ROOFTILE_DEVICE Plain(int G_, int group_, int T_, int S_, int blocks_, int tiles_, int together_, int all_, int slots_) {
     T = T_, S = S_, blocks = blocks_, tiles = tiles_, group = group_, G = G_, together = together_, all = all_, slots = slots_;
@@ -129,7 +130,8 @@ template <class X_, bool CAUSAL, bool ORDERED> struct Plain : Work {
   ROOFTILE_DEVICE static int of_q(const Work& x) { return x.i_b; }  // whose rows queries and keys are: of a batch, or of a slice
   ROOFTILE_DEVICE static int of_k(const Work& x) { return x.i_b; }
   ROOFTILE_DEVICE long long first_block() const { return (long long)i_bh * blocks + first; }  // in gRows
-  ROOFTILE_DEVICE int first_sum() const { return i_bh % slots * blocks + first; }  // in gDq and, where each head has a slot of its own, in gTurn
+  ROOFTILE_DEVICE int slot(int i_bh) const { return AGAIN ? i_bh % anew(slots) : i_bh; }
+  ROOFTILE_DEVICE int first_sum() const { return AGAIN ? slot(i_bh) * blocks + first : int(first_block()); }  // in gDq, and in gTurn
   ROOFTILE_DEVICE static int between(const Work& w) { return w.first; }                       // blocks there from a head's last to the next one's first
   // How many tiles of keys add to this block of queries before this one. Causal, the last tile that the block sees comes to it first, in its first
   // step, and the tile before it two or one steps later: in this order nobody waits for a tile that has not begun.
@@ -172,7 +174,7 @@ struct Band {
 // A window, open to either side where it has no bound, over one length or over sequences of their own.
 template <int D, bool RAGGED, bool ORDERED> struct Banded : Work {
   using X = Tile<D>;
-  static constexpr bool BANDED = true, ROUNDS = false;
+  static constexpr bool BANDED = true, ROUNDS = false, AGAIN = false;
   int at_q = 0, at_k = 0, i_first, padded, left, right;
   static constexpr int all = 1;  // a block has one tile
   const Band* sBand;
@@ -247,7 +249,7 @@ template <typename T> struct Earlier {
   T* g;
   long long stride_b, stride_t, stride_h;
   int* gCounts;
-  int H, back, slots, heads;
+  int H, back, heads;
   Tables tables;
 };
 
@@ -320,7 +322,7 @@ ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const Ten
 #pragma unroll 1
       for (int i = x.i_tile; i < share; i += w.tiles, ++sR.turn) {
         const Stage<STAGES> at = nth_stage(sR.turn);
-        const float* gHalf = earlier.gDq + ((long long)(i_bh % earlier.slots) * w.blocks + i) * 2 * HALF;
+        const float* gHalf = earlier.gDq + ((long long)w.slot(i_bh) * w.blocks + i) * 2 * HALF;
         producer_acquire(sR.q, at, HALF_BYTES);
         bulk_load(sX + X::Q + at.index * HALF_BYTES, gHalf, HALF_BYTES, &sR.q.full[at.index]);
         producer_acquire(sR.dout, at, HALF_BYTES);
@@ -345,8 +347,8 @@ ROOFTILE_DEVICE void drain(int* gTurn, const Earlier<T>& earlier, const char* sD
     w.begin(sR, sR.keys[n % 2]);
     mbarrier_arrive(&sR.v.empty[0]);
     int i_half = 2 * w.first_sum() + half;  // of all there are
-    if constexpr (W::ROUNDS) {
-      const int i_bh = w.i_bh - earlier.slots;  // whose sums lay there
+    if constexpr (W::AGAIN) {
+      const int i_bh = w.i_bh - w.slots;  // whose sums lay there
       if (i_bh >= 0)
         while (load_acquire(earlier.gCounts + 2 * i_bh + 1) != 2 * min(w.tiles, w.group * blocks)) spin_pause();
     }
@@ -582,8 +584,19 @@ ROOFTILE_DEVICE void store_eight(T* gRow, long long stride, int rows, const char
   }
 }
 
-// The tile's share of an earlier head, a block of queries a step: a stage of each ring has a half. They pass through sX, a panel of dS a warpgroup. Where they
-// lay in memory are zeros then, if another head's sums are to lie there.
+// Zeros where the share of an earlier head lay, if another head's sums are to lie there: every thread has waited for the whole of it to be read.
+template <class X, typename T, class W> ROOFTILE_DEVICE void clear_share(const Earlier<T>& earlier, const Keys& keys, const W& w) {
+  const int past = keys.i_bh - earlier.back;
+  if (past + w.slots >= earlier.heads) return;
+  float4* gShare = reinterpret_cast<float4*>(earlier.gDq + (long long)w.slot(past) * w.blocks * 2 * X::HALF) + anew(threadIdx.x);
+#pragma unroll 1
+  for (int i = keys.i_tile; i < w.group * w.blocks; i += w.tiles)
+#pragma unroll
+    for (int k = 0; k < X::HALF / 512; ++k) __stcg(gShare + i * (X::HALF / 2LL) + k * 256, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+  fence_async_global();  // it is the engine that adds to them
+}
+
+// The tile's share of an earlier head, a block of queries a step: a stage of each ring has a half. They pass through sX, a panel of dS a warpgroup.
 template <bool TURNED, typename T, class W>
 ROOFTILE_DEVICE void round_earlier(const Earlier<T>& earlier, char* sX, char* sDs, Rings& sR, unsigned& turn, const Keys& keys, const W& w, float scale) {
   using X = typename W::X;
@@ -596,10 +609,8 @@ ROOFTILE_DEVICE void round_earlier(const Earlier<T>& earlier, char* sX, char* sD
   char *sMine = sDs + eight / 4 * X::QUERY_PANEL + eight % 4 * 8 * LINE, *sOther = sMine + 32 * LINE;
   const long long stride = earlier.stride_t;
   T* gRow = head(earlier.g, earlier.stride_b, stride, earlier.stride_h, i_bh, earlier.H)[eight * 8];  // of the head's first block
-  const bool again = i_bh + earlier.slots < earlier.heads;
-  float* gSum = earlier.gDq + (long long)(i_bh % earlier.slots) * w.blocks * 2 * X::HALF + eight * 512 + i_lane * 4;
   for (;; i += w.tiles, ++turn) {
-    for (; i >= w.blocks; i -= w.blocks) --heads, gRow += earlier.stride_h, gSum += (long long)w.blocks * 2 * X::HALF;
+    for (; i >= w.blocks; i -= w.blocks) --heads, gRow += earlier.stride_h;
     if (heads <= 0) break;
     const Stage<STAGES> at = nth_stage(turn);
     const int mine = at.index * X::HALF_BYTES / 4 + eight * 512;
@@ -621,14 +632,6 @@ ROOFTILE_DEVICE void round_earlier(const Earlier<T>& earlier, char* sX, char* sD
         consumer_release(sR.dout, at);
       } else
         __syncwarp();
-      if (has && again) {
-#pragma unroll
-        for (int k = 0; k < 8; ++k) {
-          Vec<float, 4> zeros;
-          fill(zeros, 0.0f);
-          store(gSum + (i * 2LL + k / 4) * X::HALF + more * 512 + k % 4 * 128, zeros);
-        }
-      }
       if (has) {
         const int i_t = i * X::BLOCK_M + more * 8, rows = T_ - i_t - eight * 8;
         store_eight<TURNED>(gRow + i_t * stride, stride, rows, sMine, i_lane, earlier.tables, i_t + eight * 8);
@@ -638,11 +641,11 @@ ROOFTILE_DEVICE void round_earlier(const Earlier<T>& earlier, char* sX, char* sD
       __syncwarp();  // the next ones go where these lie
     }
   }
-  if (again) fence_async_global();   // it is the engine that adds to them
+  if constexpr (W::AGAIN) clear_share<X>(earlier, keys, w);
   barrier_sync(2 + eight / 4, 128);  // or the others' dS
-  if (again && i_thread % 128 == 0) {
+  if (W::AGAIN && threadIdx.x % 128 == 0) {
     __threadfence();
-    atomicAdd(earlier.gCounts + 2 * i_bh + 1, 1);
+    atomicAdd(earlier.gCounts + 2 * (keys.i_bh - earlier.back) + 1, 1);
   }
 }
 
@@ -794,7 +797,7 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
   extern __shared__ __align__(1024) char sX[];
   __shared__ Rings sR;
   const Plain<Tile<D, M>, CAUSAL, ORDERED> w(G, group, T_, S, blocks, tiles, together, all, slots);
-  const Earlier<T> earlier{gDq, gOut, stride_b, stride_t, stride_h, gTaken + 1, G * group, back, slots, all / tiles * group, {gCos, gSin}};
+  const Earlier<T> earlier{gDq, gOut, stride_b, stride_t, stride_h, gTaken + 1, G * group, back, all / tiles * group, {gCos, gSin}};
   tile_of_keys<T, D, ORDERED, TURNED>(tDk, tDv, earlier, tQ, tK, tV, tDout, gTurn, gTaken, gRows, sX, sR, w, scale, scale_log2);
 }
 
