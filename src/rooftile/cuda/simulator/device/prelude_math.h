@@ -63,7 +63,10 @@ inline float __frsqrt_rn(float a) { return rsqrtf(a); }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
-inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+inline float __fmaf_rn(float a, float b, float c) {  // the one NaN that the hardware makes, whichever went in: all bits but the sign
+  const float y = fmaf(a, b, c);
+  return y == y ? y : __builtin_nanf("0x3fffff");
+}
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
 inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
