@@ -53,6 +53,24 @@ def test_rows_that_do_not_cancel_are_allowed_what_pytorchs_error_is(dtype):
     assert torch.equal(made.allowed, plain) and made.allowed_rows[0][1] == made.allowed_rows[1][1]
 
 
+def test_whole_numbers_may_be_within_one_and_few_of_them():
+    truth = drawn(0, 24, 72).mul(40).round().add(128).clamp(0, 250).to(torch.uint8)
+    own = truth.clone()
+    own.view(-1)[::20] += 1  # what a hair rounds to the other side in the working dtype
+    made = Gauge(truth, own, [], 1.5, Tolerance(), False, within=1)
+    assert made.read(own).passed and made.read(truth).passed
+    assert "all of them as far off as any may be" in made.controls() and not any(
+        made.read(wrong).passed for wrong in made.controls().values()
+    )
+    two = truth.clone()
+    two[3, 5] -= 2
+    said = made.read(two)
+    assert not said.passed and said.message.startswith("1 of 1728 elements are more than 1 apart, the first at [3, 5] of [24, 72]")
+    assert not made.read(torch.where(drawn(1, 24, 72) > 0, truth, truth + 1)).passed
+    exact = Gauge(truth, own, [], 1.5, Tolerance(), False)
+    assert exact.read(truth).passed and not exact.read(own).passed
+
+
 def test_a_row_that_cancels_may_be_wrong_by_its_terms_and_no_more():
     truth, terms = torch.ones(16, 8, dtype=torch.float64), torch.full((16, 1), 2.0, dtype=torch.float64)
     terms[3] = 1000.0

@@ -90,6 +90,8 @@ def test_backward_is_the_derivative(name):
         if "check" not in case.use or case.dtype != torch.float32:
             continue
         call = check._upcast(op.spec.draw(case, 2))
+        if op.spec.backward.other is not None and op.spec.backward.other(call):  # not the derivative itself
+            continue
         wanted = leaves(op, call)
         out = results(op.spec.reference(**call))
         gradient = op.spec.gradient

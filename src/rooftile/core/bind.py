@@ -34,6 +34,7 @@ class Declared(Protocol):
     def mutated(self) -> bool: ...
     @property
     def many(self) -> bool: ...
+    def dtype_in(self, call: Call | None) -> str: ...
 
 
 def letter(axis: str) -> tuple[str, int]:
@@ -61,7 +62,7 @@ class Binding:
                 if t.layout != torch.strided:
                     raise ValueError(f"{self.name}: {name} is {_show(t.layout)}, takes strided")
                 self._agree("device", name, t.device)
-                self._dtype(name, arg, t)
+                self._dtype(name, arg.dtype_in(call), t)
                 if arg.mutated:
                     self._apart(name, t)
                 if arg.many:
@@ -84,21 +85,21 @@ class Binding:
             what = f"{name} is {list(t.shape)} with strides {list(t.stride())}"
             raise ValueError(f"{self.name}: {what}: elements share a place, and it is written in place")
 
-    def _dtype(self, name: str, arg: Declared, t: Tensor) -> None:
-        if arg.dtype == "io":
+    def _dtype(self, name: str, dtype: str, t: Tensor) -> None:
+        if dtype == "io":
             if t.dtype not in self.dtypes:
                 raise ValueError(f"{self.name}: {name} is {_show(t.dtype)}, takes {', '.join(map(_show, self.dtypes))}")
             self._agree("dtype", name, t.dtype)
-        elif arg.dtype == "i32|i64":
+        elif dtype == "i32|i64":
             if t.dtype not in (torch.int32, torch.int64):
                 raise ValueError(f"{self.name}: {name} is {_show(t.dtype)}, takes int32, int64")
-        elif "|" in arg.dtype:
+        elif "|" in dtype:
             if t.dtype != torch.float32:
                 self._agree("dtype", name, t.dtype)
                 if t.dtype not in self.dtypes:
                     raise ValueError(f"{self.name}: {name} is {_show(t.dtype)}, takes {', '.join(map(_show, self.dtypes))}")
-        elif arg.dtype in FIXED and t.dtype != FIXED[arg.dtype]:
-            raise ValueError(f"{self.name}: {name} is {_show(t.dtype)}, takes {_show(FIXED[arg.dtype])}")
+        elif dtype in FIXED and t.dtype != FIXED[dtype]:
+            raise ValueError(f"{self.name}: {name} is {_show(t.dtype)}, takes {_show(FIXED[dtype])}")
 
     def _shape(self, name: str, arg: Declared, t: Tensor) -> None:
         letters, shape = arg.dims.split(), tuple(t.shape)

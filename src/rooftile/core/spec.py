@@ -47,7 +47,7 @@ def index(letter: str) -> Make:
 @dataclass(frozen=True)
 class Arg:
     """One tensor of the signature. dtype: io (the case's), f32, i64, ..., io|f32 or i32|i64 (either), =x (that of the argument x),
-    @to (the one that the parameter `to` names)."""
+    @to (the one that the parameter `to` names, or by `dtypes` stands for)."""
 
     dims: str = "..."
     dtype: str = "io"
@@ -56,6 +56,8 @@ class Arg:
     mutated: bool = False  # written in place: an input and an output at once
     many: bool = False  # a list of tensors; its one letter binds their shapes
     saved: bool = False  # of a result: nobody but a gradient reads it
+    dtypes: Mapping[str, str] = field(default_factory=dict)  # of @keep: what its values stand for, where they name no dtypes themselves
+    within: int = 0  # of a result in whole numbers, rounded from some that have an error: so far from the reference's it may be
     word: str = (
         ""  # of an optional argument: the parameter of those cases that have it, which names its dtype; the others are called without
     )
@@ -64,13 +66,18 @@ class Arg:
         axes = [letter(x) for x in self.dims.split()]
         return tuple(s for x, more in axes for s in (dims[x] if x == "..." else (dims[x] + more,)))
 
+    def dtype_in(self, call: Call | None) -> str:
+        """Of @keep what its value in this call stands for, if anything."""
+        return self.dtypes.get((call or {})[self.dtype[1:]], self.dtype) if self.dtypes else self.dtype
+
     def torch_dtype(self, io: torch.dtype, call: Call | None = None) -> torch.dtype:
-        if self.dtype.startswith("="):
-            like = (call or {}).get(self.dtype[1:])
+        dtype = self.dtype_in(call)
+        if dtype.startswith("="):
+            like = (call or {}).get(dtype[1:])
             return io if like is None else like.dtype
-        if self.dtype.startswith("@"):
-            return getattr(torch, (call or {})[self.dtype[1:]])
-        return io if self.dtype.startswith("io") else FIXED[self.dtype]
+        if dtype.startswith("@"):
+            return getattr(torch, (call or {})[dtype[1:]])
+        return io if dtype.startswith("io") else FIXED[dtype]
 
 
 @dataclass(frozen=True)
@@ -123,6 +130,7 @@ class Backward:
     dtypes: Mapping[str, str] = field(default_factory=dict)  # of gradients that do not have their argument's dtype: {"dx": "=sum"}
     passes: tuple[str, ...] = ()  # arguments whose gradient is the one output gradient itself, handed on by autograd
     spared: tuple[str, ...] = ()  # optional ones, read for their own gradient alone: None to `reference` where nobody wants it
+    other: Callable[[Call], bool] | None = None  # whether PyTorch's own gradient of a call is another, no measure of the error of this one
     identity: bool = False  # every gradient is the one output gradient itself: autograd passes it on and no kernel runs
 
     @property

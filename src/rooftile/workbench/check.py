@@ -101,7 +101,8 @@ class Problem:
         )
         exact = spec.exact or family == "integers"
         noise = [list(n) for n in zip(*noisy)] or [[] for _ in self.truth]
-        self.gauges = [Gauge(t, w, n, scale, spec.tolerance, exact) for t, w, n in zip(self.truth, own, noise)]
+        within = itertools.chain((r.within for r in spec.returns.values()), itertools.repeat(0))
+        self.gauges = [Gauge(t, w, n, scale, spec.tolerance, exact, k) for t, w, n, k in zip(self.truth, own, noise, within)]
         self.names = [*spec.returns, *(n for n, a in spec.args.items() if a.mutated and _there(self.call[n]))]
 
     def _own(self, seed: int, device: str, change: inputs.Vary, family: str) -> list[Tensor]:
@@ -200,6 +201,8 @@ def peer_gradients(spec: OpSpec, forward: dict[str, Any], backward: dict[str, An
     """PyTorch's own gradients in the working dtype, for the inputs and the output gradients of this call."""
     assert spec.forward is not None and spec.forward.peer is not None and spec.forward.backward is not None
     gradient = spec.forward.backward
+    if gradient.other is not None and gradient.other(forward):
+        return None
     leaves = {
         n: forward[n].detach().clone().requires_grad_()
         for n in gradient.leaves

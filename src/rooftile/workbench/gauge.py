@@ -9,7 +9,10 @@ the output is float64, which is then added in float64):
     allowed_ij  = factor (rounding_ij + sense_ij + max_j sense_ij + max(beta max_j |t_ij|, gamma s_i))
     s_i         = max_j |t_ij|, or max_j sense_ij / 2 u32 where that is CANCELS times as much: the size of the row's terms; gamma is beta by this scale
 
-A float of 8 bits is held tighter: it must be what some number within allowed_ij, without what the last cast may do, is rounded to.
+A float of 8 bits is held tighter: it must be what some number within allowed_ij, without what the last cast may do, is rounded to. Whole numbers are
+the truth's; where their Arg says `within` they may be so far from it, one and another, and on average of n of them
+
+    aggregate mean |w - t| + within / sqrt(n)             the share that a hair's breadth rounds to the other side, and what chance adds to it
 
 Where PyTorch is exact to rounding (norms, softmax, losses) beta is 0 and every element counts, however small; where sums cancel
 (matrix products, attention) the row's scale counts. Beside it stands the relative error of whole rows, held to `aggregate` times PyTorch's.
@@ -53,10 +56,13 @@ class Reading:
 class Gauge:
     """The measure for one output of one call."""
 
-    def __init__(self, truth: Tensor, own: Tensor, noisy: list[Tensor], scale: float, tolerance: Tolerance, exact: bool):
+    def __init__(self, truth: Tensor, own: Tensor, noisy: list[Tensor], scale: float, tolerance: Tolerance, exact: bool, within: int = 0):
         self.truth, self.tolerance, self.dtype = truth, tolerance, own.dtype
         self.exact = exact or not own.dtype.is_floating_point
         self.expected = truth.to(own.dtype).contiguous()
+        self.within = 0 if exact or own.dtype.is_floating_point else within
+        if self.within and truth.numel():
+            self.average = tolerance.aggregate * float(self._apart(own).mean()) + within / truth.numel() ** 0.5
         if self.exact or truth.numel() == 0:
             return
         self.finite = _is_finite(self.expected) & torch.isfinite(truth)
@@ -122,6 +128,8 @@ class Gauge:
             return Reading(False, math.inf, math.inf, f"dtype {out.dtype}, expected {self.dtype}")
         if out.numel() == 0:
             return Reading(True, 0.0, 0.0)
+        if self.within:
+            return self._read_within(out)
         if self.exact:
             apart = ~_same(out, self.expected)
             wrong = int(apart.sum())
@@ -137,6 +145,16 @@ class Gauge:
         passed = worst <= 1 and aggregate <= 1
         message = "" if passed else f"error {worst:.3g} times the allowed elementwise, {aggregate:.3g} times by rows; {int((share > 1).sum())} of {out.numel()} elements{_where((share > 1).reshape(out.shape))}"  # fmt: skip
         return Reading(passed, worst, aggregate, message)
+
+    def _apart(self, out: Tensor) -> Tensor:
+        return (out.double() - self.expected.double()).abs()
+
+    def _read_within(self, out: Tensor) -> Reading:
+        apart = self._apart(out)
+        beyond, worst, average = apart > self.within, float(apart.max()) / self.within, float(apart.mean()) / self.average
+        passed = worst <= 1 and average <= 1
+        said = "" if passed else f"{int(beyond.sum())} of {out.numel()} elements are more than {self.within} apart{_where(beyond)}; on average {average:.3g} times the allowed"  # fmt: skip
+        return Reading(passed, worst, average, said)
 
     def _read_8_bits(self, out: Tensor) -> Reading:
         low, high = self.between
@@ -158,6 +176,9 @@ class Gauge:
             row = t.clone()
             row.view(-1, t.shape[-1])[-1] = 0
             made["last row unwritten"] = row
+        if self.within:
+            made |= {"all of them as far off as any may be": t + self.within, "one of them further": t.clone()}
+            made["one of them further"].view(-1)[0] += self.within + 1
         if t.dtype.is_floating_point:
             made["x 1.04"] = (t.double() * 1.04).to(t.dtype)
             if not self.exact:
