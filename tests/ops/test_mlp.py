@@ -5,10 +5,12 @@ import torch
 import torch.nn.functional as F
 
 from library_of_products import in_the_machines_place
-from rooftile.core.kernel import OPS, forced
+from rooftile.core.kernel import OPS, Kernel, forced
 from rooftile.cuda import cublaslt
 from rooftile.ops import MLP, mlp
+from rooftile.ops.gelu.reference import gelu_backward
 from rooftile.ops.mlp import cublaslt_kernels as kernels
+from rooftile.ops.mlp import reference
 from rooftile.ops.mlp.cuda_kernels import keep
 from rooftile.workbench import check
 
@@ -60,6 +62,63 @@ def test_the_gate_on_cublaslt(name, library):
         for v in ("normal", "sliced", "transposed", "scaled_rows", "nan")
     } <= taken
     assert {chosen for chosen, *_ in library.log} == {3 if name == "mlp" else 2}  # where the preferred tile is
+
+
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("constant, wrong", [("ZERO", 25), ("ZERO", 27), ("STEPS", 201), ("STEPS", 192), ("NAN", 253)])
+def test_levels_of_another_zero_or_step_are_refused(name, constant, wrong, monkeypatch):
+    """Of either pass by itself, in every dtype; of NaN, where there is one."""
+    spec = OPS[name].spec
+
+    def planted(*args):
+        with monkeypatch.context() as here:
+            here.setattr(reference, constant, wrong)
+            return spec.reference(*args)
+
+    posed = [
+        check.Problem(spec, c, "nan" if constant == "NAN" else "normal", "cpu")
+        for c in spec.cases
+        if c.params.get("keep") and "check" in c.use
+    ]
+    assert len(posed) == 4
+    for problem in posed:
+        assert problem.judge(Kernel("right", spec.reference)).status == "passed"
+        assert problem.judge(Kernel("planted", planted)).status == "failed", problem.case.id
+
+
+def test_levels_are_a_fourhundredth_off_at_most_and_of_0_and_1_not_at_all():
+    x = torch.linspace(-12, 12, 100001, dtype=torch.float64)
+    for approximate in ("none", "tanh"):
+        slope = gelu_backward(torch.ones_like(x), x, approximate)
+        levels = reference.levels(slope)
+        assert (int(levels.min()), int(levels.max())) == (0, 252) and (reference.slopes(levels, slope.dtype) - slope).abs().max() <= 1 / 400
+    few = torch.tensor([0.0, 1.0, torch.nan])
+    assert torch.equal(reference.slopes(reference.levels(few)).nan_to_num(7), few.nan_to_num(7))
+
+
+def test_the_gradient_takes_what_keep_says_and_nothing_else():
+    call = OPS["mlp_backward"].spec.draw(next(c for c in OPS["mlp"].spec.cases if c.params.get("keep")))
+    with pytest.raises(ValueError, match="mlp_backward: kept is float32, takes uint8"):
+        torch.ops.rooftile.mlp_backward(**{**call, "kept": call["h"]})
+    with pytest.raises(ValueError, match="mlp_backward: kept is uint8, takes float32, bfloat16, float16"):
+        torch.ops.rooftile.mlp_backward(**{**call, "keep": "pre"})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_gradient_of_levels_in_one_graph(dtype):
+    """Through both doors, and near PyTorch's: of slopes that are a fourhundredth off."""
+    leaves = [t.requires_grad_() for t in weights(dtype)]
+
+    def run(*args):
+        return OPS["mlp"](*args, "tanh", "slope")[0]
+
+    made = []
+    for way in (run, torch.compile(run, fullgraph=True, backend="aot_eager"), theirs_tanh):
+        out = way(*leaves)
+        made.append([out, *torch.autograd.grad(out, leaves, torch.ones_like(out))])
+    assert all(map(torch.equal, *made[:2]))
+    for ours, wanted in zip(*made[1:]):
+        assert (ours - wanted).float().norm() <= 1e-2 * wanted.float().norm()
 
 
 def _changed(**wrong):

@@ -33,8 +33,8 @@ def mlp(x: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2
         approximate: gelu's form, "none" or "tanh". cuBLASLt has "tanh" in its products' epilogues, our own products on Hopper have both.
 
     Returns:
-        [..., N], dense, of x's dtype. What gelu is given, or on Hopper its slope there, and what it makes have x's dtype too and are kept for the
-        backward pass.
+        [..., N], dense, of x's dtype. What gelu is given and what it makes have x's dtype too and are kept for the backward pass; on Hopper, instead of
+        what it is given, its slope there, in 8 bits of fixed point: an error of 1/400 at most, of slopes of 0 and 1 none.
 
     Raises:
         ValueError: shapes, dtypes or devices disagree, or another form; the message names both.

@@ -3,7 +3,7 @@
 bytes     in 16 bits and for each element of [M, F]: pre written and read, h written and read: 8. Backward dh written and read, pre read, dpre
           written and read by two products and a sum, h read by one: 16. gelu's own passes are 4 and 6 of these: at GPT-2's shape,
           1e8 elements, 96 and 144 us at the H200's 4.2 TB/s, beside products of 0.44 and 0.88 ms at 700 TFLOP/s.
-kept      pre for gelu's gradient, h for the second weight's
+kept      pre for gelu's gradient, or the slope, a byte, which it multiplies with; h for the second weight's
 """
 
 import torch
@@ -15,6 +15,7 @@ from rooftile.ops._shared.launch import off_gpu
 from rooftile.ops._shared.products import product
 from rooftile.ops.gemm.api import column_sum
 from rooftile.ops.gemm.reference import flat
+from rooftile.ops.mlp.reference import levels, slopes
 
 
 def forward(x, weight1, bias1, weight2, bias2, activated):
@@ -51,16 +52,20 @@ def dbias(g, bias):
 def mlp(x, weight1, bias1, weight2, bias2, approximate, keep):
     def activated(rows, weight, bias):
         pre = product(rows, weight.t(), bias)
-        h = OPS["gelu"].launch(pre, approximate)
-        return pre if keep == "pre" else OPS["gelu_backward"].launch(torch.ones_like(pre), pre, approximate), h
+        return pre if keep == "pre" else _levels(pre, approximate), OPS["gelu"].launch(pre, approximate)
 
     return forward(x, weight1, bias1, weight2, bias2, activated)
+
+
+def _levels(pre, approximate):
+    wide = pre.float()  # a slope of 16 bits would be rounded twice
+    return levels(OPS["gelu_backward"].launch(torch.ones_like(wide), wide, approximate))
 
 
 def mlp_backward(dout, x, weight1, bias1, weight2, bias2, kept, h, approximate, keep):
     def sloped(g, weight, kept, bias):
         dh = product(g, weight)
-        dpre = OPS["gelu_backward"].launch(dh, kept, approximate) if keep == "pre" else dh.mul_(kept)
+        dpre = OPS["gelu_backward"].launch(dh, kept, approximate) if keep == "pre" else dh.mul_(slopes(kept))
         return dpre, dbias(dpre, bias)
 
     return backward(dout, x, weight1, bias1, weight2, bias2, kept, h, sloped)

@@ -14,37 +14,39 @@ from rooftile.ops.mlp import composed_kernels as composed
 from rooftile.ops.mlp.refusals import VECTOR, not_whole, whole
 
 V1 = Source.beside(__file__, "v1_hopper.cu")
-AHEAD = 4 * 8 * 32 * 16  # bytes of pre that four warps ask for ahead
+AHEAD = 4 * 8 * 32 * 8  # elements of what is kept that four warps ask for ahead
 # More rows of tiles walked together: alone it makes no difference, in a training step, at the device's power, it is the faster.
 GATED = CONFIGS[1], CONFIGS[0], *CONFIGS[2:]
 LONG = 4096  # summands: beyond them the vendor's products are so long that little is left to hide behind them
 
-
 ACTS = {"tanh": "GeluTanh", "none": "Gelu", "gelu_tanh": "GeluTanh", "gelu": "Gelu", "silu": "Silu", "relu": "Relu"}
+KEPT = {"pre": "Pre", "slope": "Slope"}
 
 
 def _instance(name, x, act, config):
     return f"{name}<{CTYPE[x.dtype]}, {act}, {form(config)}>"
 
 
-def activated(rows, weight, bias, act, config):
-    """gelu(pre) of pre = rows weightᵀ + bias, and beside it pre, or with act `Sloped<...>` gelu's slope there."""
+def activated(rows, weight, bias, approximate, keep, config):
+    """gelu(pre) of pre = rows weightᵀ + bias, and beside it pre, or the levels of gelu's slope there."""
     rows, weight = whole(rows), whole(weight)
     (m, k), f = rows.shape, weight.shape[0]
-    kept, h = (rows.new_empty(m, f) for _ in range(2))
+    kept, h = rows.new_empty(m, f, dtype=torch.uint8 if keep == "slope" else rows.dtype), rows.new_empty(m, f)
     maps = along(rows, BLOCK_M, config), along(weight, config["BLOCK_N"], config)
     biased = (rows, 0) if bias is None else (bias.contiguous(), f)
-    walk(V1, _instance("mlp_forward", rows, act, config), config, rows, (m, f, k), (kept, h, *maps, *biased))
+    instance = _instance("mlp_forward", rows, f"{KEPT[keep]}, {ACTS[approximate]}", config)
+    walk(V1, instance, config, rows, (m, f, k), (kept, h, *maps, *biased))
     return kept, h
 
 
-def sloped(g, weight, kept, bias, act, config):
-    """dpre = (g weight) gelu'(kept), or with act `Slope` (g weight) kept; and the sums of its columns where there is a bias."""
+def sloped(g, weight, kept, bias, approximate, keep, config):
+    """dpre = (g weight) gelu'(pre), and the sums of its columns where there is a bias."""
     g, weight, kept = whole(g), whole(weight), kept.contiguous()
     (m, k), f = g.shape, weight.shape[1]
     dpre, partial = g.new_empty(m, f), g.new_empty(cdiv(m, BLOCK_M), f, dtype=torch.float32)
     maps = along(g, BLOCK_M, config), across(weight, config)
-    walk(V1, _instance("mlp_backward", g, act, config), config, g, (m, f, k), (dpre, partial, *maps, kept), AHEAD)
+    instance = _instance("mlp_backward", g, f"{KEPT[keep]}, {ACTS[approximate]}", config)
+    walk(V1, instance, config, g, (m, f, k), (dpre, partial, *maps, kept), AHEAD * kept.itemsize)
     if bias is None:
         return dpre, g.new_empty(0)
     dbias = bias.new_empty(f)
@@ -69,18 +71,18 @@ def gate_sloped(g, weight, pre, activation, config):
     (m, k), f = g.shape, weight.shape[1]
     dpre, h = g.new_empty(m, 2 * f), g.new_empty(m, f)
     maps = along(g, BLOCK_M, config), across(weight, config)
-    walk(V1, _instance("gated_backward", g, ACTS[activation], config), config, g, (m, f, k), (dpre, h, *maps, pre), AHEAD)
+    walk(V1, _instance("gated_backward", g, ACTS[activation], config), config, g, (m, f, k), (dpre, h, *maps, pre), AHEAD * pre.itemsize)
     return dpre, h
 
 
 def mlp(x, weight1, bias1, weight2, bias2, approximate, keep, *, config):
-    act = ACTS[approximate] if keep == "pre" else f"Sloped<{ACTS[approximate]}>"
-    return composed.forward(x, weight1, bias1, weight2, bias2, functools.partial(activated, act=act, config=config))
+    first = functools.partial(activated, approximate=approximate, keep=keep, config=config)
+    return composed.forward(x, weight1, bias1, weight2, bias2, first)
 
 
 def mlp_backward(dout, x, weight1, bias1, weight2, bias2, kept, h, approximate, keep, *, config):
-    act = ACTS[approximate] if keep == "pre" else "Slope"
-    return composed.backward(dout, x, weight1, bias1, weight2, bias2, kept, h, functools.partial(sloped, act=act, config=config))
+    second = functools.partial(sloped, approximate=approximate, keep=keep, config=config)
+    return composed.backward(dout, x, weight1, bias1, weight2, bias2, kept, h, second)
 
 
 def gated_mlp(x, weight1, weight2, activation, residual=None, *, config, save=True):
@@ -128,7 +130,7 @@ def _declines(rows, weight):
 
 
 def keep(x, weight1, weight2):
-    """What gelu's gradient should find: the slope, where these kernels make it and read it; else what gelu was given, which the vendor's epilogues keep."""
+    """What gelu's gradient should find: the slope, a byte instead of two, where these kernels make it and read it; else what gelu was given, which the vendor's epilogues keep."""
     if not x.is_cuda or x.numel() == 0 or weight2.numel() == 0:
         return "pre"
     device = torch.cuda.get_device_properties(x.device)

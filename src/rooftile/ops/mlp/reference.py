@@ -1,3 +1,4 @@
+import torch
 from torch import Tensor, cat
 
 from rooftile.ops._shared.activation_reference import activate, slope
@@ -6,22 +7,34 @@ from rooftile.ops.gelu.reference import gelu, gelu_backward
 from rooftile.ops.gemm.reference import flat, linear
 from rooftile.ops.linear_add.reference import linear_add
 
+STEPS, ZERO, NAN = 200, 26, 255  # gelu's slope, which lies in [-0.13, 1.13], in 8 bits: levels of 0 to 252
+
 
 def mlp(x: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2: Tensor | None,
         approximate: str = "none", keep: str = "pre") -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """With what the gradient needs, in x's dtype as three operators would hand it over: what gelu was given, `pre`, or its `slope` there, and what it made."""
+    """With what the gradient needs: what gelu was given, `pre`, in x's dtype as three operators would hand it over, or its `slope` there, in levels; and what it made."""
     pre = linear(x, *_low(x, weight1, bias1))
     h = gelu(pre, approximate)
-    kept = pre if keep == "pre" else gelu_backward(pre.new_ones(()), pre, approximate)
+    kept = pre if keep == "pre" else levels(gelu_backward(wide(pre).new_ones(()), wide(pre), approximate))
     return linear(h, *_low(x, weight2, bias2)), kept, h
 
 
 def mlp_backward(dout: Tensor, x: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2: Tensor | None, kept: Tensor, h: Tensor,
                  approximate: str = "none", keep: str = "pre") -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     dh, dweight2, dbias2 = _gradients(dout, h, weight2, bias2)
-    dpre = gelu_backward(dh, kept, approximate) if keep == "pre" else (wide(dh) * wide(kept)).to(dh.dtype)
+    dpre = gelu_backward(dh, kept, approximate) if keep == "pre" else (wide(dh) * slopes(kept, wide(dh).dtype)).to(dh.dtype)
     dx, dweight1, dbias1 = _gradients(dpre, x, weight1, bias1)
     return dx, dweight1, dbias1, dweight2, dbias2
+
+
+def levels(slope: Tensor) -> Tensor:
+    """Fixed point of 8 bits: slope is (level - 26) / 200 with an error of 1/400 at most, of 0 and 1 with none. 255 is NaN."""
+    return ((slope * STEPS).round() + ZERO).nan_to_num(NAN).to(torch.uint8)
+
+
+def slopes(kept: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """What `levels` are of, in this dtype."""
+    return ((kept.to(dtype) - ZERO) / STEPS).masked_fill(kept == NAN, torch.nan)
 
 
 def gated_mlp(

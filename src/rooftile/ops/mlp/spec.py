@@ -58,7 +58,11 @@ SPEC = OpSpec(
         "weight2": Arg("N F", "io|f32", make=small),
         "bias2": Arg("N", "io|f32", make=bias, optional=True),
     },
-    returns={"out": Arg("... N"), "kept": Arg("... F"), "h": Arg("... F")},
+    returns={
+        "out": Arg("... N"),
+        "kept": Arg("... F", "@keep", dtypes={"pre": "io", "slope": "u8"}, within=1),
+        "h": Arg("... F"),
+    },
     cases=(
         *across(
             FLOATS,
@@ -86,6 +90,7 @@ SPEC = OpSpec(
         mlp_backward,
         grads=("x", "weight1", "bias1", "weight2", "bias2"),
         spared=("bias1", "bias2"),
+        other=lambda call: call["keep"] == "slope",  # of slopes as they are, not of their levels
         flops=lambda d: (4 * (d["K"] + d["N"]) + 18) * d["M"] * d["F"],
     ),
 )

@@ -15,6 +15,8 @@ constexpr int ROWS = HALF / 4, AHEAD = 8, TOGETHER = 2;  // a finishing warp's o
 
 // ---- the one that finishes ---------------------------------------------------------------------------------------------------
 
+template <typename E> using Eight = typename Raw<8 * sizeof(E)>::type;
+
 // 8 columns of a thread of its warp's rows of a half, from the first of them on: how many of those there are.
 struct Strip {
   int row, column, rows;
@@ -31,21 +33,21 @@ ROOFTILE_DEVICE uint4 in_half(const char* sHalf, int r, int column) {
   return *reinterpret_cast<const uint4*>(sHalf + column / 64 * PANEL + swizzled<128>((warp() % 4 * ROWS + r) * LINE + column % 64 * 2));
 }
 
-// Backward: to each row of d its PARTS vectors of gPre [M, PARTS F], which are on their way while those before it are finished, into the next half and the
-// next tile: copies that a thread makes for itself. start(to) begins a half, row(there, d, sPre) finishes its next row, end(half, i_tile) what it has come to.
-template <int PARTS, typename X, typename Start, typename Row, typename Half>
-ROOFTILE_DEVICE void finish_beside(const typename X::T* gPre, char* sX, Rings<X::STAGES>& sR, const Tiles<X::WIDE>& tiles, Start start, Row row, Half end) {
+// Backward: to each row of d its PARTS vectors of gKept [M, PARTS F], which are on their way while those before it are finished, into the next half and the
+// next tile: copies that a thread makes for itself. start(to) begins a half, row(there, d, sKept) finishes its next row, end(half, i_tile) what it has come to.
+template <int PARTS, typename X, typename E, typename Start, typename Row, typename Half>
+ROOFTILE_DEVICE void finish_beside(const E* gKept, char* sX, Rings<X::STAGES>& sR, const Tiles<X::WIDE>& tiles, Start start, Row row, Half end) {
   constexpr int DEEP = AHEAD / PARTS;
   const int mine = lane() * 8, F = tiles.F;
-  uint4* sPre = reinterpret_cast<uint4*>(sX + X::BESIDE) + warp() % 4 * (AHEAD * WARP) + lane();
+  Eight<E>* sKept = reinterpret_cast<Eight<E>*>(sX + X::BESIDE) + warp() % 4 * (AHEAD * WARP) + lane();
   Strip from;
-  const typename X::T* gFrom;  // the row to be asked for
-  auto open = [&](int i_tile, int half) { from = strip(tiles, i_tile, half, mine), gFrom = gPre + from.place(0, PARTS * F); };
+  const E* gFrom;  // the row to be asked for
+  auto open = [&](int i_tile, int half) { from = strip(tiles, i_tile, half, mine), gFrom = gKept + from.place(0, PARTS * F); };
   auto ask = [&](int first) {
 #pragma unroll
     for (int r = first; r < first + TOGETHER; ++r, gFrom += PARTS * F)
 #pragma unroll
-      for (int p = 0; p < PARTS; ++p) copy_async<16>(sPre + (r % DEEP * PARTS + p) * WARP, gFrom + p * F, r < from.rows);
+      for (int p = 0; p < PARTS; ++p) copy_async<sizeof(Eight<E>)>(sKept + (r % DEEP * PARTS + p) * WARP, gFrom + p * F, r < from.rows);
     copy_commit();
   };
   Stage<1> at;
@@ -63,7 +65,7 @@ ROOFTILE_DEVICE void finish_beside(const typename X::T* gPre, char* sX, Rings<X:
         copy_wait<DEEP / TOGETHER - 1>();
 #pragma unroll
         for (int r = first; r < first + TOGETHER; ++r)
-          row(r < to.rows, mine < X::N ? in_half(sHalf, r, mine) : make_uint4(0, 0, 0, 0), sPre + r % DEEP * PARTS * WARP);
+          row(r < to.rows, mine < X::N ? in_half(sHalf, r, mine) : make_uint4(0, 0, 0, 0), sKept + r % DEEP * PARTS * WARP);
         ask((first + DEEP) % ROWS);
       }
       end(half, i_tile);
@@ -74,19 +76,66 @@ ROOFTILE_DEVICE void finish_beside(const typename X::T* gPre, char* sX, Rings<X:
 
 // ---- gelu ----------------------------------------------------------------------------------------------------------------------
 
-// Beside an activation what its gradient will need: itself what it was given, or, Sloped, its slope there, for which it has nearly all that it takes. That
-// is what multiplies d then, Slope, and nothing is computed of it.
-template <typename Act> struct Sloped : Act {};
-struct Slope {
-  static ROOFTILE_DEVICE Point point(float d) { return {0.0f, d}; }
+// Slopes in [-0.13, 1.13] as bytes of fixed point, the reference's levels. In the last byte of a float that begins at 2^23, or 1.5 2^23, stands what is
+// added to it, to nearest and of ties to even; and 255 where NaN is, whose bits the hardware makes ones.
+struct Levels {
+  static constexpr float STEPS = 200.0f, ZERO = 26.0f;
+  static ROOFTILE_DEVICE unsigned level(float slope) { return __float_as_uint(__fmaf_rn(slope, STEPS, 12582912.0f + ZERO)); }
+  static ROOFTILE_DEVICE unsigned four(float a, float b, float c, float d) {
+    return __byte_perm(__byte_perm(level(a), level(b), 0x0040), __byte_perm(level(c), level(d), 0x0040), 0x5410);
+  }
+  static ROOFTILE_DEVICE float slope(unsigned four, int i) {
+    return (__uint_as_float(__byte_perm(four, 0x4b000000u, 0x7440 + i)) - (8388608.0f + ZERO)) * (1.0f / STEPS);
+  }
+  // Not 0 where one of four is 255: half an instruction an element, where to ask it of each is two.
+  static ROOFTILE_DEVICE unsigned nans(unsigned four) { return (~four - 0x01010101u) & four & 0x80808080u; }
 };
-template <typename Act> ROOFTILE_DEVICE Point activate(float x, Act) { return {Act::value(x), x}; }
-template <typename Act> ROOFTILE_DEVICE Point activate(float x, Sloped<Act>) { return Act::point(x); }
+
+// What 8 columns keep for the gradient: what the activation was given, or its slope there, for which it has nearly all that it takes and which then
+// multiplies d, and nothing is computed of it.
+template <typename T, typename Act> struct Pre {
+  using Element = T;
+  static ROOFTILE_DEVICE void keep(uint4& kept, float (&y)[8], const uint4& pre) {
+    unpack<T>(y, pre);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) y[i] = Act::value(y[i]);
+    kept = pre;
+  }
+  static ROOFTILE_DEVICE void slopes(float (&d)[8], const uint4& kept) {
+    unpack<T>(d, kept);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) d[i] = Act::point(d[i]).d;
+  }
+};
+template <typename T, typename Act> struct Slope {
+  using Element = unsigned char;
+  static ROOFTILE_DEVICE void keep(uint2& kept, float (&y)[8], const uint4& pre) {
+    float d[8];
+    unpack<T>(y, pre);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const Point of = Act::point(y[i]);
+      y[i] = of.y, d[i] = of.d;
+    }
+    kept = {Levels::four(d[0], d[1], d[2], d[3]), Levels::four(d[4], d[5], d[6], d[7])};
+  }
+  static ROOFTILE_DEVICE void slopes(float (&d)[8], const uint2& kept) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) d[i] = Levels::slope(i < 4 ? kept.x : kept.y, i % 4);
+    if (Levels::nans(kept.x) | Levels::nans(kept.y)) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        if (((i < 4 ? kept.x : kept.y) >> i % 4 * 8 & 0xffu) == 255u) d[i] = __uint_as_float(0x7fffffffu);
+    }
+  }
+};
 
 // h = act(pre) of pre = d, which begins with the bias, and what the gradient needs.
-template <typename X, typename Act> struct Activate {
+template <typename X, typename Kept> struct Activate {
   using T = typename X::T;
-  T *gKept, *gH;
+  using E = typename Kept::Element;
+  E* gKept;
+  T* gH;
   const T* gBias;
   int biased;  // columns: F, or 0 where there is no bias
 
@@ -103,17 +152,12 @@ template <typename X, typename Act> struct Activate {
 #pragma unroll 4
         for (int r = 0; r < ROWS; ++r) {
           if (r >= to.rows) break;
-          uint4 kept = in_half(sX + X::OUTS + half * X::OUT, r, mine), h;
-          float x[8], y[8];
-          unpack<T>(x, kept);
-#pragma unroll
-          for (int i = 0; i < 8; ++i) {
-            const Point of = activate(x[i], Act());
-            y[i] = of.y, x[i] = of.d;
-          }
+          Eight<E> kept;
+          uint4 h;
+          float y[8];
+          Kept::keep(kept, y, in_half(sX + X::OUTS + half * X::OUT, r, mine));
           pack<T>(h, y);
-          pack<T>(kept, x);
-          __stwb(reinterpret_cast<uint4*>(gKept + to.place(r, tiles.F)), kept);
+          __stwb(reinterpret_cast<Eight<E>*>(gKept + to.place(r, tiles.F)), kept);
           __stwb(reinterpret_cast<uint4*>(gH + to.place(r, tiles.F)), h);
         }
         consumer_release(sR.out[half], at);
@@ -122,10 +166,11 @@ template <typename X, typename Act> struct Activate {
 };
 
 // dpre = d act'(pre), and of each tile the sums of its columns, of the numbers as they are written.
-template <typename X, typename Act> struct Deactivate {
+template <typename X, typename Kept> struct Deactivate {
   using T = typename X::T;
+  using E = typename Kept::Element;
   T* gDpre;
-  const T* gKept;
+  const E* gKept;
   float* gPartial;
 
   static constexpr bool COPIED = false;
@@ -135,12 +180,12 @@ template <typename X, typename Act> struct Deactivate {
     float sum[8] = {};
     T* gTo;
     auto start = [&](const Strip& to) { gTo = gDpre + to.place(0, tiles.F); };
-    auto row = [&](bool there, uint4 d, const uint4* sPre) {
-      float x[8], kept[8];
+    auto row = [&](bool there, uint4 d, const Eight<E>* sKept) {
+      float x[8], slope[8];
       unpack<T>(x, d);
-      unpack<T>(kept, *sPre);
+      Kept::slopes(slope, *sKept);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) x[i] *= Act::point(kept[i]).d;
+      for (int i = 0; i < 8; ++i) x[i] *= slope[i];
       pack<T>(d, x);
       if (there) __stwb(reinterpret_cast<uint4*>(gTo), d);
       else d = make_uint4(0, 0, 0, 0);  // it is NaN where a weight is not finite
@@ -264,20 +309,20 @@ template <typename X, typename Act> struct GateSlope {
 
 // ---- the kernels -------------------------------------------------------------------------------------------------------------
 
-template <typename T, typename Act, int N, int K, int STAGES, int LAG>
+template <typename T, template <typename, typename> class Kept, typename Act, int N, int K, int STAGES, int LAG>
 __global__ void __launch_bounds__(384, 1)
-    mlp_forward(T* gKept, T* gH, const __grid_constant__ TensorMap tX, const __grid_constant__ TensorMap tWeight, const T* gBias, int biased, int M, int F,
-                int steps, int group) {
+    mlp_forward(typename Kept<T, Act>::Element* gKept, T* gH, const __grid_constant__ TensorMap tX, const __grid_constant__ TensorMap tWeight,
+                const T* gBias, int biased, int M, int F, int steps, int group) {
   using X = Tile<T, K_MAJOR, K_MAJOR, 1, N, K, STAGES, LAG>;
-  block<X>(Activate<X, Act>{gKept, gH, gBias, biased}, tX, tWeight, Tiles<N>{M, F, group}, steps);
+  block<X>(Activate<X, Kept<T, Act>>{gKept, gH, gBias, biased}, tX, tWeight, Tiles<N>{M, F, group}, steps);
 }
 
-template <typename T, typename Act, int N, int K, int STAGES, int LAG>
+template <typename T, template <typename, typename> class Kept, typename Act, int N, int K, int STAGES, int LAG>
 __global__ void __launch_bounds__(384, 1)
-    mlp_backward(T* gDpre, float* gPartial, const __grid_constant__ TensorMap tDout, const __grid_constant__ TensorMap tWeight, const T* gKept, int M, int F,
-                 int steps, int group) {
+    mlp_backward(T* gDpre, float* gPartial, const __grid_constant__ TensorMap tDout, const __grid_constant__ TensorMap tWeight,
+                 const typename Kept<T, Act>::Element* gKept, int M, int F, int steps, int group) {
   using X = Tile<T, K_MAJOR, MN_MAJOR, 1, N, K, STAGES, LAG>;
-  block<X>(Deactivate<X, Act>{gDpre, gKept, gPartial}, tDout, tWeight, Tiles<N>{M, F, group}, steps);
+  block<X>(Deactivate<X, Kept<T, Act>>{gDpre, gKept, gPartial}, tDout, tWeight, Tiles<N>{M, F, group}, steps);
 }
 
 template <typename T, typename Act, int N, int K, int STAGES, int LAG>
