@@ -1,0 +1,76 @@
+// adds: 16 bytes an access, VECS of them from each of the four tensors asked for before the first is used; random bits are drawn before any has come
+// costs: every tensor must begin at a multiple of 16 bytes; registers: 4 VECS a tensor in flight
+// loses when: blocks are short: chunk, addresses, then data are three latencies in a chain, and a block has nothing in flight for two of them
+#include "rooftile/adamw.cuh"
+#include "rooftile/tables.cuh"
+
+using namespace rooftile;
+
+// Words that are there where this stands, and not, as the compiler would have it, where they are wanted.
+ROOFTILE_DEVICE Words now(Words w) {
+#ifndef ROOFTILE_SIMULATOR
+  asm volatile("" : "+r"(w.a), "+r"(w.b), "+r"(w.c), "+r"(w.d));
+#endif
+  return w;
+}
+
+template <typename P, typename G, typename S, typename F, bool MASTER, bool STOCHASTIC, int VECS, int THREADS, bool ONCE, bool MEASURED>
+__global__ void __launch_bounds__(THREADS, 512 / THREADS)
+    adamw(const long long* gTable, const long long* gLayout, const float* gHyper, const float* gScale, const long long* gSeed, int count,
+          int chunk, bool scaled, float beta1, float beta2, float rest1, float rest2, float eps, float* gPartial) {
+  constexpr int BYTES = sizeof(G) > sizeof(S) ? sizeof(G) : sizeof(S), WIDTH = 16 / (sizeof(F) > BYTES ? sizeof(F) : BYTES);
+  constexpr int NEXT = THREADS * WIDTH;  // elements from a thread's vector to its next
+  const Chunk c = chunk_of(gLayout, count, blockIdx.x, chunk);
+  const Tensors<P, F, G, S> tensors(gTable, count, c.t, MASTER);
+  Rates r{0, 0, 0, beta1, beta2, rest1, rest2, eps, scaled ? *gScale : 1.0f};
+  r.of(gHyper, c.t);
+  const unsigned long long seed = STOCHASTIC ? *gSeed : 0;
+  const long long end = min(c.first + chunk, c.size);
+  Squares<MEASURED> squares;
+  for (long long i = c.first + threadIdx.x * WIDTH; i < end; i += VECS * NEXT) {
+    Packed<F, WIDTH> rP[VECS];
+    Packed<G, WIDTH> rG[VECS];
+    Packed<S, WIDTH> rM[VECS], rV[VECS];
+    Words rBits[VECS][STOCHASTIC ? WIDTH / 4 : 1];
+#pragma unroll
+    for (int v = 0; v < VECS; ++v) {
+      const long long j = i + v * NEXT;
+      if (j + WIDTH <= end) {
+        rP[v] = take<ONCE, WIDTH>(tensors.gF + j), rG[v] = take<ONCE, WIDTH>(tensors.gG + j);
+        rM[v] = take<ONCE, WIDTH>(tensors.gM + j), rV[v] = take<ONCE, WIDTH>(tensors.gV + j);
+      }
+    }
+    if constexpr (STOCHASTIC)
+#pragma unroll
+      for (int v = 0; v < VECS; ++v)
+#pragma unroll
+        for (int k = 0; k < WIDTH / 4; ++k) rBits[v][k] = now(philox(counter_of(c.t, i + v * NEXT + 4 * k), seed));
+#pragma unroll
+    for (int v = 0; v < VECS; ++v) {
+      const long long j = i + v * NEXT;
+      if (j + WIDTH <= end) {
+        float rFP[WIDTH], rFG[WIDTH], rFM[WIDTH], rFV[WIDTH];
+        opened<F>(rFP, rP[v]), opened<G>(rFG, rG[v]), opened<S>(rFM, rM[v]), opened<S>(rFV, rV[v]);
+        squares.add(rFG);
+        if constexpr (STOCHASTIC) {
+#pragma unroll
+          for (int k = 0; k < WIDTH; ++k) step(rFP[k], rFG[k], rFM[k], rFV[k], r);
+          put<ONCE>(tensors.gM + j, rFM), put<ONCE>(tensors.gV + j, rFV);
+          if constexpr (MASTER) put<ONCE>(tensors.gF + j, rFP);
+#pragma unroll
+          for (int k = 0; k < WIDTH; k += 4) {
+            const Words w = rBits[v][k / 4];
+            rFP[k] = noisy(rFP[k], w.a), rFP[k + 1] = noisy(rFP[k + 1], w.b), rFP[k + 2] = noisy(rFP[k + 2], w.c), rFP[k + 3] = noisy(rFP[k + 3], w.d);
+          }
+          put<ONCE>(tensors.gP + j, rFP);
+        } else {
+          tensors.template whole<MASTER, false, ONCE>(c.t, j, rFP, rFG, rFM, rFV, r, seed);
+        }
+      } else {
+        for (long long k = j; k < end; ++k) squares.add(float(tensors.gG[k])), tensors.template one<MASTER, STOCHASTIC>(c.t, k, r, seed);
+      }
+    }
+  }
+  squares.close();
+  squares.leave(gPartial);
+}

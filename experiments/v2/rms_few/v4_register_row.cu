@@ -1,0 +1,49 @@
+// adds: one read: the row stays in registers, packed as it came, all of it asked for before the first element is used, and a short row's weight too
+// costs: 4 registers a vector of 16 bytes, up to 8 vectors a thread: rows to 65536 columns of 16 bits
+// loses when: rows are short: below 32 vectors of 16 bytes some of the warp has none
+#include "rooftile/policy.cuh"
+#include "rooftile/rows.cuh"
+
+using namespace rooftile;
+
+template <typename T, typename W, bool WEIGHT, int VECS, int THREADS>
+__global__ void __launch_bounds__(THREADS, 1) rmsnorm(T* __restrict__ gOut, float* __restrict__ gRstd, const T* __restrict__ gX,
+                                                   const W* __restrict__ gW, int N, long long stride_x, float eps, float offset) {
+  constexpr int WIDTH = 16 / sizeof(T);
+  __shared__ float sPartial[2][WARP];
+  const unsigned zero = hidden_zero(N);
+  const uint4* gRow = reinterpret_cast<const uint4*>(gX + blockIdx.x * stride_x);
+  uint4* gTo = reinterpret_cast<uint4*>(gOut + blockIdx.x * (long long)N);
+  const Policy policy = evict_last(gridDim.x * (long long)N * sizeof(T));
+  uint4 rX[VECS] = {};
+  constexpr bool ASK = WEIGHT && VECS * int(sizeof(W)) * WIDTH <= 64;  // up to 16 registers: the weight comes beside the row and not after its sum
+  Parameters<W, WIDTH> rAsked[ASK ? VECS : 1];
+  float rF[WIDTH], rW[WIDTH], sum = 0.0f;
+#pragma unroll
+  for (int v = 0; v < VECS; ++v)
+    if (int(threadIdx.x) + v * THREADS < N / WIDTH) rX[v] = load_global(gRow + threadIdx.x + v * THREADS, policy);
+  if constexpr (ASK)
+#pragma unroll
+    for (int v = 0; v < VECS; ++v) rAsked[v].ask(gW + min(int(threadIdx.x) + v * THREADS, N / WIDTH - 1) * WIDTH);
+#pragma unroll
+  for (int v = 0; v < VECS; ++v) {
+    unpack<T>(rF, rX[v]);
+#pragma unroll
+    for (int k = 0; k < WIDTH; ++k) sum += rF[k] * rF[k];
+    stay_packed(rX[v], zero);
+  }
+  const float rstd = rsqrtf(row_reduce<THREADS>(sum, Sum(), sPartial, 0) / N + eps);
+#pragma unroll
+  for (int v = 0; v < VECS; ++v) {
+    const int i_v = threadIdx.x + v * THREADS;
+    if (i_v >= N / WIDTH) break;
+    unpack<T>(rF, rX[v]);
+    if constexpr (ASK) rAsked[v].open(rW, offset);
+    else if (WEIGHT) parameters(rW, gW + i_v * WIDTH, offset);
+#pragma unroll
+    for (int k = 0; k < WIDTH; ++k) rF[k] *= WEIGHT ? rstd * rW[k] : rstd;
+    pack<T>(rX[v], rF);
+    __stwb(gTo + i_v, rX[v]);
+  }
+  if (gRstd && threadIdx.x == 0) gRstd[blockIdx.x] = rstd;
+}
