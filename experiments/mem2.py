@@ -254,6 +254,63 @@ def few(op, case, kernels, folder):
     measure(op, case, made, call, o, rounds=100)
 
 
+def by_flag(dout, indices, to, padding, config, added):
+    """cuda.v5_dealt whose sums wait for a word of the sort (emb_flag)."""
+    from rooftile.ops.embedding.cuda_kernels import DEAL_WARPS, _dealt_of, _lanes
+    (v, n), (dout, m, _, stride), indices, warps = to.shape, matrix_rows(dout), indices.contiguous(), config["warps"]
+    n_steps, parts, share, ranges = _dealt_of(indices, v, warps)
+    dealt, begins = (indices.new_empty(size, dtype=torch.int32) for size in ((m, 2), (ranges + 1, parts)))
+    keys, order = (indices.new_empty(m, dtype=torch.int32) for _ in range(2))
+    borders, sorted_ = indices.new_empty(v + 1, dtype=torch.int32), indices.new_empty(1, dtype=torch.int32)
+    sort_of, sums_of, dtype = source("emb_flag", "v5_dealt.cu"), source("emb_flag", "v2_balanced.cu"), CTYPE[dout.dtype]
+    real(sort_of, f"deal<{DEAL_WARPS}>", parts, 32 * DEAL_WARPS, sorted_, dealt, begins, indices, m, v, padding, share, ranges, n_steps, shared=4 * DEAL_WARPS * ranges)
+    wide = 16 // to.itemsize if n * to.itemsize % 16 == 0 else 1
+    real(sort_of, f"sort<{warps}, {dtype}, {wide}, {'false' if added else 'true'}>", ranges, 32 * warps, to, sorted_, keys, order, borders, dealt, begins, v, n, share, parts,
+         32 * DEAL_WARPS * n_steps, shared=4 * (warps * share + 2 * parts + cdiv(share, 32)))
+    width, vectors, strips = _lanes(dout, n, stride)
+    span = config["span"]
+    spans, four, more = cdiv(m, span), 1 if n % 4 else 4, ", true" if added else ""
+    partial = dout.new_empty((2 * spans, n), dtype=torch.float32)
+    real(sums_of, f"sums<{dtype}, int, int, {width}, {vectors}, {config['tokens']}{more}>", cdiv(spans * strips, BLOCK // 32), BLOCK, to, partial, dout, keys, order, borders, v,
+         0, n, stride, strips, span, sorted_, ranges)
+    real(sums_of, f"join<{dtype}, int, {four}{more}>", (cdiv(spans, BLOCK), cdiv(n, 8 * four)), BLOCK, to, partial, keys, borders, m, v, 0, n, span)
+
+
+FLAGGED = ((4, 16, 8), (4, 16, 16), (2, 16, 8), (2, 16, 16), (4, 16, 32))
+
+
+def embedding(case, **small):
+    o, call = drawn("embedding_backward", case, **(small or {"M": 211, "V": 97, "N": 80}))
+    made = variants(o, call, "cuda.v5_dealt")
+
+    def run(config):
+        out = call["weight"].new_empty(call["weight"].shape)
+        by_flag(call["dout"], call["indices"], out, call["padding_idx"], config, False)
+        return out
+
+    for t, s, w in FLAGGED:
+        config = {"tokens": t, "span": s, "warps": w}
+        made[f"emb_flag tokens={t} span={s} warps={w}"] = lambda config=config: run(config)
+    measure("embedding_backward", case, made, call, o, 0.0)
+
+
+def accumulate(case):
+    o, call = drawn("embedding_accumulate", case, M=211, V=97, N=80)
+    k, to = o.kernel("cuda.v5_dealt"), call["dweight"]
+    made = variants(o, call, "cuda.v5_dealt", ["acc_old"])
+    for t, s, w in FLAGGED:
+        config = {"tokens": t, "span": s, "warps": w}
+        made[f"emb_flag tokens={t} span={s} warps={w}"] = lambda config=config: by_flag(call["dout"], call["indices"], to, call["padding_idx"], config, True)
+    warm(made)
+    before = to.clone()
+
+    def fresh():
+        to.copy_(before)
+        return (to,)
+
+    clock("embedding_accumulate", case, check("embedding_accumulate", case, made, 0.0, fresh), o.spec.floor_bytes(call))
+
+
 D = "M32768_V50304_N768"
 JOBS = [
     ("adamw", adamw, ("P1of268435456-float32|beta1", PLAIN_PLANS)),
@@ -262,9 +319,13 @@ JOBS = [
     ("rmsnorm", few, ("rmsnorm", "M64_N1024", ("triton", "cuda.v5_rows"), "rms_few")),
     ("layernorm", few, ("layernorm", "M64_N1024", ("triton", "cuda.v5_rows"), "ln_few")),
     ("layernorm", few, ("layernorm", "M64_N8192", ("cuda.v9_ahead", "cuda.v6_pipeline", "triton"), "ln_few")),
+    ("embedding", embedding, (f"{D}-bfloat16",)),
+    ("accumulate", accumulate, (f"{D}-bfloat16",)),
     ("adamw_bf16", adamw, ("P1of268435456-bfloat16|beta1", [(None, 1, 256, 2, False, 0), *PLAIN_PLANS[1:19], ("aw_last", 1, 256, 2, False, 0)])),
     ("adamw_gpt2", adamw, ("P148of124475904-float32", FEW_PLANS)),
     ("adamw_stochastic", stochastic, ("P1of268435456-bfloat16|stochastic",)),
+    ("embedding_float", embedding, (f"{D}-float32",)),
+    ("embedding_128k", embedding, ("M16384_V128256_N4096",)),
     ("adamw_master", adamw, ("P148of124475904-bfloat16|master", FEW_PLANS)),
 ]
 
