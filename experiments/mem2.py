@@ -311,6 +311,37 @@ def accumulate(case):
     clock("embedding_accumulate", case, check("embedding_accumulate", case, made, 0.0, fresh), o.spec.floor_bytes(call))
 
 
+def numbers(folder, x, offsets, each, per, stages):
+    """segment_sum's cuda.v4_numbers with more tiles on their way."""
+    from rooftile.ops._shared.launch import processors
+    from rooftile.ops.segment_sum.cuda_kernels import _room
+    m, e = x.shape[0], offsets.numel() - 1
+    out = x.new_empty((e, 1))
+    every = cdiv(m, BLOCK * each)
+    tiles = max(1, cdiv(every, per * processors(x)))
+    blocks = cdiv(every, tiles)
+    partial = x.new_empty(2 * blocks, dtype=torch.float32)
+    types = f"{CTYPE[x.dtype]}, {CTYPE[offsets.dtype]}, {each}"
+    shared = stages * _room(x, each) + (0 if x.itemsize == 4 else 4 * BLOCK * each)
+    real(source(folder, "v4_numbers.cu"), f"chunks<{types}, {stages}>", blocks, BLOCK, out, partial, x, offsets, m, e, tiles, shared=shared)
+    real(source(folder, "v4_numbers.cu"), f"join<{types}>", cdiv(e, BLOCK), BLOCK, out, partial, offsets, m, e, tiles)
+    return out
+
+
+# (numbers a thread, blocks a multiprocessor, stages): tiles of 16 KB in 20 of shared memory, of 8 in 12, of 32 in 37
+FLAT = ((16, 3, 3), (16, 2, 4), (16, 2, 5), (8, 4, 4), (8, 6, 3), (8, 3, 6), (16, 6, 3), (32, 2, 3), (16, 12, 3))
+
+
+def segments(case, **small):
+    o, call = drawn("segment_sum", case, **(small or {"M": 40011, "E": 601}))
+    made = variants(o, call, "cuda.v4_numbers")
+    x, offsets = call["x"].contiguous(), call["offsets"].contiguous()
+    for folder in ("seg_flat", "seg_first"):
+        for each, per, stages in FLAT:
+            made[f"{folder} each={each} per={per} stages={stages}"] = lambda folder=folder, each=each, per=per, stages=stages: numbers(folder, x, offsets, each, per, stages)
+    measure("segment_sum", case, made, call, o)
+
+
 D = "M32768_V50304_N768"
 JOBS = [
     ("adamw", adamw, ("P1of268435456-float32|beta1", PLAIN_PLANS)),
@@ -321,6 +352,7 @@ JOBS = [
     ("layernorm", few, ("layernorm", "M64_N8192", ("cuda.v9_ahead", "cuda.v6_pipeline", "triton"), "ln_few")),
     ("embedding", embedding, (f"{D}-bfloat16",)),
     ("accumulate", accumulate, (f"{D}-bfloat16",)),
+    ("segment_sum", segments, ("M67108864",)),
     ("adamw_bf16", adamw, ("P1of268435456-bfloat16|beta1", [(None, 1, 256, 2, False, 0), *PLAIN_PLANS[1:19], ("aw_last", 1, 256, 2, False, 0)])),
     ("adamw_gpt2", adamw, ("P148of124475904-float32", FEW_PLANS)),
     ("adamw_stochastic", stochastic, ("P1of268435456-bfloat16|stochastic",)),
