@@ -64,6 +64,7 @@ template <typename I, int SIDE> struct Borders {
   // each(place, offset) for the marks that `find` made in the tile from `first` to `last`, every one once, by neighbours.
   template <typename Each> __device__ __forceinline__ void marked(long long first, long long last, Each each) {
     if (place >= 0) each(place, first_e);
+#pragma unroll 1
     for (long long i = begun + LOOK + threadIdx.x; i < upto; i += THREADS) {
       const long long here = (long long)gOffsets[i], near = 0 <= i + SIDE && i + SIDE <= E ? (long long)gOffsets[i + SIDE] : -1;
       if (first <= here && here < last && here != near) each(int(here - first), i);
