@@ -196,4 +196,3 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(256) join(T* __restrict__ gOut,
     if (lane() == 0) gOut[i_e + l] = T(sum);
   }
 }
-
