@@ -53,8 +53,10 @@ __global__ void __launch_bounds__(THREADS, 1)
     const int i_v = threadIdx.x + v * THREADS;
     if (i_v >= N / WIDTH) break;
     unpack<T>(rF, rX[v]);
-    if (WEIGHT) ASK ? rWeight[v % (ASK ? VECS : 1)].open(rW) : parameters(rW, gW + i_v * WIDTH);
-    if (BIAS) ASK ? rBias[v % (ASK ? VECS : 1)].open(rB) : parameters(rB, gB + i_v * WIDTH);
+    if constexpr (WEIGHT && ASK) rWeight[v].open(rW);
+    else if (WEIGHT) parameters(rW, gW + i_v * WIDTH);
+    if constexpr (BIAS && ASK) rBias[v].open(rB);
+    else if (BIAS) parameters(rB, gB + i_v * WIDTH);
 #pragma unroll
     for (int k = 0; k < WIDTH; ++k) rF[k] = (rF[k] - mean) * (WEIGHT ? rstd * rW[k] : rstd) + (BIAS ? rB[k] : 0.0f);
     pack<T>(rX[v], rF);
