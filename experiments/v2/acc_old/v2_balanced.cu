@@ -127,9 +127,10 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(256, TOKENS * VECTORS * (ADDED 
           const long long at = i_n + k * WARP * WIDTH;
           if (at < N) {
             if (whole) {
-              if constexpr (ADDED)
+              if constexpr (ADDED) {
 #pragma unroll
                 for (int c = 0; c < WIDTH; ++c) rSum[k][c] += float(rOld[t][k][c]);
+              }
               write<16>(gDw + i_v * N + at, rSum[k]);
             }
             else write<16>(gPartial + (2 * i_s + (begin >= first)) * N + at, rSum[k]);

@@ -40,11 +40,12 @@ __global__ void __launch_bounds__(THREADS, 512 / THREADS)
         rM[v] = take<ONCE, WIDTH>(tensors.gM + j), rV[v] = take<ONCE, WIDTH>(tensors.gV + j);
       }
     }
-    if constexpr (STOCHASTIC)
+    if constexpr (STOCHASTIC) {
 #pragma unroll
       for (int v = 0; v < VECS; ++v)
 #pragma unroll
         for (int k = 0; k < WIDTH / 4; ++k) rBits[v][k] = now(philox(counter_of(c.t, i + v * NEXT + 4 * k), seed));
+    }
 #pragma unroll
     for (int v = 0; v < VECS; ++v) {
       const long long j = i + v * NEXT;

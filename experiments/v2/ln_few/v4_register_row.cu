@@ -24,13 +24,14 @@ __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
   for (int v = 0; v < VECS; ++v)
     if (int(threadIdx.x) + v * THREADS < N / WIDTH) rX[v] = load_global(gRow + threadIdx.x + v * THREADS, policy);
-  if constexpr (ASK)  // parameters come beside the row and not after its sums
+  if constexpr (ASK) {  // parameters come beside the row and not after its sums
 #pragma unroll
     for (int v = 0; v < VECS; ++v) {
       const int i_n = min(int(threadIdx.x) + v * THREADS, N / WIDTH - 1) * WIDTH;
       if (WEIGHT) rWeight[v].ask(gW + i_n);
       if (BIAS) rBias[v].ask(gB + i_n);
     }
+  }
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
     unpack<T>(rF, rX[v]);

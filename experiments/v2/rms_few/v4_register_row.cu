@@ -22,9 +22,10 @@ __global__ void __launch_bounds__(THREADS, 1) rmsnorm(T* __restrict__ gOut, floa
 #pragma unroll
   for (int v = 0; v < VECS; ++v)
     if (int(threadIdx.x) + v * THREADS < N / WIDTH) rX[v] = load_global(gRow + threadIdx.x + v * THREADS, policy);
-  if constexpr (ASK)
+  if constexpr (ASK) {
 #pragma unroll
     for (int v = 0; v < VECS; ++v) rAsked[v].ask(gW + min(int(threadIdx.x) + v * THREADS, N / WIDTH - 1) * WIDTH);
+  }
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
     unpack<T>(rF, rX[v]);
