@@ -114,10 +114,10 @@ def warm(made):
     clear()
     if not SIM:
         arch = architecture(*torch.cuda.get_device_capability(W))
-        first, *others = wanted.values()
-        _compiles(first, arch)  # by itself: it imports the compiler, which threads must not do at once
+        with contextlib.suppress(ImportError):  # threads must not import it at once
+            from cuda.core import Program, ProgramOptions  # noqa: F401
         with ThreadPoolExecutor(12) as pool:
-            list(pool.map(lambda s: _compiles(s, arch), others))
+            list(pool.map(lambda s: _compiles(s, arch), wanted.values()))
 
 
 def _compiles(s, arch):
