@@ -269,6 +269,7 @@ def test_rungs_take_chunk_after_chunk(dtype, kind):
         "cuda.v1_naive": None,
         "cuda.v2_vector": {"vecs": 2, "threads": 64, "chunk": 1024, "once": True},
         "cuda.v3_pipeline": {"stages": 3, "threads": 64, "per": 1, "chunk": 1024, "once": False},
+        "cuda.v6_once": {"vecs": 2, "threads": 64, "steps": 4},
     }
     for name, config in configs.items():
         made = {n: [t.clone() for t in v] if isinstance(v, list) else v for n, v in call.items()}
@@ -293,7 +294,7 @@ def test_norms_of_many_chunks(dtype):
 
 
 @pytest.mark.parametrize("gradients", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", ["cuda.v2_vector", "cuda.v3_pipeline"])
+@pytest.mark.parametrize("name", ["cuda.v2_vector", "cuda.v3_pipeline", "cuda.v6_once"])
 def test_the_norm_of_what_the_step_reads(name, gradients):
     """Of the gradients as they are, not scaled; of chunks and vectors across an end, of every block. The step is what it is without."""
     gen = torch.Generator().manual_seed(3)

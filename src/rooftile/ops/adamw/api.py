@@ -10,9 +10,9 @@ from rooftile.ops.adamw import cuda_kernels, measured_kernels, norm_kernels, tri
 from rooftile.ops.adamw.members import Member, Members
 from rooftile.ops.adamw.spec import MEASURED, NORM, SPEC
 
-_adamw = Op(SPEC, *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v2_vector", "cuda.v3_pipeline"))
+_adamw = Op(SPEC, *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v6_once", "cuda.v2_vector", "cuda.v3_pipeline"))
 _grad_norm = Op(NORM, *ranked((*norm_kernels.FORWARD, *cuda_kernels.NORM), "cuda.v5_norm_vector"))
-_adamw_measured = Op(MEASURED, *ranked(cuda_kernels.MEASURED, "cuda.v2_vector"), *measured_kernels.FORWARD)
+_adamw_measured = Op(MEASURED, *ranked(cuda_kernels.MEASURED, "cuda.v6_once", "cuda.v2_vector"), *measured_kernels.FORWARD)
 
 
 def adamw(params: list[Tensor], grads: list[Tensor], exp_avgs: list[Tensor], exp_avg_sqs: list[Tensor], hyper: Tensor, *,

@@ -9,8 +9,8 @@ from rooftile.cuda.source import Source
 from rooftile.ops._shared.launch import resident
 from rooftile.ops._shared.tables import tables
 
-V1, V2, V3, N1, N2, ROOT = (
-    Source.beside(__file__, f"{name}.cu") for name in ("v1_naive", "v2_vector", "v3_pipeline", "v4_norm", "v5_norm_vector", "root")
+V1, V2, V3, N1, N2, V6, ROOT = (
+    Source.beside(__file__, f"{name}.cu") for name in ("v1_naive", "v2_vector", "v3_pipeline", "v4_norm", "v5_norm_vector", "v6_once", "root")
 )
 LISTS = ("params", "grads", "exp_avgs", "exp_avg_sqs", "masters")
 
@@ -27,7 +27,7 @@ def _adamw(source, shape, measured=False):
         hyper = hyper.contiguous()
         grads = [g if g.is_contiguous() else g.contiguous() for g in grads]
         lists = (params, grads, exp_avgs, exp_avg_sqs, *([masters] if masters else []))
-        chunk = config["chunk"] if config else 2048
+        chunk = _chunk(config or {}, *(t[0] for t in lists))
         addresses, layout, chunks, _ = tables(chunk, *lists)
         p, g, s = params[0], grads[0], exp_avgs[0]
         types = ", ".join(CTYPE[t.dtype] for t in (p, g, s, masters[0] if masters else p))
@@ -44,6 +44,13 @@ def _adamw(source, shape, measured=False):
     return adamw
 
 
+def _chunk(config, *tensors):
+    """Elements of a chunk: the config's, or `steps` times what its threads take at once, `vecs` vectors each of the widest tensor."""
+    if "steps" not in config:
+        return config.get("chunk", 2048)
+    return config["steps"] * config["vecs"] * config["threads"] * 16 // max(t.itemsize for t in tensors)
+
+
 def _root(partial):
     norm = partial.new_empty(())
     launch(ROOT, "root", 1, 1024, norm, partial, len(partial))
@@ -56,6 +63,11 @@ def _plain(x, chunks, config):
 
 def _vector(x, chunks, config):
     return f", {config['vecs']}, {config['threads']}, {_flag(config['once'])}", chunks, config["threads"], 0, ()
+
+
+def _once(x, chunks, config):
+    steps = config["steps"]
+    return f", {config['vecs']}, {config['threads']}, {steps}", chunks * steps, config["threads"], 0, ()
 
 
 def _pipeline(x, chunks, config):
@@ -124,6 +136,7 @@ PIPELINE = tuple(
         (6, 256, 2, 8192, True),
     )
 )
+ONCE = tuple({"vecs": v, "threads": t, "steps": 16} for v, t in ((2, 128), (1, 256), (1, 128), (2, 256)))
 SQUARES = tuple(
     {"vecs": v, "threads": t, "per": p} for v, t, p in ((4, 256, 4), (2, 256, 8), (4, 256, 6), (4, 512, 3), (8, 256, 3), (4, 128, 12))
 )
@@ -136,6 +149,8 @@ def _drawn(call):
 
 def _vectors(measured, *more):
     return (
+        Kernel("cuda.v6_once", _adamw(V6, _once, measured), "a step a block: blocks come, read, write and leave",
+               lambda call: _any(call) or _past(call), ONCE, sources=(V6, *more)),
         Kernel("cuda.v3_pipeline", _adamw(V3, _pipeline, measured), "blocks that stay, the next steps of all tensors in flight",
                lambda call: _any(call) or _past(call), PIPELINE, pick, sources=(V3, *more)),
         Kernel("cuda.v2_vector", _adamw(V2, _vector, measured), "16 bytes an access, several in flight", lambda call: _any(call) or _past(call),
