@@ -10,7 +10,8 @@ from rooftile.ops._shared.launch import resident
 from rooftile.ops._shared.tables import tables
 
 V1, V2, V3, N1, N2, V6, ROOT = (
-    Source.beside(__file__, f"{name}.cu") for name in ("v1_naive", "v2_vector", "v3_pipeline", "v4_norm", "v5_norm_vector", "v6_once", "root")
+    Source.beside(__file__, f"{name}.cu")
+    for name in ("v1_naive", "v2_vector", "v3_pipeline", "v4_norm", "v5_norm_vector", "v6_once", "root")
 )
 LISTS = ("params", "grads", "exp_avgs", "exp_avg_sqs", "masters")
 
