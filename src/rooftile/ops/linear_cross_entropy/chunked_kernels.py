@@ -38,7 +38,9 @@ def _chunks(x, weight, target, bias, ignore_index, chunk):
     check_target(target, v, ignore_index)
     size = min(m, chunk or chunk_rows(m, k, v))
     whole = cdiv(v, 8) * 8  # rows begin at whole 16 bytes, for wide loads and the tensor cores, where V = 50257 would not
-    buffer = x.new_empty(size, whole)[:, :v]
+    buffer = x.new_empty(size, whole)
+    buffer[:, v:].zero_()  # a CPU's bfloat16 products (AMX) read it too, and multiply it by zeros: a NaN that lay there would come through
+    buffer = buffer[:, :v]
     for begin in range(0, m, max(1, size)):
         rows = slice(begin, min(m, begin + size))
         logits = buffer[: rows.stop - begin]
