@@ -79,8 +79,7 @@ class Precision:
         return self.operators.stream_layernorm(x, norm.weight, norm.bias, norm.eps, **left)
 
     def _added(self, layer: nn.Linear, residual: Tensor | None) -> Tensor | None:
-        """The same bias for the layer, which must add it, to a sum in float32: sums of two numbers of 16 bits, branch and stream, are often ties, and
-        a bias added there, however small, would break all of a column to its side, as if it were half of a last bit."""
+        """The same bias, as the layer adds it."""
         low = self._low(layer.bias)
         return low.detach() if self.operators.completes and low is not None and residual is not None else low
 
