@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
 from rooftile.models import GPT2, GPT2Config, operators
+from rooftile.models.precision import Stream
 from rooftile.models.pretrained import TRANSPOSED
 
 transformers = pytest.importorskip("transformers")
@@ -314,6 +315,14 @@ def test_a_branch_goes_into_the_stream_and_its_biass_gradient_to_the_norm_behind
         last, norm = ("linear" if dropped else "linear_add", own), ("add_layernorm" if dropped else "stream_layernorm", left)
         block = [("linear", training != "frozen"), last, norm, ("mlp", (own, not dropped)), norm]
         assert seen == [("stream_layernorm", False), *block * SMALL.n_layer], (kernels, p, training)
+
+
+@pytest.mark.parametrize("kernels", ["torch", "rooftile"])
+def test_a_block_gives_no_parameter(kernels):
+    """FSDP hangs hooks on what a block gives."""
+    model = small(operators=operators(kernels))
+    given = model.h[0](Stream(torch.randn(2, 5, SMALL.n_embd)))
+    assert all(t is None or not t.is_leaf for t in given) and (given.bias is None) == (kernels == "torch")
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
