@@ -317,6 +317,21 @@ def test_a_branch_goes_into_the_stream_and_its_biass_gradient_to_the_norm_behind
         assert seen == [("stream_layernorm", False), *block * SMALL.n_layer], (kernels, p, training)
 
 
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("kernels", ["torch", "rooftile"])
+def test_a_branch_that_is_dropped_from_goes_the_other_way_to_the_same_place(kernels, checkpointing):
+    """With a dropout that drops nothing."""
+    x, y = text()
+    table = dataclasses.replace(operators(kernels), dropout=lambda x, p, training: x)
+    plain = with_biases(small(operators=operators(kernels)))
+    torch.manual_seed(0)
+    dropped = with_biases(GPT2(dataclasses.replace(SMALL, resid_pdrop=0.5), table, checkpointing=checkpointing))
+    for model in (plain, dropped):
+        model(x, y).backward()
+    for (name, p), q in zip(plain.named_parameters(), dropped.parameters()):
+        assert gap(q.grad, p.grad) < 1e-5, name
+
+
 @pytest.mark.parametrize("kernels", ["torch", "rooftile"])
 def test_a_block_gives_no_parameter(kernels):
     """FSDP hangs hooks on what a block gives."""
