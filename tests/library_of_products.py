@@ -120,7 +120,7 @@ class Library:
         left, right = (t.t() if wanted.get(which) else t for t, which in ((left, 3), (right, 4)))
         made = left.double() @ right.double()
         epilogue = wanted[7]
-        assert left.dtype == right.dtype != torch.float32 and (kept == 0 or epilogue == DEFAULT)
+        assert left.dtype == right.dtype != torch.float32 and (kept == 0 or epilogue in (DEFAULT, BIAS))
         if kept:
             assert old.dtype == out.dtype and old.shape == out.shape
             made = made + old.double()

@@ -91,7 +91,26 @@ def test_a_plain_product_with_a_bias(install):
     install()
     x, w, b, _, out = tensors()
     cublaslt.product(out, x, w.t(), bias=b)
-    assert torch.equal(out, (x.double() @ w.double().t() + b.double()).bfloat16())
+    made = x.double() @ w.double().t() + b.double()
+    assert torch.equal(out, made.bfloat16())
+    add = placed(torch.randn(24, 40, generator=torch.Generator().manual_seed(1)).bfloat16())
+    assert cublaslt.cannot(out, x, w.t(), b, add) == cublaslt.off_gpu(out)  # on a GPU nothing
+    cublaslt.product(out, x, w.t(), bias=b, add=add)
+    assert torch.equal(out, (made + add.double()).bfloat16())
+
+
+def test_what_it_cannot_make_is_a_sentence(install, monkeypatch):
+    install()
+    monkeypatch.setattr(cublaslt, "off_gpu", lambda t: None)
+    x, w, b, _, out = tensors()
+    assert cublaslt.cannot(out, x, w.t(), b, out) is None
+    for call, said in (
+        ((out, x, w.t(), b, out.float()), "add is torch.float32, out is torch.bfloat16"),
+        ((out, x, w.t(), placed(b, 2), out), "bias begins 2 bytes past a multiple of 16"),
+        ((out[:, :33], x, w[:33].t(), b[:33], out[:, :33].contiguous()), "add has rows 66 bytes apart"),
+        ((out, x[:, :0], w[:, :0].t(), b, out), "there is nothing to multiply"),
+    ):
+        assert said in cublaslt.cannot(*call)
 
 
 def test_what_can_be_read_as_it_lies():
@@ -257,7 +276,8 @@ def test_what_cannot_be_planned_is_a_sentence(install):
         (lambda: gelu(x, w, b, aux.t().contiguous().t(), out), r"aux is \[24, 40\] with strides \[1, 24\], it must be rows of neighbours"),
         (lambda: cublaslt.product(out, x, w.t(), "none", aux), "'none' takes no aux, one was given"),
         (lambda: cublaslt.product(out, x, w.t(), "gelu"), "'gelu' takes an aux, none was given"),
-        (lambda: cublaslt.product(out, x, w.t(), bias=b, add=out), "takes no bias and no epilogue, but 'none' with a bias"),
+        (lambda: cublaslt.product(out, x, w.t(), bias=b, add=out[1:]), r"add is \[23, 40\], it must be \[24, 40\]"),
+        (lambda: cublaslt.product(out, x, w.t(), "gelu", aux, b, add=out), "takes no epilogue but a bias, and 'gelu' was asked for"),
         (lambda: cublaslt.product(out, x, w.t(), add=out[1:]), r"add is \[23, 40\], it must be \[24, 40\]"),
         (lambda: cublaslt.product(out, x, w.t(), add=out.float()), "add is torch.float32, out is torch.bfloat16"),
         (lambda: cublaslt.product(out.float(), x, w.t(), bias=b), "out is torch.float32 on cpu, left is torch.bfloat16 on cpu"),

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
 from rooftile.models import GPT2, GPT2Config, operators
+from rooftile.models.precision import Stream
 from rooftile.models.pretrained import TRANSPOSED
 
 transformers = pytest.importorskip("transformers")
@@ -192,7 +193,7 @@ def test_checkpointing_repeats_its_dropout():
 
 def rooftile():
     """The package's own table; skipped only while an operator's folder is absent, never because it fails to import."""
-    needed = ("adamw", "attention", "dropout", "embedding", "gemm", "layernorm", "linear_cross_entropy", "mlp")
+    needed = ("adamw", "attention", "dropout", "embedding", "gemm", "layernorm", "linear_add", "linear_cross_entropy", "mlp")
     absent = [name for name in needed if importlib.util.find_spec(f"rooftile.ops.{name}") is None]
     if absent:
         pytest.skip(f"rooftile.ops lacks {', '.join(absent)}")
@@ -205,11 +206,14 @@ def plain_table(**changes):
     def head(x, weight, target):
         return F.cross_entropy(F.linear(x, weight.to(x.dtype)).float(), target)
 
-    def add_layernorm(x, residual, weight, bias, eps):
-        s = x + residual
-        return F.layer_norm(s, weight.shape, weight, bias, eps).to(x.dtype), s  # our operators give a norm of x's dtype
+    def stream_layernorm(x, weight, bias, eps):
+        return F.layer_norm(x, weight.shape, weight, bias, eps).to(x.dtype), x  # our operators give a norm of x's dtype
 
-    return dataclasses.replace(operators("torch"), autocast=False, linear_cross_entropy=head, add_layernorm=add_layernorm, **changes)
+    def add_layernorm(x, residual, *norm):
+        return stream_layernorm(x + residual, *norm)
+
+    table = {"linear_cross_entropy": head, "stream_layernorm": stream_layernorm, "add_layernorm": add_layernorm}
+    return dataclasses.replace(operators("torch"), autocast=False, **table, **changes)
 
 
 def test_casting_table_equals_the_autocast_table_in_float32():
@@ -269,8 +273,8 @@ def test_a_heads_gradient_is_where_the_embeddings_is_added(monkeypatch):
     assert seen == [True, True]
 
 
-def test_a_branch_leaves_its_biass_gradient_to_the_sum():
-    """Of our table; where dropout stands between the two, where no gradient is wanted, and with PyTorch's table, it is the layer's."""
+def test_a_branch_goes_into_the_stream_and_its_biass_gradient_to_the_norm_behind():
+    """Of our table; where no gradient is wanted, and with PyTorch's table, the bias is the layer's. Where dropout stands between the two the norm adds the branch."""
     x, y = text()
     seen = []
 
@@ -284,8 +288,10 @@ def test_a_branch_leaves_its_biass_gradient_to_the_sum():
     def table():
         spies = {
             "linear": lambda args, options: args[2].requires_grad,
-            "mlp": lambda args, options: args[4].requires_grad,
-            "add_layernorm": lambda args, options: "x_bias" in options and options["x_bias"].requires_grad and not options["x_bias"].any(),
+            "linear_add": lambda args, options: args[3].requires_grad,
+            "mlp": lambda args, options: (args[4].requires_grad, options["residual"] is not None),
+            "add_layernorm": lambda args, options: False,
+            "stream_layernorm": lambda args, options: "x_bias" in options and options["x_bias"].requires_grad,
         }
         return dataclasses.replace(operators(kernels), **{name: noted(name, which) for name, which in spies.items()})
 
@@ -295,6 +301,7 @@ def test_a_branch_leaves_its_biass_gradient_to_the_sum():
         ("rooftile", 0.3, True, False),
         ("rooftile", 0.3, False, True),
         ("torch", 0.0, True, False),
+        ("torch", 0.3, True, False),
         ("rooftile", 0.0, "frozen", False),
     ):
         model = GPT2(dataclasses.replace(config, resid_pdrop=p), table(), torch.bfloat16).train(training is True)
@@ -304,9 +311,47 @@ def test_a_branch_leaves_its_biass_gradient_to_the_sum():
             parameter.requires_grad_(training != "frozen")
         seen.clear()
         model(x, y)
-        own = not left and training != "frozen"
-        block = [("linear", training != "frozen"), ("linear", own), ("add_layernorm", left), ("mlp", own), ("add_layernorm", left)]
-        assert seen == block * SMALL.n_layer, (kernels, p, training)
+        dropped, own = p > 0 and training is True, not left and training != "frozen"
+        last, norm = ("linear" if dropped else "linear_add", own), ("add_layernorm" if dropped else "stream_layernorm", left)
+        block = [("linear", training != "frozen"), last, norm, ("mlp", (own, not dropped)), norm]
+        assert seen == [("stream_layernorm", False), *block * SMALL.n_layer], (kernels, p, training)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("kernels", ["torch", "rooftile"])
+def test_a_branch_that_is_dropped_from_goes_the_other_way_to_the_same_place(kernels, checkpointing):
+    """With a dropout that drops nothing."""
+    x, y = text()
+    table = dataclasses.replace(operators(kernels), dropout=lambda x, p, training: x)
+    plain = with_biases(small(operators=operators(kernels)))
+    torch.manual_seed(0)
+    dropped = with_biases(GPT2(dataclasses.replace(SMALL, resid_pdrop=0.5), table, checkpointing=checkpointing))
+    for model in (plain, dropped):
+        model(x, y).backward()
+    for (name, p), q in zip(plain.named_parameters(), dropped.parameters()):
+        assert gap(q.grad, p.grad) < 1e-5, name
+
+
+@pytest.mark.parametrize("kernels", ["torch", "rooftile"])
+def test_a_block_gives_no_parameter(kernels):
+    """FSDP hangs hooks on what a block gives."""
+    model = small(operators=operators(kernels))
+    given = model.h[0](Stream(torch.randn(2, 5, SMALL.n_embd)))
+    assert all(t is None or not t.is_leaf for t in given) and (given.bias is None) == (kernels == "torch")
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("trained", ["h.1.attn.c_proj.bias", "h.2.mlp.c_proj.bias", "h.0.mlp.c_proj.bias", "c_proj.weight", "ln_"])
+def test_a_part_that_is_trained_alone(trained, checkpointing):
+    """Its gradient is what it is beside all others."""
+    x, y = text()
+    whole, part = (with_biases(small(operators=operators("rooftile"), checkpointing=checkpointing)) for _ in range(2))
+    for name, p in part.named_parameters():
+        p.requires_grad_(trained in name)
+    for model in (whole, part):
+        model(x, y).backward()
+    for (name, p), q in zip(part.named_parameters(), whole.parameters()):
+        assert p.grad is None if trained not in name else gap(p.grad, q.grad) < 1e-5, name
 
 
 @pytest.mark.parametrize("kernels", ["torch", "rooftile"])

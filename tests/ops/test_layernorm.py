@@ -1,11 +1,14 @@
 """What the grid cannot say of layernorm: invariances, extremes, and a drop-in module."""
 
+import contextlib
+
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 import processes
 from rooftile.core.kernel import OPS, Kernel
-from rooftile.ops import LayerNorm, add_layernorm, layernorm
+from rooftile.ops import LayerNorm, add_layernorm, layernorm, linear_add, stream_layernorm
 from rooftile.workbench.check import Problem
 
 
@@ -147,7 +150,80 @@ def test_module_is_a_drop_in(arguments):
         torch.testing.assert_close(ours(x), theirs(x))
 
 
+STREAMS = {
+    "both": lambda out, x: (out * torch.arange(8.0)).sum() + (x * x).sum(),
+    "the norm alone": lambda out, x: (out * torch.arange(8.0)).sum(),
+    "the stream alone": lambda out, x: (x * x).sum(),
+}
+FROZEN = {"nothing": (), "the parameters": (1, 2), "x's bias": (3,), "the branch": (0,), "all but x's bias": (0, 1, 2)}
+
+
+@pytest.mark.parametrize("use", STREAMS.values(), ids=STREAMS)
+@pytest.mark.parametrize("frozen", FROZEN.values(), ids=FROZEN)
+@pytest.mark.parametrize("door", [contextlib.nullcontext, lambda: FlopCounterMode(display=False)], ids=["eager", "traced"])
+def test_a_stream_has_both_gradients_and_the_last_bias_has_its_own(use, frozen, door):
+    def gradients(left, times):
+        torch.manual_seed(0)
+        leaves = a, w, b, x_bias = [torch.randn(*s, requires_grad=i not in frozen) for i, s in enumerate(((5, 8), (8,), (8,), (8,)))]
+        with door():
+            if left:  # by the layer to the norm
+                made = use(*stream_layernorm(a * 2 + x_bias.detach(), w, b, x_bias=x_bias))
+            else:
+                x = a * 2 + x_bias
+                made = use(layernorm(x, w, b), x)
+        for i in range(times):
+            made.backward(retain_graph=i + 1 < times)
+        return [t.grad for t in leaves]
+
+    for times in (1, 2):
+        for ours, theirs in zip(gradients(True, times), gradients(False, times)):
+            assert ours is theirs is None or torch.allclose(ours, theirs, atol=1e-5)
+
+
+def test_a_stream_in_one_graph():
+    def loss(a, x_bias):
+        return use(*stream_layernorm(a * 2 + x_bias.detach(), x_bias=x_bias))
+
+    use, leaves = STREAMS["both"], (torch.randn(5, 8, requires_grad=True), torch.randn(8, requires_grad=True))
+    graph = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    for ours, theirs in zip(*(torch.autograd.grad(run(*leaves), leaves) for run in (graph, loss))):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_a_streams_gradient_and_its_last_biass_are_one_launch(monkeypatch):
+    launched = []
+    for name in ("layernorm_backward", "add_layernorm_backward"):
+        op, launch = OPS[name], OPS[name].launch
+        monkeypatch.setattr(op, "launch", lambda *args, name=name, launch=launch: launched.append((name, *args[7:])) or launch(*args))
+    x, x_bias = torch.randn(5, 8, requires_grad=True), torch.randn(8, requires_grad=True)
+    for use in STREAMS.values():
+        use(*stream_layernorm(x * 1)).backward()
+        use(*stream_layernorm(x * 1, x_bias=x_bias)).backward()
+    assert [(name, [t is not None for t in bias]) for name, *bias in launched] == [
+        ("add_layernorm_backward", [False]),
+        ("add_layernorm_backward", [True]),
+        ("layernorm_backward", []),
+        ("add_layernorm_backward", [True]),
+    ]
+    with torch.no_grad():
+        assert stream_layernorm(x, x_bias=x_bias)[1] is x
+    assert stream_layernorm(x.detach(), x_bias=x_bias.detach())[0].requires_grad is False
+
+
+def test_a_streams_last_bias_is_not_added_again():
+    a, w, stream, b = (torch.randn(*shape, dtype=torch.bfloat16) for shape in ((5, 8), (16, 8), (5, 16), (16,)))
+    x = linear_add(a, w, stream, b)
+    for x_bias in (b.requires_grad_(), b.detach().float().requires_grad_()):
+        out, on = stream_layernorm(x, x_bias=x_bias)
+        assert torch.equal(out, layernorm(x)) and torch.equal(on, x)
+        (made,) = torch.autograd.grad((out * 3 + on).sum(), x_bias)
+        assert made.dtype == x_bias.dtype and made.shape == (16,)
+
+
 def test_messages_have_both_numbers():
+    for x_bias, said in ((torch.ones(7), r"x_bias is \[7\] float32.* \[8\]"), (torch.ones(8).half(), "float16, of this x it must be")):
+        with pytest.raises(ValueError, match=said):
+            stream_layernorm(torch.zeros(2, 8), x_bias=x_bias)
     with pytest.raises(ValueError, match=r"N is 7 in weight, but 8 in x"):
         layernorm(torch.zeros(2, 8), torch.ones(7))
     with pytest.raises(ValueError, match=r"N is 7 in residual, but 8 in x"):

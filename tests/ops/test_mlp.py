@@ -59,7 +59,8 @@ def test_the_gate_on_cublaslt(name, library):
         for d in ("bfloat16", "float16")[: 2 if name == "mlp" else 1]
         for v in ("normal", "sliced", "transposed", "scaled_rows", "nan")
     } <= taken
-    assert {chosen for chosen, *_ in library.log} == {3 if name == "mlp" else 2}  # where the preferred tile is
+    chosen = {which for which, *_ in library.log}
+    assert chosen == ({3, 0} if name == "mlp" else {2})  # where the preferred tile is; into a stream the first offered
 
 
 def _changed(**wrong):
@@ -191,6 +192,7 @@ def test_without_a_gradient_the_result_is_the_same():
         (lambda c: {**c, "weight2": c["weight2"][:, 1:]}, "F is 39 in weight2, but 40 in weight1"),
         (lambda c: {**c, "bias2": c["bias2"][1:]}, "N is 23 in bias2, but 24 in weight2"),
         (lambda c: {**c, "weight1": c["weight1"].half()}, "dtype is float16 in weight1, but float32 in x"),
+        (lambda c: {**c, "residual": torch.zeros(5, 23)}, "N is 23 in residual, but 24 in weight2"),
         (lambda c: {**c, "approximate": "sigmoid"}, "approximate is 'sigmoid', takes none or tanh"),
     ],
 )
@@ -217,6 +219,36 @@ def test_the_first_product_alone_is_the_librarys(library):
     with forced("mlp", "cublaslt"):
         mlp(x, *parameters, "tanh").sum().backward()
     assert [shape for *_, shape in library.log] == [(5, 40), (5, 40)]
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_into_a_stream_against_pytorch(approximate, library):
+    """By either kernel the second layer is one product of the library's, and no other is asked for in its place."""
+    for dtype, kernel in ((torch.float32, "composed"), (torch.bfloat16, "composed"), (torch.bfloat16, "cublaslt")):
+        if (kernel, approximate) == ("cublaslt", "none"):
+            continue
+        args = [t.requires_grad_() for t in weights(dtype)]
+        stream = torch.randn(5, 24, generator=torch.Generator().manual_seed(1)).to(dtype).requires_grad_()
+        library.log.clear()
+        with forced("mlp", kernel):
+            ours, wanted = mlp(*args, approximate, stream), theirs(*args, approximate) + stream
+        assert [shape for *_, shape in library.log] == {"composed": [(5, 24)], "cublaslt": [(5, 40), (5, 24)]}[kernel][
+            dtype.itemsize // 4 :
+        ]
+        loose = {} if dtype == torch.float32 else {"rtol": 0.03, "atol": 0.03}
+        torch.testing.assert_close(ours, wanted, **loose)
+        upstream = torch.randn(wanted.shape).to(dtype)
+        leaves = (*args, stream)
+        for a, e in zip(torch.autograd.grad(ours, leaves, upstream), torch.autograd.grad(wanted, leaves, upstream)):
+            torch.testing.assert_close(a, e, **(loose or {"rtol": 1e-5, "atol": 1e-5}))
+
+
+@pytest.mark.parametrize("lost", [2, 3], ids=["residual", "bias2"])
+def test_a_term_that_the_second_layer_loses_is_refused(lost, monkeypatch):
+    op, launch = OPS["linear_add"], OPS["linear_add"].launch
+    monkeypatch.setattr(op, "launch", lambda *args: launch(*(torch.zeros_like(t) if i == lost else t for i, t in enumerate(args))))
+    for case in [c for c in OPS["mlp"].spec.cases if "smoke" in c.use and "stream" in c.params]:
+        assert check.Problem(OPS["mlp"].spec, case, "normal", "cpu").judge(OPS["mlp"].kernel("composed")).status == "failed"
 
 
 @pytest.mark.gpu

@@ -1,7 +1,7 @@
 """cuBLASLt's products: by any of the algorithms that its heuristic offers, of which PyTorch takes the first, and with gelu, or gelu's gradient, in
 their epilogue, which torch.mm and torch.addmm cannot ask for.
 
-    none            out = left right + bias, or left right + add. out has their dtype, or float32 where there is no bias
+    none            out = left right + bias + add. out has their dtype, or float32 where there is no bias
     gelu            aux = left right + bias, out = gelu(aux), the tanh form; aux is kept for the gradient
     gelu_backward   out = (left right) gelu'(aux)
 
@@ -158,6 +158,19 @@ def rows_or_columns(t: Tensor) -> bool:
     )
 
 
+def cannot(out: Tensor, left: Tensor, right: Tensor, bias: Tensor | None = None, add: Tensor | None = None) -> str | None:
+    """None, or why `product` could not make out = left right + bias + add as these lie."""
+    if (why := off_gpu(out)) is not None:
+        return why
+    if not left.numel() or not right.numel():
+        return f"cuBLASLt: there is nothing to multiply, left is {list(left.shape)}, right is {list(right.shape)}"
+    try:
+        _check(out, left, right, "none", None, bias, add)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def _check(out: Tensor, left: Tensor, right: Tensor, epilogue: str, aux: Tensor | None, bias: Tensor | None, add: Tensor | None) -> int:
     """ValueError for what cannot be planned; the library's number of the epilogue."""
     code = EPILOGUES.get(epilogue, (None, None))[bias is not None]
@@ -170,10 +183,8 @@ def _check(out: Tensor, left: Tensor, right: Tensor, epilogue: str, aux: Tensor 
             f"cuBLASLt: epilogue {epilogue!r} takes {'no' if aux is not None else 'an'} aux, {'one' if aux is not None else 'none'} was given"
         )
     plain = code == _DEFAULT
-    if add is not None and not plain:
-        raise ValueError(
-            f"cuBLASLt: what is added to takes no bias and no epilogue, but {epilogue!r} with{'out' if bias is None else ''} a bias was asked for"
-        )
+    if add is not None and epilogue != "none":
+        raise ValueError(f"cuBLASLt: what is added to takes no epilogue but a bias, and {epilogue!r} was asked for")
     (m, k), n = left.shape, right.shape[1]
     wanted = {"out": (m, n), "left": (m, k), "right": (k, n), "aux": (m, n), "bias": (n,), "add": (m, n)}
     for name, t in {"out": out, "left": left, "right": right, "aux": aux, "bias": bias, "add": add}.items():

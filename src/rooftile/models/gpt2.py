@@ -5,10 +5,9 @@ x = x + proj(attention(qkv(norm(x))))        n_layer times: attention,
 x = x + proj(gelu(fc(norm(x))))              then the two-layer perceptron
 logits = norm(x) wte^T                       the head is the token embedding again
 
-Every addition to the stream x is followed by a norm of it, and the two are one operator: between them the stream travels as a pair,
-(what the last branch made, the stream it is to be added to). That operator may sum the gradient of the bias of the branch's last layer as well: the
-branch's gradient is the stream's, whose rows its backward kernel has in registers, so that the bias's costs no reading. A branch is therefore a pair
-too, (what its last layer made, zeros whose gradient is the bias's, or None).
+A branch's last product adds the stream as it writes, and a norm hands the stream on, so that its gradient is added where the norm's is written. There the
+rows of that gradient are in registers, and their sum is the gradient of the bias that the product added: so the stream takes the bias along to the
+norm behind it. A branch with dropout is added by the norm instead.
 """
 
 import math
@@ -21,13 +20,13 @@ from torch.utils.checkpoint import checkpoint
 from rooftile.models import pretrained
 from rooftile.models.config import GELUS, GPT2Config
 from rooftile.models.operators import Operators, torch_operators
-from rooftile.models.precision import Branch, Precision
+from rooftile.models.precision import Precision, Stream
 
 INIT_STD = 0.02
 
 
 class Attention(nn.Module):
-    """x [B, T, n_embd] -> a branch of the same shape, each position looking at itself and the past."""
+    """x, residual [B, T, n_embd] -> their sum when each position of x has looked at itself and the past; without a residual x alone."""
 
     def __init__(self, config: GPT2Config, precision: Precision):
         super().__init__()
@@ -35,17 +34,17 @@ class Attention(nn.Module):
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd)
 
-    def forward(self, x: Tensor, dropped: bool) -> Branch:
+    def forward(self, x: Tensor, residual: Tensor | None) -> Tensor:
         if self.training and self.config.attn_pdrop > 0:
             raise ValueError(f"attn_pdrop is {self.config.attn_pdrop}, but attention here draws no dropout: train with 0")
         B, T, _ = x.shape
         qkv = self.precision.linear(x, self.c_attn.weight, self.c_attn.bias)
         y = self.precision.operators.self_attention(qkv.view(B, T, 3, self.config.n_head, -1), causal=True).reshape(B, T, -1)
-        return self.precision.last(y, self.c_proj, dropped)
+        return self.precision.linear_add(y, self.c_proj, residual)
 
 
 class MLP(nn.Module):
-    """x [B, T, n_embd] -> a branch of the same shape through `n_inner` features."""
+    """x, residual [B, T, n_embd] -> their sum when x has been through `n_inner` features; without a residual x alone."""
 
     def __init__(self, config: GPT2Config, precision: Precision):
         super().__init__()
@@ -53,12 +52,12 @@ class MLP(nn.Module):
         self.c_fc = nn.Linear(config.n_embd, config.inner)
         self.c_proj = nn.Linear(config.inner, config.n_embd)
 
-    def forward(self, x: Tensor, dropped: bool) -> Branch:
-        return self.precision.mlp(x, self.c_fc, self.c_proj, self.approximate, dropped)
+    def forward(self, x: Tensor, residual: Tensor | None) -> Tensor:
+        return self.precision.mlp(x, self.c_fc, self.c_proj, self.approximate, residual)
 
 
 class Block(nn.Module):
-    """Pre-norm: each branch reads a normalised copy and adds to the stream it left alone. Takes and gives the stream as a pair."""
+    """Pre-norm: each branch reads a normalised copy of the stream and adds to it."""
 
     def __init__(self, config: GPT2Config, precision: Precision):
         super().__init__()
@@ -68,16 +67,15 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.n_embd, config.layer_norm_epsilon)
         self.mlp = MLP(config, precision)
 
-    def forward(self, branch: Branch | None, x: Tensor) -> tuple[Branch, Tensor]:
-        normed, x = self.precision.add_layernorm(branch, x, self.ln_1)
-        normed, x = self.precision.add_layernorm(self._branch(self.attn, normed), x, self.ln_2)
-        return self._branch(self.mlp, normed), x
+    def forward(self, stream: Stream) -> Stream:
+        stream = self._added(self.attn, *self.precision.layernorm(stream, self.ln_1))
+        return self._added(self.mlp, *self.precision.layernorm(stream, self.ln_2))
 
-    def _branch(self, made_by: Attention | MLP, x: Tensor) -> Branch:
-        """With dropout, behind which the stream's gradient is not the bias's."""
-        dropped = self.training and self.p > 0
-        made, zeros = made_by(x, dropped)
-        return self.precision.operators.dropout(made, self.p, True) if dropped else made, zeros
+    def _added(self, branch: Attention | MLP, normed: Tensor, x: Tensor) -> Stream:
+        """x + branch(normed)."""
+        if self.training and self.p > 0:
+            return Stream(x, branch=self.precision.operators.dropout(branch(normed, None), self.p, True))
+        return Stream(branch(normed, x), self.precision.left(branch.c_proj))
 
 
 class GPT2(nn.Module):
@@ -85,7 +83,7 @@ class GPT2(nn.Module):
 
     operators       the table, PyTorch's by default
     compute_dtype   float32, or bfloat16 for mixed precision
-    checkpointing   keep only each block's inputs (the pair) for the backward pass and compute the rest again
+    checkpointing   keep only each block's input for the backward pass and compute the rest again
     weights         dtype the parameters are kept in; bfloat16 only with that compute dtype
     """
 
@@ -141,14 +139,11 @@ class GPT2(nn.Module):
         if self.training and self.config.embd_pdrop > 0:
             x = self.precision.operators.dropout(x, self.config.embd_pdrop, True)
         again = self.checkpointing and torch.is_grad_enabled()
-        branch = None
+        stream = Stream(x)
         for block in self.h:
-            if again:
-                # without dropout there is no random state to put back, and saving it costs a copy a block
-                branch, x = checkpoint(block, branch, x, use_reentrant=False, preserve_rng_state=block.p > 0)
-            else:
-                branch, x = block(branch, x)
-        return self.precision.add_layernorm(branch, x, self.ln_f)[0], head
+            # without dropout there is no random state to put back, and saving it costs a copy a block
+            stream = checkpoint(block, stream, use_reentrant=False, preserve_rng_state=block.p > 0) if again else block(stream)
+        return self.precision.layernorm(stream, self.ln_f)[0], head
 
     @torch.no_grad()
     def generate(

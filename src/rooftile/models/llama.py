@@ -38,7 +38,7 @@ class Attention(nn.Module):
         B, T, _ = x.shape
         qkv = self.precision.linear(x, self.qkv_proj.weight).view(B, T, -1, self.dim)
         y = self.precision.operators.rotary_attention(qkv, cos, sin, kv_heads=self.kv_heads, causal=True).reshape(B, T, -1)
-        return self.precision.linear_add(y, self.o_proj.weight, residual)
+        return self.precision.linear_add(y, self.o_proj, residual)
 
 
 class MLP(nn.Module):

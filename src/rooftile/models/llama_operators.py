@@ -1,4 +1,4 @@
-"""What a Llama calls beside what a GPT-2 does: the same tables, four columns longer."""
+"""What a Llama calls beside what a GPT-2 does: the same tables, three columns longer."""
 
 import dataclasses
 from collections.abc import Callable
@@ -18,7 +18,6 @@ class LlamaOperators(Operators):
     """One implementation of everything a Llama calls: `Operators`, and
 
     stream_rmsnorm(x [..., D], weight [D], eps) -> (rmsnorm of the stream [..., D], the stream x, which goes on)
-    linear_add(x [..., K], weight [N, K], residual [..., N]) -> [..., N] = x weightᵀ + residual
     rotary_attention(qkv [B, T, H + 2 Hk, D], cos, sin [T, D/2], kv_heads=Hk, causal=bool) -> [B, T, H, D]: queries and keys are turned, pairs are
         i and D/2 + i; query head h reads key head h Hk / H
     gated_mlp(x [..., K], weight1 [2 F, K], weight2 [N, F], residual [..., N]) -> [..., N] = silu(gate) up weight2ᵀ + residual, gate and up
@@ -26,7 +25,6 @@ class LlamaOperators(Operators):
     """
 
     stream_rmsnorm: Callable[..., tuple[Tensor, Tensor]]
-    linear_add: Callable[..., Tensor]
     rotary_attention: Callable[..., Tensor]
     gated_mlp: Callable[..., Tensor]
 
@@ -41,7 +39,6 @@ def llama_operators(kernels: str) -> LlamaOperators:
 def _torch() -> dict[str, Callable]:
     return {
         "stream_rmsnorm": _torch_stream_rmsnorm,
-        "linear_add": _torch_linear_add,
         "rotary_attention": _torch_rotary_attention,
         "gated_mlp": _torch_gated_mlp,
     }
@@ -49,13 +46,11 @@ def _torch() -> dict[str, Callable]:
 
 def _rooftile() -> dict[str, Callable]:
     from rooftile.ops.attention.rotary_api import rotary_attention
-    from rooftile.ops.linear_add.api import linear_add
     from rooftile.ops.mlp.api import gated_mlp
     from rooftile.ops.rmsnorm.api import stream_rmsnorm
 
     return {
         "stream_rmsnorm": stream_rmsnorm,
-        "linear_add": linear_add,
         "rotary_attention": rotary_attention,
         "gated_mlp": gated_mlp,
     }
@@ -63,10 +58,6 @@ def _rooftile() -> dict[str, Callable]:
 
 def _torch_stream_rmsnorm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     return F.rms_norm(x, weight.shape, weight, eps), x
-
-
-def _torch_linear_add(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
-    return F.linear(x, weight) + residual
 
 
 def _torch_gated_mlp(x: Tensor, weight1: Tensor, weight2: Tensor, residual: Tensor) -> Tensor:

@@ -28,27 +28,30 @@ class Operators:
 
     embedding(indices [...], weight [V, D]) -> [..., D]
     tied_embedding(indices [...], weight [V, D]) -> (embedding of them [..., D], the weight [V, D] as the model's head)
-    layernorm(x [..., D], weight [D], bias [D], eps) -> [..., D]
-    add_layernorm(x, residual [..., D], weight [D], bias [D], eps) -> (layernorm of the sum, the sum x + residual); of a table that
-        `completes` with x_bias [D] too, added to x
+    stream_layernorm(x [..., D], weight [D], bias [D], eps) -> (layernorm of the stream [..., D], the stream x, which goes on); of a table that
+        `completes` with x_bias [D] too
+    add_layernorm(x, residual [..., D], weight [D], bias [D], eps) -> (layernorm of the sum, the sum x + residual)
     linear(x [..., K], weight [N, K], bias [N] | None) -> [..., N]
+    linear_add(x [..., K], weight [N, K], residual [..., N], bias [N] | None) -> [..., N] = x weightᵀ + bias + residual
     self_attention(qkv [B, T, 3, H, D], causal=bool) -> [B, T, H, D]
-    mlp(x [..., K], weight [F, K], bias [F], weight [N, F], bias [N] | None, approximate="none" | "tanh") -> [..., N]; gelu between two layers
+    mlp(x [..., K], weight [F, K], bias [F], weight [N, F], bias [N], approximate="none" | "tanh", residual=[..., N] | None) -> [..., N]; gelu
+        between two layers, and the residual added
     dropout(x, p, training)
     linear_cross_entropy(x [M, K], weight [V, K], target [M]) -> mean loss; the model's head and its loss as one operator
     adamw(groups, lr=, betas=, eps=, weight_decay=) -> torch.optim.Optimizer; rooftile's takes master=
 
     `autocast`: this table expects `torch.autocast` to choose dtypes; otherwise `Precision` casts the weights at their use.
     `clips`: its adamw takes max_norm=, scales gradients as it reads them and leaves their norm in `grad_norm`.
-    `completes`: its add_layernorm takes x_bias, whose gradient it sums from rows that it writes anyway.
+    `completes`: its stream_layernorm takes x_bias, a bias that x has in it, and sums its gradient from rows that it writes anyway.
     """
 
     name: str
     embedding: Callable[..., Tensor]
     tied_embedding: Callable[..., tuple[Tensor, Tensor]]
-    layernorm: Callable[..., Tensor]
+    stream_layernorm: Callable[..., tuple[Tensor, Tensor]]
     add_layernorm: Callable[..., tuple[Tensor, Tensor]]
     linear: Callable[..., Tensor]
+    linear_add: Callable[..., Tensor]
     self_attention: Callable[..., Tensor]
     mlp: Callable[..., Tensor]
     dropout: Callable[..., Tensor]
@@ -72,9 +75,10 @@ def torch_operators() -> Operators:
         name="torch",
         embedding=F.embedding,
         tied_embedding=_torch_tied_embedding,
-        layernorm=_torch_layernorm,
+        stream_layernorm=_torch_stream_layernorm,
         add_layernorm=_torch_add_layernorm,
         linear=F.linear,
+        linear_add=_torch_linear_add,
         self_attention=_torch_self_attention,
         mlp=_torch_mlp,
         dropout=F.dropout,
@@ -92,16 +96,18 @@ def rooftile_operators() -> Operators:
     from rooftile.ops.dropout.api import dropout
     from rooftile.ops.embedding.api import embedding, tied_embedding
     from rooftile.ops.gemm.api import linear
-    from rooftile.ops.layernorm.api import add_layernorm, layernorm
+    from rooftile.ops.layernorm.api import add_layernorm, stream_layernorm
+    from rooftile.ops.linear_add.api import linear_add
     from rooftile.ops.mlp.api import mlp
 
     return Operators(
         name="rooftile",
         embedding=embedding,
         tied_embedding=tied_embedding,
-        layernorm=layernorm,
+        stream_layernorm=stream_layernorm,
         add_layernorm=add_layernorm,
         linear=linear,
+        linear_add=linear_add,
         self_attention=attention_qkvpacked,
         mlp=mlp,
         dropout=dropout,
@@ -132,8 +138,8 @@ def _torch_tied_embedding(indices: Tensor, weight: Tensor) -> tuple[Tensor, Tens
     return F.embedding(indices, weight), weight
 
 
-def _torch_layernorm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    return F.layer_norm(x, weight.shape, weight, bias, eps)
+def _torch_stream_layernorm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    return F.layer_norm(x, weight.shape, weight, bias, eps), x
 
 
 def _torch_add_layernorm(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -147,8 +153,15 @@ def _torch_self_attention(qkv: Tensor, *, causal: bool) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2)
 
 
-def _torch_mlp(x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor, *, approximate: str) -> Tensor:
-    return F.linear(F.gelu(F.linear(x, weight1, bias1), approximate=approximate), weight2, bias2)
+def _torch_linear_add(x: Tensor, weight: Tensor, residual: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(x, weight, bias) + residual
+
+
+def _torch_mlp(
+    x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor, *, approximate: str, residual: Tensor | None
+) -> Tensor:
+    out = F.linear(F.gelu(F.linear(x, weight1, bias1), approximate=approximate), weight2, bias2)
+    return out if residual is None else out + residual
 
 
 def _torch_linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:

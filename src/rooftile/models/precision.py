@@ -1,15 +1,22 @@
 """The one place where weights meet the compute dtype."""
 
 import contextlib
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from rooftile.models.operators import Operators
 
-__all__ = ["Branch", "Precision"]
+__all__ = ["Precision", "Stream"]
 
-Branch = tuple[Tensor, Tensor | None]  # what is to be added to the stream, and zeros whose gradient is that of the bias in it
+
+class Stream(NamedTuple):
+    """The residual stream on its way to a norm."""
+
+    x: Tensor
+    bias: Tensor | None = None  # in x already, where the layer that was last added leaves the bias's gradient to the norm
+    branch: Tensor | None = None  # not in x yet: one that was dropped from, which the norm adds
 
 
 class Precision:
@@ -18,7 +25,7 @@ class Precision:
     Tables with `autocast` run as most people run PyTorch: inside `torch.autocast`, the residual stream in float32.
     The others run without it: the residual stream is in the compute dtype. A float32 matrix is cast where it is used, a cast autograd sees,
     so that its gradient arrives in float32; one that is kept in the compute dtype is the same number without the cast, and so is its gradient.
-    Norms take float32 weights as they are. A float32 stream (add_layernorm takes one) cost 4 %
+    Norms take float32 weights as they are. A float32 stream cost 4 %
     of the step on the H200 and brought the loss no nearer to PyTorch's.
     """
 
@@ -39,52 +46,43 @@ class Precision:
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """x [..., K] weight [N, K] bias [N] -> [..., N]."""
-        if not self.operators.autocast:
-            weight, bias = weight.to(self.dtype), None if bias is None else bias.to(self.dtype)
-        return self.operators.linear(x, weight, bias)
+        return self.operators.linear(x, self._low(weight), self._low(bias))
 
-    def linear_add(self, x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
-        """x [..., K] weight [N, K] residual [..., N] -> [..., N]."""
-        return self.operators.linear_add(x, weight if self.operators.autocast else weight.to(self.dtype), residual)
+    def linear_add(self, x: Tensor, layer: nn.Linear, residual: Tensor | None) -> Tensor:
+        """x [..., K] residual [..., N] -> [..., N] through a branch's last layer, added to the stream; without a residual the branch alone."""
+        if residual is None:
+            return self.linear(x, layer.weight, layer.bias)
+        return self.operators.linear_add(x, self._low(layer.weight), residual, self._added(layer, residual))
 
-    def last(self, x: Tensor, layer: nn.Linear, dropped: bool) -> Branch:
-        """x [..., K] -> [..., N] through a branch's last layer, whose bias has its gradient there where the branch is to be `dropped` from."""
-        here, later = self._bias(layer, dropped)
-        return self.linear(x, layer.weight, here), later
+    def mlp(self, x: Tensor, fc: nn.Linear, proj: nn.Linear, approximate: str, residual: Tensor | None) -> Tensor:
+        """x [..., K] residual [..., N] -> [..., N] through fc, gelu and proj, a branch's last layer, likewise."""
+        parameters = (*map(self._low, (fc.weight, fc.bias, proj.weight)), self._added(proj, residual))
+        return self.operators.mlp(x, *parameters, approximate=approximate, residual=residual)
 
-    def mlp(self, x: Tensor, fc: nn.Linear, proj: nn.Linear, approximate: str, dropped: bool) -> Branch:
-        """x [..., K] -> [..., N] through fc, gelu and proj, which is a branch's last layer."""
-        here, later = self._bias(proj, dropped)
-        parameters = (fc.weight, fc.bias, proj.weight, here)
-        if not self.operators.autocast:
-            parameters = tuple(None if p is None else p.to(self.dtype) for p in parameters)
-        return self.operators.mlp(x, *parameters, approximate=approximate), later
+    def left(self, layer: nn.Linear) -> Tensor | None:
+        """The bias of a branch's last layer, added to the stream, where its gradient is left to the norm behind.
 
-    def _bias(self, layer: nn.Linear, dropped: bool) -> tuple[Tensor | None, Tensor | None]:
-        """For the layer; and for the sum zeros, added to no effect, whose gradient is the bias's.
-
-        The layer must add the bias, to a sum in float32: sums of two numbers of 16 bits, branch and stream, are often ties, and a bias added there,
-        however small, would break all of a column to its side, as if it were half of a last bit."""
-        if not (self.operators.completes and torch.is_grad_enabled() and layer.bias.requires_grad) or dropped:
-            return layer.bias, None
-        low = layer.bias.to(self.dtype)
-        return low.detach(), low - low.detach()
+        A view: what hangs hooks on the tensors that a block gives, as FSDP does, must not hang them on the parameter."""
+        low = self._low(layer.bias)
+        return low.view_as(low) if self.operators.completes and low is not None else None
 
     def gated_mlp(self, x: Tensor, gate_up: nn.Linear, down: nn.Linear, residual: Tensor) -> Tensor:
         """x [..., K] -> [..., N] through gate and up, one product, silu(gate) up and down, and the residual."""
-        parameters = (gate_up.weight, down.weight)
-        if not self.operators.autocast:
-            parameters = tuple(p.to(self.dtype) for p in parameters)
-        return self.operators.gated_mlp(x, *parameters, residual=residual)
+        return self.operators.gated_mlp(x, self._low(gate_up.weight), self._low(down.weight), residual=residual)
 
-    def layernorm(self, x: Tensor, module: nn.LayerNorm) -> Tensor:
-        """x [..., D] -> [..., D]."""
-        return self.operators.layernorm(x, module.weight, module.bias, module.eps)
+    def layernorm(self, stream: Stream, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
+        """The stream [..., D] -> (its norm, itself as a tensor)."""
+        x, bias, branch = stream
+        if branch is not None:
+            return self.operators.add_layernorm(branch, x, norm.weight, norm.bias, norm.eps)
+        left = {} if bias is None else {"x_bias": bias}
+        return self.operators.stream_layernorm(x, norm.weight, norm.bias, norm.eps, **left)
 
-    def add_layernorm(self, branch: Branch | None, residual: Tensor, module: nn.LayerNorm) -> tuple[Tensor, Tensor]:
-        """branch, residual [..., D] -> (the norm of their sum, their sum); without a branch the sum is the residual itself."""
-        if branch is None:
-            return self.layernorm(residual, module), residual
-        x, x_bias = branch
-        lacking = {} if x_bias is None else {"x_bias": x_bias}
-        return self.operators.add_layernorm(x, residual, module.weight, module.bias, module.eps, **lacking)
+    def _added(self, layer: nn.Linear, residual: Tensor | None) -> Tensor | None:
+        """The same bias, as the layer adds it."""
+        low = self._low(layer.bias)
+        return low.detach() if self.operators.completes and low is not None and residual is not None else low
+
+    def _low(self, parameter: Tensor | None) -> Tensor | None:
+        """In the compute dtype, where nobody else sees to it."""
+        return parameter if parameter is None or self.operators.autocast else parameter.to(self.dtype)

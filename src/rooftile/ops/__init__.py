@@ -18,7 +18,7 @@ from rooftile.ops.gelu.api import GELU, gelu
 from rooftile.ops.gemm.api import Linear, gemm, linear
 from rooftile.ops.gemv.api import gemv
 from rooftile.ops.glu.api import geglu, geglu_again, reglu, reglu_again, swiglu, swiglu_again
-from rooftile.ops.layernorm.api import LayerNorm, add_layernorm, layernorm
+from rooftile.ops.layernorm.api import LayerNorm, add_layernorm, layernorm, stream_layernorm
 from rooftile.ops.linear_add.api import linear_add
 from rooftile.ops.linear_cross_entropy.api import LinearCrossEntropyLoss, linear_cross_entropy
 from rooftile.ops.mlp.api import MLP, GatedMLP, gated_mlp, mlp
@@ -101,6 +101,7 @@ __all__ = [
     "scan",
     "segment_sum",
     "softmax",
+    "stream_layernorm",
     "stream_rmsnorm",
     "swiglu",
     "swiglu_again",

@@ -3,8 +3,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from rooftile.core.kernel import Op, ranked
+from rooftile.core.register import needs_second_door
 from rooftile.ops._shared import sum_pipeline
 from rooftile.ops.layernorm import cuda_add_kernels, cuda_kernels
 from rooftile.ops.layernorm.spec import ADD_SPEC, SPEC
@@ -81,6 +83,74 @@ def add_layernorm(
         (tensor([[-1.,  1.]]), tensor([[1., 3.]]))
     """
     return _add_layernorm(x, residual, weight, bias, eps, x_bias)[:2]
+
+
+class _Stream(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, x_bias: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        out, mean, rstd = _layernorm.launch(x, weight, bias, eps)
+        ctx.save_for_backward(x, weight, bias, mean, rstd)
+        ctx.x_bias = None if x_bias is None else x_bias.dtype
+        ctx.set_materialize_grads(False)
+        return out, x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: Tensor | None, dx: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, weight, bias, mean, rstd = ctx.saved_tensors
+        x_bias = None if ctx.x_bias is None else x.new_empty(x.shape[-1], dtype=ctx.x_bias)  # a gradient asks it for its dtype alone
+        dweight = dbias = dx_bias = None
+        if dout is None:
+            if dx is not None and x_bias is not None:
+                dx_bias = dx.sum(tuple(range(dx.dim() - 1)), dtype=torch.float32).to(ctx.x_bias)
+        elif dx is None and x_bias is None:
+            dx, dweight, dbias = _layernorm.backward.launch(dout, x, weight, bias, mean, rstd)
+        else:
+            dx = torch.zeros_like(x) if dx is None else dx
+            dx, dweight, dbias, dx_bias = _add_layernorm.backward.launch(dout, dx, x, weight, bias, mean, rstd, x_bias)
+        made = dx, dweight, dbias, None, dx_bias
+        return tuple(g if needed else None for g, needed in zip(made, ctx.needs_input_grad))
+
+
+def stream_layernorm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    x_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`layernorm` of a residual stream, and the stream, which goes on to the addition behind the branch: so it has two gradients, and the kernel
+    that writes the norm's adds the other as it does.
+
+    Args:
+        x, weight, bias, eps: as in `layernorm`.
+        x_bias: [N] in x's dtype or float32, the bias of the layer that x was last added to by, which has been added there, cut off from autograd:
+            `stream_layernorm(linear_add(a, w, stream, b.detach()), x_bias=b)`. It is not added again. Its gradient is the sum of the rows of x's,
+            and is summed here as they are written, not by reading them again.
+
+    Returns:
+        (layernorm(x, weight, bias, eps), x).
+
+    Raises:
+        ValueError: as in `layernorm`, and where x_bias is another length or dtype.
+
+    Example:
+        >>> stream_layernorm(torch.tensor([[1.0, 3.0]]), eps=0.0)
+        (tensor([[-1.,  1.]]), tensor([[1., 3.]]))
+    """
+    if x_bias is not None and (x_bias.shape != x.shape[-1:] or x_bias.dtype not in (x.dtype, torch.float32)):
+        have, want = (f"{list(s)} {str(t).removeprefix('torch.')}" for s, t in ((x_bias.shape, x_bias.dtype), (x.shape[-1:], x.dtype)))
+        raise ValueError(f"stream_layernorm: x_bias is {have}, of this x it must be {want} or float32")
+    if x_bias is not None and not x_bias.requires_grad:
+        x_bias = None
+    if not torch.is_grad_enabled() or not any(t is not None and t.requires_grad for t in (x, weight, bias, x_bias)):
+        return layernorm(x, weight, bias, eps), x
+    if needs_second_door((x, weight, bias, x_bias)):
+        x = x if x_bias is None else x + (x_bias - x_bias.detach()).to(x.dtype)  # zeros, of which autograd makes the sum of rows
+        return layernorm(x, weight, bias, eps), x
+    return _Stream.apply(x, weight, bias, eps, x_bias)
 
 
 class LayerNorm(torch.nn.Module):

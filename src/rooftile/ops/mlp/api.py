@@ -5,13 +5,12 @@ from rooftile.core.kernel import Op
 from rooftile.ops.mlp import composed_kernels as composed
 from rooftile.ops.mlp import cublaslt_kernels as cublaslt
 from rooftile.ops.mlp import cuda_kernels as cuda
+from rooftile.ops.mlp import stream_kernels as stream
 from rooftile.ops.mlp.spec import GATED_SPEC, SPEC
 
 _mlp = Op(
     SPEC,
-    *cuda.FORWARD,
-    *cublaslt.FORWARD,
-    *composed.FORWARD,
+    *stream.FORWARD,
     backward=(*cuda.BACKWARD, *cublaslt.BACKWARD, *composed.BACKWARD),
 )
 _gated_mlp = Op(
@@ -22,8 +21,16 @@ _gated_mlp = Op(
 )
 
 
-def mlp(x: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2: Tensor | None, approximate: str = "none") -> Tensor:
-    """out = gelu(x weight1ᵀ + bias1) weight2ᵀ + bias2, the perceptron of two layers as one operator.
+def mlp(
+    x: Tensor,
+    weight1: Tensor,
+    bias1: Tensor | None,
+    weight2: Tensor,
+    bias2: Tensor | None,
+    approximate: str = "none",
+    residual: Tensor | None = None,
+) -> Tensor:
+    """out = gelu(x weight1ᵀ + bias1) weight2ᵀ + bias2 + residual, the perceptron of two layers as one operator.
 
     Args:
         x: [..., K] float32, bfloat16 or float16, any strides.
@@ -31,6 +38,7 @@ def mlp(x: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2
             own dtype. A bias may be None.
         weight2, bias2: [N, F] and [N], likewise.
         approximate: gelu's form, "none" or "tanh". cuBLASLt has "tanh" in its products' epilogues, our own products on Hopper have both.
+        residual: [..., N] of x's dtype, the stream that the branch is added to, as in `linear_add`; its gradient is out's.
 
     Returns:
         [..., N], dense, of x's dtype. What gelu is given, or on Hopper its slope there, and what it makes have x's dtype too and are kept for the
@@ -43,10 +51,10 @@ def mlp(x: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2
         >>> mlp(torch.ones(1, 2), torch.ones(3, 2), None, torch.ones(1, 3), torch.tensor([1.0]))
         tensor([[6.8635]])
     """
-    args = x, weight1, bias1, weight2, bias2
-    wanted = torch.is_grad_enabled() and _mlp.plan.wants_grad(args)
+    args = x, weight1, bias1, weight2, bias2, approximate
+    wanted = torch.is_grad_enabled() and _mlp.plan.wants_grad((*args, "pre", residual))
     known = wanted and x.dim() > 0 and weight1.dim() == weight2.dim() == 2  # of other shapes the door says what is wrong
-    return _mlp(*args, approximate, cuda.keep(x, weight1, weight2) if known else "pre")[0]
+    return _mlp(*args, cuda.keep(x, weight1, weight2) if known else "pre", residual)[0]
 
 
 def gated_mlp(x: Tensor, weight1: Tensor, weight2: Tensor, activation: str = "silu", residual: Tensor | None = None) -> Tensor:

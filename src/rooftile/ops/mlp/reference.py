@@ -8,12 +8,13 @@ from rooftile.ops.linear_add.reference import linear_add
 
 
 def mlp(x: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2: Tensor | None,
-        approximate: str = "none", keep: str = "pre") -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        approximate: str = "none", keep: str = "pre", residual: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """With what the gradient needs, in x's dtype as three operators would hand it over: what gelu was given, `pre`, or its `slope` there, and what it made."""
     pre = linear(x, *_low(x, weight1, bias1))
     h = gelu(pre, approximate)
     kept = pre if keep == "pre" else gelu_backward(pre.new_ones(()), pre, approximate)
-    return linear(h, *_low(x, weight2, bias2)), kept, h
+    weight2, bias2 = _low(x, weight2, bias2)
+    return linear(h, weight2, bias2) if residual is None else linear_add(h, weight2, residual, bias2), kept, h
 
 
 def mlp_backward(dout: Tensor, x: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2: Tensor | None, kept: Tensor, h: Tensor,

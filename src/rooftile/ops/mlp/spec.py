@@ -37,9 +37,10 @@ def drawn(call, case, gen):
     return call
 
 
-def torch_mlp(x, weight1, bias1, weight2, bias2, approximate, keep):
+def torch_mlp(x, weight1, bias1, weight2, bias2, approximate, keep, residual):
     low = [None if t is None else t.to(x.dtype) for t in (weight1, bias1, weight2, bias2)]
-    return F.linear(F.gelu(F.linear(x, *low[:2]), approximate=approximate), *low[2:])
+    out = F.linear(F.gelu(F.linear(x, *low[:2]), approximate=approximate), *low[2:])
+    return out if residual is None else out + residual
 
 
 def case(m, k, f, n, dtype=torch.float32, approximate="tanh", why="", use=("check",), **more):
@@ -57,6 +58,7 @@ SPEC = OpSpec(
         "bias1": Arg("F", "io|f32", make=bias, optional=True),
         "weight2": Arg("N F", "io|f32", make=small),
         "bias2": Arg("N", "io|f32", make=bias, optional=True),
+        "residual": Arg("... N", optional=True, word="stream"),
     },
     returns={"out": Arg("... N"), "kept": Arg("... F"), "h": Arg("... F")},
     cases=(
@@ -69,11 +71,21 @@ SPEC = OpSpec(
             case(1, 1, 9, 1, why="one row of one number, and one number comes out"),
             case((2, 3, 5), 40, 48, 24, why="leading axes, no biases", parameters="no bias"),
         ),
+        *across(
+            FLOATS,
+            case(24, 32, 72, 40, use=BOTH, why="added to a stream, rows of whole 16 bytes", stream="io"),
+            case(13, 19, 35, 22, approximate="none", why="added to a stream, ragged", stream="io"),
+            case(24, 40, 72, 32, why="gelu's slope is kept, added to a stream", keep="slope", stream="io"),
+            case((2, 3, 5), 40, 48, 24, why="added to a stream, leading axes, no biases", parameters="no bias", stream="io"),
+            case(0, 16, 24, 8, why="no rows of a stream", stream="io"),
+        ),
         case(16, 24, 48, 32, torch.bfloat16, why="float32 weights beside narrow data", use=BOTH, parameters="float32"),
+        case(16, 24, 48, 32, torch.bfloat16, why="the same into a stream", parameters="float32", stream="io"),
         case(263, 136, 520, 264, torch.bfloat16, why="several tiles each way, prime rows"),
         case(129, 64, 1032, 8, torch.float16, why="a short sum and a long one"),
         case(261, 72, 264, 136, torch.bfloat16, approximate="none", why="the exact form's slope is kept, several tiles", keep="slope"),
         case(32768, 768, 3072, 768, torch.bfloat16, why="GPT-2 124M, B=32 T=1024", use=("bench",), keep="slope"),
+        case(32768, 768, 3072, 768, torch.bfloat16, why="the same into its stream", use=("bench",), keep="slope", stream="io"),
         case(8192, 4096, 16384, 4096, torch.bfloat16, why="anchor, a 7B model's width", use=("bench",), keep="slope"),
     ),
     peer=torch_mlp,
@@ -85,6 +97,7 @@ SPEC = OpSpec(
     backward=Backward(
         mlp_backward,
         grads=("x", "weight1", "bias1", "weight2", "bias2"),
+        passes=("residual",),
         spared=("bias1", "bias2"),
         flops=lambda d: (4 * (d["K"] + d["N"]) + 18) * d["M"] * d["F"],
     ),
