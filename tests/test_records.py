@@ -353,3 +353,14 @@ def test_two_processes_beside_one_are_records(monkeypatch, tmp_path):
     assert (fsdp.status, fsdp.message) == ("error", "[rank1]: RuntimeError: no room")
     assert "| ddp | 2 | 1,950 | 1.95 |" in pages.scaling({("cpu", ddp.op, ddp.case): [one, whole, ddp, fsdp]})
     assert not ledger.is_stale(ddp) and len(list(tmp_path.glob("*/scaling.llama-1.2b.jsonl"))) == 1
+
+
+def test_a_step_whose_turns_lie_apart_is_said_to_be_unsteady():
+    """As the peers' are that launch one by one, where something else keeps the host busy."""
+    facts = {"extra": {"tokens_per_s": 1000.0, "peak_bytes": 2**30, "loss": 2.0}, "run": "r"}
+    turns = {"rooftile": (51.0e3, 52.0e3, 53.0e3), "peer.compile": (65.3e3, 71.1e3, 73.8e3)}
+    table = {
+        ("gpu", "train.gpt2-124m", "case"): [Record("train.gpt2-124m", n, "case", Status.PASSED, us=us, **facts) for n, us in turns.items()]
+    }
+    ours, theirs = pages.training(table).splitlines()[2:]
+    assert "| rooftile | 52.0" in ours and "unsteady" not in ours and "| torch.compile | 71.1 (unsteady, 65.3 to 73.8) |" in theirs

@@ -15,6 +15,9 @@ from rooftile.workbench import ledger
 from rooftile.workbench.check import all_ops, with_gradients
 
 STALE = " (stale)"
+UNSTEADY = (
+    0.05  # of a step's time, its turns lie further apart than that: the machine had something else to do, and the figure is no measure
+)
 Table = dict[tuple[str, str, str], list[Record]]
 
 
@@ -165,6 +168,8 @@ def training(table: Table) -> str:
             for r in records:
                 mark = STALE if ledger.is_stale(r) else ""
                 ms = f"{r.us[1] / 1e3:.1f}" if r.us else ""
+                if r.us and r.us[2] - r.us[0] > UNSTEADY * r.us[1]:
+                    mark = f" (unsteady, {r.us[0] / 1e3:.1f} to {r.us[2] / 1e3:.1f}){mark}"
                 loss = f"{r.extra['loss']:.3f}" if "loss" in r.extra else ""
                 lines.append([device, name.removeprefix("train."), f"`{case}`", peer_name(r.kernel), ms + mark,
                               f"{r.extra.get('tokens_per_s', 0):,.0f}", f"{r.extra.get('peak_bytes', 0) / 2**30:.2f}", loss])  # fmt: skip
