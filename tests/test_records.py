@@ -24,7 +24,7 @@ def test_every_page_tells_what_the_records_tell():
 
 
 def test_no_figure_stands_outside_the_marked_blocks():
-    for page in [ROOT / "README.md", *(ROOT / "src" / "rooftile" / "ops").glob("*/README.md")]:
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "src" / "rooftile" / "ops").glob("*/README.md")]:
         text = re.sub(r"<!-- rooftile:(\w+) -->.*?<!-- /rooftile:\1 -->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
         assert FIGURE.findall(text) == [], page
 
@@ -35,13 +35,15 @@ def test_committed_records_are_whole():
         assert r.environment.get("gpu") and r.environment.get("torch"), r
 
 
-BLOCKS = ("gate", "speed", "training", "losses", "scaling", "host")
+BLOCKS = {"README.md": ("gate", "summary", "training", "losses", "scaling"), "docs/speed.md": ("speed", "host")}
+SPEED = "docs/speed.md"
 
 
 def page(folder: Path, name: str) -> str:
-    (folder / "README.md").write_text("".join(f"<!-- rooftile:{b} -->\n<!-- /rooftile:{b} -->\n" for b in BLOCKS))
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("".join(f"<!-- rooftile:{b} -->\n<!-- /rooftile:{b} -->\n" for b in BLOCKS[name]))
     pages.write(folder, verify=False)
-    return (folder / "README.md").read_text()
+    return (folder / name).read_text()
 
 
 @pytest.fixture
@@ -66,32 +68,47 @@ def measured(tmp_path):
 
 def test_a_current_figure_is_shown_as_current(measured):
     folder, _ = measured
-    text = page(folder, "README.md")
+    text = page(folder, SPEED)
     assert "1234 GB/s" in text and "stale" not in text and "2.00" in text
     assert pages.write(folder, verify=True) == []
 
 
+def test_an_operator_is_a_line_on_the_front_page(measured, monkeypatch):
+    folder, r = measured
+    cases = [c.id for c in OPS["softmax"].spec.cases if "bench" in c.use]
+    slow = replace(r, case=cases[1], us=(3.0, 4.0, 5.0))
+    append(folder / "records" / "gpu" / "softmax.jsonl", [slow, *(replace(slow, kernel=f"peer.{n}", us=(us, us, us), digest="")
+                                                                   for n, us in (("torch", 9.0), ("compile", 2.0), ("copy", 3.0)))])  # fmt: skip
+    wanted = "| 2 | 75% | 1.00 (0.50 to 2.00) |  |  |  |"
+    assert [line for line in page(folder, "README.md").splitlines() if "softmax" in line or "| all |" in line] == [
+        f"| gpu | all {wanted}",
+        f"| gpu | softmax {wanted}",
+    ]
+    monkeypatch.setattr(Kernel, "digest", "another")
+    assert "| gpu | softmax | 2 (stale) |" in page(folder, "README.md")
+
+
 def test_a_changed_kernel_makes_its_figure_stale_and_the_page_wrong(measured, monkeypatch):
     folder, _ = measured
-    page(folder, "README.md")
+    page(folder, SPEED)
     monkeypatch.setattr(Kernel, "digest", "another")
-    assert pages.write(folder, verify=True) == ["README.md"]
-    assert "1234 GB/s (stale)" in page(folder, "README.md")
+    assert pages.write(folder, verify=True) == [SPEED]
+    assert "1234 GB/s (stale)" in page(folder, SPEED)
     assert [row["stale"] for row in ledger.overview(folder / "records", True)] == [True]
 
 
 def test_a_case_that_is_no_more_is_told_of_nowhere(measured):
     folder, r = measured
     append(folder / "records" / "gpu" / "softmax.jsonl", [replace(r, case="M1_N1", gbps=777.0, digest="another")])
-    assert "777" not in page(folder, "README.md") and ledger.overview(folder / "records", True) == []
+    assert "777" not in page(folder, SPEED) and ledger.overview(folder / "records", True) == []
 
 
 def test_a_figure_no_record_holds_is_found(measured):
     folder, _ = measured
-    page(folder, "README.md")
-    text = (folder / "README.md").read_text()
-    (folder / "README.md").write_text(text.replace("1234", "2345"))
-    assert pages.write(folder, verify=True) == ["README.md"]
+    page(folder, SPEED)
+    text = (folder / SPEED).read_text()
+    (folder / SPEED).write_text(text.replace("1234", "2345"))
+    assert pages.write(folder, verify=True) == [SPEED]
 
 
 def test_comments_and_docstrings_do_not_count():
@@ -188,9 +205,7 @@ def test_what_the_gate_said_is_a_record(a_gpu, tmp_path, monkeypatch):
     assert ledger.green(tmp_path / "records", "gpu") == set(kept) and not ledger.green(tmp_path / "records", "cpu")
     again = gatekeeper.check([*a_gpu, "gelu"], None, "cuda", None, folder=tmp_path / "records", lacking=tmp_path / "records")
     assert {r["op"] for r in again["results"]} == {"gelu", "gelu_backward"}
-    (tmp_path / "README.md").write_text("".join(f"<!-- rooftile:{b} -->\n<!-- /rooftile:{b} -->\n" for b in BLOCKS))
-    pages.write(tmp_path, verify=False)
-    text = (tmp_path / "README.md").read_text()
+    text = page(tmp_path, "README.md")
     assert f"| gpu | {len(kept) + 2} of " in text and f"vector_add {len(OPS['vector_add'].kernels) - 1}," in text
     monkeypatch.setattr(Kernel, "digest", "another")
     assert not ledger.green(tmp_path / "records", "gpu")

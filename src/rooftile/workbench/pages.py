@@ -1,4 +1,4 @@
-"""Pages from records: speed tables in README.md, a ladder table in every operator's README.md, roofline pictures.
+"""Pages from records: an operator a line in README.md, every case in docs/speed.md, a ladder table in every operator's README.md, roofline pictures.
 
 A table stands between two markers, `<!-- rooftile:NAME -->` and `<!-- /rooftile:NAME -->`; what lies between is written here and nowhere
 else. A figure whose kernel has changed since is marked stale.
@@ -7,6 +7,7 @@ else. A figure whose kernel has changed since is marked stale.
 from __future__ import annotations
 
 import re
+import statistics
 from pathlib import Path
 
 from rooftile.core.kernel import OPS, Op
@@ -18,6 +19,7 @@ STALE = " (stale)"
 UNSTEADY = (
     0.05  # of a step's time, its turns lie further apart than that: the machine had something else to do, and the figure is no measure
 )
+ALL = "all"
 Table = dict[tuple[str, str, str], list[Record]]
 
 
@@ -28,12 +30,12 @@ def write(repository: Path, verify: bool) -> list[str]:
     blocks: dict[Path, dict[str, str]] = {
         repository / "README.md": {
             "gate": gate(table),
-            "speed": speed(table),
+            "summary": summary(table),
             "training": training(table),
             "losses": losses(table),
             "scaling": scaling(table),
-            "host": host(table),
-        }
+        },
+        repository / "docs" / "speed.md": {"speed": speed(table), "host": host(table)},
     }
     slices: dict[str, list[Op]] = {}  # several operators may live in one folder: layernorm and add_layernorm
     for op in all_ops():
@@ -78,12 +80,17 @@ def peer_name(kernel: str) -> str:
     return "torch.compile" if kernel == "peer.compile" else kernel.removeprefix("peer.")
 
 
+def by_arithmetic(r: Record) -> bool:
+    """Whether operations decide, and not bytes."""
+    return bool(r.tflops and r.gbps and r.tflops * 1e3 / r.gbps > 100)  # operations a byte
+
+
 def figure(r: Record) -> str:
     """GB/s where bytes decide, TFLOP/s where arithmetic does."""
     if r.us is None:
         return r.status if r.status != Status.PASSED else ""
     mark = STALE if ledger.is_stale(r) else ""
-    if r.tflops and r.gbps and r.tflops * 1e3 / r.gbps > 100:  # operations a byte
+    if by_arithmetic(r):
         return f"{r.tflops:.0f} TFLOP/s{mark}"
     return f"{r.gbps:.0f} GB/s{mark}"
 
@@ -100,6 +107,37 @@ def of_copy(best: Record, records: list[Record]) -> str:
     """The time of a copy of the same bytes, in the same run, over ours."""
     copy = next((r for r in records if r.kernel == "peer.copy" and r.run == best.run and r.us), None)
     return f"{copy.us[1] / best.us[1]:.0%}" if copy and copy.us and best.us else ""
+
+
+def summary(table: Table) -> str:
+    """An operator a line, below one for all: how many cases, where bytes decide the median of a copy's time over ours, and of the best peer's time over
+    ours the geometric mean and the extremes; then those of the gradient."""
+    found: dict[
+        tuple[str, str], dict[bool, list[tuple[bool, float | None, float | None]]]
+    ] = {}  # by device and operator, and whether it is the gradient
+    for (device, name, _), records in table.items():
+        ours, peers = timed(records)
+        if name not in OPS or not ours or not ours[0].us:
+            continue
+        best, us, forward = ours[0], ours[0].us[1], name.removesuffix("_backward")
+        copies = [r.us[1] / us for r in records if r.kernel == "peer.copy" and r.run == best.run and r.us and not by_arithmetic(best)]
+        beside = [r.us[1] / us for r in peers[:1] if r.us]
+        for of in (forward, ALL):
+            ways = found.setdefault((device, of), {False: [], True: []})
+            ways[name != forward].append((ledger.is_stale(best), next(iter(copies), None), next(iter(beside), None)))
+
+    def told(cases: list[tuple[bool, float | None, float | None]]) -> list[str]:
+        copies, peers = ([ratio for ratio in column if ratio is not None] for column in list(zip(*cases))[1:]) if cases else ([], [])
+        mean = f"{statistics.geometric_mean(peers):.2f} ({min(peers):.2f} to {max(peers):.2f})" if peers else ""
+        stale = STALE if any(stale for stale, _, _ in cases) else ""
+        return [f"{len(cases) or ''}{stale}", f"{statistics.median(copies):.0%}" if copies else "", mean]
+
+    lines = [
+        [device, name, *told(ways[False]), *told(ways[True])]
+        for (device, name), ways in sorted(found.items(), key=lambda item: (item[0][0], item[0][1] != ALL, item[0][1]))
+    ]
+    columns = ("cases", "of a copy", "times the best peer")
+    return rows(["device", "operator", *columns, *(f"gradient: {c}" for c in columns)], lines)
 
 
 def speed(table: Table) -> str:
