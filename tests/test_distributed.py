@@ -157,7 +157,10 @@ def runs(rank, folder):
         Team, "_scarce", lambda self, model: False
     ):  # as on a GPU that has room: weights stay whole until the backward pass
         result = run(tiny("fsdp", parallel="fsdp", steps=4, resume=True, **changes))
-        with mock.patch.dict(os.environ, {"LOCAL_WORLD_SIZE": str(WORLD)}), counted_calls() as calls:  # near each other: all is exchanged at once
+        with (
+            mock.patch.dict(os.environ, {"LOCAL_WORLD_SIZE": str(WORLD)}),
+            counted_calls() as calls,
+        ):  # near each other: all is exchanged at once
             run(tiny("ddp_once", parallel="ddp", **changes))
             run(tiny("fsdp_once", parallel="fsdp", **changes))
         assert [(len(made), buckets) for made, buckets in calls] == [(0, 1), (1, None)], calls
