@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from rooftile.core.register import needs_second_door
 from rooftile.models.operators import Operators
 
 __all__ = ["Precision", "Stream"]
@@ -104,7 +103,8 @@ class Precision:
         """x [..., T, K] residual [..., T, N] -> [..., T, N] through the layer that makes q, k and v, causal attention and a branch's last layer, added to the
         stream; and that layer's bias, where its gradient is left to the norm behind. Without a residual the branch alone."""
         weight, left, low = self._low(last.weight), self._left(last, residual), first.bias
-        apart = left is not None and first.bias.requires_grad and last.bias.requires_grad and not needs_second_door((x,))
+        plain = type(x) is Tensor and not torch.compiler.is_compiling()  # not what a graph is made of, which `_Packed` would launch on
+        apart = plain and left is not None and first.bias.requires_grad and last.bias.requires_grad
         if apart:
             low = self._low(first.bias)
         qkv = self.linear(x, first.weight, low.detach() if apart else low)
