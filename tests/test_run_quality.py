@@ -116,9 +116,9 @@ def test_a_nan_is_found_where_it_is_made(tiny, tmp_path, monkeypatch):
             forward.calls += self.training and targets is not None
             mlp, spoils = self.h[0].mlp, forward.calls == 5
 
-            def branch(x, dropped):
-                made, lacks = type(mlp).forward(mlp, x, dropped)
-                return change(made) if spoils else made, lacks
+            def branch(x, residual):
+                made = type(mlp).forward(mlp, x, residual)
+                return change(made) if spoils else made
 
             mlp.forward = branch
             return real(self, tokens, targets)

@@ -7,7 +7,7 @@ logits = norm(x) wte^T                       the head is the token embedding aga
 
 A branch's last product adds the stream as it writes, and a norm hands the stream on, so that its gradient is added where the norm's is written. There the
 rows of that gradient are in registers, and their sum is the gradient of the bias that the product added: so the stream takes the bias along to the
-norm behind it. A branch with dropout is added by the norm instead, and so are the tokens' embedding to the positions', with which the stream begins.
+norm behind it. A branch with dropout is added by the norm instead.
 """
 
 import math
@@ -26,8 +26,7 @@ INIT_STD = 0.02
 
 
 class Attention(nn.Module):
-    """x, residual [B, T, n_embd] -> their sum when each position of x has looked at itself and the past, and the bias that it leaves to the norm behind;
-    without a residual x alone."""
+    """x, residual [B, T, n_embd] -> their sum when each position of x has looked at itself and the past; without a residual x alone."""
 
     def __init__(self, config: GPT2Config, precision: Precision):
         super().__init__()
@@ -35,14 +34,17 @@ class Attention(nn.Module):
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd)
 
-    def forward(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, residual: Tensor | None) -> Tensor:
         if self.training and self.config.attn_pdrop > 0:
             raise ValueError(f"attn_pdrop is {self.config.attn_pdrop}, but attention here draws no dropout: train with 0")
-        return self.precision.attention(x, self.c_attn, self.c_proj, self.config.n_head, residual)
+        B, T, _ = x.shape
+        qkv = self.precision.linear(x, self.c_attn.weight, self.c_attn.bias)
+        y = self.precision.operators.self_attention(qkv.view(B, T, 3, self.config.n_head, -1), causal=True).reshape(B, T, -1)
+        return self.precision.linear_add(y, self.c_proj, residual)
 
 
 class MLP(nn.Module):
-    """x, residual [B, T, n_embd] -> their sum when x has been through `n_inner` features, likewise."""
+    """x, residual [B, T, n_embd] -> their sum when x has been through `n_inner` features; without a residual x alone."""
 
     def __init__(self, config: GPT2Config, precision: Precision):
         super().__init__()
@@ -50,7 +52,7 @@ class MLP(nn.Module):
         self.c_fc = nn.Linear(config.n_embd, config.inner)
         self.c_proj = nn.Linear(config.inner, config.n_embd)
 
-    def forward(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, residual: Tensor | None) -> Tensor:
         return self.precision.mlp(x, self.c_fc, self.c_proj, self.approximate, residual)
 
 
@@ -71,10 +73,9 @@ class Block(nn.Module):
 
     def _added(self, branch: Attention | MLP, normed: Tensor, x: Tensor) -> Stream:
         """x + branch(normed)."""
-        if not (self.training and self.p > 0):
-            return Stream(*branch(normed, x))
-        made, _ = branch(normed, None)
-        return Stream(x, branch=self.precision.operators.dropout(made, self.p, True))
+        if self.training and self.p > 0:
+            return Stream(x, branch=self.precision.operators.dropout(branch(normed, None), self.p, True))
+        return Stream(branch(normed, x), self.precision.left(branch.c_proj))
 
 
 class GPT2(nn.Module):
@@ -132,13 +133,13 @@ class GPT2(nn.Module):
         T = tokens.shape[1]
         if self.config.n_positions < T:
             raise ValueError(f"the context is {T} tokens, this model's n_positions is {self.config.n_positions}")
-        # The embedding's gradient, hundreds of rows added into one, is summed in float32 either way.
+        # Of float32 weights the sum is rounded once. The embedding's gradient, hundreds of rows added into one, is summed in float32 either way.
         x, head = self.precision.operators.tied_embedding(tokens, self.wte.weight)
-        whole = self.config.n_positions == T  # of which a slice would have a gradient to be copied
-        stream = self.precision.entry(x, self.wpe.weight if whole else self.wpe.weight[:T])
+        x = self.precision.stream(x + self.wpe.weight[:T])
         if self.training and self.config.embd_pdrop > 0:
-            stream = Stream(self.precision.operators.dropout(stream.branch + stream.x, self.config.embd_pdrop, True))
+            x = self.precision.operators.dropout(x, self.config.embd_pdrop, True)
         again = self.checkpointing and torch.is_grad_enabled()
+        stream = Stream(x)
         for block in self.h:
             # without dropout there is no random state to put back, and saving it costs a copy a block
             stream = checkpoint(block, stream, use_reentrant=False, preserve_rng_state=block.p > 0) if again else block(stream)

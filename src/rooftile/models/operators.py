@@ -33,7 +33,6 @@ class Operators:
     add_layernorm(x, residual [..., D], weight [D], bias [D], eps) -> (layernorm of the sum, the sum x + residual)
     linear(x [..., K], weight [N, K], bias [N] | None) -> [..., N]
     linear_add(x [..., K], weight [N, K], residual [..., N], bias [N] | None) -> [..., N] = x weightᵀ + bias + residual
-    column_sum(x [M, N], any strides) -> [N], added in float32: the gradient of a bias; it has none itself
     self_attention(qkv [B, T, 3, H, D], causal=bool) -> [B, T, H, D]
     mlp(x [..., K], weight [F, K], bias [F], weight [N, F], bias [N], approximate="none" | "tanh", residual=[..., N] | None) -> [..., N]; gelu
         between two layers, and the residual added
@@ -53,7 +52,6 @@ class Operators:
     add_layernorm: Callable[..., tuple[Tensor, Tensor]]
     linear: Callable[..., Tensor]
     linear_add: Callable[..., Tensor]
-    column_sum: Callable[[Tensor], Tensor]
     self_attention: Callable[..., Tensor]
     mlp: Callable[..., Tensor]
     dropout: Callable[..., Tensor]
@@ -81,7 +79,6 @@ def torch_operators() -> Operators:
         add_layernorm=_torch_add_layernorm,
         linear=F.linear,
         linear_add=_torch_linear_add,
-        column_sum=_torch_column_sum,
         self_attention=_torch_self_attention,
         mlp=_torch_mlp,
         dropout=F.dropout,
@@ -111,7 +108,6 @@ def rooftile_operators() -> Operators:
         add_layernorm=add_layernorm,
         linear=linear,
         linear_add=linear_add,
-        column_sum=_rooftile_column_sum,
         self_attention=attention_qkvpacked,
         mlp=mlp,
         dropout=dropout,
@@ -121,12 +117,6 @@ def rooftile_operators() -> Operators:
         clips=True,
         completes=True,
     )
-
-
-def _rooftile_column_sum(x: Tensor) -> Tensor:
-    from rooftile.ops.gemm.api import column_sum
-
-    return column_sum(x) if x.is_cuda else _torch_column_sum(x)
 
 
 def _rooftile_linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
@@ -142,10 +132,6 @@ def _rooftile_adamw(groups: list, *, master: bool = False, **options: Any) -> to
     from rooftile.ops.adamw.api import AdamW
 
     return AdamW(groups, master=master, stochastic=not master, **options)
-
-
-def _torch_column_sum(x: Tensor) -> Tensor:
-    return x.sum(0)
 
 
 def _torch_tied_embedding(indices: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

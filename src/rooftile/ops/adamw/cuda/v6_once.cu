@@ -1,5 +1,4 @@
-// adds: a block asks for one step of all tensors, uses it and leaves: the next block's chunk, addresses and data are looked up while it does. What is read is
-//       the last to leave the L2, what is written the first
+// adds: a block takes one step and leaves, beside others that look up their chunk, addresses and data; what is read is the last to leave the L2, what is written the first
 // costs: every tensor must begin at a multiple of 16 bytes; a tensor's last chunk may have blocks that find nothing
 // loses when: each block leaves a sum behind (MEASURED): there are four to eight times as many
 #include "rooftile/adamw.cuh"
