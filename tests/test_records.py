@@ -203,6 +203,9 @@ def test_what_the_gate_said_is_a_record(a_gpu, tmp_path, monkeypatch):
     kept = {(r.op, r.kernel): r for _, r in ledger.every(tmp_path / "records")}
     assert not total["left"] and not total["failed"] and sum(r.extra["passed"] for r in kept.values()) == total["passed"] > 20
     assert ledger.green(tmp_path / "records", "gpu") == set(kept) and not ledger.green(tmp_path / "records", "cpu")
+    here = dict(next(iter(kept.values())).environment)
+    assert ledger.green(tmp_path / "records", "gpu", here) == set(kept)
+    assert not ledger.green(tmp_path / "records", "gpu", {**here, "torch": "9.9"})
     again = gatekeeper.check([*a_gpu, "gelu"], None, "cuda", None, folder=tmp_path / "records", lacking=tmp_path / "records")
     assert {r["op"] for r in again["results"]} == {"gelu", "gelu_backward"}
     text = page(tmp_path, "README.md")

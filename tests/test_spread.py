@@ -19,7 +19,13 @@ def test_verdicts_of_two_processes_and_what_one_raises():
     for unit, verdicts in made.items():
         assert verdicts == gatekeeper.judge(*unit) and {(v["op"], v["case"]) for v in verdicts} == {unit[:2]} and len(verdicts) > 1
     with pytest.raises(ValueError, match="refrence"):
-        list(spread(bench.complaint, [("vector_add", "refrence", "cpu")], 1))
+        list(
+            spread(
+                bench.complaint,
+                [("vector_add", "refrence", "cpu", (next(c.id for c in OPS["vector_add"].spec.cases if "check" in c.use),))],
+                1,
+            )
+        )
 
 
 def waits(file, seconds):
@@ -73,7 +79,7 @@ def session(monkeypatch):
     """On a CPU, without its ceilings; processes are this one."""
     monkeypatch.setattr(bench, "spread", lambda work, units, jobs: [(u, work(*u)) for u in units])
     made = bench.Session.__new__(bench.Session)
-    made.where, made._green = torch.device("cpu"), {}
+    made.where, made._green, made.passed = torch.device("cpu"), {}, set()
     return made
 
 
@@ -83,6 +89,17 @@ def test_what_is_prepared_is_not_judged_again(session, monkeypatch):
     assert set(session._green) == {("array_increment", k.name) for k in op.kernels[:-1]}
     monkeypatch.setattr(check, "run_points", lambda *a: pytest.fail("judged again"))
     assert not any(session.green(op, k) for k in op.kernels[:-1])
+
+
+def test_who_has_passed_as_it_is_now_is_asked_less(session):
+    """Of an operator all of whose kernels have, and no other."""
+    op = OPS["softmax"]
+    check = [c for c in op.spec.cases if "check" in c.use]
+    session.passed = {(op.spec.name, k.name) for k in op.kernels[:-1]}
+    fewer = session.asked(op)
+    assert 0 < len(fewer) < len(check) and all("smoke" in c.use for c in fewer)
+    session.passed.pop()
+    assert session.asked(op) == check
 
 
 def test_a_complaint_comes_back_and_want_of_memory_is_none(session, monkeypatch):

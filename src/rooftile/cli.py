@@ -190,7 +190,7 @@ def bench(
 
     peers, progress = [p for p in against.split(",") if p], None if as_json else err
     lacking = folder if stale else None
-    records, left = b.bench(ops or [], peers, device, case, progress, folder if record else None, jobs, lacking, within)
+    records, left = b.bench(ops or [], peers, device, case, progress, folder if record else None, jobs, lacking, within, folder)
     if as_json:
         for r in records:
             print(r.json())

@@ -7,7 +7,7 @@ import functools
 import math
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,22 @@ from rooftile.workbench.spread import CROWDED, Unit, spread
 class Session:
     """One process's measurements: they share a run id, a device and its ceilings."""
 
-    def __init__(self, device: str):
+    def __init__(self, device: str, verdicts: Path | None = None):
+        """`verdicts`: a folder of records that may say what the gate has said here already."""
         self.where = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else torch.device(device)
         self.run = uuid.uuid4().hex[:10]
         self.ceilings = dev.ceilings(self.where, refresh=device == "cuda")
         self.environment = dict(vars(Environment.here()))
+        self.passed = ledger.green(verdicts, dev.slug(self.where), self.environment) if verdicts is not None else set()
         self._green: dict[tuple[str, str], str] = {}
+
+    def asked(self, op: Op) -> list[Case]:
+        """What an operator's kernels are judged on before they are timed: its check cases; where records say that all of its kernels pass as they are now,
+        with the software that is here, those of them that are smoke cases."""
+        check = [c for c in op.spec.cases if "check" in c.use]
+        smoke = [c for c in check if "smoke" in c.use]
+        known = all((op.spec.name, k.name) in self.passed for k in op.kernels[:-1] or op.kernels)
+        return smoke if known and smoke else check
 
     def hold(self, ops: list[Op]) -> None:
         """Take the digests of what has just been imported: a source that is edited while the clock runs is not what was timed."""
@@ -45,17 +55,17 @@ class Session:
                 _ = kernel.digest
 
     def green(self, op: Op, kernel: Kernel) -> str:
-        """Why this kernel may not be timed: the gate's first complaint on the check cases, or nothing."""
+        """Why this kernel may not be timed: the gate's first complaint on the cases that are asked, or nothing."""
         key = (op.spec.name, kernel.name)
         if key not in self._green:
-            self._green[key] = complaint(*key, self.where.type)
+            self._green[key] = complaint(*key, self.where.type, [c.id for c in self.asked(op)])
         return self._green[key]
 
     def prepare(self, ops: list[Op], against: list[str], only: str, jobs: int, every: str | None = None) -> None:
         """Before any clock starts, in `jobs` processes: what the gate says of every kernel, and everything compiled that will be timed. What
         fails to compile there, be it for want of memory beside so many others, fails or not when its turn comes."""
         names = [(op.spec.name, k.name) for op in ops for k in op.kernels[:-1] or op.kernels]
-        cases = [(op.spec.name, c.id, self.where.type) for op in ops for c in op.spec.cases if "check" in c.use]
+        cases = [(op.spec.name, c.id, self.where.type) for op in ops for c in self.asked(op)]
         heard = dict(spread(complaints, cases, jobs))
         for op_name, kernel in names:
             # without a verdict, another kernel has killed the device before
@@ -76,9 +86,9 @@ class Session:
 COMPILED = ("compile", "liger", "quack", "fa4", "flex")  # peers that leave what they have compiled on disk
 
 
-def complaint(op: str, kernel: str, device: str) -> str:
-    """The gate's first complaint about a kernel on the check cases, or nothing."""
-    points = [gate.Point(OPS[op], OPS[op].kernel(kernel), c) for c in OPS[op].spec.cases if "check" in c.use]
+def complaint(op: str, kernel: str, device: str, cases: Collection[str]) -> str:
+    """The gate's first complaint about a kernel on these check cases, or nothing."""
+    points = [gate.Point(OPS[op], OPS[op].kernel(kernel), c) for c in OPS[op].spec.cases if "check" in c.use and c.id in cases]
     return next(filter(None, map(_said, gate.run_points(points, device))), "")
 
 
@@ -127,9 +137,11 @@ def bench(
     jobs: int = 1,
     lacking: Path | None = None,
     within: float = math.inf,
+    verdicts: Path | None = None,
 ) -> tuple[list[Record], list[str]]:
     """What was measured, and what was left: nothing new is begun `within` seconds after the call. With `lacking`, a folder of records, only what is not
-    in it as it is now: what has changed since, and what was never measured; of operators and training runs alike where none is named."""
+    in it as it is now: what has changed since, and what was never measured; of operators and training runs alike where none is named. `verdicts`: as
+    Session takes them."""
     end = time.monotonic() + within
     device = gatekeeper.resolve(device)
     if device not in ("cpu", "cuda"):
@@ -142,7 +154,7 @@ def bench(
         raise ValueError(f"{steps[0]} trains on a CUDA device, this is {device}; rooftile train has models of its size")
     ops = gatekeeper.named([n for n in names if n not in steps]) if len(steps) < len(names) or not names else []
     todo = timed_cases(ops, only) if ops else []
-    session, left = Session(device), list[str]()
+    session, left = Session(device, verdicts), list[str]()
     if lacking is not None:
         steps = steps if names or device != "cuda" else [*training_records.MODULES]
         due = ledger.due(lacking, dev.slug(session.where))

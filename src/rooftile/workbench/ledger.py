@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +68,18 @@ def due(folder: Path, device: str) -> Callable[..., bool]:
     return asks
 
 
-def green(folder: Path, device: str) -> set[tuple[str, str]]:
-    """(operator, kernel) of those whose every verdict on this device was right, of their sources as they are now."""
+def green(folder: Path, device: str, environment: Mapping[str, str] | None = None) -> set[tuple[str, str]]:
+    """(operator, kernel) of those whose every verdict on this device was right, of their sources as they are now; and with this environment's GPU and software."""
+    alike = {n: environment[n] for n in ("gpu", "driver", "cuda", "torch", "triton")} if environment is not None else {}
     return {
         (op, r.kernel)
         for (d, op, case), records in latest(folder).items()
         for r in records
-        if d == device and case.startswith(GATE) and r.status in (Status.PASSED, Status.REFUSED) and not is_stale(r)
+        if d == device
+        and case.startswith(GATE)
+        and r.status in (Status.PASSED, Status.REFUSED)
+        and not is_stale(r)
+        and alike.items() <= r.environment.items()
     }
 
 
