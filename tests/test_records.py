@@ -370,7 +370,21 @@ def test_two_processes_beside_one_are_records(monkeypatch, tmp_path):
     assert ddp.extra["largest_smoothed_loss_difference_to"]["whole"] == pytest.approx(0.001)
     assert (fsdp.status, fsdp.message) == ("error", "[rank1]: RuntimeError: no room")
     assert "| ddp | 2 | 1,950 | 1.95 |" in pages.scaling({("cpu", ddp.op, ddp.case): [one, whole, ddp, fsdp]})
-    assert not ledger.is_stale(ddp) and len(list(tmp_path.glob("*/scaling.llama-1.2b.jsonl"))) == 1
+    (file,) = tmp_path.glob("*/scaling.llama-1.2b.jsonl")
+    assert not ledger.is_stale(ddp) and [r.kernel for r in read(file)] == [one.kernel, whole.kernel, ddp.kernel, fsdp.kernel]
+
+
+def test_a_run_that_has_ended_is_kept_whatever_comes_of_the_next(monkeypatch, tmp_path):
+    def trained(processes, parallel, rows, alone):
+        if parallel == "ddp":
+            raise KeyboardInterrupt
+        return [[{"step": scaling.STEPS, "loss": 2.0, "tokens_per_s": 1000.0, "memory_bytes": 5}]] * alone, None
+
+    monkeypatch.setattr(scaling, "_train", trained)
+    with pytest.raises(KeyboardInterrupt):
+        scaling.bench(torch.device("cpu"), "r", None, tmp_path)
+    (file,) = tmp_path.glob("*/scaling.llama-1.2b.jsonl")
+    assert [r.kernel for r in read(file)] == ["rooftile.one", "rooftile.whole"]
 
 
 def test_a_step_whose_turns_lie_apart_is_said_to_be_unsteady():

@@ -285,3 +285,20 @@ def test_a_float32_result_made_of_bfloat16_has_no_digits_to_lose():
     tolerance = OPS["linear_cross_entropy"].spec.tolerance
     for own, stays in ((truth.float(), True), (truth.bfloat16().float(), False)):
         assert ("lower precision" in Gauge(truth, own, [truth], 1.0, tolerance, False).controls()) == stays
+
+
+def test_what_stands_behind_a_padded_row_is_zero(monkeypatch):
+    """A CPU's bfloat16 products (AMX) read it: a NaN that lay there would come through."""
+    seen, product = [], chunked.product
+
+    def watched(left, right, bias=None, *, out=None, **more):
+        if out is not None and out.shape[1] == 61:
+            seen.append(out._base[:, 61:].clone())
+        return product(left, right, bias, out=out, **more)
+
+    monkeypatch.setattr(chunked, "product", watched)
+    empty = torch.Tensor.new_empty
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda self, *size, **more: empty(self, *size, **more).fill_(float("nan")))
+    x, weight = torch.ones(5, 8), torch.ones(61, 8)
+    list(chunked._chunks(x, weight, torch.zeros(5, dtype=torch.int64), None, -100, 2))
+    assert len(seen) == 3 and all(t.shape[1] == 3 and not t.any() for t in seen)

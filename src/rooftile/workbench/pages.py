@@ -16,9 +16,7 @@ from rooftile.workbench import ledger
 from rooftile.workbench.check import all_ops, with_gradients
 
 STALE = " (stale)"
-UNSTEADY = (
-    0.05  # of a step's time, its turns lie further apart than that: the machine had something else to do, and the figure is no measure
-)
+UNSTEADY = 0.05  # of a step's time: where its turns lie further apart, the machine had something else to do
 ALL = "all"
 Table = dict[tuple[str, str, str], list[Record]]
 
@@ -103,10 +101,10 @@ def timed(records: list[Record]) -> tuple[list[Record], list[Record]]:
     ]
 
 
-def of_copy(best: Record, records: list[Record]) -> str:
+def of_copy(best: Record, records: list[Record]) -> float | None:
     """The time of a copy of the same bytes, in the same run, over ours."""
     copy = next((r for r in records if r.kernel == "peer.copy" and r.run == best.run and r.us), None)
-    return f"{copy.us[1] / best.us[1]:.0%}" if copy and copy.us and best.us else ""
+    return copy.us[1] / best.us[1] if copy and copy.us and best.us else None
 
 
 def summary(table: Table) -> str:
@@ -120,14 +118,15 @@ def summary(table: Table) -> str:
         if name not in OPS or not ours or not ours[0].us:
             continue
         best, us, forward = ours[0], ours[0].us[1], name.removesuffix("_backward")
-        copies = [r.us[1] / us for r in records if r.kernel == "peer.copy" and r.run == best.run and r.us and not by_arithmetic(best)]
-        beside = [r.us[1] / us for r in peers[:1] if r.us]
+        copied = None if by_arithmetic(best) else of_copy(best, records)
+        beside = next((r.us[1] / us for r in peers if r.us), None)
         for of in (forward, ALL):
             ways = found.setdefault((device, of), {False: [], True: []})
-            ways[name != forward].append((ledger.is_stale(best), next(iter(copies), None), next(iter(beside), None)))
+            ways[name != forward].append((ledger.is_stale(best), copied, beside))
 
     def told(cases: list[tuple[bool, float | None, float | None]]) -> list[str]:
-        copies, peers = ([ratio for ratio in column if ratio is not None] for column in list(zip(*cases))[1:]) if cases else ([], [])
+        copies = [copied for _, copied, _ in cases if copied is not None]
+        peers = [beside for *_, beside in cases if beside is not None]
         mean = f"{statistics.geometric_mean(peers):.2f} ({min(peers):.2f} to {max(peers):.2f})" if peers else ""
         stale = STALE if any(stale for stale, _, _ in cases) else ""
         return [f"{len(cases) or ''}{stale}", f"{statistics.median(copies):.0%}" if copies else "", mean]
@@ -150,6 +149,7 @@ def speed(table: Table) -> str:
         best = ours[0]
         theirs = [f"{peer_name(p.kernel)} {figure(p)}" for p in peers]
         ratio = f"{peers[0].us[1] / best.us[1]:.2f}" if peers and peers[0].us and best.us else ""
+        copied = of_copy(best, records)
         lines.append(
             [
                 device,
@@ -158,7 +158,7 @@ def speed(table: Table) -> str:
                 best.kernel,
                 figure(best),
                 f"{best.of_ceiling:.0%}" if best.of_ceiling else "",
-                of_copy(best, records),
+                f"{copied:.0%}" if copied else "",
                 ", ".join(theirs),
                 ratio,
             ]
