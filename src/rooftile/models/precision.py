@@ -25,8 +25,7 @@ class Precision:
     Tables with `autocast` run as most people run PyTorch: inside `torch.autocast`, the residual stream in float32.
     The others run without it: the residual stream is in the compute dtype. A float32 matrix is cast where it is used, a cast autograd sees,
     so that its gradient arrives in float32; one that is kept in the compute dtype is the same number without the cast, and so is its gradient.
-    Norms take float32 weights as they are. A float32 stream cost 4 %
-    of the step on the H200 and brought the loss no nearer to PyTorch's.
+    Norms take float32 weights as they are. A float32 stream cost time and brought the loss no nearer to PyTorch's.
     """
 
     def __init__(self, operators: Operators, compute_dtype: torch.dtype = torch.float32):
