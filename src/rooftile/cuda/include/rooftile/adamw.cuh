@@ -112,6 +112,20 @@ template <typename P, typename F, typename G, typename S> struct Tensors {
     put<ONCE>(gP + i, rP);
   }
 
+  // The same of packed ones, and of what is left of them before `end`, which has not come.
+  template <bool MASTER, bool STOCHASTIC, bool ONCE, int WIDTH, bool MEASURED>
+  ROOFTILE_DEVICE void packed(int t, long long i, long long end, const Packed<F, WIDTH>& rP, const Packed<G, WIDTH>& rG, const Packed<S, WIDTH>& rM,
+                              const Packed<S, WIDTH>& rV, const Rates& r, unsigned long long seed, Squares<MEASURED>& squares) const {
+    if (i + WIDTH <= end) {
+      float rFP[WIDTH], rFG[WIDTH], rFM[WIDTH], rFV[WIDTH];
+      opened<F>(rFP, rP), opened<G>(rFG, rG), opened<S>(rFM, rM), opened<S>(rFV, rV);
+      squares.add(rFG);
+      whole<MASTER, STOCHASTIC, ONCE>(t, i, rFP, rFG, rFM, rFV, r, seed);
+    } else {
+      for (; i < end; ++i) squares.add(float(gG[i])), one<MASTER, STOCHASTIC>(t, i, r, seed);
+    }
+  }
+
   // One element, from its loads to its stores.
   template <bool MASTER, bool STOCHASTIC> ROOFTILE_DEVICE void one(int t, long long i, const Rates& r, unsigned long long seed) const {
     float p = float(gF[i]), m = float(gM[i]), v = float(gV[i]);

@@ -32,17 +32,8 @@ __global__ void __launch_bounds__(THREADS, 512 / THREADS)
       }
     }
 #pragma unroll
-    for (int v = 0; v < VECS; ++v) {
-      const long long j = i + v * NEXT;
-      if (j + WIDTH <= end) {
-        float rFP[WIDTH], rFG[WIDTH], rFM[WIDTH], rFV[WIDTH];
-        opened<F>(rFP, rP[v]), opened<G>(rFG, rG[v]), opened<S>(rFM, rM[v]), opened<S>(rFV, rV[v]);
-        squares.add(rFG);
-        tensors.template whole<MASTER, STOCHASTIC, ONCE>(c.t, j, rFP, rFG, rFM, rFV, r, seed);
-      } else {
-        for (long long k = j; k < end; ++k) squares.add(float(tensors.gG[k])), tensors.template one<MASTER, STOCHASTIC>(c.t, k, r, seed);
-      }
-    }
+    for (int v = 0; v < VECS; ++v)
+      tensors.template packed<MASTER, STOCHASTIC, ONCE, WIDTH>(c.t, i + v * NEXT, end, rP[v], rG[v], rM[v], rV[v], r, seed, squares);
   }
   squares.close();
   squares.leave(gPartial);

@@ -42,17 +42,8 @@ __global__ void __launch_bounds__(THREADS, (VECS > 1 || STOCHASTIC ? 1024 : 1280
   const unsigned long long seed = STOCHASTIC ? *gSeed : 0;
   Squares<MEASURED> squares;
 #pragma unroll
-  for (int v = 0; v < VECS; ++v) {
-    const long long j = i + v * NEXT;
-    if (j + WIDTH <= c.size) {
-      float rFP[WIDTH], rFG[WIDTH], rFM[WIDTH], rFV[WIDTH];
-      opened<F>(rFP, rP[v]), opened<G>(rFG, rG[v]), opened<S>(rFM, rM[v]), opened<S>(rFV, rV[v]);
-      squares.add(rFG);
-      tensors.template whole<MASTER, STOCHASTIC, false>(c.t, j, rFP, rFG, rFM, rFV, r, seed);
-    } else {
-      for (long long k = j; k < c.size; ++k) squares.add(float(tensors.gG[k])), tensors.template one<MASTER, STOCHASTIC>(c.t, k, r, seed);
-    }
-  }
+  for (int v = 0; v < VECS; ++v)
+    tensors.template packed<MASTER, STOCHASTIC, false, WIDTH>(c.t, i + v * NEXT, c.size, rP[v], rG[v], rM[v], rV[v], r, seed, squares);
   squares.close();
   squares.leave(gPartial);
 }
