@@ -32,7 +32,7 @@ def shared_bytes(d, m=None):
 def dealt(causal, ordered, t, tiles):
     """Heads of keys whose tiles are dealt out together, and how many heads before its own a tile rounds dq of: that head's first tile was dealt out
     LEAD tiles before at least. Where tiles go by turns, the longest first, the last ones are short; head by head the last may be as long as the first."""
-    together = max(2, 2**15 // t) if causal and not ordered else 1
+    together = max(2, min(8, 2**15 // t)) if causal and not ordered else 1
     return together, together * cdiv(LEAD, together * tiles) + (together == 1)
 
 
