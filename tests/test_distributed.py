@@ -1,5 +1,6 @@
 """DDP and FSDP2 as users run them, in two processes over gloo: the losses of one process, and sharded checkpoints that go on to the bit."""
 
+import contextlib
 import os
 from pathlib import Path
 from unittest import mock
@@ -9,7 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import rooftile
@@ -129,6 +130,21 @@ def sharded_checkpoint(rank, folder):
         assert all(torch.equal(optimizer.state[a][n].to_local(), other.state[b][n].to_local()) for n in ("exp_avg", "exp_avg_sq"))
 
 
+@contextlib.contextmanager
+def counted_calls():
+    """Of each `Team.wrap`: the modules that were sharded one by one, and of DDP the megabytes of a bucket."""
+    calls, wrap = [], Team.wrap
+
+    def wrapped(self, model):
+        made = wrap(self, model)
+        shards = [m for m in made.modules() if isinstance(m, FSDPModule)]
+        calls.append((shards, getattr(made, "bucket_bytes_cap", None) and made.bucket_bytes_cap // 2**20))
+        return made
+
+    with mock.patch.object(Team, "wrap", wrapped):
+        yield calls
+
+
 def runs(rank, folder):
     """`train` itself: the series of one process on all rows; begun in shards, gone on with whole, checkpoints being the same files."""
     tiny = maker(Path(folder))
@@ -141,9 +157,16 @@ def runs(rank, folder):
         Team, "_scarce", lambda self, model: False
     ):  # as on a GPU that has room: weights stay whole until the backward pass
         result = run(tiny("fsdp", parallel="fsdp", steps=4, resume=True, **changes))
+        with (
+            mock.patch.dict(os.environ, {"LOCAL_WORLD_SIZE": str(WORLD)}),
+            counted_calls() as calls,
+        ):  # near each other: all is exchanged at once
+            run(tiny("ddp_once", parallel="ddp", **changes))
+            run(tiny("fsdp_once", parallel="fsdp", **changes))
+        assert [(len(made), buckets) for made, buckets in calls] == [(0, 1), (1, None)], calls
     run(tiny("fsdp", parallel="ddp", resume=True, **changes))
     if rank == 0:
-        for name in ("ddp", "fsdp"):
+        for name in ("ddp", "fsdp", "ddp_once", "fsdp_once"):
             rows = zip(series(f"{folder}/{name}"), series(f"{folder}/alone"), strict=True)
             assert all(a.keys() == b.keys() and all(a[key] == pytest.approx(b[key], rel=1e-4) for key in a) for a, b in rows), name
             near(Llama.from_pretrained(f"{folder}/{name}/model").state_dict(), Llama.from_pretrained(f"{folder}/alone/model").state_dict())
@@ -187,3 +210,17 @@ def test_a_process_takes_its_own_gpu_before_it_meets_the_others(monkeypatch):
     team = Team(TrainConfig(device="cuda", parallel="ddp"))
     assert team.agree(TrainConfig(device="cuda", parallel="ddp", out="here")).device == "cuda:1"
     assert done == ["set cuda:1", "init nccl", "broadcast"]
+
+
+@pytest.mark.parametrize("local, reach, near", [("2", True, True), ("1", True, False), (None, True, False), ("2", False, False)])
+def test_near_are_processes_of_one_machine_whose_gpus_reach_each_other(local, reach, near, monkeypatch):
+    asked = []
+    if local:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda one, other: asked.append((one.index, other)) or reach)
+    team = Team(TrainConfig())
+    team.world, team.device = 2, "cuda:1"
+    assert team._near() is near
+    assert asked == ([(1, 0)] if local == "2" else [])
+    team.device = "cpu"
+    assert team._near() is (local == "2")

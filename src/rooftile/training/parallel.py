@@ -52,17 +52,31 @@ class Team:
         return dataclasses.replace(config, out=named[0], device=self.device)
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """What the forward pass is called on. `fsdp` changes the model itself: its parameters are shards from here on."""
-        if self.kind == "ddp":
-            return DistributedDataParallel(model, gradient_as_bucket_view=True)  # or each gradient is in memory twice
-        if self.kind == "fsdp":
-            from torch.distributed.fsdp import fully_shard  # a second to import, which no other run should wait for
+        """What the forward pass is called on. `fsdp` changes the model itself: its parameters are shards from here on.
 
-            freed = self._scarce(model)
-            for block in getattr(model, "layers", None) or model.h:
-                fully_shard(block, reshard_after_forward=freed)
-            fully_shard(model)
+        Who exchanges beside the passes takes multiprocessors from products, a wave of whose tiles then becomes two. Near ones do it at once instead, all
+        weights before the forward pass and all gradients behind the backward pass, where the model's size leaves room."""
+        if self.kind == "none":
+            return model
+        size, freed = sum(p.nbytes for p in model.parameters()), self._scarce(model)
+        at_once = not freed and self._near()
+        if self.kind == "ddp":
+            buckets = {"bucket_cap_mb": size // 2**20 + 1} if at_once else {}
+            return DistributedDataParallel(model, gradient_as_bucket_view=True, **buckets)  # or each gradient is in memory twice
+        from torch.distributed.fsdp import fully_shard  # a second to import, which no other run should wait for
+
+        for block in () if at_once else getattr(model, "layers", None) or model.h:
+            fully_shard(block, reshard_after_forward=freed)
+        fully_shard(model)
         return model
+
+    def _near(self) -> bool:
+        """Whether all processes are on one machine, and its GPUs, if they have some, reach each other's memory."""
+        if self.world != int(os.environ.get("LOCAL_WORLD_SIZE", 0)):
+            return False
+        mine = torch.device(self.device)
+        others = (i for i in range(self.world) if i != mine.index)
+        return mine.type == "cpu" or all(torch.cuda.can_device_access_peer(mine, i) for i in others)
 
     def _scarce(self, model: nn.Module) -> bool:
         """Whether a block's whole weights are freed after its forward pass, and gathered again for its backward: not where those of all blocks
