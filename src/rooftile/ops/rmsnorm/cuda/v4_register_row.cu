@@ -1,4 +1,4 @@
-// adds: one read: the row stays in registers, packed as it came, all of it asked for before the first element is used
+// adds: one read: the row stays in registers, packed, and up to 4 vectors a thread leave room for as many threads as a multiprocessor takes
 // costs: 4 registers a vector of 16 bytes, up to 8 vectors a thread: rows to 65536 columns of 16 bits
 // loses when: rows are short: below 32 vectors of 16 bytes some of the warp has none
 #include "rooftile/policy.cuh"
@@ -7,8 +7,9 @@
 using namespace rooftile;
 
 template <typename T, typename W, bool WEIGHT, int VECS, int THREADS>
-__global__ void __launch_bounds__(THREADS, 1) rmsnorm(T* __restrict__ gOut, float* __restrict__ gRstd, const T* __restrict__ gX,
-                                                   const W* __restrict__ gW, int N, long long stride_x, float eps, float offset) {
+__global__ void __launch_bounds__(THREADS, VECS > 4 ? 1 : THREADS > 64 ? 2048 / THREADS : 32)
+    rmsnorm(T* __restrict__ gOut, float* __restrict__ gRstd, const T* __restrict__ gX, const W* __restrict__ gW, int N, long long stride_x, float eps,
+            float offset) {
   constexpr int WIDTH = 16 / sizeof(T);
   __shared__ float sPartial[2][WARP];
   const unsigned zero = hidden_zero(N);
