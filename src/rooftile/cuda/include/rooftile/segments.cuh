@@ -74,28 +74,37 @@ template <typename I, int SIDE> struct Borders {
   }
 };
 
-// What is open before this thread's numbers, where `run` is open behind them and `border` says whether they have one. carry is what is open before the
-// tile, and becomes what is open behind it. All threads come, with a barrier between two calls.
-ROOFTILE_DEVICE float open_before(float run, bool border, float& carry, float2 (&sWarp)[THREADS / WARP]) {
-  const unsigned any = __ballot_sync(ALL_LANES, border), mine = any & (0xffffffffu >> (WARP - 1 - lane()));
-  const int from = mine ? WARP - 1 - __clz(int(mine)) : 0;  // lanes are added up as far back as the last that has a border
+// What is open before this thread's numbers, where `run` is open behind them and `border` says whether they have one. All threads make theirs, meet at a
+// barrier, and ask for the rest; another lies before the next tile's.
+struct Open {
+  float before;  // in this warp
+  bool on;       // and in those before it: no lane before has a border
+
+  ROOFTILE_DEVICE Open(float run, bool border, float2 (&sWarp)[THREADS / WARP]) {
+    const unsigned any = __ballot_sync(ALL_LANES, border), mine = any & (0xffffffffu >> (WARP - 1 - lane()));
+    const int from = mine ? WARP - 1 - __clz(int(mine)) : 0;  // lanes are added up as far back as the last that has a border
 #pragma unroll
-  for (int distance = 1; distance < WARP; distance *= 2) {
-    const float other = __shfl_up_sync(ALL_LANES, run, distance);
-    if (lane() - distance >= from) run += other;
+    for (int distance = 1; distance < WARP; distance *= 2) {
+      const float other = __shfl_up_sync(ALL_LANES, run, distance);
+      if (lane() - distance >= from) run += other;
+    }
+    if (lane() == WARP - 1) sWarp[warp()] = {run, any ? 1.0f : 0.0f};
+    before = __shfl_up_sync(ALL_LANES, run, 1);
+    if (lane() == 0) before = 0.0f;
+    on = !(any & ((1u << lane()) - 1));
   }
-  if (lane() == WARP - 1) sWarp[warp()] = {run, any ? 1.0f : 0.0f};
-  float open = __shfl_up_sync(ALL_LANES, run, 1), prior = carry;
-  if (lane() == 0) open = 0.0f;
-  __syncthreads();
+  // carry is what is open before the tile, and becomes what is open behind it.
+  ROOFTILE_DEVICE float joined(float& carry, const float2 (&sWarp)[THREADS / WARP]) const {
+    float prior = carry;
 #pragma unroll
-  for (int w = 0; w < THREADS / WARP; ++w) {
-    if (w == warp()) prior = carry;
-    const float2 part = sWarp[w];
-    carry = part.y != 0.0f ? part.x : carry + part.x;
+    for (int w = 0; w < THREADS / WARP; ++w) {
+      if (w == warp()) prior = carry;
+      const float2 part = sWarp[w];
+      carry = part.y != 0.0f ? part.x : carry + part.x;
+    }
+    return on ? before + prior : before;
   }
-  return any & ((1u << lane()) - 1) ? open : open + prior;
-}
+};
 
 // Where a stretch's sums go. gPartial has two numbers a stretch: of the segment that comes in from before, and of the one that goes on behind.
 template <typename T> struct Sums {

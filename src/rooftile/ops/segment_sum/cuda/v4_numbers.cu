@@ -50,8 +50,10 @@ __global__ void __launch_bounds__(256, 5) chunks(T* __restrict__ gOut, float* __
         run += float(rX[k]);
       }
     }
-    const float open = open_before(run, seen, carry, sWarp);
-    if (seen) write(__ffs(int(bits)) - 1, open + head);
+    const Open open(run, seen, sWarp);
+    __syncthreads();
+    const float prior = open.joined(carry, sWarp);
+    if (seen) write(__ffs(int(bits)) - 1, prior + head);
   }
   let_next_stand_by();
   if (threadIdx.x == 0 && first < last) sums.rest(borders, last, carry);

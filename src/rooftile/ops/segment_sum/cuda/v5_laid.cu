@@ -89,12 +89,11 @@ __global__ void __launch_bounds__(256, 3) chunks(T* __restrict__ gOut, float* __
       if (cut) sOwn[r] = run;
       run = (cut ? 0.0f : run) + float(rX[r / tile::WIDTH][r % tile::WIDTH]);
     }
-    const float open = open_before(run, bits != 0, carry, sWarp);
+    const Open open(run, bits != 0, sWarp);
+    __syncthreads();
     tile::clear(sBits);
-    if (bits) {
-      float& sFirst = sOwn[__ffs(int(bits)) - 1];
-      sFirst = open + sFirst;
-    }
+    const float prior = open.joined(carry, sWarp);
+    if (bits) sOwn[__ffs(int(bits)) - 1] += prior;
     before = here, old = stage, stage = stage + 1 == STAGES ? 0 : stage + 1;
   }
   let_next_stand_by();
