@@ -19,13 +19,7 @@ def test_verdicts_of_two_processes_and_what_one_raises():
     for unit, verdicts in made.items():
         assert verdicts == gatekeeper.judge(*unit) and {(v["op"], v["case"]) for v in verdicts} == {unit[:2]} and len(verdicts) > 1
     with pytest.raises(ValueError, match="refrence"):
-        list(
-            spread(
-                bench.complaint,
-                [("vector_add", "refrence", "cpu", (next(c.id for c in OPS["vector_add"].spec.cases if "check" in c.use),))],
-                1,
-            )
-        )
+        list(spread(bench.complaint, [("vector_add", "refrence", "cpu")], 1))
 
 
 def waits(file, seconds):
@@ -83,23 +77,51 @@ def session(monkeypatch):
     return made
 
 
+def one_case(op):
+    """Of a bench case that is none, so that nothing is compiled."""
+    return [(op, op.spec.cases[0])]
+
+
 def test_what_is_prepared_is_not_judged_again(session, monkeypatch):
     op = OPS["array_increment"]
-    session.prepare([op], ["torch"], "no case has this name", 2)
+    session.prepare(one_case(op), ["torch"], 2)
     assert set(session._green) == {("array_increment", k.name) for k in op.kernels[:-1]}
     monkeypatch.setattr(check, "run_points", lambda *a: pytest.fail("judged again"))
     assert not any(session.green(op, k) for k in op.kernels[:-1])
 
 
-def test_who_has_passed_as_it_is_now_is_asked_less(session):
-    """Of an operator all of whose kernels have, and no other."""
+def test_who_has_passed_as_it_is_now_is_not_judged_again(session, monkeypatch):
+    """And nobody else's verdict is taken for another's."""
     op = OPS["softmax"]
-    check = [c for c in op.spec.cases if "check" in c.use]
+    *passed, stranger = (k.name for k in op.kernels[:-1])
+    session.passed = {(op.spec.name, k) for k in passed}
+    asked = []
+    monkeypatch.setattr(
+        bench, "complaints", lambda name, case, device, kernels: asked.append((case, kernels)) or dict.fromkeys(kernels, "")
+    )
+    session.prepare(one_case(op), [], 2)
+    assert asked == [(c.id, (stranger,)) for c in op.spec.cases if "check" in c.use]
+    monkeypatch.setattr(check, "run_points", lambda *a: pytest.fail("judged again"))
+    assert not any(session.green(op, k) for k in op.kernels[:-1])
+    asked.clear()
+    session.passed.add((op.spec.name, stranger))
+    session.prepare(one_case(op), [], 2)
+    assert not asked
+
+
+def test_only_what_will_be_timed_is_compiled_and_no_cuda(session, monkeypatch):
+    """Of two bench cases of three the Triton kernels and the peer that compiles; of tuning, which tries every config, CUDA C++ as well."""
+    op, warmed = OPS["softmax"], []
+    cases = [c for c in op.spec.cases if "bench" in c.use][:3]
     session.passed = {(op.spec.name, k.name) for k in op.kernels[:-1]}
-    fewer = session.asked(op)
-    assert 0 < len(fewer) < len(check) and all("smoke" in c.use for c in fewer)
-    session.passed.pop()
-    assert session.asked(op) == check
+    monkeypatch.setattr(bench, "warm", lambda *unit: warmed.append(unit))
+    session.prepare([(op, c) for c in cases[:2]], ["torch", "compile"], 2)
+    two = tuple(c.id for c in cases[:2])
+    triton = [k.name for k in op.kernels[:-1] if k.name.startswith("triton")]
+    assert warmed == [("softmax", k, "cpu", two, None) for k in triton] + [("softmax", "peer.compile", "cpu", (c,), None) for c in two]
+    warmed.clear()
+    session.prepare([(op, cases[0])], [], 2, "cuda")
+    assert {unit[1] for unit in warmed} == {k.name for k in op.kernels[:-1]}
 
 
 def test_a_complaint_comes_back_and_want_of_memory_is_none(session, monkeypatch):
@@ -107,18 +129,18 @@ def test_a_complaint_comes_back_and_want_of_memory_is_none(session, monkeypatch)
     op = OPS["array_increment"]
     second = [c.id for c in op.spec.cases if "check" in c.use][1]
 
-    def heard(op, case, device):
-        return {k: said.get(k, "") if case == second else "" for k in ("cuda.v2_vector", "cuda.v1_naive", "triton")}
+    def heard(op, case, device, kernels):
+        return {k: said.get(k, "") if case == second else "" for k in kernels}
 
     monkeypatch.setattr(bench, "complaints", heard)
-    session.prepare([op], [], "no case has this name", 2)
+    session.prepare(one_case(op), [], 2)
     assert {k: v for (_, k), v in session._green.items()} == {"cuda.v2_vector": "", "cuda.v1_naive": said["cuda.v1_naive"]}
 
 
 def test_a_kernel_that_nobody_judged_is_judged_when_its_turn_comes(session, monkeypatch):
     """Another has killed the device of their case before."""
-    monkeypatch.setattr(bench, "complaints", lambda op, case, device: {"triton": "M3: the device died"})
-    session.prepare([OPS["array_increment"]], [], "no case has this name", 2)
+    monkeypatch.setattr(bench, "complaints", lambda op, case, device, kernels: {"triton": "M3: the device died"})
+    session.prepare(one_case(OPS["array_increment"]), [], 2)
     assert session._green == {("array_increment", "triton"): "M3: the device died"}
 
 

@@ -7,7 +7,7 @@ import functools
 import math
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +40,6 @@ class Session:
         self.passed = ledger.green(verdicts, dev.slug(self.where), self.environment) if verdicts is not None else set()
         self._green: dict[tuple[str, str], str] = {}
 
-    def asked(self, op: Op) -> list[Case]:
-        """What an operator's kernels are judged on before they are timed: its check cases; where records say that all of its kernels pass as they are now,
-        with the software that is here, those of them that are smoke cases."""
-        check = [c for c in op.spec.cases if "check" in c.use]
-        smoke = [c for c in check if "smoke" in c.use]
-        known = all((op.spec.name, k.name) in self.passed for k in op.kernels[:-1] or op.kernels)
-        return smoke if known and smoke else check
-
     def hold(self, ops: list[Op]) -> None:
         """Take the digests of what has just been imported: a source that is edited while the clock runs is not what was timed."""
         for op in ops:
@@ -55,26 +47,40 @@ class Session:
                 _ = kernel.digest
 
     def green(self, op: Op, kernel: Kernel) -> str:
-        """Why this kernel may not be timed: the gate's first complaint on the cases that are asked, or nothing."""
+        """Why this kernel may not be timed: the gate's first complaint on its check cases, or nothing; of who has passed as it is now, with the software that
+        is here, as records say, nothing."""
         key = (op.spec.name, kernel.name)
+        if key in self.passed:
+            return ""
         if key not in self._green:
-            self._green[key] = complaint(*key, self.where.type, [c.id for c in self.asked(op)])
+            self._green[key] = complaint(*key, self.where.type)
         return self._green[key]
 
-    def prepare(self, ops: list[Op], against: list[str], only: str, jobs: int, every: str | None = None) -> None:
-        """Before any clock starts, in `jobs` processes: what the gate says of every kernel, and everything compiled that will be timed. What
-        fails to compile there, be it for want of memory beside so many others, fails or not when its turn comes."""
-        names = [(op.spec.name, k.name) for op in ops for k in op.kernels[:-1] or op.kernels]
-        cases = [(op.spec.name, c.id, self.where.type) for op in ops for c in self.asked(op)]
-        heard = dict(spread(complaints, cases, jobs))
-        for op_name, kernel in names:
-            # without a verdict, another kernel has killed the device before
-            whys = [heard[unit].get(kernel, CROWDED) for unit in cases if unit[0] == op_name]
-            if not any(CROWDED in why for why in whys):
-                self._green[op_name, kernel] = next((why for why in whys if why), "")
-        units: list[Unit] = [(*n, self.where.type, only, every) for n in names]
-        timed = [(op.spec.name, c.id) for op in ops for c in op.spec.cases if "bench" in c.use and only in c.id]
-        units += [(op, f"peer.{p}", self.where.type, case, None) for op, case in timed for p in against if p in COMPILED]
+    def prepare(self, todo: list[tuple[Op, Case]], against: list[str], jobs: int, every: str | None = None) -> None:
+        """Before any clock starts, in `jobs` processes: what the gate says of every kernel whose verdict nobody has, and what takes long to compile of what
+        will be timed; of CUDA C++ the clock's process makes an instance in a tenth of a second, and draws its inputs anyway. What fails to compile there, be
+        it for want of memory beside so many others, fails or not when its turn comes."""
+        of = {op.spec.name: op for op, _ in todo}
+        strangers = {
+            name: tuple(k.name for k in op.kernels[:-1] or op.kernels if (name, k.name) not in self.passed) for name, op in of.items()
+        }
+        judged = [
+            (name, c.id, self.where.type, strangers[name])
+            for name, op in of.items()
+            for c in op.spec.cases
+            if strangers[name] and "check" in c.use
+        ]
+        heard = dict(spread(complaints, judged, jobs))
+        for name, kernels in strangers.items():
+            for kernel in kernels:
+                # without a verdict, another kernel has killed the device before
+                whys = [heard[unit].get(kernel, CROWDED) for unit in judged if unit[0] == name]
+                if not any(CROWDED in why for why in whys):
+                    self._green[name, kernel] = next((why for why in whys if why), "")
+        cases = {name: tuple(c.id for op, c in todo if op.spec.name == name) for name in of}
+        slow = [(name, k.name) for name, op in of.items() for k in op.kernels[:-1] or op.kernels if every is not None or not k.sources]
+        units: list[Unit] = [(*one, self.where.type, cases[one[0]], every) for one in slow]
+        units += [(name, f"peer.{p}", self.where.type, (c,), None) for name in of for c in cases[name] for p in against if p in COMPILED]
         for _ in spread(warm, units, jobs):
             pass
 
@@ -86,16 +92,16 @@ class Session:
 COMPILED = ("compile", "liger", "quack", "fa4", "flex")  # peers that leave what they have compiled on disk
 
 
-def complaint(op: str, kernel: str, device: str, cases: Collection[str]) -> str:
-    """The gate's first complaint about a kernel on these check cases, or nothing."""
-    points = [gate.Point(OPS[op], OPS[op].kernel(kernel), c) for c in OPS[op].spec.cases if "check" in c.use and c.id in cases]
+def complaint(op: str, kernel: str, device: str) -> str:
+    """The gate's first complaint about a kernel, or nothing."""
+    points = [gate.Point(OPS[op], OPS[op].kernel(kernel), c) for c in OPS[op].spec.cases if "check" in c.use]
     return next(filter(None, map(_said, gate.run_points(points, device))), "")
 
 
-def complaints(op: str, case: str, device: str) -> dict[str, str]:
-    """The gate's complaint about every kernel on one check case, which they share, or nothing."""
+def complaints(op: str, case: str, device: str, kernels: tuple[str, ...]) -> dict[str, str]:
+    """The gate's complaint about each of these kernels on one check case, which they share, or nothing."""
     (posed,) = (c for c in OPS[op].spec.cases if c.id == case and "check" in c.use)
-    points = [gate.Point(OPS[op], k, posed) for k in OPS[op].kernels[:-1] or OPS[op].kernels]
+    points = [gate.Point(OPS[op], OPS[op].kernel(k), posed) for k in kernels]
     return {v.kernel: _said(v) for v in gate.run_points(points, device)}
 
 
@@ -103,10 +109,10 @@ def _said(v: gate.Verdict) -> str:
     return f"{v.case}: {v.message}" if v.status in (Status.FAILED, Status.ERROR) else ""
 
 
-def warm(op: str, version: str, device: str, only: str, every: str | None) -> None:
-    """Run a kernel or a peer once on each bench case, for what that compiles: of kernels whose name begins with `every`, every config. What fails is
-    a fact, and found again where it is recorded."""
-    for case in (c for c in OPS[op].spec.cases if "bench" in c.use and only in c.id):
+def warm(op: str, version: str, device: str, cases: tuple[str, ...], every: str | None) -> None:
+    """Run a kernel or a peer once on each of these bench cases, for what that compiles: of kernels whose name begins with `every`, every config. What fails
+    is a fact, and found again where it is recorded."""
+    for case in (c for c in OPS[op].spec.cases if "bench" in c.use and c.id in cases):
         with contextlib.suppress(Exception):
             for run in _versions(OPS[op], version, case, torch.device(device), every):
                 with contextlib.suppress(Exception), torch.no_grad():
@@ -172,7 +178,10 @@ def bench(
         else:
             made += training_records.bench(name, against, session.where, session.run, progress, folder)
     if jobs != 1 and todo and time.monotonic() < end:
-        session.prepare(ops, against, only, jobs)
+        began = time.monotonic()
+        session.prepare(todo, against, jobs)
+        if progress is not None:
+            progress.print(f"judged and compiled in {time.monotonic() - began:.0f} s", style="dim")
     with Progress(console=progress or Console(quiet=True), transient=True) as bar:
         task = bar.add_task("timing", total=len(todo))
         while todo and time.monotonic() < end:

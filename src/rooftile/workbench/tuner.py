@@ -29,7 +29,7 @@ def tune_ops(names: list[str], only: str, ship: bool, progress: Console | None, 
     session.hold(ops)
     todo = [(op, c) for op, c in timed_cases(ops, only) if sum(max(1, len(k.configs)) for k in op.kernels[:-1]) > 1]
     if jobs != 1:
-        session.prepare(list(dict.fromkeys(op for op, _ in todo)), [], only, jobs, every)
+        session.prepare(todo, [], jobs, every)
     winners = []
     with Progress(console=progress or Console(quiet=True), transient=True) as bar:
         task = bar.add_task("tuning", total=len(todo))
