@@ -18,17 +18,19 @@ from rooftile.ops._shared.launch import cdiv, processors
 V1 = Source.beside(__file__, "product_v1_hopper.cu")
 BLOCK_M = 128
 VECTOR = 8  # elements of 16 bits in 16 bytes
-# A step is BLOCK_N x BLOCK_K beside 128 rows, STAGES are under way, LAG between the two that multiply, GROUP rows of tiles are walked together.
+# A step is BLOCK_N x BLOCK_K beside 128 rows, STAGES are under way, LAG between the two that multiply, GROUP rows of tiles are walked together, of a CLUSTER's
+# turns where it has several blocks.
 CONFIGS = tuple(
-    {"BLOCK_N": n, "BLOCK_K": k, "STAGES": s, "LAG": lag, "GROUP": g}
-    for n, k, s, lag, g in ((256, 64, 3, 0, 8), (256, 64, 3, 1, 16), (256, 32, 6, 2, 16), (192, 64, 4, 1, 16))
+    {"BLOCK_N": n, "BLOCK_K": k, "STAGES": s, "LAG": lag, "GROUP": g, "CLUSTER": c}
+    for n, k, s, lag, g, c in ((256, 64, 3, 0, 8, 1), (256, 64, 3, 1, 16, 1), (256, 32, 6, 2, 16, 1), (192, 64, 4, 1, 16, 1),
+                               (256, 64, 3, 0, 4, 2), (256, 64, 3, 1, 8, 2), (256, 32, 6, 2, 8, 2))
 )  # fmt: skip
 LIMITS = Limits(registers=168, shared_bytes=227 * 1024)
 
 
 def form(config: Mapping[str, Any]) -> str:
     """The last template arguments of a kernel that walks: those of struct Tile."""
-    return ", ".join(str(config[key]) for key in ("BLOCK_N", "BLOCK_K", "STAGES", "LAG"))
+    return ", ".join(str(config[key]) for key in ("BLOCK_N", "BLOCK_K", "STAGES", "LAG", "CLUSTER"))
 
 
 def walk(
@@ -37,8 +39,8 @@ def walk(
 ) -> None:  # fmt: skip
     """A block a multiprocessor of x's device, that walks its share of tiles of M x F, sums of K. Of `parts` matrices side by side a tile has as many
     columns each; `beside`: bytes of shared memory behind the tile."""
-    (m, f, k), (n, step, stages) = sizes, (config[key] for key in ("BLOCK_N", "BLOCK_K", "STAGES"))
-    blocks = min(cdiv(m, BLOCK_M) * cdiv(f, n // parts), processors(x))
+    (m, f, k), (n, step, stages, cluster) = sizes, (config[key] for key in ("BLOCK_N", "BLOCK_K", "STAGES", "CLUSTER"))
+    blocks = min(cdiv(m, BLOCK_M * cluster) * cdiv(f, n // parts), max(1, processors(x) // cluster)) * cluster
     shared = stages * (BLOCK_M + n) * step * 2 + BLOCK_M * n * 2 + beside  # struct Tile: the ring, a tile on its way out
     launch(source, instance, blocks, 384, *arguments, m, f, cdiv(k, step), config["GROUP"], shared=shared)
 
@@ -46,6 +48,11 @@ def walk(
 def along(t: Tensor, rows: int, config: Mapping[str, Any]) -> TensorMap:
     """A factor whose rows are summed over, `rows` of them a step: K_MAJOR."""
     return TensorMap(t, (rows, config["BLOCK_K"]), 2 * config["BLOCK_K"])
+
+
+def columns(t: Tensor, config: Mapping[str, Any], parts: int = 1) -> TensorMap:
+    """`along` of the factor whose rows are the result's columns: each of `parts` matrices, and each block of a cluster, brings some of them."""
+    return along(t, config["BLOCK_N"] // max(parts, config["CLUSTER"]), config)
 
 
 def across(t: Tensor, config: Mapping[str, Any]) -> TensorMap:
@@ -59,9 +66,10 @@ def product(
     """left [M, K] right [K, N] + bias, made in `out` or a new tensor; `cannot` says whether. Sums are float32, rounded once."""
     (m, k), n = left.shape, right.shape[1]
     out = left.new_empty(m, n) if out is None else out
-    rows = [(left, BLOCK_M), (right.t(), config["BLOCK_N"])]
-    majors = ", ".join("K_MAJOR" if _by_rows(t) else "MN_MAJOR" for t, _ in rows)
-    maps = TensorMap(out, (64, 64), 128), *(along(t, box, config) if _by_rows(t) else across(t.t(), config) for t, box in rows)
+    majors = ", ".join("K_MAJOR" if _by_rows(t) else "MN_MAJOR" for t in (left, right.t()))
+    a = along(left, BLOCK_M, config) if _by_rows(left) else across(left.t(), config)
+    b = columns(right.t(), config) if _by_rows(right.t()) else across(right, config)
+    maps = TensorMap(out, (64, 64), 128), a, b
     biased = (left, 0) if bias is None else (bias, n)
     walk(V1, f"product<{CTYPE[left.dtype]}, {majors}, {form(config)}>", config, left, (m, n, k), (*maps, *biased))
     return out

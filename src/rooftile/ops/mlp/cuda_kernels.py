@@ -8,7 +8,7 @@ from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows
-from rooftile.ops._shared.hopper_products import BLOCK_M, CONFIGS, LIMITS, across, along, form, too_few, walk
+from rooftile.ops._shared.hopper_products import BLOCK_M, CONFIGS, LIMITS, across, along, columns, form, too_few, walk
 from rooftile.ops._shared.launch import cdiv
 from rooftile.ops.mlp import composed_kernels as composed
 from rooftile.ops.mlp.refusals import VECTOR, not_whole, whole
@@ -32,7 +32,7 @@ def activated(rows, weight, bias, act, config):
     rows, weight = whole(rows), whole(weight)
     (m, k), f = rows.shape, weight.shape[0]
     kept, h = (rows.new_empty(m, f) for _ in range(2))
-    maps = along(rows, BLOCK_M, config), along(weight, config["BLOCK_N"], config)
+    maps = along(rows, BLOCK_M, config), columns(weight, config)
     biased = (rows, 0) if bias is None else (bias.contiguous(), f)
     walk(V1, _instance("mlp_forward", rows, act, config), config, rows, (m, f, k), (kept, h, *maps, *biased))
     return kept, h
@@ -57,7 +57,7 @@ def gated(rows, weight, activation, save, config):
     rows, weight = whole(rows), whole(weight)
     (m, k), f = rows.shape, weight.shape[0] // 2
     pre, h = rows.new_empty(m, 2 * f) if save else None, rows.new_empty(m, f)
-    maps = along(rows, BLOCK_M, config), along(weight, config["BLOCK_N"] // 2, config)
+    maps = along(rows, BLOCK_M, config), columns(weight, config, 2)
     arguments = (h if pre is None else pre, h, *maps, int(save))
     walk(V1, _instance("gated_forward", rows, ACTS[activation], config), config, rows, (m, f, k), arguments, parts=2)
     return pre, h

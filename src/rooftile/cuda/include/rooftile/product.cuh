@@ -4,17 +4,20 @@
 // shared memory, where the third finds them. The second begins each tile LAG steps behind the first: one leaves its half while the other multiplies. So it is
 // the last to read a stage, and one thread of it asks for the next.
 //
+// The blocks of a cluster have tiles below each other, so that they want the same B at the same time: each brings a part of it to all of them.
+//
 //   struct End {                                                        // what an operator makes of a tile
 //     static constexpr bool COPIED;                                     // whether the copy engine takes the halves, and no threads
 //     void begin(float (&d)[X::N / 2], int i_n) const;                  // what the sums of tile column i_n begin with, by the two that multiply
-//     void finish(char* sX, Rings<X::STAGES>&, const Tiles&) const;     // the third warpgroup: of each tile both halves, waited for and released
+//     void finish(char* sX, Rings<X::STAGES>&, const Tiles<X>&) const;  // the third warpgroup: of each tile both halves, waited for and released
 //   };
-//   block<X>(End{...}, tA, tB, Tiles<X::WIDE>{M, F, group}, steps);     // 384 threads, dynamic shared memory: `product` of _shared/hopper_products.py
+//   block<X>(End{...}, tA, tB, Tiles<X>{M, F, group}, steps);           // 384 threads, dynamic shared memory: `product` of _shared/hopper_products.py
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "rooftile/fragments.cuh"
+#include "rooftile/multicast.cuh"
 #include "rooftile/pipeline.cuh"
 #include "rooftile/tma.cuh"
 #include "rooftile/wgmma.cuh"
@@ -25,14 +28,15 @@ constexpr int BLOCK_M = 128, HALF = 64, LINE = 128, PANEL = HALF * LINE;  // a p
 
 // K of a step, STAGES steps under way. A is stored [M, K] where it is K_MAJOR, else [K, M]; B [PARTS F, K] or [K, F]. A tile is as many columns of each of
 // the PARTS, which it has side by side.
-template <typename T_, Major A_MAJOR_, Major B_MAJOR_, int PARTS_, int N_, int K_, int STAGES_, int LAG_> struct Tile {
+template <typename T_, Major A_MAJOR_, Major B_MAJOR_, int PARTS_, int N_, int K_, int STAGES_, int LAG_, int CLUSTER_> struct Tile {
   using T = T_;
   static constexpr Major A_MAJOR = A_MAJOR_, B_MAJOR = B_MAJOR_;
-  static constexpr int PARTS = PARTS_, N = N_, K = K_, STAGES = STAGES_, LAG = LAG_, WIDE = N / PARTS;
+  static constexpr int PARTS = PARTS_, N = N_, K = K_, STAGES = STAGES_, LAG = LAG_, CLUSTER = CLUSTER_, WIDE = N / PARTS;
   static_assert(B_MAJOR == K_MAJOR || PARTS == 1, "columns of B that lie apart are not read as panels");
   static_assert(N % 64 == 0 && N <= 256 && (K == 32 || K == 64), "whole panels, a box of at most 256; a line of 64 or 128 bytes");
   static_assert(LAG < STAGES, "what the first has read more than the second is still there");
   static constexpr int A = BLOCK_M * K * 2, B = N * K * 2, OUT = HALF * N * 2;  // bytes
+  static constexpr int BOXES = B_MAJOR == K_MAJOR ? (PARTS > CLUSTER ? PARTS : CLUSTER) : N / 64;  // that B is brought in; the launcher has the same
   static constexpr int OUTS = STAGES * (A + B), BESIDE = OUTS + 2 * OUT;  // where things lie behind the ring; the launcher counts the same bytes
 };
 
@@ -42,14 +46,17 @@ template <int STAGES> struct Rings {
   Pipeline<1> turn;    // carries nothing: the first multiplier is LAG steps into a tile
 };
 
-// The tiles of [M, F], N columns each, `group` rows of tiles at a time and down their columns: blocks side by side read the same B, and a group's A stays in L2.
-template <int N> struct Tiles {
+// The tiles of [M, F], WIDE columns each, by turns: a cluster takes one below the other. `group` rows of turns at a time and down their columns: clusters side
+// by side read the same B, and a group's A stays in L2. The last tile of a turn may have no rows.
+template <typename X> struct Tiles {
   int M, F, group;
-  ROOFTILE_DEVICE int rows() const { return ceil_div(M, BLOCK_M); }
-  ROOFTILE_DEVICE int count() const { return rows() * ceil_div(F, N); }
-  ROOFTILE_DEVICE int2 at(int i_tile) const {  // row and column of tiles
-    const int dealt = group * ceil_div(F, N), first = i_tile / dealt * group, high = min(group, rows() - first), i = i_tile % dealt;
-    return make_int2(first + i % high, i / high);
+  static ROOFTILE_DEVICE int first() { return blockIdx.x / X::CLUSTER; }
+  static ROOFTILE_DEVICE int after(int i_turn) { return i_turn + gridDim.x / X::CLUSTER; }
+  ROOFTILE_DEVICE int rows() const { return ceil_div(M, BLOCK_M * X::CLUSTER); }
+  ROOFTILE_DEVICE int count() const { return rows() * ceil_div(F, X::WIDE); }
+  ROOFTILE_DEVICE int2 at(int i_turn) const {  // row and column of tiles
+    const int dealt = group * ceil_div(F, X::WIDE), first = i_turn / dealt * group, high = min(group, rows() - first), i = i_turn % dealt;
+    return make_int2((first + i % high) * X::CLUSTER + blockIdx.x % X::CLUSTER, i / high);
   }
 };
 
@@ -74,14 +81,14 @@ template <typename X> ROOFTILE_DEVICE void from_bias(float (&d)[X::N / 2], const
 // One thread: the steps of all of this block's tiles, one after the other.
 template <typename X> struct Producer {
   const TensorMap &tA, &tB;
-  const Tiles<X::WIDE>& tiles;
+  const Tiles<X>& tiles;
   const int steps;
   int i_tile, k;
   int2 tile;
   Stage<X::STAGES> at;
 
-  ROOFTILE_DEVICE Producer(const TensorMap& tA, const TensorMap& tB, const Tiles<X::WIDE>& tiles, int steps)
-      : tA(tA), tB(tB), tiles(tiles), steps(steps), i_tile(blockIdx.x), k(0), tile(tiles.at(blockIdx.x)) {}
+  ROOFTILE_DEVICE Producer(const TensorMap& tA, const TensorMap& tB, const Tiles<X>& tiles, int steps)
+      : tA(tA), tB(tB), tiles(tiles), steps(steps), i_tile(tiles.first()), k(0), tile(tiles.at(i_tile)) {}
 
   ROOFTILE_DEVICE void ask(char* sX, Rings<X::STAGES>& sR) {
     if (i_tile >= tiles.count()) return;
@@ -95,15 +102,19 @@ template <typename X> struct Producer {
       for (int p = 0; p < BLOCK_M / 64; ++p) tensor_load(sA + p * X::K * LINE, tA, sFull, tile.x * BLOCK_M + p * 64, k * X::K);
     }
     if constexpr (X::B_MAJOR == K_MAJOR) {
+      constexpr int HIGH = X::N / X::BOXES;
 #pragma unroll
-      for (int p = 0; p < X::PARTS; ++p) tensor_load(sB + p * X::WIDE * X::K * 2, tB, sFull, k * X::K, p * tiles.F + tile.y * X::WIDE);
+      for (int p = 0; p < X::BOXES; ++p)
+        if (brings<X::CLUSTER, X::BOXES>(p))
+          multicast_load<X::CLUSTER>(sB + p * HIGH * X::K * 2, tB, sFull, k * X::K, p * HIGH / X::WIDE * tiles.F + tile.y * X::WIDE + p * HIGH % X::WIDE);
     } else {
 #pragma unroll
-      for (int p = 0; p < X::N / 64; ++p) tensor_load(sB + p * X::K * LINE, tB, sFull, tile.y * X::N + p * 64, k * X::K);
+      for (int p = 0; p < X::BOXES; ++p)
+        if (brings<X::CLUSTER, X::BOXES>(p)) multicast_load<X::CLUSTER>(sB + p * X::K * LINE, tB, sFull, tile.y * X::N + p * 64, k * X::K);
     }
     ++at;
     if (++k < steps) return;
-    k = 0, i_tile += gridDim.x;
+    k = 0, i_tile = tiles.after(i_tile);
     if (i_tile < tiles.count()) tile = tiles.at(i_tile);
   }
 };
@@ -132,7 +143,7 @@ template <typename X, bool COPIED> ROOFTILE_DEVICE void hand_over(char* sHalf, P
 }
 
 template <typename X, bool SECOND, typename End>
-ROOFTILE_DEVICE void walk(const End& end, const TensorMap& tA, const TensorMap& tB, char* sX, Rings<X::STAGES>& sR, const Tiles<X::WIDE>& tiles, int steps) {
+ROOFTILE_DEVICE void walk(const End& end, const TensorMap& tA, const TensorMap& tB, char* sX, Rings<X::STAGES>& sR, const Tiles<X>& tiles, int steps) {
   const bool asks = SECOND && threadIdx.x % 128 == 0;
   char* sHalf = sX + X::OUTS + SECOND * X::OUT;
   Producer<X> producer(tA, tB, tiles, steps);
@@ -140,7 +151,7 @@ ROOFTILE_DEVICE void walk(const End& end, const TensorMap& tA, const TensorMap& 
   Stage<1> whole;
   if (asks)
     for (int i = 0; i < X::STAGES; ++i) producer.ask(sX, sR);
-  for (int i_tile = blockIdx.x; i_tile < tiles.count(); i_tile += gridDim.x, ++whole) {
+  for (int i_tile = tiles.first(); i_tile < tiles.count(); i_tile = tiles.after(i_tile), ++whole) {
     float d[X::N / 2];
     end.begin(d, tiles.at(i_tile).y);
     pin(d);
@@ -155,7 +166,7 @@ ROOFTILE_DEVICE void walk(const End& end, const TensorMap& tA, const TensorMap& 
       multiply<X>(d, sA + SECOND * HALF * X::K * 2, sA + X::A);
       if (k > 0) {
         wgmma_wait<1>();
-        consumer_release(sR.factors, before);
+        cluster_release<X::CLUSTER>(sR.factors, before);
         ++before;
         if (asks) producer.ask(sX, sR);
       }
@@ -166,7 +177,7 @@ ROOFTILE_DEVICE void walk(const End& end, const TensorMap& tA, const TensorMap& 
       }
     }
     wgmma_wait<0>(d);
-    consumer_release(sR.factors, before);
+    cluster_release<X::CLUSTER>(sR.factors, before);
     if (asks) producer.ask(sX, sR);
     hand_over<X, End::COPIED>(sHalf, sR.out[SECOND], whole, d);
   }
@@ -175,15 +186,16 @@ ROOFTILE_DEVICE void walk(const End& end, const TensorMap& tA, const TensorMap& 
 // ---- the block ---------------------------------------------------------------------------------------------------------------
 
 template <typename X, typename End>
-ROOFTILE_DEVICE void block(const End& end, const TensorMap& tA, const TensorMap& tB, const Tiles<X::WIDE>& tiles, int steps) {
+ROOFTILE_DEVICE void block(const End& end, const TensorMap& tA, const TensorMap& tB, const Tiles<X>& tiles, int steps) {
   extern __shared__ __align__(1024) char sX[];
   __shared__ Rings<X::STAGES> sR;
   if (threadIdx.x == 0) {
-    pipeline_init(sR.factors, 1, 8);
+    pipeline_init(sR.factors, 1, 8 * X::CLUSTER);
     for (int half = 0; half < 2; ++half) pipeline_init(sR.out[half], 4, 4);
     pipeline_init(sR.turn, 4, 4);
   }
-  __syncthreads();
+  if constexpr (X::CLUSTER == 1) __syncthreads();
+  else cluster_sync();
   // Three warpgroups have 3 x 168 registers to share: 128 of a multiplier's are sums.
   if (threadIdx.x >= 256) {
     registers_lower<136>();
@@ -195,6 +207,7 @@ ROOFTILE_DEVICE void block(const End& end, const TensorMap& tA, const TensorMap&
     registers_raise<184>();
     walk<X, false>(end, tA, tB, sX, sR, tiles, steps);
   }
+  if constexpr (X::CLUSTER > 1) cluster_sync();  // until then the others write into this block's shared memory
 }
 
 }  // namespace rooftile

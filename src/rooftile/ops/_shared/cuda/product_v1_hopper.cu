@@ -17,10 +17,10 @@ template <typename X> struct Store {
   // Without a bias too: of sums that begin in two branches the assembler runs the products one by one.
   ROOFTILE_DEVICE void begin(float (&d)[X::N / 2], int i_n) const { from_bias<X>(d, gBias, biased, i_n); }
 
-  ROOFTILE_DEVICE void finish(char* sX, Rings<X::STAGES>& sR, const Tiles<X::WIDE>& tiles) const {
+  ROOFTILE_DEVICE void finish(char* sX, Rings<X::STAGES>& sR, const Tiles<X>& tiles) const {
     const int p = warp() % 4;  // its panel
     Stage<1> at;
-    for (int i_tile = blockIdx.x; i_tile < tiles.count(); i_tile += gridDim.x, ++at) {
+    for (int i_tile = tiles.first(); i_tile < tiles.count(); i_tile = tiles.after(i_tile), ++at) {
       const int2 tile = tiles.at(i_tile);
       for (int half = 0; half < 2; ++half) {
         const char* sHalf = sX + X::OUTS + half * X::OUT;
@@ -37,10 +37,10 @@ template <typename X> struct Store {
 };
 
 // A [M, K] or, MN_MAJOR, [K, M]; B [F, K] or, MN_MAJOR, [K, F].
-template <typename T, Major A, Major B, int N, int K, int STAGES, int LAG>
-__global__ void __launch_bounds__(384, 1)
+template <typename T, Major A, Major B, int N, int K, int STAGES, int LAG, int CLUSTER>
+__global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(384, 1)
     product(const __grid_constant__ TensorMap tOut, const __grid_constant__ TensorMap tA, const __grid_constant__ TensorMap tB, const T* gBias, int biased,
             int M, int F, int steps, int group) {
-  using X = Tile<T, A, B, 1, N, K, STAGES, LAG>;
-  block<X>(Store<X>{tOut, gBias, biased}, tA, tB, Tiles<N>{M, F, group}, steps);
+  using X = Tile<T, A, B, 1, N, K, STAGES, LAG, CLUSTER>;
+  block<X>(Store<X>{tOut, gBias, biased}, tA, tB, Tiles<X>{M, F, group}, steps);
 }

@@ -20,11 +20,11 @@ struct Strip {
   int row, column, rows;
   ROOFTILE_DEVICE long long place(int r, long long stride) const { return (row + r) * stride + column; }
 };
-template <int N> ROOFTILE_DEVICE Strip strip(const Tiles<N>& tiles, int i_tile, int half, int mine, int first = 0) {
+template <typename X> ROOFTILE_DEVICE Strip strip(const Tiles<X>& tiles, int i_tile, int half, int mine, int first = 0) {
   if (i_tile >= tiles.count()) return {0, 0, 0};
   const int2 tile = tiles.at(i_tile);
-  const int row = tile.x * BLOCK_M + half * HALF + warp() % 4 * ROWS + first, column = tile.y * N + mine;
-  return {row, column, mine < N && column < tiles.F ? tiles.M - row : 0};
+  const int row = tile.x * BLOCK_M + half * HALF + warp() % 4 * ROWS + first, column = tile.y * X::WIDE + mine;
+  return {row, column, mine < X::WIDE && column < tiles.F ? tiles.M - row : 0};
 }
 // 16 bytes of a warp's row of a half: its panels lie side by side.
 ROOFTILE_DEVICE uint4 in_half(const char* sHalf, int r, int column) {
@@ -34,7 +34,7 @@ ROOFTILE_DEVICE uint4 in_half(const char* sHalf, int r, int column) {
 // Backward: to each row of d its PARTS vectors of gPre [M, PARTS F], which are on their way while those before it are finished, into the next half and the
 // next tile: copies that a thread makes for itself. start(to) begins a half, row(there, d, sPre) finishes its next row, end(half, i_tile) what it has come to.
 template <int PARTS, typename X, typename Start, typename Row, typename Half>
-ROOFTILE_DEVICE void finish_beside(const typename X::T* gPre, char* sX, Rings<X::STAGES>& sR, const Tiles<X::WIDE>& tiles, Start start, Row row, Half end) {
+ROOFTILE_DEVICE void finish_beside(const typename X::T* gPre, char* sX, Rings<X::STAGES>& sR, const Tiles<X>& tiles, Start start, Row row, Half end) {
   constexpr int DEEP = AHEAD / PARTS;
   const int mine = lane() * 8, F = tiles.F;
   uint4* sPre = reinterpret_cast<uint4*>(sX + X::BESIDE) + warp() % 4 * (AHEAD * WARP) + lane();
@@ -49,9 +49,9 @@ ROOFTILE_DEVICE void finish_beside(const typename X::T* gPre, char* sX, Rings<X:
     copy_commit();
   };
   Stage<1> at;
-  open(blockIdx.x, 0);
+  open(tiles.first(), 0);
   for (int r = 0; r < DEEP; r += TOGETHER) ask(r);
-  for (int i_tile = blockIdx.x; i_tile < tiles.count(); i_tile += gridDim.x, ++at)
+  for (int i_tile = tiles.first(); i_tile < tiles.count(); i_tile = tiles.after(i_tile), ++at)
     for (int half = 0; half < 2; ++half) {
       const Strip to = strip(tiles, i_tile, half, mine);
       const char* sHalf = sX + X::OUTS + half * X::OUT;
@@ -59,7 +59,7 @@ ROOFTILE_DEVICE void finish_beside(const typename X::T* gPre, char* sX, Rings<X:
       consumer_wait(sR.out[half], at);
 #pragma unroll 1
       for (int first = 0; first < ROWS; first += TOGETHER) {
-        if (first == ROWS - DEEP) open(half ? i_tile + gridDim.x : i_tile, half ^ 1);
+        if (first == ROWS - DEEP) open(half ? tiles.after(i_tile) : i_tile, half ^ 1);
         copy_wait<DEEP / TOGETHER - 1>();
 #pragma unroll
         for (int r = first; r < first + TOGETHER; ++r)
@@ -93,10 +93,10 @@ template <typename X, typename Act> struct Activate {
   static constexpr bool COPIED = false;
   ROOFTILE_DEVICE void begin(float (&d)[X::N / 2], int i_n) const { from_bias<X>(d, gBias, biased, i_n); }
 
-  ROOFTILE_DEVICE void finish(char* sX, Rings<X::STAGES>& sR, const Tiles<X::WIDE>& tiles) const {
+  ROOFTILE_DEVICE void finish(char* sX, Rings<X::STAGES>& sR, const Tiles<X>& tiles) const {
     const int mine = lane() * 8;
     Stage<1> at;
-    for (int i_tile = blockIdx.x; i_tile < tiles.count(); i_tile += gridDim.x, ++at)
+    for (int i_tile = tiles.first(); i_tile < tiles.count(); i_tile = tiles.after(i_tile), ++at)
       for (int half = 0; half < 2; ++half) {
         const Strip to = strip(tiles, i_tile, half, mine);
         consumer_wait(sR.out[half], at);
@@ -131,7 +131,7 @@ template <typename X, typename Act> struct Deactivate {
   static constexpr bool COPIED = false;
   ROOFTILE_DEVICE void begin(float (&d)[X::N / 2], int) const { from_zero(d); }
 
-  ROOFTILE_DEVICE void finish(char* sX, Rings<X::STAGES>& sR, const Tiles<X::WIDE>& tiles) const {
+  ROOFTILE_DEVICE void finish(char* sX, Rings<X::STAGES>& sR, const Tiles<X>& tiles) const {
     float sum[8] = {};
     T* gTo;
     auto start = [&](const Strip& to) { gTo = gDpre + to.place(0, tiles.F); };
@@ -158,7 +158,7 @@ template <typename X, typename Act> struct Deactivate {
   }
 
   // The four warps' sums, in one order: a thread adds two columns. A warp's lie where its rows of the half did.
-  ROOFTILE_DEVICE void add_up(float* sSum, const float (&sum)[8], const Tiles<X::WIDE>& tiles, int i_tile) const {
+  ROOFTILE_DEVICE void add_up(float* sSum, const float (&sum)[8], const Tiles<X>& tiles, int i_tile) const {
     constexpr int APART = ROWS * LINE / 4;
     static_assert(X::N <= APART, "a row of sums in the place of a panel's rows");
     const int2 tile = tiles.at(i_tile);
@@ -169,7 +169,7 @@ template <typename X, typename Act> struct Deactivate {
       sMine[0] = make_float4(sum[0], sum[1], sum[2], sum[3]), sMine[1] = make_float4(sum[4], sum[5], sum[6], sum[7]);
     }
     barrier_sync(1, 128);
-    if (mine < X::N && column < tiles.F) {
+    if (mine < X::N && column < tiles.F && tile.x * BLOCK_M < tiles.M) {
       float2 all = {0.0f, 0.0f};
 #pragma unroll
       for (int w = 0; w < 4; ++w) {
@@ -192,10 +192,10 @@ template <typename X, typename Act> struct Gate {
   static constexpr bool COPIED = false;
   ROOFTILE_DEVICE void begin(float (&d)[X::N / 2], int) const { from_zero(d); }
 
-  ROOFTILE_DEVICE void finish(char* sX, Rings<X::STAGES>& sR, const Tiles<X::WIDE>& tiles) const {
+  ROOFTILE_DEVICE void finish(char* sX, Rings<X::STAGES>& sR, const Tiles<X>& tiles) const {
     const int mine = lane() % 16 * 8, odd = lane() / 16, F = tiles.F;
     Stage<1> at;
-    for (int i_tile = blockIdx.x; i_tile < tiles.count(); i_tile += gridDim.x, ++at)
+    for (int i_tile = tiles.first(); i_tile < tiles.count(); i_tile = tiles.after(i_tile), ++at)
       for (int half = 0; half < 2; ++half) {
         const Strip to = strip(tiles, i_tile, half, mine, odd);
         const char* sHalf = sX + X::OUTS + half * X::OUT;
@@ -232,7 +232,7 @@ template <typename X, typename Act> struct GateSlope {
   static constexpr bool COPIED = false;
   ROOFTILE_DEVICE void begin(float (&d)[X::N / 2], int) const { from_zero(d); }
 
-  ROOFTILE_DEVICE void finish(char* sX, Rings<X::STAGES>& sR, const Tiles<X::WIDE>& tiles) const {
+  ROOFTILE_DEVICE void finish(char* sX, Rings<X::STAGES>& sR, const Tiles<X>& tiles) const {
     const int F = tiles.F;
     T *gDgate, *gTo;
     auto start = [&](const Strip& to) { gDgate = gDpre + to.place(0, 2LL * F), gTo = gH + to.place(0, F); };
@@ -264,34 +264,34 @@ template <typename X, typename Act> struct GateSlope {
 
 // ---- the kernels -------------------------------------------------------------------------------------------------------------
 
-template <typename T, typename Act, int N, int K, int STAGES, int LAG>
-__global__ void __launch_bounds__(384, 1)
+template <typename T, typename Act, int N, int K, int STAGES, int LAG, int CLUSTER>
+__global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(384, 1)
     mlp_forward(T* gKept, T* gH, const __grid_constant__ TensorMap tX, const __grid_constant__ TensorMap tWeight, const T* gBias, int biased, int M, int F,
                 int steps, int group) {
-  using X = Tile<T, K_MAJOR, K_MAJOR, 1, N, K, STAGES, LAG>;
-  block<X>(Activate<X, Act>{gKept, gH, gBias, biased}, tX, tWeight, Tiles<N>{M, F, group}, steps);
+  using X = Tile<T, K_MAJOR, K_MAJOR, 1, N, K, STAGES, LAG, CLUSTER>;
+  block<X>(Activate<X, Act>{gKept, gH, gBias, biased}, tX, tWeight, Tiles<X>{M, F, group}, steps);
 }
 
-template <typename T, typename Act, int N, int K, int STAGES, int LAG>
-__global__ void __launch_bounds__(384, 1)
+template <typename T, typename Act, int N, int K, int STAGES, int LAG, int CLUSTER>
+__global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(384, 1)
     mlp_backward(T* gDpre, float* gPartial, const __grid_constant__ TensorMap tDout, const __grid_constant__ TensorMap tWeight, const T* gKept, int M, int F,
                  int steps, int group) {
-  using X = Tile<T, K_MAJOR, MN_MAJOR, 1, N, K, STAGES, LAG>;
-  block<X>(Deactivate<X, Act>{gDpre, gKept, gPartial}, tDout, tWeight, Tiles<N>{M, F, group}, steps);
+  using X = Tile<T, K_MAJOR, MN_MAJOR, 1, N, K, STAGES, LAG, CLUSTER>;
+  block<X>(Deactivate<X, Act>{gDpre, gKept, gPartial}, tDout, tWeight, Tiles<X>{M, F, group}, steps);
 }
 
-template <typename T, typename Act, int N, int K, int STAGES, int LAG>
-__global__ void __launch_bounds__(384, 1)
+template <typename T, typename Act, int N, int K, int STAGES, int LAG, int CLUSTER>
+__global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(384, 1)
     gated_forward(T* gPre, T* gH, const __grid_constant__ TensorMap tX, const __grid_constant__ TensorMap tWeight, int kept, int M, int F, int steps,
                   int group) {
-  using X = Tile<T, K_MAJOR, K_MAJOR, 2, N, K, STAGES, LAG>;
-  block<X>(Gate<X, Act>{gPre, gH, kept != 0}, tX, tWeight, Tiles<X::WIDE>{M, F, group}, steps);
+  using X = Tile<T, K_MAJOR, K_MAJOR, 2, N, K, STAGES, LAG, CLUSTER>;
+  block<X>(Gate<X, Act>{gPre, gH, kept != 0}, tX, tWeight, Tiles<X>{M, F, group}, steps);
 }
 
-template <typename T, typename Act, int N, int K, int STAGES, int LAG>
-__global__ void __launch_bounds__(384, 1)
+template <typename T, typename Act, int N, int K, int STAGES, int LAG, int CLUSTER>
+__global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(384, 1)
     gated_backward(T* gDpre, T* gH, const __grid_constant__ TensorMap tDout, const __grid_constant__ TensorMap tWeight, const T* gPre, int M, int F,
                    int steps, int group) {
-  using X = Tile<T, K_MAJOR, MN_MAJOR, 1, N, K, STAGES, LAG>;
-  block<X>(GateSlope<X, Act>{gDpre, gH, gPre}, tDout, tWeight, Tiles<N>{M, F, group}, steps);
+  using X = Tile<T, K_MAJOR, MN_MAJOR, 1, N, K, STAGES, LAG, CLUSTER>;
+  block<X>(GateSlope<X, Act>{gDpre, gH, gPre}, tDout, tWeight, Tiles<X>{M, F, group}, steps);
 }
