@@ -10,20 +10,20 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from rooftile.core.kernel import Limits
-from rooftile.cuda.launch import CTYPE, launch, off_gpu
+from rooftile.cuda.launch import CTYPE, launch, off_gpu, resident_clusters
 from rooftile.cuda.source import Source
 from rooftile.cuda.tensor_map import TensorMap
 from rooftile.ops._shared.launch import cdiv, processors
 
 V1 = Source.beside(__file__, "product_v1_hopper.cu")
-BLOCK_M = 128
+BLOCK_M, THREADS = 128, 384
 VECTOR = 8  # elements of 16 bits in 16 bytes
 # A step is BLOCK_N x BLOCK_K beside 128 rows, STAGES are under way, LAG between the two that multiply, GROUP rows of tiles are walked together, of a CLUSTER's
 # turns where it has several blocks.
 CONFIGS = tuple(
     {"BLOCK_N": n, "BLOCK_K": k, "STAGES": s, "LAG": lag, "GROUP": g, "CLUSTER": c}
     for n, k, s, lag, g, c in ((256, 64, 3, 0, 8, 1), (256, 64, 3, 1, 16, 1), (256, 32, 6, 2, 16, 1), (192, 64, 4, 1, 16, 1),
-                               (256, 64, 3, 0, 4, 2), (256, 64, 3, 1, 8, 2), (256, 32, 6, 2, 8, 2))
+                               (256, 64, 3, 0, 4, 2), (256, 64, 3, 1, 8, 2), (256, 32, 6, 2, 8, 2), (256, 64, 3, 0, 2, 4), (256, 64, 3, 1, 4, 4))
 )  # fmt: skip
 LIMITS = Limits(registers=168, shared_bytes=227 * 1024)
 
@@ -40,9 +40,12 @@ def walk(
     """A block a multiprocessor of x's device, that walks its share of tiles of M x F, sums of K. Of `parts` matrices side by side a tile has as many
     columns each; `beside`: bytes of shared memory behind the tile."""
     (m, f, k), (n, step, stages, cluster) = sizes, (config[key] for key in ("BLOCK_N", "BLOCK_K", "STAGES", "CLUSTER"))
-    blocks = min(cdiv(m, BLOCK_M * cluster) * cdiv(f, n // parts), max(1, processors(x) // cluster)) * cluster
     shared = stages * (BLOCK_M + n) * step * 2 + BLOCK_M * n * 2 + beside  # struct Tile: the ring, a tile on its way out
-    launch(source, instance, blocks, 384, *arguments, m, f, cdiv(k, step), config["GROUP"], shared=shared)
+    fit = max(1, processors(x) // cluster)
+    if cluster > 1 and x.is_cuda:  # the driver alone knows how many find room
+        fit = resident_clusters(source, instance, x.get_device(), THREADS, shared)
+    blocks = min(cdiv(m, BLOCK_M * cluster) * cdiv(f, n // parts), fit) * cluster
+    launch(source, instance, blocks, THREADS, *arguments, m, f, cdiv(k, step), config["GROUP"], shared=shared)
 
 
 def along(t: Tensor, rows: int, config: Mapping[str, Any]) -> TensorMap:
