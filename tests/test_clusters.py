@@ -5,14 +5,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from faulty_kernels import rewritten
 from rooftile.cuda import compile as compiler
 from rooftile.cuda import simulator
 from rooftile.cuda.source import INCLUDE, Source
+from rooftile.cuda.tensor_map import TensorMap
 from test_hopper import clean, simulated  # noqa: F401
 from test_simulator import floats, marked, run, zeros
 
 FOLDER = Path(__file__).parent / "cuda"
-CLUSTERS, PLANTED = (Source(FOLDER / f"{name}.cu") for name in ("clusters", "clusters_planted"))
+CLUSTERS, PLANTED, MULTICAST = (Source(FOLDER / f"{name}.cu") for name in ("clusters", "clusters_planted", "multicast"))
 
 
 def case(name: str, cluster: int, threads: int, columns: int):
@@ -85,6 +87,55 @@ def changed(old: str, new: str, times: int, folder: Path) -> bool:
     return any(run(Source(folder / "clusters.cu"), *call, seed=seed, bound=1 << 24).findings for seed in (None, 1, 2))
 
 
+def everybody(cluster: int, clusters: int, steps: int):
+    x, out = floats(steps * cluster * 8, 32), zeros(clusters * cluster, steps * cluster * 8, 32)
+    return (f"everybody<{cluster}>", (clusters * cluster,), (64,), [out, TensorMap(x, (8, 32), 128), steps]), out, x
+
+
+def swizzled(tile):
+    """[rows, 32] float32 as they lie under a swizzle of 128 bytes: chunks of 16 bytes change places by the row."""
+    rows = tile.view(-1, 8, 8, 4)  # groups of 8 rows, row, chunk
+    places = torch.arange(8)[None, :] ^ torch.arange(8)[:, None]
+    return torch.stack([rows[:, r, places[r]] for r in range(8)], 1).view(tile.shape)
+
+
+@pytest.mark.parametrize("cluster, clusters, steps", [(1, 2, 3), (2, 1, 1), (2, 3, 5), (4, 2, 4), (8, 1, 3)])
+def test_a_tile_for_everybody(cluster, clusters, steps, clean):  # noqa: F811
+    call, out, x = everybody(cluster, clusters, steps)
+    clean(MULTICAST, *call)
+    assert torch.equal(out, swizzled(x).expand_as(out))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_a_tile_for_everybody_in_any_order(seed):
+    call, out, x = everybody(4, 2, 5)
+    simulated(MULTICAST, *call, seed=seed)
+    assert torch.equal(out, swizzled(x).expand_as(out))
+
+
+WRONG = {  # in the header, and in the kernel
+    "int(blockIdx.x % BLOCKS)": "0",
+    "const int at[] = {x, y};": "const int at[] = {x, 0};",
+    "if (lane() >= BLOCKS) return;": "if (lane() > 0) return;",
+    "    __syncwarp();\n": "",
+    "rooftile_sim_mbarrier_arrive_at(&sRing.empty[at.index], lane());": ";",
+    "pipeline_init(sRing, 1, CLUSTER);\n  cluster_sync();": "pipeline_init(sRing, 1, CLUSTER);\n  __syncthreads();",
+    "  cluster_sync();\n}": "}",
+    "pipeline_init(sRing, 1, CLUSTER)": "pipeline_init(sRing, 1, 1)",
+    "sizeof sX[0]": "sizeof sX[0][0]",
+}
+
+
+@pytest.mark.parametrize("stands", WRONG)
+def test_a_multicast_that_is_wrong_is_seen(stands, tmp_path):
+    source = rewritten(MULTICAST, stands, WRONG[stands], tmp_path)
+    for seed in (None, 1, 2, 3):
+        call, out, x = everybody(2, 2, 5)
+        if run(source, *call, seed=seed, bound=1 << 24).findings or not torch.equal(out, swizzled(x).expand_as(out)):
+            return
+    pytest.fail("nobody has seen it")
+
+
 def test_a_grid_is_whole_clusters():
     with pytest.raises(ValueError, match="a grid of 3 x 1 x 1 blocks is no whole number of clusters of 2"):
         simulator.run(CLUSTERS, CLUSTERS.function("ring<2>"), (3, 1, 1), (64, 1, 1), [zeros(192), floats(192)])
@@ -98,6 +149,12 @@ def test_a_function_knows_its_cluster():
 @pytest.mark.parametrize("instance", ["sums<8, 128>", "moments<2, 32>", "ring<4>"])
 def test_it_assembles(instance):
     made = compiler.compiled(CLUSTERS, instance, "sm_90a")
+    assert made.spill_bytes == 0 and made.loss == ""
+
+
+@pytest.mark.parametrize("cluster", [1, 2, 8])
+def test_a_multicast_assembles(cluster):
+    made = compiler.compiled(MULTICAST, f"everybody<{cluster}>", "sm_90a")
     assert made.spill_bytes == 0 and made.loss == ""
 
 

@@ -16,7 +16,15 @@ from rooftile.ops._shared import hopper_products as products
 HEADER = INCLUDE / "rooftile" / "product.cuh"
 ALONG, ACROSS = "along", "across"  # how a factor's lines lie: along the sums or across them
 LAYOUTS = tuple(itertools.product((ALONG, ACROSS), repeat=2))
-SMALL = {"BLOCK_N": 128, "BLOCK_K": 32, "STAGES": 3, "LAG": 1, "GROUP": 4, "CLUSTER": 1}  # everything a large tile has, in an eighth of the time
+SMALL = {
+    "BLOCK_N": 128,
+    "BLOCK_K": 32,
+    "STAGES": 3,
+    "LAG": 1,
+    "GROUP": 4,
+    "CLUSTER": 1,
+}  # everything a large tile has, in an eighth of the time
+PAIR = {**SMALL, "CLUSTER": 2}
 SIZE = (136, 200, 72)  # four tiles of SMALL, two a block, of three steps each; M and K end 8 past a tile or a step, N 8 past a panel
 SEEDS = range(1, 5)
 ROOM = 8  # between rows, and behind the last
@@ -54,9 +62,17 @@ def right(layout, config=SMALL, level="checks", size=SIZE, dtype=torch.bfloat16,
     return untouched and bool((out - wanted).abs().max() <= 1.5 * torch.finfo(dtype).eps * max(1.0, float(wanted.abs().max())))
 
 
+@pytest.mark.parametrize("config", [SMALL, PAIR, {**PAIR, "BLOCK_N": 256, "CLUSTER": 4}], ids=lambda c: f"cluster-{c['CLUSTER']}")
 @pytest.mark.parametrize("layout", LAYOUTS, ids="-".join)
-def test_factors_however_they_lie(layout):
-    assert right(layout) and right(layout, dtype=torch.float16, size=(8, 8, 8))
+def test_factors_however_they_lie(layout, config):
+    assert right(layout, config) and right(layout, config, dtype=torch.float16, size=(8, 8, 8))
+
+
+def test_blocks_of_a_cluster_that_have_no_rows():
+    """Of four rows of tiles and one row, and of two columns: every block brings its part of what the others want."""
+    assert right((ALONG, ALONG), {**PAIR, "CLUSTER": 4, "BLOCK_N": 256}, size=(520, 264, 40)) and right(
+        (ALONG, ACROSS), PAIR, size=(257, 136, 40)
+    )
 
 
 @pytest.mark.parametrize("config", products.CONFIGS, ids=str)
@@ -82,7 +98,9 @@ def test_edges(size):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_it_is_right_whatever_comes_first(seed):
     """Blocks and threads in another order; and of one step each, where the first multiplier could be tiles ahead."""
-    assert right((ACROSS, ACROSS), level="values", seed=seed) and right((ALONG, ALONG), level="values", size=(520, 136, 8), seed=seed)
+    for config in (SMALL, PAIR):
+        assert right((ACROSS, ACROSS), config, level="values", seed=seed)
+        assert right((ALONG, ALONG), config, level="values", size=(520, 136, 8), seed=seed)
 
 
 # ---- who takes it ------------------------------------------------------------------------------------------------------------
@@ -149,17 +167,21 @@ def test_no_spills_and_no_product_waits_for_another(config):
 WRONG = {  # as it stands, and with an error: boxes, halves, panels, the way a factor lies, phases, bias
     "sFull, k * X::K, tile.x * BLOCK_M)": "sFull, k * X::K, tile.x * HALF)",
     "tile.x * BLOCK_M + p * 64, k * X::K": "tile.x * BLOCK_M, k * X::K",
-    "p * tiles.F + tile.y * X::WIDE": "p * tiles.F + tile.x * X::WIDE",
+    "tile.y * X::WIDE + p * HIGH": "tile.x * X::WIDE + p * HIGH",
+    "sB + p * HIGH * X::K * 2": "sB + p % 1 * HIGH * X::K * 2",
+    "tB, sFull, k * X::K, p": "tB, sFull, p * X::K, p",
+    "8 * X::CLUSTER);": "8);",
+    "blockIdx.x % X::CLUSTER, i": "0, i",
     "tile.y * X::N + p * 64, k * X::K": "tile.y * X::N, k * X::K",
     "sB + p * X::K * LINE, tB": "sB + (1 - p) * X::K * LINE, tB",
     "mn_major<128>(sA, ": "k_major<128>(sA, ",
     "b + i * NEXT_B": "b + i * NEXT_A",
     "X::A_MAJOR, X::B_MAJOR>(d, ": "X::A_MAJOR, X::A_MAJOR>(d, ",
     "SECOND * HALF * X::K * 2": "0",
-    "make_int2(first + i % high, i / high)": "make_int2(first + i % group, i / group)",
-    "i_tile += gridDim.x, ++whole)": "i_tile += gridDim.x)",
+    "first + i % high) * X::CLUSTER + blockIdx.x % X::CLUSTER, i / high": "first + i % group) * X::CLUSTER + blockIdx.x % X::CLUSTER, i / group",
+    "i_tile = tiles.after(i_tile), ++whole)": "i_tile = tiles.after(i_tile))",
     "column < biased ?": "column + 8 < biased ?",
-    "i_tile += gridDim.x, ++at) {\n      const int2 tile": "i_tile += gridDim.x) {\n      const int2 tile",
+    "i_tile = tiles.after(i_tile), ++at) {\n      const int2 tile": "i_tile = tiles.after(i_tile)) {\n      const int2 tile",
     "half * X::OUT;\n        consumer_wait": "(1 - half) * X::OUT;\n        consumer_wait",
     "p < X::N / 64": "p < X::N / 64 - 1",
     "sHalf + p * PANEL, tile.y": "sHalf, tile.y",
@@ -169,8 +191,8 @@ WRONG = {  # as it stands, and with an error: boxes, halves, panels, the way a f
 
 
 def everything(level="checks", seed=None):
-    """All there is: both ways of both factors, tiles of three steps."""
-    return all(right(layout, level=level, seed=seed) for layout in ((ALONG, ACROSS), (ACROSS, ALONG)))
+    """All there is: both ways of both factors, tiles of three steps, a block by itself and two that bring B for each other."""
+    return all(right(layout, config, level=level, seed=seed) for layout in ((ALONG, ACROSS), (ACROSS, ALONG)) for config in (SMALL, PAIR))
 
 
 @pytest.mark.parametrize("stands", WRONG)
@@ -194,7 +216,7 @@ def test_an_edge_that_is_not_clipped_is_seen(box, monkeypatch):
 
 
 ORDERING = re.compile(
-    r"__syncthreads\(\);|__syncwarp\(\);|fence_async\(\);|bulk_(commit|wait_read<0>)\(\);|(producer|consumer)_\w+\(.*?\);|"
+    r"__syncthreads\(\);|__syncwarp\(\);|fence_async\(\);|bulk_(commit|wait_read<0>)\(\);|(producer|consumer|cluster)_\w+(<\S*?>)?\(.*?\);|"
     r"wgmma_(commit|wait<.>)\(.*?\);|(?<= )wgmma_fence\(d\);"
 )
 NEEDED = [
@@ -210,8 +232,9 @@ def faulty(source, folder, monkeypatch, seeds=SEEDS):
     monkeypatch.setattr(products, "V1", source)
     try:
         for size in (SIZE, (520, 136, 8)):
-            if not right((ACROSS, ALONG), level="all", size=size):
-                return True
+            for config in (SMALL, PAIR):
+                if not right((ACROSS, ALONG), config, level="all", size=size):
+                    return True
         for seed in seeds:
             test_it_is_right_whatever_comes_first(seed)
         late = "if (SECOND) {\n      for (int i = 0; i < 64; ++i) rooftile_sim_pause();"

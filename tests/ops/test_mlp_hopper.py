@@ -165,19 +165,13 @@ def test_what_it_leaves_to_others(said, monkeypatch):
 def test_no_spills_and_no_product_waits_for_another():
     found = {
         w.instance: w
-        for name, k in zip(("mlp", "mlp_backward", "gated_mlp", "gated_mlp_backward"), (FORWARD, BACKWARD, GATED_FORWARD, GATED_BACKWARD))
-        for op in (OPS[name],)
-        for w in instances(op, k, every=True)
+        for op in map(OPS.get, ("mlp", "mlp_backward", "gated_mlp", "gated_mlp_backward"))
+        for w in instances(op, op.kernel("cuda.v1_hopper"), every=True)
         if w.source == kernels.V1
     }
-    assert {re.sub(".*, (.*, .*, .*, .*)>", r"\1", name) for name in found} == {
-        "256, 32, 6, 2",
-        "256, 64, 3, 1",
-        "256, 64, 3, 0",
-        "192, 64, 4, 1",
-    }
+    assert {re.sub(".*, (.*, .*, .*, .*, .*)>", r"\1", name) for name in found} == {hopper_products.form(c) for c in kernels.CONFIGS}
     acts = ("forward<__half, Gelu", "backward<__half, Gelu", "forward<__half, Sloped<Gelu>", "backward<__half, Slope")
-    beyond = [f"mlp_{act}, 256, 32, 6, 2>" for act in acts]  # forms that no case calls for
+    beyond = [f"mlp_{act}, 256, 32, 6, 2, 1>" for act in acts]  # forms that no case calls for
     for name, shared in [*((n, w.shared) for n, w in found.items()), *((n, 0) for n in beyond)]:
         made = compiler.compiled(kernels.V1, name, "sm_90a")
         assert (made.spill_bytes, made.loss) == (0, ""), name
@@ -187,6 +181,7 @@ def test_no_spills_and_no_product_waits_for_another():
 # ---- faults ------------------------------------------------------------------------------------------------------------------
 
 SHORT_RING = next(c for c in kernels.CONFIGS if c["STAGES"] == 3 and c["LAG"] == 1)
+PAIR = next(c for c in kernels.CONFIGS if c["CLUSTER"] == 2)
 ORDERING = re.compile(
     r"__syncthreads\(\);|__syncwarp\(\);|fence_async\(\);|copy_(commit|wait<[^(]*>)\(\);|barrier_sync\(.*?\);|(producer|consumer)_\w+\(.*?\);|"
     r"wgmma_(commit|wait<.>)\(.*?\);|(?<= )wgmma_fence\(d\);"
@@ -199,9 +194,10 @@ WRONG = {  # as it stands, and with an error: rows, columns, sums, places
     "gFrom += PARTS * F": "gFrom += F",
     "gDgate += 2 * F, gTo += F;": "gDgate += 2 * F;",
     "tile.y * X::N + p * 64, k": "tile.y * X::N, k",
-    "make_int2(first + i % high, i / high)": "make_int2(first + i % group, i / group)",
+    "first + i % high) * X::CLUSTER + blockIdx.x % X::CLUSTER, i / high": "first + i % group) * X::CLUSTER + blockIdx.x % X::CLUSTER, i / group",
+    "column < tiles.F && tile.x * BLOCK_M < tiles.M": "column < tiles.F",
     "else d = make_uint4(0, 0, 0, 0);": "",
-    "p * tiles.F + tile.y * X::WIDE": "tile.y * X::WIDE",
+    "p * HIGH / X::WIDE * tiles.F + ": "",
     "in_half(sHalf, r + odd, X::WIDE + mine)": "in_half(sHalf, r + odd, mine)",
     "gTo + F), up)": "gTo + F), gate)",
     "lane() % 16 * 8, odd = lane() / 16": "lane() % 16 * 8, odd = 0",
@@ -221,7 +217,7 @@ WRONG = {  # as it stands, and with an error: rows, columns, sums, places
         "tiles.M - row : 0",
         "y[i] = of.y, x[i] = of.d;",
         "gFrom += PARTS * F",
-        "p * tiles.F + tile.y * X::WIDE",
+        "p * HIGH / X::WIDE * tiles.F + ",
         "gate[i] = x[i] * up[i] * of.d",
     ),
 )
@@ -229,6 +225,7 @@ def test_a_wrong_place_or_sum_is_seen(stands, tmp_path, monkeypatch):
     monkeypatch.setattr(kernels, "V1", rewritten(kernels.V1, stands, WRONG[stands], tmp_path))
     with pytest.raises((AssertionError, simulator.Found)):
         test_several_tiles_a_block(kernels.CONFIGS[0])
+        test_several_tiles_a_block(PAIR)
         test_rows_past_the_end_are_in_no_sum()
 
 

@@ -140,6 +140,27 @@ inline unsigned box_bytes(const Map& map) {
   return n;
 }
 
+// The box on its way to that place of that block, whose mbarrier m is.
+inline void bring(Block& block, Address sX, const Map& map, const int* at, MBarrier& m, const Via& via, uint32_t pc) {
+  struct Row { Address to, from; unsigned inside, before; };
+  std::vector<Row> rows;
+  rows_of(map, sX, at, [&](Address to, Address from, unsigned inside, unsigned before) {
+    if (inside) access(from, inside, READ, true, pc, &via);
+    rows.push_back({to, from, inside, before});
+  });
+  Block* b = &block;
+  uint32_t width = map.box[0] * map.bytes, span = map.swizzle, all = box_bytes(map);
+  m.under_way.push_back({pc, all, [=] {
+    std::vector<char> row(width);
+    for (const Row& r : rows) {
+      std::fill(row.begin(), row.end(), 0);
+      if (r.inside) std::memcpy(row.data() + r.before, reinterpret_cast<const void*>(r.from), r.inside);
+      for (unsigned i = 0; i < width; i += 16) std::memcpy(reinterpret_cast<void*>(swizzled(r.to + i, span)), row.data() + i, std::min(16u, width - i));
+    }
+    written(*b, sX, all);
+  }});
+}
+
 inline void reach_groups(unsigned left, Agent agent) {
   Fiber& f = *now;
   while (!f.bulk_groups.empty() && f.bulk_groups.front().first + left < f.bulk_committed) {
@@ -296,24 +317,7 @@ void rooftile_sim_tensor_load(void* sX, const void* p, void* bar, unsigned rank,
   Map map = tensor_map(p, rank, sX, "tensor_load", pc);
   Via via = load_via(m, "tensor_load", pc);
   into_shared(sX, box_bytes(map), via, pc);
-  std::vector<char> data(box_bytes(map));
-  struct Row { Address to, from; unsigned inside, before; };
-  std::vector<Row> rows;
-  rows_of(map, Address(sX), at, [&](Address to, Address from, unsigned inside, unsigned before) {
-    if (inside) access(from, inside, READ, true, pc, &via);
-    rows.push_back({to, from, inside, before});
-  });
-  Block* b = now->block;
-  uint32_t width = map.box[0] * map.bytes, span = map.swizzle, all = box_bytes(map);
-  m.under_way.push_back({pc, all, [=] {
-    std::vector<char> row(width);
-    for (const Row& r : rows) {
-      std::fill(row.begin(), row.end(), 0);
-      if (r.inside) std::memcpy(row.data() + r.before, reinterpret_cast<const void*>(r.from), r.inside);
-      for (unsigned i = 0; i < width; i += 16) std::memcpy(reinterpret_cast<void*>(swizzled(r.to + i, span)), row.data() + i, std::min(16u, width - i));
-    }
-    written(*b, Address(sX), all);
-  }});
+  bring(*now->block, Address(sX), map, at, m, via, pc);
 }
 
 void rooftile_sim_tensor_store(const void* p, const void* sX, unsigned rank, const int* at) {
