@@ -103,7 +103,7 @@ ROOFTILE_DEVICE unsigned deal(Work& w, unsigned at, unsigned all, unsigned toget
 // Those that add in turn begin with the last tile of a head.
 template <class X_, bool CAUSAL, bool ORDERED> struct Plain : Work {
   using X = X_;
-  static constexpr bool BANDED = false, ROUNDS = CAUSAL || X::D == 128;  // of D = 64 and all keys the walk came out 1 to 4 % slower beside it
+  static constexpr bool CUTS = CAUSAL && X::D == 128, BANDED = false, ROUNDS = CAUSAL || X::D == 128;  // of D = 64 and all keys the walk came out 1 to 4 % slower beside it
   int G, together, all;  // all: tiles of all heads
 
   ROOFTILE_DEVICE Plain(int G_, int group_, int T_, int S_, int blocks_, int tiles_, int together_, int all_) {
@@ -135,6 +135,8 @@ template <class X_, bool CAUSAL, bool ORDERED> struct Plain : Work {
     if (!CAUSAL) return i_tile;
     return min(tiles - 1, int(unsigned((i_block + 1) * X::BLOCK_M - 1 + S - T) / BLOCK_N)) - i_tile;
   }
+  // So many queries, from the first of block i on, see nothing of this half of the tile.
+  ROOFTILE_DEVICE int unseen(const Rings& sR, int half, int i) const { return sR.i_tile * BLOCK_N + half * 64 + T - S - i * X::BLOCK_M; }
   // No weight where a query does not see a key; a key past S is seen by none: its p may be inf, and inf times its row of zeros would be NaN in dQ.
   template <int R> ROOFTILE_DEVICE void mask(float (&p)[R], const Rings& sR, int half, int i) const {
     if (CAUSAL ? i >= sR.masked : sR.masked == 0) return;
@@ -170,7 +172,7 @@ struct Band {
 // A window, open to either side where it has no bound, over one length or over sequences of their own.
 template <int D, bool RAGGED, bool ORDERED> struct Banded : Work {
   using X = Tile<D>;
-  static constexpr bool BANDED = true, ROUNDS = false;
+  static constexpr bool CUTS = D == 128, BANDED = true, ROUNDS = false;
   int at_q = 0, at_k = 0, i_first, padded, left, right;
   static constexpr int all = 1;  // a block has one tile
   const Band* sBand;
@@ -217,6 +219,7 @@ template <int D, bool RAGGED, bool ORDERED> struct Banded : Work {
   ROOFTILE_DEVICE void begin(const Rings&, const Keys&) {}
   // The last tile that a block sees adds first.
   ROOFTILE_DEVICE int before(int i_block) const { return min(sBand->after, ((i_block + 1) * Tile<D>::BLOCK_M - 1 - sBand->low) / BLOCK_N); }
+  ROOFTILE_DEVICE int unseen(const Rings&, int half, int i) const { return sBand->low + half * 64 - i * Tile<D>::BLOCK_M; }
   // As in Plain, and once more for queries that have passed a key.
   template <int R> ROOFTILE_DEVICE void mask(float (&p)[R], const Rings&, int half, int i) const {
     if (i >= sBand->whole && i < sBand->whole_end) return;
@@ -430,6 +433,13 @@ template <int K> ROOFTILE_DEVICE void store_columns(char* sX, const unsigned (&a
   for (int k = 0; k < K; ++k) store_transposed(sMine + k * 16 * LINE, a[k]);
 }
 
+// Zeros in a warpgroup's lines of dS.
+template <int LINES> ROOFTILE_DEVICE void no_columns(char* sX) {
+  float4* sMine = reinterpret_cast<float4*>(sX) + threadIdx.x % 128;
+#pragma unroll
+  for (int k = 0; k < LINES / 16; ++k) sMine[k * 128] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+}
+
 // lse or delta of this thread's queries. The first EARLY pairs are read before the products that are waited for, as registers allow: shared memory
 // answers late while products read it.
 template <int EARLY> struct Columns {
@@ -639,6 +649,19 @@ template <int D> ROOFTILE_DEVICE void turn_back(float (&dk)[D / 2], const Tables
   }
 }
 
+// A walk's first step where no query sees a key of this half: nothing to multiply, but dS of zeros for dQ, and the stages of q and dout are given back when
+// they have come, or it would count for what lay there before.
+template <class X> ROOFTILE_DEVICE void pass_by(char* sDs, Rings& sR, unsigned step, unsigned turn) {
+  const Stage<STAGES> at = nth_stage(turn);
+  consumer_wait(sR.q, at);
+  consumer_wait(sR.dout, at);
+  no_columns<X::BLOCK_M>(sDs);
+  fence_async();
+  consumer_release(sR.dout, at);
+  if (lane() == 0) producer_commit(sR.ds, nth_stage(step));
+  consumer_release(sR.q, at);
+}
+
 // A product under way across the loop's back edge makes the assembler run all of them one by one: the body ends with a wait for everything. The two
 // warpgroups do not meet: a step stores its dS and makes dQ of the one before, whose other half was stored a step ago. dV is queued when dS is stored, so
 // that it runs beside that dQ's way through the ring.
@@ -662,7 +685,13 @@ ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, const Earlier<
     float dk[D / 2] = {}, dv[D / 2] = {};
     if constexpr (M == 80) turn = uniform(turn);  // as round_earlier branches by warps, it would lie in a register, and be brought from there for 26 descriptors
     const unsigned begin = step;
-    for (int i = sR.first;;) {
+    int i = sR.first;
+    if (W::CUTS && w.unseen(sR, half, i) >= M && step + 1 != sR.end) {  // of heads that share keys, the first one's; a branch in the loop spills
+      pass_by<X>(sX + X::DS + step % DS_STAGES * DS_BYTES + half * X::QUERY_PANEL, sR, step, turn);
+      ++step, ++turn, ++i;  // were that a head's last block, whose last query sees all keys, the half would have none
+    }
+    if constexpr (W::CUTS) step = uniform(step);
+    for (;;) {
       const Stage<STAGES> at = nth_stage(turn);
       float dp[M / 2], dq[X::N / 2];
       unsigned p16[M / 16][4], ds16[M / 16][4];
