@@ -656,12 +656,10 @@ template <int D> ROOFTILE_DEVICE void turn_back(float (&dk)[D / 2], const Tables
   }
 }
 
-// A walk's first step where no query sees a key of this half: nothing to multiply, but dS of zeros for dQ, and the stages of q and dout are given back when
-// they have come, or it would count for what lay there before.
+// A walk's first step where no query sees a key of this half: dS of zeros for dQ, nothing else. It waits for no queries: their stages were free, for all, before
+// the tile's keys came, and the next step waits for the other half's dS of this one.
 template <class X> ROOFTILE_DEVICE void pass_by(char* sDs, Rings& sR, unsigned step, unsigned turn) {
   const Stage<STAGES> at = nth_stage(turn);
-  consumer_wait(sR.q, at);
-  consumer_wait(sR.dout, at);
   no_columns<X::BLOCK_M>(sDs);
   fence_async();
   consumer_release(sR.dout, at);
