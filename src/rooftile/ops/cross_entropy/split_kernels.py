@@ -1,9 +1,9 @@
 """Cross-entropy of long rows in parts, and the total without a launch of its own. Floor: one read, 4 operations an element.
 
 Where a program takes a whole row, 528 rows of 100 KB are under way: at their share of the bandwidth each lasts 12.6 us, and so the first and the
-last of a launch leave memory idle for as long, however many there are between them. Here a program takes one tile of a row after another,
-8 KB each, and leaves two numbers of it, the maximum and the sum of exponentials, both without the target. It asks for the next row's target
-while it sums this tile, so that no tile waits for more than its own logits.
+last of a launch leave memory idle for a part of that, however many there are between them. Here a program takes 32 KB of a row and leaves two
+numbers of it, the maximum and the sum of exponentials, both without the target. Which class that is it must know, for a row that does not count is
+not read; the target's logit it need not, but to smooth: of the three latencies in a chain at a row's start two are left.
 
 A second launch joins the parts of each row and brings the target in, apart from the sum it would drown in. Its programs leave a number each,
 and the one that takes the last ticket adds them, always in the same order: two launches in all. The first launch sets the tickets to 0.
@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from rooftile.core.kernel import Kernel
-from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2, resident, rows
+from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2, rows
 from rooftile.ops.cross_entropy import reference
 from rooftile.ops.cross_entropy.reference import check_target
 from rooftile.ops.cross_entropy.triton_kernels import _capped, _exp, _finish, _save
@@ -30,48 +30,65 @@ def _known(gX, i_t, read, softcap, CAP: tl.constexpr):
 
 
 @triton.jit
-def _parts(gPart, gTicket, gX, gTarget, M, V, parts, stride_x, ignore, softcap, SMOOTH: tl.constexpr, CAP: tl.constexpr, LANES: tl.constexpr,
-           GROUP: tl.constexpr, BLOCK_V: tl.constexpr):  # fmt: skip
-    """Of the parts of rows that count: gPart[0] the maximum, gPart[1] the sum, both without the target; gPart[2] the sum of differences to it."""
+def _tile(gX, mask, near, softcap, SMOOTH: tl.constexpr, CAP: tl.constexpr):
+    """Logits, and with SMOOTH their differences to the target's."""
+    rX = tl.load(gX, mask=mask, other=float("-inf"), eviction_policy="evict_first").to(tl.float32)
+    if CAP:
+        rX = tl.where(mask, _capped(rX, softcap, CAP), float("-inf"))
+    return rX, tl.where(mask, rX - near, 0.0) if SMOOTH else 0.0
+
+
+@triton.jit
+def _below(rX, lane_max):
+    """Each lane's sum of exponentials below its maximum."""
+    base = tl.where(lane_max == float("-inf"), 0.0, lane_max)  # -inf - -inf would poison a lane of masked classes
+    return tl.sum(tl.sum(_exp(rX - base[None, :, None]), 2), 0)
+
+
+@triton.jit
+def _parts(gPart, gTicket, gX, gTarget, M, V, parts, share, stride_x, ignore, softcap, SMOOTH: tl.constexpr, CAP: tl.constexpr,
+           LANES: tl.constexpr, GROUP: tl.constexpr, BLOCK_V: tl.constexpr):  # fmt: skip
+    """Of a part of a row that counts: gPart[0] the maximum, gPart[1] the sum, both without the target; gPart[2] the sum of differences to it."""
     i_p = tl.program_id(0)
     if i_p == 0:
         tl.store(gTicket, 0)
     i_m = i_p // parts
     i_part = i_p - i_m * parts
-    more_rows = tl.num_programs(0) // parts  # from one of this program's parts to its next
-    more_parts = tl.num_programs(0) - more_rows * parts
     i_t = tl.load(gTarget + i_m)
-    while i_m < M:
-        next_part = i_part + more_parts
-        next_m = i_m + more_rows + (next_part >= parts).to(tl.int32)
-        next_part -= tl.where(next_part >= parts, parts, 0)
-        next_t = tl.load(gTarget + next_m, mask=next_m < M, other=0)
-        read = (i_t != ignore) & (i_t >= 0) & (i_t < V)
-        n = tl.where(read, V, 0)  # a row that does not count is not read
-        i_t = tl.where(read, i_t, 0).to(tl.int32)
-        gRow = gX + i_m.to(tl.int64) * stride_x
-        first = i_part * BLOCK_V
-        i_v = first + tl.arange(0, BLOCK_V)
-        rX = tl.load(gRow + i_v, mask=i_v < n, other=float("-inf"), eviction_policy="evict_first").to(tl.float32)
-        if CAP:
-            rX = tl.where(i_v < n, _capped(rX, softcap, CAP), float("-inf"))
+    read = (i_t != ignore) & (i_t >= 0) & (i_t < V)
+    n = tl.where(read, V, 0)  # a row that does not count is not read
+    i_t = tl.where(read, i_t, 0).to(tl.int32)
+    gX += i_m.to(tl.int64) * stride_x
+    near = 0.0
+    if SMOOTH:
+        known = _known(gX, i_t, read, softcap, CAP)
+        near = tl.where(tl.abs(known) < float("inf"), known, 0.0)
+    begin = i_part * share
+    here = (i_t >= begin) & (i_t < begin + share)
+    head = tl.where(here, (i_t - begin) // BLOCK_V, 0)  # the target's tile comes first, so that the loop need not look for it
+    i_v = begin + head * BLOCK_V + tl.arange(0, BLOCK_V)
+    rX, lane_spread = _tile(gX + i_v, i_v < n, near, softcap, SMOOTH, CAP)
+    if here:
+        rX = tl.where(i_v == i_t, float("-inf"), rX)
+    rX = tl.reshape(rX, [BLOCK_V // (LANES * GROUP), LANES, GROUP])
+    lane_max = tl.max(tl.max(rX, 2), 0)  # a lane's logits, GROUP of which it loads at once: this moves nothing
+    lane_sum = _below(rX, lane_max)
+    for i in range(tl.cdiv(tl.minimum(share, n - begin), BLOCK_V) - 1):
+        i_v = begin + (i + (i >= head).to(tl.int32)) * BLOCK_V + tl.arange(0, BLOCK_V)
+        rX, rSpread = _tile(gX + i_v, i_v < n, near, softcap, SMOOTH, CAP)
         if SMOOTH:
-            known = _known(gRow, i_t, read, softcap, CAP)
-            near = tl.where(tl.abs(known) < float("inf"), known, 0.0)
-            tl.store(gPart + (2 * parts + i_part) * M + i_m, tl.sum(tl.where(i_v < n, rX - near, 0.0), 0), mask=read)
-        if (i_t >= first) & (i_t < first + BLOCK_V):
-            rX = tl.where(i_v == i_t, float("-inf"), rX)
-        rX = tl.reshape(rX, [BLOCK_V // (LANES * GROUP), LANES, GROUP])  # all that one lane has loaded is one group: this moves nothing
-        lane_max = tl.max(tl.max(rX, 2), 0)
-        base = tl.where(lane_max == float("-inf"), 0.0, lane_max)  # -inf - -inf would poison a lane of masked classes
-        lane_sum = tl.sum(tl.sum(_exp(rX - base[None, :, None]), 2), 0)
-        top = tl.max(lane_max, 0)
-        base = tl.where(top == float("-inf"), 0.0, top)
-        tl.store(gPart + i_part * M + i_m, top, mask=read)
-        tl.store(gPart + (parts + i_part) * M + i_m, tl.sum(lane_sum * _exp(lane_max - base), 0), mask=read)
-        i_m = next_m
-        i_part = next_part
-        i_t = next_t
+            lane_spread += rSpread
+        rX = tl.reshape(rX, [BLOCK_V // (LANES * GROUP), LANES, GROUP])
+        new = tl.maximum(lane_max, tl.max(tl.max(rX, 2), 0))
+        lane_sum = lane_sum * _exp(lane_max - tl.where(new == float("-inf"), 0.0, new)) + _below(rX, new)
+        lane_max = new
+    top = tl.max(lane_max, 0)
+    base = tl.where(top == float("-inf"), 0.0, top)
+    gPart += i_part * M + i_m
+    tl.store(gPart, top, mask=read)
+    tl.store(gPart + parts * M, tl.sum(lane_sum * _exp(lane_max - base), 0), mask=read)
+    if SMOOTH:
+        tl.store(gPart + 2 * parts * M, tl.sum(lane_spread, 0), mask=read)
 
 
 @triton.jit
@@ -136,17 +153,18 @@ def cross_entropy_split(logits, target, ignore_index, label_smoothing, z_loss, s
     count = x.new_empty((), dtype=torch.float32)
     loss = row if none else x.new_empty((), dtype=torch.float32)
     block = config["tile"] // x.itemsize
+    tiles = cdiv(v, block)
+    parts = cdiv(tiles, config["tiles"])
+    share = block * cdiv(tiles, parts)
     # Triton loads 16 bytes at once where rows begin and end at multiples of 16 elements, else one element
     group = 1 if v % 16 or stride % 16 or x.data_ptr() % 16 else 16 // x.itemsize
-    parts = cdiv(v, block)
     together = min(64, power_of_2(parts))
     per_program = JOINED // max(32, together)
     programs = cdiv(m, per_program)
     part = x.new_empty((3 if smooth else 2, parts, m), dtype=torch.float32)
     sums = x.new_empty((2, programs), dtype=torch.float32)
     ticket = x.new_empty((), dtype=torch.int32)
-    grid = min(m * parts, resident(x, config["per"])) if config["per"] else m * parts
-    launch(_parts, (grid,), part, ticket, x, target, m, v, parts, stride, ignore_index, softcap, SMOOTH=smooth, CAP=softcap != 0,
+    launch(_parts, (m * parts,), part, ticket, x, target, m, v, parts, share, stride, ignore_index, softcap, SMOOTH=smooth, CAP=softcap != 0,
            LANES=min(32 * warps, block // group), GROUP=group, BLOCK_V=block, num_warps=warps)  # fmt: skip
     launch(_join, (programs,), row, loss, count, peak, logsum, miss, part, sums, ticket, x, target, m, v, parts, stride, ignore_index,
            label_smoothing, z_loss, softcap, SMOOTH=smooth, Z=z_loss != 0, CAP=softcap != 0, NONE=none, MEAN=reduction == "mean",
@@ -168,10 +186,9 @@ def pick(call):
     return CAPPED if call["softcap"] else CONFIGS[0]
 
 
-# `per` programs a multiprocessor stay and take part after part; 0: a program a part
 CONFIGS = tuple(
-    {"tile": t * 1024, "warps": w, "per": p}
-    for t, w, p in ((8, 4, 8), (8, 4, 0), (16, 8, 4), (16, 8, 0), (16, 4, 4), (16, 4, 0), (32, 8, 2), (32, 8, 0), (8, 8, 4))
+    {"tile": t * 1024, "tiles": n, "warps": w}
+    for t, n, w in ((8, 4, 4), (8, 2, 4), (8, 3, 4), (8, 8, 4), (16, 1, 4), (16, 2, 4), (16, 1, 8), (16, 2, 8), (32, 1, 8), (8, 4, 8))
 )
 CAPPED = CONFIGS[-1]
 FORWARD = (
