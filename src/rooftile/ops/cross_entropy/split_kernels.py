@@ -19,7 +19,7 @@ from rooftile.ops.cross_entropy import reference
 from rooftile.ops.cross_entropy.reference import check_target
 from rooftile.ops.cross_entropy.triton_kernels import _capped, _exp, _finish, _save
 
-JOINED = 4096  # numbers of parts that a program joins at once
+JOINED = 2048  # numbers of parts that a program joins at once
 SHORT = 32 * 1024  # bytes of a row
 
 
@@ -30,12 +30,18 @@ def _known(gX, i_t, read, softcap, CAP: tl.constexpr):
 
 
 @triton.jit
-def _tile(gX, mask, near, softcap, SMOOTH: tl.constexpr, CAP: tl.constexpr):
-    """Logits, and with SMOOTH their differences to the target's."""
+def _by_lane(rX, LANES: tl.constexpr, GROUP: tl.constexpr):
+    """All that a lane has loaded, GROUP at once, on axes 0 and 2: this moves nothing."""
+    return tl.reshape(rX, [rX.shape[0] // (LANES * GROUP), LANES, GROUP])
+
+
+@triton.jit
+def _tile(gX, mask, near, softcap, SMOOTH: tl.constexpr, CAP: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr):
+    """Logits, and with SMOOTH each lane's sum of their differences to the target's."""
     rX = tl.load(gX, mask=mask, other=float("-inf"), eviction_policy="evict_first").to(tl.float32)
     if CAP:
         rX = tl.where(mask, _capped(rX, softcap, CAP), float("-inf"))
-    return rX, tl.where(mask, rX - near, 0.0) if SMOOTH else 0.0
+    return rX, tl.sum(tl.sum(_by_lane(tl.where(mask, rX - near, 0.0), LANES, GROUP), 2), 0) if SMOOTH else 0.0
 
 
 @triton.jit
@@ -67,18 +73,18 @@ def _parts(gPart, gTicket, gX, gTarget, M, V, parts, share, stride_x, ignore, so
     here = (i_t >= begin) & (i_t < begin + share)
     head = tl.where(here, (i_t - begin) // BLOCK_V, 0)  # the target's tile comes first, so that the loop need not look for it
     i_v = begin + head * BLOCK_V + tl.arange(0, BLOCK_V)
-    rX, lane_spread = _tile(gX + i_v, i_v < n, near, softcap, SMOOTH, CAP)
+    rX, lane_spread = _tile(gX + i_v, i_v < n, near, softcap, SMOOTH, CAP, LANES, GROUP)
     if here:
         rX = tl.where(i_v == i_t, float("-inf"), rX)
-    rX = tl.reshape(rX, [BLOCK_V // (LANES * GROUP), LANES, GROUP])
-    lane_max = tl.max(tl.max(rX, 2), 0)  # a lane's logits, GROUP of which it loads at once: this moves nothing
+    rX = _by_lane(rX, LANES, GROUP)
+    lane_max = tl.max(tl.max(rX, 2), 0)
     lane_sum = _below(rX, lane_max)
     for i in range(tl.cdiv(tl.minimum(share, n - begin), BLOCK_V) - 1):
         i_v = begin + (i + (i >= head).to(tl.int32)) * BLOCK_V + tl.arange(0, BLOCK_V)
-        rX, rSpread = _tile(gX + i_v, i_v < n, near, softcap, SMOOTH, CAP)
+        rX, rSpread = _tile(gX + i_v, i_v < n, near, softcap, SMOOTH, CAP, LANES, GROUP)
         if SMOOTH:
             lane_spread += rSpread
-        rX = tl.reshape(rX, [BLOCK_V // (LANES * GROUP), LANES, GROUP])
+        rX = _by_lane(rX, LANES, GROUP)
         new = tl.maximum(lane_max, tl.max(tl.max(rX, 2), 0))
         lane_sum = lane_sum * _exp(lane_max - tl.where(new == float("-inf"), 0.0, new)) + _below(rX, new)
         lane_max = new
