@@ -6,7 +6,7 @@ from torch.autograd.function import once_differentiable
 
 from rooftile.core.kernel import Op
 from rooftile.core.register import needs_second_door
-from rooftile.ops.cross_entropy import cluster_kernels, cuda_kernels, triton_kernels
+from rooftile.ops.cross_entropy import cluster_kernels, cuda_kernels, split_kernels, triton_kernels
 from rooftile.ops.cross_entropy.passes import TWO_PASSES
 from rooftile.ops.cross_entropy.spec import AHEAD, OVERWRITE, SPEC
 
@@ -14,6 +14,7 @@ _cross_entropy = Op(
     SPEC,
     *triton_kernels.FORWARD,
     *cuda_kernels.FORWARD,
+    *split_kernels.FORWARD,  # the last until it is timed; its place by prediction is the first
     backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD),
 )
 _overwrite = Op(OVERWRITE, *triton_kernels.OVERWRITE, *cuda_kernels.OVERWRITE)
