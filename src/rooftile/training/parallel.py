@@ -58,10 +58,10 @@ class Team:
         weights before the forward pass and all gradients behind the backward pass, where the model's size leaves room."""
         if self.kind == "none":
             return model
-        size, freed = sum(p.nbytes for p in model.parameters()), self._scarce(model)
+        freed = self._scarce(model)
         at_once = not freed and self._near()
         if self.kind == "ddp":
-            buckets = {"bucket_cap_mb": size // 2**20 + 1} if at_once else {}
+            buckets = {"bucket_cap_mb": sum(p.nbytes for p in model.parameters()) // 2**20 + 1} if at_once else {}
             return DistributedDataParallel(model, gradient_as_bucket_view=True, **buckets)  # or each gradient is in memory twice
         from torch.distributed.fsdp import fully_shard  # a second to import, which no other run should wait for
 

@@ -58,17 +58,25 @@ class Session:
 
     def prepare(self, todo: list[tuple[Op, Case]], against: list[str], jobs: int, every: str | None = None) -> None:
         """Before any clock starts, in `jobs` processes: what the gate says of every kernel whose verdict nobody has, and what takes long to compile of what
-        will be timed; of CUDA C++ the clock's process makes an instance in a tenth of a second, and draws its inputs anyway. What fails to compile there, be
-        it for want of memory beside so many others, fails or not when its turn comes."""
+        will be timed; CUDA C++, which takes a second at most, only where every config is tried. What fails to compile there, be it for want of memory beside
+        so many others, fails or not when its turn comes."""
         of = {op.spec.name: op for op, _ in todo}
+        self._judge(of, jobs)
+        units: list[Unit] = []
+        for name, op in of.items():
+            cases = tuple(c.id for other, c in todo if other is op)
+            slow = (k.name for k in op.kernels[:-1] or op.kernels if every is not None or not k.sources)
+            units += [(name, kernel, self.where.type, cases, every) for kernel in slow]
+            units += [(name, f"peer.{p}", self.where.type, (c,), None) for c in cases for p in against if p in COMPILED]
+        for _ in spread(warm, units, jobs):
+            pass
+
+    def _judge(self, of: dict[str, Op], jobs: int) -> None:
         strangers = {
             name: tuple(k.name for k in op.kernels[:-1] or op.kernels if (name, k.name) not in self.passed) for name, op in of.items()
         }
         judged = [
-            (name, c.id, self.where.type, strangers[name])
-            for name, op in of.items()
-            for c in op.spec.cases
-            if strangers[name] and "check" in c.use
+            (n, c.id, self.where.type, strangers[n]) for n, op in of.items() for c in op.spec.cases if strangers[n] and "check" in c.use
         ]
         heard = dict(spread(complaints, judged, jobs))
         for name, kernels in strangers.items():
@@ -77,12 +85,6 @@ class Session:
                 whys = [heard[unit].get(kernel, CROWDED) for unit in judged if unit[0] == name]
                 if not any(CROWDED in why for why in whys):
                     self._green[name, kernel] = next((why for why in whys if why), "")
-        cases = {name: tuple(c.id for op, c in todo if op.spec.name == name) for name in of}
-        slow = [(name, k.name) for name, op in of.items() for k in op.kernels[:-1] or op.kernels if every is not None or not k.sources]
-        units: list[Unit] = [(*one, self.where.type, cases[one[0]], every) for one in slow]
-        units += [(name, f"peer.{p}", self.where.type, (c,), None) for name in of for c in cases[name] for p in against if p in COMPILED]
-        for _ in spread(warm, units, jobs):
-            pass
 
     def record(self, op: Op, kernel: str, case: str, **facts: Any) -> Record:
         ours = {k.name: k for k in op.kernels}.get(kernel)

@@ -31,7 +31,8 @@ def shared_bytes(d, m=None):
 
 def dealt(causal, ordered, t, tiles):
     """Heads of keys whose tiles are dealt out together, and how many heads before its own a tile rounds dq of: that head's first tile was dealt out
-    LEAD tiles before at least. Where tiles go by turns, the longest first, the last ones are short; head by head the last may be as long as the first."""
+    LEAD tiles before at least. Where tiles go by turns, the longest first, the last ones are short; head by head the last may be as long as the first. Of few
+    heads the sums of dq are still in the L2 when the next tile adds to them."""
     together = max(2, min(8, 2**15 // t)) if causal and not ordered else 1
     return together, together * cdiv(LEAD, together * tiles) + (together == 1)
 

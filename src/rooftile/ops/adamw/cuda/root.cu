@@ -1,5 +1,5 @@
 // adds: the last step of a norm: the root of the sum of gPartial [parts], in one fixed order, 32 numbers a thread on their way
-// costs: one more launch of one block, which a multiprocessor reads for: some 10 us a megabyte
+// costs: one more launch of one block, for which one multiprocessor reads them all
 // loses when: there are so few gradients that the launch is most of the time
 #include "rooftile/reduce.cuh"
 
