@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import rooftile
 from rooftile.models import GPT2, GPT2Config, Llama, llama_operators, operators
-from rooftile.training import TrainConfig, TrainError
+from rooftile.training import TrainConfig, TrainError, parallel
 from rooftile.training.parallel import Team
 from test_llama import SMALL, shape
 from test_patch import build
@@ -224,3 +224,18 @@ def test_near_are_processes_of_one_machine_whose_gpus_reach_each_other(local, re
     assert asked == ([(1, 0)] if local == "2" else [])
     team.device = "cpu"
     assert team._near() is (local == "2")
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("scarce", [True, False])
+def test_near_ones_exchange_at_once_only_where_the_model_leaves_room(kind, scarce, monkeypatch):
+    sharded, knobs = [], {}
+    monkeypatch.setattr(Team, "_near", lambda self: True)
+    monkeypatch.setattr(Team, "_scarce", lambda self, model: scarce)
+    monkeypatch.setattr(parallel, "DistributedDataParallel", lambda model, **given: knobs.update(given))
+    monkeypatch.setattr("torch.distributed.fsdp.fully_shard", lambda module, **given: sharded.append(type(module).__name__))
+    team, model = Team(TrainConfig()), GPT2(GPT2Config(vocab_size=8, n_positions=4, n_embd=8, n_layer=2, n_head=1))
+    team.kind = kind
+    team.wrap(model)
+    assert sharded == ([] if kind == "ddp" else ["Block", "Block", "GPT2"] if scarce else ["GPT2"])
+    assert ("bucket_cap_mb" in knobs) is (kind == "ddp" and not scarce)

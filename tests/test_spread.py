@@ -120,8 +120,22 @@ def test_only_what_will_be_timed_is_compiled_and_no_cuda(session, monkeypatch):
     triton = [k.name for k in op.kernels[:-1] if k.name.startswith("triton")]
     assert warmed == [("softmax", k, "cpu", two, None) for k in triton] + [("softmax", "peer.compile", "cpu", (c,), None) for c in two]
     warmed.clear()
+    other = OPS["vector_add"]
+    session.passed |= {(other.spec.name, k.name) for k in other.kernels[:-1]}
+    added = next(c for c in other.spec.cases if "bench" in c.use)
+    session.prepare([(op, cases[0]), (other, added)], [], 2)
+    assert {(unit[0], unit[3]) for unit in warmed} == {("softmax", two[:1]), ("vector_add", (added.id,))}
+    warmed.clear()
     session.prepare([(op, cases[0])], [], 2, "cuda")
     assert {unit[1] for unit in warmed} == {k.name for k in op.kernels[:-1]}
+
+
+def test_warming_up_runs_the_cases_it_is_given(monkeypatch):
+    ran = []
+    monkeypatch.setattr(bench, "_versions", lambda op, version, case, where, every: [lambda: ran.append((version, case.id))])
+    cases = [c.id for c in OPS["softmax"].spec.cases if "bench" in c.use]
+    bench.warm("softmax", "triton", "cpu", (cases[1],), None)
+    assert ran == [("triton", cases[1])]
 
 
 def test_a_complaint_comes_back_and_want_of_memory_is_none(session, monkeypatch):
