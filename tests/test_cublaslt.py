@@ -148,22 +148,23 @@ def test_one_plan_a_shape_and_each_call_its_own_addresses(install):
     first, second = tensors(), tensors(seed=1)
     expected = [t.clone() for t in (first[3], first[4]) if gelu(*first) is None]
     gelu(*second)
-    assert library.counts["cublasLtMatmulAlgoGetHeuristic"] == library.counts["cublasLtCreate"] == 1
+    plans = lambda: library.counts["cublasLtMatmulAlgoGetHeuristic"] / 2  # noqa: E731  asked with a workspace and without
+    assert plans() == library.counts["cublasLtCreate"] == 1
     assert torch.equal(first[3], expected[0]) and torch.equal(first[4], expected[1])  # the second call wrote into its own
     exact = second[0].double() @ second[1].double().t() + second[2].double()
     assert torch.equal(second[3], exact.bfloat16())
     for other in (tensors(m=32), tensors(dtype=torch.float16)):
         gelu(*other)
     gelu(first[0], first[1], None, *first[3:])
-    assert library.counts["cublasLtMatmulAlgoGetHeuristic"] == len(cublaslt._plans) == 4
+    assert plans() == len(cublaslt._plans) == 4
     gelu(placed(first[0], 16), *first[1:])  # algorithms that want more than 16 bytes must not be asked for
-    assert library.counts["cublasLtMatmulAlgoGetHeuristic"] == len(cublaslt._plans) == 5
+    assert plans() == len(cublaslt._plans) == 5
 
 
 def test_descriptors_end_with_their_plan(install):
     library = install()
     gelu(*tensors())
-    assert len(library.alive) == 6  # a handle, a description, a preference, three layouts
+    assert len(library.alive) == 7  # a handle, a description, two preferences, three layouts
     cublaslt._plans.clear()
     assert list(library.alive.values()) == ["handle"]
 
@@ -189,6 +190,10 @@ LISTED = {"none": (32768, 2304, 768), "wave": (768, 3072, 32768), "gelu": (24, 4
         ("wave", {"tiles": (209, 458), "lean": (20, 21)}, 1),
         ("wave", {"tiles": (209, 29), "lean": (20, 458)}, LEAN + 1),  # only offered without a workspace
         ("wave", {"tiles": (209, 29)}, 0),
+        ("none", {"tiles": (24, 20, 29), "lean": (29, 20)}, LEAN + 1),  # the same tile, whose count nobody clears
+        ("none", {"tiles": (24, 23), "lean": (23,)}, 0),  # not for want of a workspace another tile than the library's first
+        ("none", {"tiles": (24, 23), "parted": (0,), "lean": (24,)}, 0),  # nor another algorithm
+        ("none", {"tiles": (23, 20), "lean": (20, 20)}, LEAN),
     ],
 )
 def test_a_tile_is_preferred(install, monkeypatch, kind, how, runs):
@@ -202,7 +207,6 @@ def test_a_tile_is_preferred(install, monkeypatch, kind, how, runs):
     else:
         cublaslt.product(call[4], call[0], call[1].t())
     assert library.log[-1][0] == runs
-    assert library.counts["cublasLtMatmulAlgoGetHeuristic"] == (2 if ("lean" in how and runs >= LEAN) or (kind, runs) == ("wave", 0) else 1)
     exact = call[0].double() @ call[1].double().t() + (call[2].double() if kind == "gelu" else 0)
     assert torch.equal(call[3] if kind == "gelu" else call[4], exact.bfloat16())
 
@@ -216,7 +220,7 @@ def test_what_is_preferred_is_what_was_fastest():
     m, e, f = GPT2
     assert of(m, 3 * e, e) == of(m, e, e) == of(m, e, 3 * e) == (20,)
     assert of(m, f, e) == (29,) and of(8192, 50304, e) == (201, 197)
-    assert of(m, e, f) == (20,) and of(e, e, m) == ()
+    assert of(m, e, f) == of(50304, e, 16384) == (20,) and of(e, e, m) == ()
     assert of(f, e, m) == of(e, f, m) == (458,) and of(3 * e, e, m) == (20,)
     m, e, f = LLAMA
     assert of(m, e, e) == of(m, 3072, e) == of(m, e, 3072) == of(m, f, e) == of(128256, e, 1024) == (29,)

@@ -1,12 +1,16 @@
 """What the grid cannot say of cross_entropy: confident rows, padding, the logits' memory, messages."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
 
+import processes
 from rooftile.core.kernel import OPS
 from rooftile.cuda import simulator
 from rooftile.ops import CrossEntropyLoss, cross_entropy
+from rooftile.ops.cross_entropy import split_kernels
 from rooftile.ops.cross_entropy.cuda_kernels import ONLINE
 
 
@@ -187,3 +191,89 @@ def test_soft_caps_of_whole_vectors(cap):
     for a, b in zip(made, wanted):
         torch.testing.assert_close(a, b)
     torch.testing.assert_close(dx, op.backward.spec.reference(*back), rtol=2e-5, atol=1e-9)
+
+
+SPLIT = """
+import importlib.util, sys, torch
+from rooftile.workbench import check, interpreter
+from rooftile.ops.cross_entropy.reference import cross_entropy
+spec = importlib.util.spec_from_file_location("given", sys.argv[1])
+given = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(given)
+checked, loaded = interpreter._checked, []
+def watched(what, *rest):
+    addresses = checked(what, *rest)
+    loaded.extend(addresses.ravel().tolist() if what == "load" else ())
+    return addresses
+interpreter._checked = watched
+
+def agree(m, v, dtype, tile, tiles, *settings, strange=False):
+    x = torch.randn(m, v, generator=torch.Generator().manual_seed(m + v)).mul(4).to(dtype)
+    x[:, v - v // 8 - 1] += torch.arange(m) % 3 * 20  # in some rows the maximum comes late
+    target = torch.arange(m) * 7 % v
+    target[-1], target[2::5] = v - 1, -100
+    if strange:
+        x[0, 1:], x[1, : v // 3], x[3], x[4, v - 1] = float("-inf"), float("-inf"), float("-inf"), float("nan")
+        x[5, target[5]] = float("-inf")
+    call, loaded[:] = (x, target, -100, *settings), []
+    for watch in check.before_run:
+        watch([x, target])
+    run = lambda: given.cross_entropy_split(*call, config={"tile": tile, "tiles": tiles, "warps": 1})
+    with check.poisoned():
+        first, second = run(), run()
+    assert all(torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0)) for a, b in zip(first, second)), "two runs differ"
+    for name, a, b in zip(("loss", "count", "peak", "logsum", "miss"), first, cross_entropy(*call)):
+        torch.testing.assert_close(a, b, rtol=2e-5, atol=2e-6, equal_nan=True, msg=lambda said: f"{m, v, dtype, settings} {name}: {said}")
+    row = x.stride(0) * x.itemsize
+    touched = {(a - x.data_ptr()) // row for a in loaded if 0 <= a - x.data_ptr() < m * row}
+    assert touched == set(torch.nonzero(target != -100)[:, 0].tolist()), "rows that are read"
+
+for settings in ((0.0, 0.0, 0.0, "mean"), (0.1, 0.01, 3.0, "sum"), (0.1, 0.0, 0.0, "none")):
+    agree(67, 100, torch.float32, 64, 3, *settings)  # 3 parts of 3 tiles of 16, the last of 4 columns; two programs join
+    agree(9, 320, torch.bfloat16, 64, 4, *settings)  # whole tiles of whole vectors, parts of 4, 3 and 3
+    agree(4, 7, torch.float32, 64, 2, *settings)  # less than a part
+    agree(3, 1, torch.float32, 64, 2, *settings)
+    agree(4, 300, torch.float32, 16, 1, *settings)  # more parts than are joined at once
+    if not settings[2]:
+        agree(7, 100, torch.float32, 64, 2, *settings, strange=True)
+"""
+WRONG = {  # what stands in the kernels' source, and what comes in its place
+    'rX = tl.where(i_v == i_t, float("-inf"), rX)': "rX = rX",
+    "(i_part < parts)[:, None]": "(i_part < parts - 1)[:, None]",
+    'lane_sum * _exp(lane_max - tl.where(new == float("-inf"), 0.0, new))': "lane_sum",
+    "rSum * _exp(rTop - base[None, :])": "rSum",
+    "rest * _exp(top - base)": "rest",
+    "spread += tl.sum": "spread = tl.sum",
+    "(i >= head).to(tl.int32)": "(i > head).to(tl.int32)",
+    "n = tl.where(read, V, 0)": "n = V",
+    "tl.store(gTicket, 0)": "pass",
+    'gTicket, 1, sem="acq_rel"': 'gTicket, 1, sem="relaxed"',
+    "tl.sum(counts.to(tl.float32), 0)": "tl.sum((i_m < M).to(tl.float32), 0)",
+}
+
+
+def split(path):
+    return processes.run(str(path), code=SPLIT, TRITON_INTERPRET="1")
+
+
+def test_parts_of_rows_are_joined():
+    """Through the interpreter, in a child, in tiles of 4 and 16: targets in each part, in the first and the last column; what is padding is not read."""
+    done = split(split_kernels.__file__)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("stands", WRONG)
+def test_a_wrong_join_is_seen(stands, tmp_path):
+    text = Path(split_kernels.__file__).read_text()
+    assert stands in text
+    (tmp_path / "wrong.py").write_text(text.replace(stands, WRONG[stands]))
+    assert split(tmp_path / "wrong.py").returncode != 0
+
+
+def test_short_rows_are_not_split():
+    kernel, (x, target) = OPS["cross_entropy"].kernel("triton.split"), (torch.empty(2, 16383), torch.empty(2, dtype=torch.int64))
+    call = {"logits": x.bfloat16(), "target": target, "softcap": 0.0}
+    assert kernel.declines(call) == "a row of 32766 bytes is no more than a program's share; from 32768 it is cut into parts"
+    assert kernel.declines(call | {"logits": x}) is None
+    assert kernel.declines(call | {"softcap": 30.0}) == "a soft cap of 30: its tanh is cheaper in CUDA C++"

@@ -121,7 +121,7 @@ _plans: dict[tuple[Any, ...], Plan] = {}
 # Tiles by cublasLtMatmulTile_t, columns x rows of ours
 _96x128, _128x128, _128x160, _168x128, _176x128, _192x96 = 28, 20, 29, 197, 201, 458
 _SHORT: tuple[tuple[float, tuple[tuple[int, tuple[int, ...]], ...]], ...] = (  # columns up to, and of these summands up to
-    (1024, ((3072, (_128x128,)),)),
+    (1024, ((float("inf"), (_128x128,)),)),
     (2560, ((1023, (_128x128,)), (3072, (_128x160,)))),
     (12288, ((3072, (_128x160,)),)),
     (float("inf"), ((1023, (_176x128, _168x128)), (3072, (_168x128, _176x128)))),
@@ -135,7 +135,7 @@ def preferred(device: torch.device, m: int, n: int, k: int, epilogue: str = "non
 
     Asked on an H200 of cuBLASLt 13.1, all that it offers beside PyTorch's, in bursts and at the board's power, for the products of GPT-2's training step and of a Llama's of
     1.2e9 weights (M = 32768 and 16384). The first has large tiles, 256 x 128, and is as good as any for long sums. Of short ones much of the time
-    is the epilogue's, and smaller tiles are faster by up to a fifth. A weight's gradient is few tiles of a long sum: a tile of which one wave
+    is the epilogue's, and smaller tiles are faster by up to a fifth; up to 1024 columns they are for long sums too, by 1 to 3 %. A weight's gradient is few tiles of a long sum: a tile of which one wave
     is full was faster than parts of the sum added up. By tile, as ranks change with version and shape.
     """
     if device.type == "cuda" and torch.cuda.is_available() and torch.cuda.get_device_capability(device) != (9, 0):
@@ -253,17 +253,16 @@ class Plan:
             self.layouts = *made[:2], made[-1], made[2]  # of out, unless there is another, is what is added to
             what = f"{list(left.shape)} by {list(right.shape)} in {left.dtype}"
             self.answers = self._asked(alignment, WORKSPACE, what)
-            self.best = self._first_of(tiles)
-            if tiles and self.best is None and k >= LONG:  # with a workspace to fill, the heuristic likes to part long sums
-                with contextlib.suppress(RuntimeError):  # there may be none without
-                    self.answers += self._asked(alignment, 0, what)
-                self.best = self._first_of(tiles)
+            self.offered = len(self.answers)
+            with contextlib.suppress(RuntimeError):  # there may be none without
+                self.answers += self._asked(alignment, 0, what)
+            self.best = self._best(tiles)
 
     def launch(
         self, out: Tensor, left: Tensor, right: Tensor, aux: Tensor | None, bias: Tensor | None, add: Tensor | None, algorithm: int
     ) -> None:
-        chosen = self.best or 0 if algorithm == PREFERRED else algorithm
-        answer = self.answers[chosen if chosen < len(self.answers) else 0]
+        chosen = self.best if algorithm == PREFERRED else algorithm if algorithm < self.offered else 0
+        answer = self.answers[chosen]
         size, (a, b, c, d), to = answer.workspace, self.layouts, out.data_ptr()
         old = to if add is None else add.data_ptr()
         # from PyTorch's allocator, and held until the product is under way: then it is nobody else's before this stream has passed
@@ -303,9 +302,12 @@ class Plan:
             _succeed(status, f"cublasLtMatmulAlgoConfigGetAttribute of attribute {which}")
         return tile.value if splits.value <= 1 else 0
 
-    def _first_of(self, tiles: tuple[int, ...]) -> int | None:
-        offered = [self.tile(a) for a in self.answers] if tiles else []
-        return next((offered.index(t) for t in tiles if t in offered), None)
+    def _best(self, tiles: tuple[int, ...]) -> int:
+        """The first of these tiles that is there, or else the heuristic's first; of one tile the one with the least workspace. With room for it the
+        heuristic likes to part long sums, and to count tiles as they are taken: a number that is cleared before each product, 4 us in a CUDA graph."""
+        offered = [self.tile(a) for a in self.answers]
+        wanted = next((t for t in tiles if t in offered), offered[0])
+        return min((i for i, t in enumerate(offered) if t == wanted), key=lambda i: self.answers[i].workspace) if wanted else 0
 
     def _asked(self, alignment: int, workspace: int, what: str) -> list[Any]:
         preference = self._made("MatmulPreference")

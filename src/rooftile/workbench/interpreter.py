@@ -3,7 +3,7 @@
 What it lacks as shipped, and gets here:
   * bf16 and fp8 are held as raw integers and multiplied as such: here they are ml_dtypes arrays with true rounding
   * out-of-bounds lanes read and write whatever lies there: here every active lane must fall inside a tensor's storage
-  * two programs storing to one address go unnoticed: here it is an error
+  * two programs storing to one address go unnoticed: here it is an error, and so is reading what another stored without an atomic that says so
   * libdevice is missing: here it is numpy
 It patches private names of Triton 3.6 to 3.9 and says so loudly when one is gone. Not modelled: warps, layouts, asynchronous copies,
 shared memory, the order of reductions, fused multiply-add.
@@ -26,6 +26,7 @@ assert os.environ.get("TRITON_INTERPRET") == "1", (
 )
 
 import triton.language as tl
+from triton._C.libtriton import ir
 from triton.language.extra import libdevice
 from triton.language.semantic import TritonSemantic as Semantic
 from triton.runtime import interpreter as base
@@ -110,6 +111,10 @@ def _unary(f: Callable[..., Any]) -> Callable[..., Any]:
 
 _allowed: list[tuple[Any, Any]] = []  # byte ranges of the storages of this launch
 _writer: dict[int, Any] = {}  # address -> the program that stored there
+_stock_atomic = Builder.create_atomic_rmw
+_stored: dict[int, int] = {}  # address -> how often that program had released before
+_releases: dict[Any, int] = {}  # program -> how often it has released
+_seen: dict[Any, dict[Any, int]] = {}  # program, or address of an atomic -> of other programs, how many releases happened before
 
 
 def _checked(what: str, pointers: Any, mask: Any, size: int, program: Any) -> Any:
@@ -145,7 +150,8 @@ def _load(self: Any, pointer: Any, mask: Any, other: Any, *_: Any, **__: Any) ->
     m = _spread(mask.data, p.shape)
     read = _checked("load", p, m, _size(pointer), self.grid_idx)
     for address in read.ravel().tolist() if _writer else ():
-        if _writer.get(address, self.grid_idx) != self.grid_idx:
+        writer = _writer.get(address, self.grid_idx)
+        if writer != self.grid_idx and _seen.get(self.grid_idx, {}).get(writer, 0) <= _stored[address]:
             raise Race(f"program {self.grid_idx} reads what program {_writer[address]} wrote in the same launch")
     rest = _raw(np.zeros(p.shape, dtype) if other is None else _spread(other.data, p.shape).astype(dtype))
     made = base._interpreter.load(p, m, rest, rest.dtype)
@@ -161,7 +167,31 @@ def _store(self: Any, pointer: Any, value: Any, mask: Any, *_: Any, **__: Any) -
     for address in _checked("store", p, m, _size(pointer), self.grid_idx).ravel().tolist():
         if _writer.setdefault(address, self.grid_idx) != self.grid_idx:
             raise Race(f"programs {_writer[address]} and {self.grid_idx} both store to one address")
+        _stored[address] = _releases.get(self.grid_idx, 0)
     return base._interpreter.store(p, _raw(v), m)
+
+
+def _atomic(self: Any, kind: Any, pointer: Any, value: Any, mask: Any, sem: Any, scope: Any) -> Any:
+    _synchronise(self.grid_idx, _checked("atomic", pointer.data, mask.data, _size(pointer), self.grid_idx), sem, scope)
+    return _stock_atomic(self, kind, pointer, value, mask, sem, scope)
+
+
+def _synchronise(me: Any, addresses: Any, sem: Any, scope: Any) -> None:
+    """What a program stored before it released is there for one that acquires after it, at the same address."""
+    if scope == ir.MEM_SYNC_SCOPE.CTA:
+        return
+    both = ir.MEM_SEMANTIC.ACQUIRE_RELEASE
+    for address in addresses.ravel().tolist() if sem in (ir.MEM_SEMANTIC.ACQUIRE, both) else ():
+        _merge(me, _seen.get(address, {}))
+    if sem in (ir.MEM_SEMANTIC.RELEASE, both):
+        _releases[me] = _releases.get(me, 0) + 1
+        for address in addresses.ravel().tolist():
+            _merge(address, {**_seen.get(me, {}), me: _releases[me]})
+
+
+def _merge(who: Any, seen: dict[Any, int]) -> None:
+    mine = _seen.setdefault(who, {})
+    mine.update({program: max(n, mine.get(program, 0)) for program, n in seen.items()})
 
 
 def _storages(values: Any) -> Iterator[tuple[Any, Any]]:
@@ -216,6 +246,7 @@ def _install() -> None:
     for name, f in unary.items():
         setattr(Builder, f"create_{name}", _unary(f))
     Builder.create_masked_load, Builder.create_masked_store = _load, _store
+    Builder.create_atomic_rmw = _atomic
     for name, f in _LIBDEVICE.items():
         if hasattr(libdevice, name):
             setattr(libdevice, name, _device_function(name, f))
@@ -224,7 +255,8 @@ def _install() -> None:
 
     def begin_launch(self: Any, args: Any, kwargs: Any) -> Any:
         made = begin(self, args, kwargs)
-        _writer.clear()
+        for told in (_writer, _stored, _releases, _seen):
+            told.clear()
         _allowed[:] = list({*_storages([*made[0], *made[1].values()]), *_also})
         return made
 

@@ -6,12 +6,13 @@ from torch.autograd.function import once_differentiable
 
 from rooftile.core.kernel import Op
 from rooftile.core.register import needs_second_door
-from rooftile.ops.cross_entropy import cluster_kernels, cuda_kernels, triton_kernels
+from rooftile.ops.cross_entropy import cluster_kernels, cuda_kernels, split_kernels, triton_kernels
 from rooftile.ops.cross_entropy.passes import TWO_PASSES
 from rooftile.ops.cross_entropy.spec import AHEAD, OVERWRITE, SPEC
 
 _cross_entropy = Op(
     SPEC,
+    *split_kernels.FORWARD,
     *triton_kernels.FORWARD,
     *cuda_kernels.FORWARD,
     backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD),

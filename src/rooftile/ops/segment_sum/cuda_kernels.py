@@ -54,20 +54,29 @@ def _balanced(source, x, offsets, out, *, config):
 
 
 def _numbers(source, x, offsets, out, *, config):
-    m, e, each = x.shape[0], out.shape[0], config["each"]
+    each = config["each"]
+    _stretched(source, x, offsets, out, config, f"{each}", 2 * _room(x, each) + 4 * BLOCK * each)
+
+
+def _laid(source, x, offsets, out, *, config):
+    each, stages = config["each"], config["stages"]
+    beside = 0 if x.itemsize == 4 else 4 * BLOCK * each  # sums of 4 bytes lie in the place of the numbers
+    _stretched(source, x, offsets, out, config, f"{each}, {stages}", stages * _room(x, each) + beside)
+
+
+def _stretched(source, x, offsets, out, config, constants, shared):
+    m, e, types = x.shape[0], out.shape[0], _types(x, offsets)
     blocks, tiles = _stretches(x, m, config)
     partial = x.new_empty(2 * blocks, dtype=torch.float32)
-    types = f"{_types(x, offsets)}, {each}"
-    shared = 2 * _room(x, each) + 4 * BLOCK * each
-    launch(source, f"chunks<{types}>", blocks, BLOCK, out, partial, x.contiguous(), offsets, m, e, tiles, shared=shared)
-    launch(source, f"join<{types}>", cdiv(e, BLOCK), BLOCK, out, partial, offsets, m, e, tiles)
+    launch(source, f"chunks<{types}, {constants}>", blocks, BLOCK, out, partial, x.contiguous(), offsets, m, e, tiles, shared=shared)
+    launch(source, f"join<{types}, {config['each']}>", cdiv(e, BLOCK), BLOCK, out, partial, offsets, m, e, tiles)
 
 
 def _stretches(x, m, config):
-    """(blocks, tiles of each)."""
+    """(blocks, tiles of each). One block at least: `join` looks at offsets as soon as the launch before it is its own operator's."""
     every = cdiv(m, BLOCK * config["each"])
     tiles = max(1, cdiv(every, config["per_sm"] * processors(x)))
-    return cdiv(every, tiles), tiles
+    return max(1, cdiv(every, tiles)), tiles
 
 
 def _room(x, each):
@@ -112,20 +121,21 @@ def _not_numbers(call):
     return _of_one(x, "x")
 
 
+def _few(call):
+    m = call["x"].shape[0]
+    return f"x has {m} numbers, and to have more tiles on their way pays from {FEW}" if m < FEW else None
+
+
 # 4 rows of 16 bytes a lane and 768 lanes: 48 KB in flight on a multiprocessor, all chunks at once
 _ROWS = tuple(
     {"rows": r, "lanes": n} for r, n in ((4, 768), (8, 768), (4, 1024), (2, 768), (2, 1024), (4, 512), (4, 1536), (16, 512), (8, 1536))
 )
 # 16 float32 numbers a thread are 16 KB a block in flight and 57 KB of shared memory: 3 blocks a multiprocessor, 8 numbers 8 KB and 33 KB: 6
 _TILES = tuple({"each": e, "per_sm": p} for e, p in ((16, 3), (8, 6), (16, 12), (8, 24), (16, 24), (32, 2), (32, 12)))
+# 32 float32 numbers a thread in 3 stages are 111 KB of shared memory, 2 blocks a multiprocessor with 64 KB each on their way
+_LAID = tuple({"each": e, "per_sm": p, "stages": s} for e, p, s in ((32, 2, 3), (16, 3, 3), (16, 2, 5), (8, 6, 3), (16, 6, 3), (32, 4, 3)))
+FEW = 1 << 23  # numbers: 4 tiles of 32 a thread for each of an H200's 264 blocks
 _CHUNKS = tuple({"rows": r} for r in (128, 64, 32, 256, 512))
-VARIES = "float32 atomics add the rows of a segment in any order"
-RUNGS = (  # name, launcher, idea, configs, why it varies, who it refuses; the highest first
-    ("v4_numbers", _numbers, "rows of one number: 16 bytes an access, sums joined by a scan over the block", _TILES, "", _not_numbers),
-    ("v3_balanced", _balanced, "rows dealt out evenly, 16 bytes an access; sums that cross chunks added in order", _ROWS, "", None),
-    ("v2_warp", _warp, "a warp a segment", (), "", None),
-    ("v1_atomics", _atomics, "a thread an element, atomics", (), VARIES, None),
-)
 BACKWARD_RUNGS = (
     ("v4_numbers", _spread_numbers, "rows of one number: laid down where segments begin, carried on by the block", _TILES),
     ("v3_balanced", _spread_balanced, "rows dealt out evenly, a segment's gradient kept in registers", _CHUNKS),
@@ -133,7 +143,11 @@ BACKWARD_RUNGS = (
 )
 
 
-def _rung(name, launcher, idea, configs, varies, refuse):
+def _on_a_gpu(call):
+    return off_gpu(call["x"])
+
+
+def _rung(name, launcher, idea, configs=(), refuse=_on_a_gpu, **more):
     source = Source.beside(__file__, f"{name}.cu")
 
     def segment_sum(x, offsets, **config):
@@ -143,7 +157,7 @@ def _rung(name, launcher, idea, configs, varies, refuse):
             launcher(source, x, offsets.contiguous(), out, **config)
         return out
 
-    return Kernel(f"cuda.{name}", segment_sum, idea, refuse or (lambda call: off_gpu(call["x"])), configs, sources=(source,), varies=varies)
+    return Kernel(f"cuda.{name}", segment_sum, idea, refuse, configs, sources=(source,), **more)
 
 
 def _backward_rung(name, launcher, idea, configs):
@@ -162,5 +176,11 @@ def _backward_rung(name, launcher, idea, configs):
     return Kernel(f"cuda.{name}", segment_sum_backward, idea, refuse, configs, sources=(source,))
 
 
-FORWARD = tuple(_rung(*rung) for rung in RUNGS)
+FORWARD = (  # the highest first
+    _rung("v5_laid", _laid, "rows of one number: sums laid down without a branch, more tiles ahead", _LAID, _not_numbers, declines=_few),
+    _rung("v4_numbers", _numbers, "rows of one number: 16 bytes an access, sums joined by a scan over the block", _TILES, _not_numbers),
+    _rung("v3_balanced", _balanced, "rows dealt out evenly, 16 bytes an access; sums that cross chunks added in order", _ROWS),
+    _rung("v2_warp", _warp, "a warp a segment"),
+    _rung("v1_atomics", _atomics, "a thread an element, atomics", varies="float32 atomics add the rows of a segment in any order"),
+)
 BACKWARD = tuple(_backward_rung(*rung) for rung in BACKWARD_RUNGS)

@@ -64,6 +64,11 @@ ROOFTILE_DEVICE unsigned anew(unsigned x) {
 ROOFTILE_DEVICE int row_of(unsigned i_thread) { return i_thread / WARP % 4 * 16 + i_thread % WARP / 4; }
 ROOFTILE_DEVICE int column_of(unsigned i_thread) { return i_thread % 4 * 2; }
 
+// Queries of a block from this one on.
+template <int QUERY> struct From {
+  static constexpr int query = QUERY;
+};
+
 // What a block does with a tile: query blocks `first` to `blocks` - 1 of each of `group` heads, from i_bh on, against keys of the head i_g they read.
 // `masked`: before that block there are keys that a query does not see.
 struct Work {
@@ -103,6 +108,7 @@ ROOFTILE_DEVICE unsigned deal(Work& w, unsigned at, unsigned all, unsigned toget
 // Those that add in turn begin with the last tile of a head.
 template <class X_, bool CAUSAL, bool ORDERED> struct Plain : Work {
   using X = X_;
+  static constexpr bool CUTS = CAUSAL;  // a walk's first step to the queries that see a key of the half
   static constexpr bool BANDED = false, ROUNDS = CAUSAL || X::D == 128;  // of D = 64 and all keys the walk came out 1 to 4 % slower beside it
   int G, together, all;  // all: tiles of all heads
 
@@ -135,11 +141,13 @@ template <class X_, bool CAUSAL, bool ORDERED> struct Plain : Work {
     if (!CAUSAL) return i_tile;
     return min(tiles - 1, int(unsigned((i_block + 1) * X::BLOCK_M - 1 + S - T) / BLOCK_N)) - i_tile;
   }
+  // So many queries, from the first of block i on, see nothing of this half of the tile.
+  ROOFTILE_DEVICE int unseen(const Rings& sR, int half, int i) const { return sR.i_tile * BLOCK_N + half * 64 + T - S - i * X::BLOCK_M; }
   // No weight where a query does not see a key; a key past S is seen by none: its p may be inf, and inf times its row of zeros would be NaN in dQ.
-  template <int R> ROOFTILE_DEVICE void mask(float (&p)[R], const Rings& sR, int half, int i) const {
+  template <int R> ROOFTILE_DEVICE void mask(float (&p)[R], const Rings& sR, int half, int i, int from) const {
     if (CAUSAL ? i >= sR.masked : sR.masked == 0) return;
     const unsigned i_thread = anew(threadIdx.x);
-    const int i_key = sR.i_tile * BLOCK_N + half * 64 + row_of(i_thread), shift = CAUSAL ? T - S - i * X::BLOCK_M - column_of(i_thread) : -NEVER;
+    const int i_key = sR.i_tile * BLOCK_N + half * 64 + row_of(i_thread), shift = CAUSAL ? T - S - (i * X::BLOCK_M + from + column_of(i_thread)) : -NEVER;
 #pragma unroll
     for (int r = 0; r < 16; r += 8) {
       const int unseen = i_key + r < S ? i_key + r + shift : NEVER;  // columns, less this thread's first
@@ -170,6 +178,7 @@ struct Band {
 // A window, open to either side where it has no bound, over one length or over sequences of their own.
 template <int D, bool RAGGED, bool ORDERED> struct Banded : Work {
   using X = Tile<D>;
+  static constexpr bool CUTS = D == 128;  // with 64 all steps would have 1 % more instructions
   static constexpr bool BANDED = true, ROUNDS = false;
   int at_q = 0, at_k = 0, i_first, padded, left, right;
   static constexpr int all = 1;  // a block has one tile
@@ -217,11 +226,12 @@ template <int D, bool RAGGED, bool ORDERED> struct Banded : Work {
   ROOFTILE_DEVICE void begin(const Rings&, const Keys&) {}
   // The last tile that a block sees adds first.
   ROOFTILE_DEVICE int before(int i_block) const { return min(sBand->after, ((i_block + 1) * Tile<D>::BLOCK_M - 1 - sBand->low) / BLOCK_N); }
+  ROOFTILE_DEVICE int unseen(const Rings&, int half, int i) const { return sBand->low + half * 64 - i * Tile<D>::BLOCK_M; }
   // As in Plain, and once more for queries that have passed a key.
-  template <int R> ROOFTILE_DEVICE void mask(float (&p)[R], const Rings&, int half, int i) const {
+  template <int R> ROOFTILE_DEVICE void mask(float (&p)[R], const Rings&, int half, int i, int from) const {
     if (i >= sBand->whole && i < sBand->whole_end) return;
     const unsigned i_thread = anew(threadIdx.x);
-    const int key = half * 64 + row_of(i_thread), at = sBand->low + key - i * Tile<D>::BLOCK_M - column_of(i_thread);
+    const int key = half * 64 + row_of(i_thread), at = sBand->low + key - i * Tile<D>::BLOCK_M - from - column_of(i_thread);
     const int keys = sBand->keys, low = key < keys ? at : NEVER, high = key + 8 < keys ? at + 8 : NEVER;
     const unsigned more = sBand->more;
 #pragma unroll
@@ -380,11 +390,11 @@ template <typename T, int N, Major A = K_MAJOR> ROOFTILE_DEVICE void product(flo
     wgmma<T, N, A>(d, a, b, more);
 }
 
-// d[64 keys, BLOCK_M queries] = A B^T, both K-major along D.
-template <typename T, class X> ROOFTILE_DEVICE void scores(float (&d)[X::BLOCK_M / 2], const Matrix& a, const Matrix& b) {
+// d[64 keys, 2 R queries] = A B^T, both K-major along D.
+template <typename T, class X, int R> ROOFTILE_DEVICE void scores(float (&d)[R], const Matrix& a, const Matrix& b) {
   wgmma_fence(d);
 #pragma unroll
-  for (int k = 0; k < X::D / 16; ++k) product<T, X::BLOCK_M>(d, a + (k / 4 * X::KEY_PANEL + k % 4 * 32), b + (k / 4 * X::QUERY_PANEL + k % 4 * 32), k > 0);
+  for (int k = 0; k < X::D / 16; ++k) product<T, 2 * R>(d, a + (k / 4 * X::KEY_PANEL + k % 4 * 32), b + (k / 4 * X::QUERY_PANEL + k % 4 * 32), k > 0);
   wgmma_commit();
 }
 
@@ -428,6 +438,13 @@ template <int K> ROOFTILE_DEVICE void store_columns(char* sX, const unsigned (&a
   char* sMine = sX + swizzled<128>((lane() / 16 * 8 + lane() % 8) * LINE + warp() % 4 * 32 + lane() / 8 % 2 * 16);
 #pragma unroll
   for (int k = 0; k < K; ++k) store_transposed(sMine + k * 16 * LINE, a[k]);
+}
+
+// Zeros in a warpgroup's lines of dS.
+template <int LINES> ROOFTILE_DEVICE void no_columns(char* sX) {
+  float4* sMine = reinterpret_cast<float4*>(sX) + threadIdx.x % 128;
+#pragma unroll
+  for (int k = 0; k < LINES / 16; ++k) sMine[k * 128] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 }
 
 // lse or delta of this thread's queries. The first EARLY pairs are read before the products that are waited for, as registers allow: shared memory
@@ -639,6 +656,17 @@ template <int D> ROOFTILE_DEVICE void turn_back(float (&dk)[D / 2], const Tables
   }
 }
 
+// A walk's first step where no query sees a key of this half: dS of zeros for dQ, nothing else. It waits for no queries: their stages were free, for all, before
+// the tile's keys came, and the next step waits for the other half's dS of this one.
+template <class X> ROOFTILE_DEVICE void pass_by(char* sDs, Rings& sR, unsigned step, unsigned turn) {
+  const Stage<STAGES> at = nth_stage(turn);
+  no_columns<X::BLOCK_M>(sDs);
+  fence_async();
+  consumer_release(sR.dout, at);
+  if (lane() == 0) producer_commit(sR.ds, nth_stage(step));
+  consumer_release(sR.q, at);
+}
+
 // A product under way across the loop's back edge makes the assembler run all of them one by one: the body ends with a wait for everything. The two
 // warpgroups do not meet: a step stores its dS and makes dQ of the one before, whose other half was stored a step ago. dV is queued when dS is stored, so
 // that it runs beside that dQ's way through the ring.
@@ -647,7 +675,6 @@ ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, const Earlier<
                               float scale_log2) {
   using X = typename W::X;
   constexpr int M = X::BLOCK_M, EARLY = M == 64 ? 8 : 4, DS_STAGES = X::DS_STAGES, DS_BYTES = 2 * X::QUERY_PANEL;
-  constexpr int WHOLE = M == 80 ? 2 : M / 16;  // so many operands of P are made after dS; the others before, for 12 registers, or 80 queries spill
   char *sK = sX + X::K, *sV = sX + X::V, *sDq = sX + X::DQ + half * X::HALF_BYTES;
   const Matrix keys = k_major<128>(sK + half * 64 * LINE), values = k_major<128>(sV + half * 64 * LINE);
   const Matrix queries_by_d = k_major<128>(sX + X::Q), d_by_queries = mn_major<128>(sX + X::Q, X::QUERY_PANEL);
@@ -662,20 +689,24 @@ ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, const Earlier<
     float dk[D / 2] = {}, dv[D / 2] = {};
     if constexpr (M == 80) turn = uniform(turn);  // as round_earlier branches by warps, it would lie in a register, and be brought from there for 26 descriptors
     const unsigned begin = step;
-    for (int i = sR.first;;) {
+    int i = sR.first;
+    // A step; whether it was the walk's last.
+    const auto go = [&](auto from, auto& s) __attribute__((always_inline)) {
+      constexpr int FROM = decltype(from)::query, L = M - FROM;
+      constexpr int WHOLE = M == 80 ? 2 : L / 16;  // so many operands of P are made after dS; the others before, for 12 registers, or 80 queries spill
       const Stage<STAGES> at = nth_stage(turn);
-      float dp[M / 2], dq[X::N / 2];
-      unsigned p16[M / 16][4], ds16[M / 16][4];
-      const int at_q = at.index * X::QUERIES;
+      float dp[L / 2], dq[X::N / 2];
+      unsigned p16[L / 16][4], ds16[L / 16][4];
+      const int at_q = at.index * X::QUERIES + FROM * LINE;
       consumer_wait(sR.q, at);
       scores<T, X>(s, keys, queries_by_d + at_q);
-      const Columns<EARLY> lse(reinterpret_cast<const float*>(sX + X::LSE) + at.index * M);
+      const Columns<EARLY> lse(reinterpret_cast<const float*>(sX + X::LSE) + at.index * M + FROM);
       consumer_wait(sR.dout, at);
       scores<T, X>(dp, values, dout_by_d + at_q);
       wgmma_wait<1>(s);
       weights(s, lse, scale_log2);
-      w.mask(s, sR, half, i);
-      const Columns<EARLY> delta(reinterpret_cast<const float*>(sX + X::DELTA) + at.index * M);
+      w.mask(s, sR, half, i, FROM);
+      const Columns<EARLY> delta(reinterpret_cast<const float*>(sX + X::DELTA) + at.index * M + FROM);
       operands<T, WHOLE>(p16, s);
       finish_first(s);
       wgmma_wait<0>(dp);
@@ -684,12 +715,14 @@ ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, const Earlier<
       for (int k = 0; k < WHOLE; ++k) wgmma_operand<T>(p16[k], s, k);
       const bool more = step > begin;
       if (DS_STAGES == 2 && more) consumer_wait(sR.ds, nth_stage(step - 1));  // who tells of that one has read the one before, where this goes
-      store_columns(sX + X::DS + step % DS_STAGES * DS_BYTES + half * X::QUERY_PANEL, ds16);
+      char* sDs = sX + X::DS + step % DS_STAGES * DS_BYTES + half * X::QUERY_PANEL;
+      if constexpr (FROM > 0) no_columns<FROM>(sDs);
+      store_columns(sDs + FROM * LINE, ds16);
       gradient<T, D>(dv, p16, d_by_dout + at_q);
       fence_async();
       if (DS_STAGES == 3 && more) consumer_wait(sR.ds, nth_stage(step - 1));
       // else of something finite: what comes of it is not handed over
-      queries<T, X>(dq, d_by_keys, ds + int(more ? X::DS + (step - 1) % DS_STAGES * DS_BYTES : 0));
+      if constexpr (FROM == 0) queries<T, X>(dq, d_by_keys, ds + int(more ? X::DS + (step - 1) % DS_STAGES * DS_BYTES : 0));
       gradient<T, D>(dk, ds16, d_by_queries + at_q);
       wgmma_wait<1>(dq);
       consumer_release(sR.dout, at);
@@ -702,8 +735,20 @@ ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, const Earlier<
       consumer_release(sR.q, at);
       ++turn;
       if (++i == blocks) i = first;
-      if (ends) break;
+      return ends;
+    };
+    // With what a walk's first queries do not see. Of heads that share keys for the first one alone: a branch in the loop spills.
+    if (W::CUTS && w.unseen(sR, half, i) >= (D == 64 ? 64 : M) && step + 1 != sR.end) {
+      if constexpr (D == 64) {
+        float part[M / 4];
+        go(From<M / 2>(), part);
+      } else {
+        pass_by<X>(sX + X::DS + step % DS_STAGES * DS_BYTES + half * X::QUERY_PANEL, sR, step, turn);
+        ++step, ++turn, ++i;  // were that a head's last block, whose last query sees all keys, the half would have none
+      }
     }
+    if constexpr (W::CUTS) step = uniform(step);
+    while (!go(From<0>(), s)) continue;
     n = sR.n;
     const Stage<1> at_keys = nth_stage<1>(n);
     const Keys& tile = sR.keys[n % 2];

@@ -1,4 +1,4 @@
-// adds: one read: the row stays in registers, packed as it came, through both sums, all of it asked for before the first element is used
+// adds: one read: the row stays in registers, packed, through both sums, and up to 4 vectors a thread leave room for as many threads as there may be
 // costs: 4 registers a vector of 16 bytes, up to 8 vectors a thread: rows to 65536 columns of 16 bits
 // loses when: rows are short: below 32 vectors of 16 bytes some of the warp has none
 #include "rooftile/policy.cuh"
@@ -7,7 +7,7 @@
 using namespace rooftile;
 
 template <typename T, typename W, typename B, bool WEIGHT, bool BIAS, int VECS, int THREADS>
-__global__ void __launch_bounds__(THREADS, 1) 
+__global__ void __launch_bounds__(THREADS, VECS > 4 || sizeof(T) + sizeof(W) + sizeof(B) > 6 ? 1 : THREADS > 64 ? 2048 / THREADS : 32)
     layernorm(T* __restrict__ gOut, float* __restrict__ gMean, float* __restrict__ gRstd, const T* __restrict__ gX, const W* __restrict__ gW,
               const B* __restrict__ gB, int N, long long stride_x, float eps) {
   constexpr int WIDTH = 16 / sizeof(T);
