@@ -120,7 +120,7 @@ _plans: dict[tuple[Any, ...], Plan] = {}
 
 # Tiles by cublasLtMatmulTile_t, columns x rows of ours
 _96x128, _128x128, _128x160, _168x128, _176x128, _192x96 = 28, 20, 29, 197, 201, 458
-_SHORT: tuple[tuple[float, tuple[tuple[int, tuple[int, ...]], ...]], ...] = (  # columns up to, and of these summands up to
+_SHORT: tuple[tuple[float, tuple[tuple[float, tuple[int, ...]], ...]], ...] = (  # columns up to, and of these summands up to
     (1024, ((float("inf"), (_128x128,)),)),
     (2560, ((1023, (_128x128,)), (3072, (_128x160,)))),
     (12288, ((3072, (_128x160,)),)),
