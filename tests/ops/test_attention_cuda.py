@@ -236,7 +236,7 @@ PLANTED = {  # as it stands and wrong; the kernel and the order of blocks and th
     "bulk_wait<0>();            //": ("bulk_wait_read<0>();  //", "cuda.v5_hopper", None),  # read, but not yet added
     "    __threadfence();\n      atomicAdd(earlier.gAdded + sR": ("    atomicAdd(earlier.gAdded + sR", "cuda.v5_hopper", None),
     "while (load_acquire(earlier.gAdded + i_bh) < int(2 * anew(w.tiles))) spin_pause();": ("", "cuda.v5_hopper", None),
-    "< int(2 * anew(w.tiles))": ("< int(2 * anew(w.tiles)) - 1", "cuda.v5_hopper", 17),  # one half of one tile is missing
+    "< int(2 * anew(w.tiles))": ("< int(2 * anew(w.tiles)) - 1", "cuda.v5_hopper", 10),  # one half of one tile is missing
     "(earlier.place(x.i_place) * w.blocks + i)": ("(x.i_place * w.blocks + i)", "cuda.v5_hopper", None),
     "i_bh = keys.i_bh - earlier.back;": ("i_bh = keys.i_bh - earlier.back + 1;", "cuda.v5_hopper", None),
     "int heads = i_bh < 0 ? 0": ("int heads = i_bh <= 0 ? 0", "cuda.v5_hopper", None),
