@@ -187,9 +187,9 @@ def test_in_turn_whatever_comes_first(seed):
 # ---- dq of earlier heads, rounded by those that come after -------------------------------------------------------------------
 
 
-def rounds(monkeypatch, back, together=1):
-    """Heads here are too few to have any so long before them."""
-    monkeypatch.setattr(cuda_kernels, "dealt", lambda *_: (together, back))
+def rounds(monkeypatch, back, together=1, more=0):
+    """Heads here are too few to have any so long before them; of sums there are as few as can be, and so many more."""
+    monkeypatch.setattr(cuda_kernels, "dealt", lambda *_: (together, back, back + together + more))
 
 
 @pytest.mark.parametrize("causal, ordered", [(True, False), (False, False), (True, True), (False, True)])
@@ -197,8 +197,8 @@ def test_nobody_waits_for_who_comes_later(causal, ordered):
     """A head's tiles have all been dealt out before the first block that rounds its dq, and its first, the longest of those that go by turns, long before."""
     for t, s in [(1, 1), (100, 5000), (640, 640), (1024, 1024), (5000, 300), (9000, 9000), (16384, 16384), (40000, 40000)]:
         tiles = -(-s // 128)
-        together, back = cuda_kernels.dealt(causal, ordered, t, tiles)
-        heads = 2 * back + together + 1
+        together, back, ring = cuda_kernels.dealt(causal, ordered, t, tiles)
+        heads = 2 * ring + together + 1
         dealt_out = [
             h for at in range(0, heads, together) for _ in range(tiles) for h in range(at, min(at + together, heads))
         ]  # as `deal` does
@@ -209,6 +209,9 @@ def test_nobody_waits_for_who_comes_later(causal, ordered):
         for head in range(back, heads):
             assert last[head - back] < first[head]
             assert first[head] - first[head - back] >= (cuda_kernels.LEAD if together > 1 else cuda_kernels.LEAD + tiles)
+        for head in range(ring, heads):  # who rounds the one that had its place
+            assert last[head - ring + back] < first[head]
+            assert first[head] - first[head - ring + back] >= cuda_kernels.LEAD + together * tiles
 
 
 SHARES = [  # T, S, D, causal, heads, of keys, back, together: blocks of queries that a tile rounds: none, one, or more than the rings have stages
@@ -231,10 +234,10 @@ def test_shares_of_earlier_heads(t, s, d, causal, h, g, back, together, name, mo
 
 PLANTED = {  # as it stands and wrong; the kernel and the order of blocks and threads that show it
     "bulk_wait<0>();            //": ("bulk_wait_read<0>();  //", "cuda.v5_hopper", None),  # read, but not yet added
-    "    __threadfence();\n      atomicAdd(": ("    atomicAdd(", "cuda.v5_hopper", None),
-    "while (load_acquire(earlier.gAdded + i_bh) != int(2 * anew(w.tiles))) spin_pause();": ("", "cuda.v5_hopper", None),
-    "!= int(2 * anew(w.tiles))": ("< int(2 * anew(w.tiles)) - 1", "cuda.v5_hopper", 17),  # one half of one tile is missing
-    "((long long)i_bh * w.blocks + i)": ("((long long)(i_bh + 1) * w.blocks + i)", "cuda.v5_hopper", None),
+    "    __threadfence();\n      atomicAdd(earlier.gAdded + sR": ("    atomicAdd(earlier.gAdded + sR", "cuda.v5_hopper", None),
+    "while (load_acquire(earlier.gAdded + i_bh) < int(2 * anew(w.tiles))) spin_pause();": ("", "cuda.v5_hopper", None),
+    "< int(2 * anew(w.tiles))": ("< int(2 * anew(w.tiles)) - 1", "cuda.v5_hopper", 10),  # one half of one tile is missing
+    "(earlier.place(x.i_place) * w.blocks + i)": ("(x.i_place * w.blocks + i)", "cuda.v5_hopper", None),
     "i_bh = keys.i_bh - earlier.back;": ("i_bh = keys.i_bh - earlier.back + 1;", "cuda.v5_hopper", None),
     "int heads = i_bh < 0 ? 0": ("int heads = i_bh <= 0 ? 0", "cuda.v5_hopper", None),
     "gRow += earlier.stride_h": ("gRow", "cuda.v5_hopper", None),
@@ -242,15 +245,77 @@ PLANTED = {  # as it stands and wrong; the kernel and the order of blocks and th
 }
 
 
-@pytest.mark.parametrize("stands", some(PLANTED, "bulk_wait<0>();            //", "!= int(2 * anew(w.tiles))", "int heads = i_bh < 0 ? 0"))
+@pytest.mark.parametrize("stands", some(PLANTED, "bulk_wait<0>();            //", "< int(2 * anew(w.tiles))", "int heads = i_bh < 0 ? 0"))
 def test_a_share_taken_too_early_or_of_another_head_is_seen(stands, tmp_path, monkeypatch):
     instead, name, seed = PLANTED[stands]
     monkeypatch.setattr(cuda_kernels, "V5", rewritten(cuda_kernels.V5, stands, instead, tmp_path))
-    rounds(monkeypatch, 1)
+    rounds(monkeypatch, 1, more=8)  # places for all: nobody waits for one
     monkeypatch.setattr(cuda_kernels, "resident", lambda *_: 4)  # blocks at once
     call = problem(300 if seed else 100, 130, 128, bool(seed), h=4, g=2)
     with contextlib.suppress(simulator.Found), simulator.active("all", seed=seed):
         assert not close(call, KERNELS[name].run(*call))
+
+
+RINGS = [  # T, S, D, causal, batches, heads, of keys, back, together, more: each place is taken two to five times; by 80 queries; more shares than tiles, and fewer
+    (100, 140, 64, True, 2, 4, 4, 1, 1, 0), (140, 270, 128, True, 3, 4, 2, 1, 1, 1), (235, 130, 128, False, 2, 6, 3, 1, 1, 0), (64, 300, 128, False, 3, 3, 3, 2, 1, 0),
+    (270, 140, 64, True, 2, 7, 7, 2, 2, 1), (300, 200, 64, True, 2, 6, 2, 1, 1, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("t, s, d, causal, b, h, g, back, together, more", RINGS)
+def test_places_that_others_leave(t, s, d, causal, b, h, g, back, together, more, name, monkeypatch):
+    """A ring of sums that goes round several times: the same as with room for all."""
+    call = problem(t, s, d, causal, torch.float16 if t % 4 else torch.bfloat16, b=b, h=h, g=g)
+    together = 1 if name.endswith("ordered") else together
+    rounds(monkeypatch, back, together, more=b * g)
+    alone = computed(call, name)
+    rounds(monkeypatch, back, together, more)
+    monkeypatch.setattr(cuda_kernels, "resident", lambda *_: 3)
+    made = computed(call, name)
+    assert close(call, made)
+    if name.endswith("ordered"):
+        assert all(map(torch.equal, made, alone))
+
+
+CROWDED = {  # as it stands and wrong, what is seen and in what order of blocks and threads
+    "while (load_acquire(earlier.gAdded + (w.i_bh - earlier.ring)) != earlier.whole) spin_pause();": ("", 17),
+    "(w.i_bh - earlier.ring)) != earlier.whole": ("(w.i_bh - earlier.ring)) < earlier.whole - 1", 17),  # a tile has yet to leave zeros
+    "gZero[k] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);": ("{}", None),
+    "if (ORDERED && i_lane < 2) gTurn[i_block * 2 + i_lane] = 0;": ("if (ORDERED && i_lane < 1) gTurn[i_block * 2 + i_lane] = 0;", None),
+    "consumer_wait(sR.read, nth_stage(n));": ("", None),  # zeros before the sums have come
+    "fence_async_global();  // it is the engine": (";  // it is the engine", None),
+    "    if (i_lane == 0) {\n      __threadfence();\n": ("    if (i_lane == 0) {\n", 17),
+    "    __syncwarp();\n    if (i_lane == 0) {": ("    if (i_lane == 0) {", 17),  # counted when one lane has
+    "(i_place < back ? ring : 0)": ("(i_place < back ? ring - 1 : 0)", None),
+    "% anew(this->ring);": ("% anew(this->ring - 1);", None),
+    "if (i_bh < ring) clear": ("if (i_bh < ring - 1) clear", None),
+    "i_bh / ring * ring * blocks * 2": ("0", None),
+}
+
+
+@pytest.mark.parametrize("stands", some(CROWDED, *list(CROWDED)[:3], "consumer_wait(sR.read, nth_stage(n));"))
+def test_a_place_taken_too_early_is_seen(stands, tmp_path, monkeypatch):
+    instead, seed = CROWDED[stands]
+    monkeypatch.setattr(cuda_kernels, "V5", rewritten(cuda_kernels.V5, stands, instead, tmp_path))
+    rounds(monkeypatch, 1)
+    monkeypatch.setattr(cuda_kernels, "resident", lambda *_: 4)
+    call = problem(100, 140, 64, True, h=6)
+    with contextlib.suppress(simulator.Found), simulator.active("all", seed=seed):
+        assert not close(call, KERNELS["cuda.v5_hopper_ordered" if "gTurn" in stands else "cuda.v5_hopper"].run(*call))
+
+
+@pytest.mark.parametrize("few", [0, pytest.param(1, marks=pytest.mark.thorough)])  # that one waits for ever
+def test_a_ring_has_room_for_those_that_are_rounded_later(few, monkeypatch):
+    """One head too few: who adds waits for those that come after it, and they for it."""
+    rounds(monkeypatch, 2, more=-few)
+    monkeypatch.setattr(cuda_kernels, "resident", lambda *_: 2)
+    call = problem(100, 140, 64, True, h=6)
+    if not few:
+        assert close(call, computed(call))
+        return
+    with pytest.raises(simulator.Found, match="timeout"):
+        computed(call)
 
 
 def test_the_last_heads_are_left_to_a_kernel_of_their_own(monkeypatch):

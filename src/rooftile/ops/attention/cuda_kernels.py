@@ -30,11 +30,13 @@ def shared_bytes(d, m=None):
 
 
 def dealt(causal, ordered, t, tiles):
-    """Heads of keys whose tiles are dealt out together, and how many heads before its own a tile rounds dq of: that head's first tile was dealt out
-    LEAD tiles before at least. Where tiles go by turns, the longest first, the last ones are short; head by head the last may be as long as the first. Of few
-    heads the sums of dq are still in the L2 when the next tile adds to them."""
+    """Heads of keys whose tiles are dealt out together, how many heads before its own a tile rounds dq of, and of how many there is room for sums. The head
+    that is rounded had its first tile dealt out LEAD tiles before at least, and who rounds a head as many before those that add in its place. Where tiles go by
+    turns, the longest first, the last ones are short; head by head the last may be as long as the first. Of few heads the sums of dq are still in the L2
+    when the next tile adds to them, and with few places when others add there."""
     together = max(2, min(8, 2**15 // t)) if causal and not ordered else 1
-    return together, together * cdiv(LEAD, together * tiles) + (together == 1)
+    back = together * cdiv(LEAD, together * tiles) + (together == 1)
+    return together, back, 2 * back + together
 
 
 def _backward(ordered, dout, q, k, v, out, lse, causal, scale, into, turned):
@@ -45,23 +47,27 @@ def _backward(ordered, dout, q, k, v, out, lse, causal, scale, into, turned):
     m = queries(d, causal, ordered, t)
     walk, tiles = cdiv(t, m), cdiv(s, KEYS)  # blocks of queries of a head, and of keys
     blocks, all_tiles = walk * b * h, tiles * b * g
-    sums = q.new_empty(blocks, 2, m * d // 2, dtype=torch.float32)
-    turn = q.new_empty(blocks, 2, dtype=torch.int32)
+    together, back, ring = dealt(causal, ordered, t, tiles)
+    if not causal and d == 64:  # Plain::ROUNDS
+        back = ring = b * g
+    back, ring = min(back, b * g), min(ring, b * g)
+    ring, share = ring * (h // g), walk * (h // g)  # heads of queries from here on; blocks of those that share keys
+    sums = q.new_empty(ring * walk, 2, m * d // 2, dtype=torch.float32)
+    turn = q.new_empty(ring * walk, 2, dtype=torch.int32)
     added = q.new_empty(1 + b * h, dtype=torch.int32)  # tiles taken, and additions to each head
     rows = q.new_empty(blocks, 2, m, dtype=torch.float32)  # lse to base 2 and delta of each block of queries
     kind, flags, and_turned = f"{CTYPE[q.dtype]}, {d}", f"{str(causal).lower()}, {str(ordered).lower()}", ", true" if turned else ""
     and_queries, last = (f", {m}", f", false, {m}") if m != 8192 // d else ("", and_turned)
     tables = turned or (rows, rows)
-    launch(V5, f"prepare<{kind}{and_queries}>", blocks * m * d // 2048, 256, sums, turn, added, rows, dout, out, lse, h, t, *dout.stride()[:3],
+    launch(V5, f"prepare<{kind}{and_queries}>", blocks * m * d // 2048, 256, sums, turn, added, rows, dout, out, lse, ring, h, t, *dout.stride()[:3],
            *out.stride()[:3])  # fmt: skip
     maps = [TensorMap(x, (1, 64, 1, 64), 128) for x in (dk, dv)]
     maps += [TensorMap(x, (1, n, 1, 64), 128) for x, n in ((q, m), (k, KEYS), (v, KEYS), (dout, m))]
-    together, back = dealt(causal, ordered, t, tiles)
-    back = back if causal or d == 128 else b * g  # Plain::ROUNDS
-    left = min(back, b * g) * (h // g) * walk  # blocks of queries of the last heads, which nobody comes after
+    left = back * (h // g) * walk  # blocks of queries of the last heads, which nobody comes after
     launch(V5, f"attention_backward<{kind}, {flags}{last}>", min(all_tiles, resident(q, 1)), 384, *maps, dq, sums, turn, added, rows, g, h // g, t, s,
-           walk, tiles, together, all_tiles, back * (h // g), *dq.stride()[:3], scale, scale * LOG2E, *tables, shared=shared_bytes(d, m))  # fmt: skip
-    launch(V5, f"finish<{kind}{last}>", left * 2, m * d // 64, dq, sums, (blocks - left) * 2, h, t, *dq.stride()[:3], scale, *tables)
+           walk, tiles, together, all_tiles, back * (h // g), ring, b * h - ring, share, 2 * tiles + min(tiles, share), *dq.stride()[:3], scale,
+           scale * LOG2E, *tables, shared=shared_bytes(d, m))  # fmt: skip
+    launch(V5, f"finish<{kind}{last}>", left * 2, m * d // 64, dq, sums, ring, (blocks - left) * 2, h, t, *dq.stride()[:3], scale, *tables)
     return dq, dk, dv
 
 

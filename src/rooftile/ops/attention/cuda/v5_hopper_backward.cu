@@ -7,7 +7,8 @@
 // registers hold them, are the left operands of dV += P^T dO and dK += dS^T Q. Only dS crosses between them, through shared memory and a step late, for
 // dQ = dS K: each makes a 64 x 64 half of it. A third warpgroup copies: one thread tiles in, two threads dQ out. gDq [B H, blocks of queries, half, HALF]
 // keeps a half as the threads held it: 8 or 10 times 4 floats of each of 128 threads. Whoever is through with a tile rounds its share of the dQ of a head some heads
-// before, to which all tiles have added by then; `finish` rounds the last heads'.
+// before, to which all tiles have added by then; `finish` rounds the last heads'. So gDq is a ring of fewer heads than there are: who rounds leaves zeros, and a
+// head's additions begin when the one that had its place has been rounded.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -70,14 +71,14 @@ template <int QUERY> struct From {
 };
 
 // What a block does with a tile: query blocks `first` to `blocks` - 1 of each of `group` heads, from i_bh on, against keys of the head i_g they read.
-// `masked`: before that block there are keys that a query does not see.
+// i_place: that of i_bh in gDq. `masked`: before that block there are keys that a query does not see.
 struct Work {
-  int i_b, i_g, i_h, i_bh, group, i_tile, tiles, first, count, blocks, T, S, masked;
+  int i_b, i_g, i_h, i_bh, i_place, group, i_tile, tiles, first, count, blocks, T, S, masked;
 };
 
 // Of that what is wanted behind the walk, when those of the next may have come.
-struct alignas(16) Keys {
-  int i_b, i_g, i_bh, i_tile;
+struct Keys {
+  int i_b, i_g, i_bh, i_tile, i_place;
 };
 
 struct Rings {
@@ -90,6 +91,7 @@ struct Rings {
   Pipeline<STAGES> q, dout;
   Pipeline<1> dq[2];    // one a warpgroup
   Pipeline<STAGES> ds;  // only ever full: who has waited for a step's dS knows that the one three steps before has been read
+  Pipeline<STAGES> read;  // a tile's share of an earlier head; only ever full: the values of the next but one wait for who has waited for this one
   Work next;            // of the one thread that brings it, which has few registers
   int i_next;
   unsigned taken, turn;  // tiles, and of the rings of q and dout
@@ -110,10 +112,10 @@ template <class X_, bool CAUSAL, bool ORDERED> struct Plain : Work {
   using X = X_;
   static constexpr bool CUTS = CAUSAL;  // a walk's first step to the queries that see a key of the half
   static constexpr bool BANDED = false, ROUNDS = CAUSAL || X::D == 128;  // of D = 64 and all keys the walk came out 1 to 4 % slower beside it
-  int G, together, all;  // all: tiles of all heads
+  int G, together, all, ring;  // all: tiles of all heads; ring: heads that gDq has room for
 
-  ROOFTILE_DEVICE Plain(int G_, int group_, int T_, int S_, int blocks_, int tiles_, int together_, int all_) {
-    T = T_, S = S_, blocks = blocks_, tiles = tiles_, group = group_, G = G_, together = together_, all = all_;
+  ROOFTILE_DEVICE Plain(int G_, int group_, int T_, int S_, int blocks_, int tiles_, int together_, int all_, int ring_) {
+    T = T_, S = S_, blocks = blocks_, tiles = tiles_, group = group_, G = G_, together = together_, all = all_, ring = ring_;
   }
   // The next tile. Who begins takes it: a block waits for those that add before it, and they are under way, however few have room at once. Where there is one
   // for each, all is known before `prepare` has cleared the counter.
@@ -126,14 +128,19 @@ template <class X_, bool CAUSAL, bool ORDERED> struct Plain : Work {
     const int T = anew(this->T), S = anew(this->S);
     i_tile = CAUSAL && ORDERED ? tiles - 1 - i_tile : i_tile;
     i_b = i_bg / G, i_g = i_bg % G, i_h = i_g * group, i_bh = i_bg * group;
+    if (ROUNDS) i_place = unsigned(i_bh) % anew(this->ring);
     first = CAUSAL ? max(0, i_tile * BLOCK_N + T - S) / X::BLOCK_M : 0;
     count = (blocks - first) * group;
     masked = (i_tile + 1) * BLOCK_N > S ? NEVER : CAUSAL ? ceil_div(max(0, (i_tile + 1) * BLOCK_N - 1 + T - S), X::BLOCK_M) : 0;
   }
-  ROOFTILE_DEVICE void begin(const Rings& sR, const Keys& keys) { i_tile = keys.i_tile, i_bh = keys.i_bh, first = sR.first; }
+  ROOFTILE_DEVICE void begin(const Rings& sR, const Keys& keys) {
+    i_tile = keys.i_tile, i_bh = keys.i_bh, first = sR.first;
+    if (ROUNDS) i_place = keys.i_place;
+  }
   ROOFTILE_DEVICE static int of_q(const Work& x) { return x.i_b; }  // whose rows queries and keys are: of a batch, or of a slice
   ROOFTILE_DEVICE static int of_k(const Work& x) { return x.i_b; }
-  ROOFTILE_DEVICE long long first_block() const { return (long long)i_bh * blocks + first; }  // in gDq, gRows and gTurn
+  ROOFTILE_DEVICE long long first_block(const Work& x) const { return (long long)x.i_bh * blocks + x.first; }  // in gRows
+  ROOFTILE_DEVICE long long first_sums() const { return (long long)(ROUNDS ? i_place : i_bh) * blocks + first; }  // in gDq and gTurn
   ROOFTILE_DEVICE static int between(const Work& w) { return w.first; }                       // blocks there from a head's last to the next one's first
   // How many tiles of keys add to this block of queries before this one. Causal, the last tile that the block sees comes to it first, in its first
   // step, and the tile before it two or one steps later: in this order nobody waits for a tile that has not begun.
@@ -146,7 +153,7 @@ template <class X_, bool CAUSAL, bool ORDERED> struct Plain : Work {
   // No weight where a query does not see a key; a key past S is seen by none: its p may be inf, and inf times its row of zeros would be NaN in dQ.
   template <int R> ROOFTILE_DEVICE void mask(float (&p)[R], const Rings& sR, int half, int i, int from) const {
     if (CAUSAL ? i >= sR.masked : sR.masked == 0) return;
-    const unsigned i_thread = anew(threadIdx.x);
+    const unsigned i_thread = X::BLOCK_M == 80 ? warp() * WARP + lane() : anew(threadIdx.x);  // the same, and there for lane(): one register less
     const int i_key = sR.i_tile * BLOCK_N + half * 64 + row_of(i_thread), shift = CAUSAL ? T - S - (i * X::BLOCK_M + from + column_of(i_thread)) : -NEVER;
 #pragma unroll
     for (int r = 0; r < 16; r += 8) {
@@ -219,7 +226,8 @@ template <int D, bool RAGGED, bool ORDERED> struct Banded : Work {
   ROOFTILE_DEVICE auto of_k(const Work& x) const {
     if constexpr (RAGGED) return sBand->of_k; else return x.i_b;
   }
-  ROOFTILE_DEVICE long long first_block() const { return i_first; }
+  ROOFTILE_DEVICE long long first_block(const Work&) const { return i_first; }
+  ROOFTILE_DEVICE long long first_sums() const { return i_first; }
   ROOFTILE_DEVICE int between(const Work&) const { return sBand->between; }
   ROOFTILE_DEVICE static int next(int*, bool begins) { return begins ? 0 : all; }
   ROOFTILE_DEVICE void take(int) {}
@@ -247,13 +255,17 @@ struct Tables {
 
 // Where dQ goes, rounded: that of the heads of queries `back` before a block's own, as many as share keys. gAdded counts, at the first of those that share
 // keys, the warpgroups whose additions have all been carried out, two a tile. A block waits for that number, and it ends: `back` is so large that all whom
-// it waits for were dealt out before it, and a block's additions wait for nobody's rounding. The launcher makes it larger, so that there is no wait.
+// it waits for were dealt out before it. gDq has room for `ring` heads of queries: the first `again` of all leave their places to others, and the tiles
+// whose shares of them have been read, and zeros left, are counted too. Additions wait for that number, of the head `ring` before: `ring` is so large that who
+// rounds it was dealt out before as well. The launcher makes both larger, so that there is no wait.
 template <typename T> struct Earlier {
   T* g;
   long long stride_b, stride_t, stride_h;
+  float* gDq;
   int* gAdded;
-  int H, back;
+  int H, back, ring, again, share, whole;  // share: blocks of queries of heads that share keys; whole: what is counted of those that leave their places
   Tables tables;
+  ROOFTILE_DEVICE int place(int i_place) const { return i_place - back + (i_place < back ? ring : 0); }  // in gDq, of the head `back` before the one there
 };
 
 // The n-th stage of a ring: two registers fewer than walking it.
@@ -277,7 +289,7 @@ ROOFTILE_DEVICE void bring(char* sX, int panel, const TensorMap& map, MBarrier* 
 // until those of the tile before have been read.
 template <class T, class W>
 ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const TensorMap& tK, const TensorMap& tV, const TensorMap& tDout, const float* gRows,
-                             const float* gDq, int* gTaken, const Earlier<T>& earlier, W w) {
+                             int* gTaken, const Earlier<T>& earlier, W w) {
   using X = typename W::X;
   constexpr int M = X::BLOCK_M, ROWS = X::ROWS, HALF = X::HALF, HALF_BYTES = X::HALF_BYTES;
   Work& x = sR.next;
@@ -286,7 +298,7 @@ ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const Ten
     const Stage<1> turn = nth_stage<1>(n);
     producer_acquire(sR.v, turn);
     sR.first = x.first, sR.blocks = x.blocks, sR.end += x.count, sR.n = n, sR.i_tile = x.i_tile, sR.masked = x.masked;
-    sR.keys[n % 2] = {x.i_b, x.i_g, x.i_bh, x.i_tile};
+    sR.keys[n % 2] = {x.i_b, x.i_g, x.i_bh, x.i_tile, x.i_place};
     mbarrier_arrive_expect(&sR.v.full[0], X::KEYS);
     bring<X::PANELS>(sX + X::V, X::KEY_PANEL, tV, &sR.v.full[0], x.i_g, x.i_tile * BLOCK_N, w.of_k(x));
     producer_acquire(sR.k, turn, X::KEYS);
@@ -302,7 +314,7 @@ ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const Ten
       keys();
       earlier_done();
     }
-    const float* gRow = gRows + w.first_block() * 2 * M;
+    const float* gRow = gRows + w.first_block(x) * 2 * M;
 #pragma unroll 1
     for (int i = x.first; x.count > 0; --x.count, ++sR.turn, gRow += 2 * M) {
       const Stage<STAGES> at = nth_stage(sR.turn);
@@ -317,15 +329,15 @@ ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const Ten
     }
     sR.i_next = w.next(gTaken, false);
     if constexpr (W::ROUNDS) {  // an earlier head's sums come behind the queries, by the same rings: most are there when the last product is
-      const int i_bh = x.i_bh - earlier.back, share = i_bh < 0 ? 0 : anew(w.group) * w.blocks;
+      const int i_bh = x.i_bh - earlier.back, share = i_bh < 0 ? 0 : earlier.share;
       if (x.i_tile < share) {
-        while (load_acquire(earlier.gAdded + i_bh) != int(2 * anew(w.tiles))) spin_pause();
+        while (load_acquire(earlier.gAdded + i_bh) < int(2 * anew(w.tiles))) spin_pause();  // more: others have rounded theirs
         fence_async_global();  // this thread has read the number, but it is the engine that reads the sums
       }
 #pragma unroll 1
       for (int i = x.i_tile; i < share; i += w.tiles, ++sR.turn) {
         const Stage<STAGES> at = nth_stage(sR.turn);
-        const float* gHalf = gDq + ((long long)i_bh * w.blocks + i) * 2 * HALF;
+        const float* gHalf = earlier.gDq + (long long)(earlier.place(x.i_place) * w.blocks + i) * 2 * HALF;
         producer_acquire(sR.q, at, HALF_BYTES);
         bulk_load(sX + X::Q + at.index * HALF_BYTES, gHalf, HALF_BYTES, &sR.q.full[at.index]);
         producer_acquire(sR.dout, at, HALF_BYTES);
@@ -338,7 +350,8 @@ ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const Ten
 }
 
 // One thread: a warpgroup's halves of dQ, added in global memory while both multiply on.
-template <bool ORDERED, class W> ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, int* gAdded, const char* sDq, Rings& sR, W w, int half) {
+template <bool ORDERED, typename T, class W>
+ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, const Earlier<T>& earlier, const char* sDq, Rings& sR, W w, int half) {
   constexpr int HALF = W::X::HALF, HALF_BYTES = W::X::HALF_BYTES;
   earlier_done();
   for (unsigned n = 0, step = 0;; ++n) {
@@ -348,7 +361,12 @@ template <bool ORDERED, class W> ROOFTILE_DEVICE void drain(float* gDq, int* gTu
     const int blocks = sR.blocks;
     w.begin(sR, sR.keys[n % 2]);
     mbarrier_arrive(&sR.v.empty[0]);
-    int i_half = 2 * int(w.first_block()) + half;  // of all there are
+    if constexpr (W::ROUNDS)
+      if (w.i_bh > w.i_place) {
+        while (load_acquire(earlier.gAdded + (w.i_bh - earlier.ring)) != earlier.whole) spin_pause();
+        fence_async_global();  // others have left zeros, but it is the engine that adds to them
+      }
+    int i_half = 2 * int(w.first_sums()) + half;  // of all there is room for
 #pragma unroll 1
     for (int i = w.first; step < end; ++step, i_half += 2) {
       const Stage<1> at = nth_stage<1>(step);
@@ -370,7 +388,36 @@ template <bool ORDERED, class W> ROOFTILE_DEVICE void drain(float* gDq, int* gTu
       bulk_wait<0>();            // carried out, all of them: to have read shared memory is not enough
       fence_async_global();      // the engine has added, but it is this thread that says so
       __threadfence();
-      atomicAdd(gAdded + w.i_bh, 1);
+      atomicAdd(earlier.gAdded + sR.keys[n % 2].i_bh, 1);
+    }
+  }
+}
+
+// One warp: zeros where a tile's share of an earlier head has been read, if others add there. Those who multiply would wait for the fence.
+template <bool ORDERED, typename T, class W> ROOFTILE_DEVICE void make_room(int* gTurn, const Earlier<T>& earlier, Rings& sR, const W& w) {
+  constexpr int BLOCK = 2 * W::X::HALF;
+  const int i_lane = anew(threadIdx.x) % WARP;
+  for (unsigned n = 0;; ++n) {
+    consumer_wait(sR.v, nth_stage<1>(n));
+    if (sR.n != n) return;
+    const Keys tile = sR.keys[n % 2];
+    __syncwarp();
+    if (i_lane == 0) mbarrier_arrive(&sR.v.empty[0]);
+    const int i_bh = tile.i_bh - earlier.back, share = i_bh < 0 || i_bh >= earlier.again ? 0 : earlier.share;
+    consumer_wait(sR.read, nth_stage(n));
+    if (tile.i_tile >= share) continue;
+    for (int i = tile.i_tile; i < share; i += w.tiles) {
+      const long long i_block = earlier.place(tile.i_place) * w.blocks + i;
+      float4* gZero = reinterpret_cast<float4*>(earlier.gDq + i_block * BLOCK) + i_lane;
+#pragma unroll 8
+      for (int k = 0; k < BLOCK / 4; k += WARP) gZero[k] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      if (ORDERED && i_lane < 2) gTurn[i_block * 2 + i_lane] = 0;
+    }
+    fence_async_global();  // it is the engine that adds to them
+    __syncwarp();
+    if (i_lane == 0) {
+      __threadfence();
+      atomicAdd(earlier.gAdded + i_bh, 1);
     }
   }
 }
@@ -770,7 +817,10 @@ ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, const Earlier<
       consumer_release(sR.v, at_keys);
       consumer_release(sR.k, at_keys);
     }
-    if constexpr (W::ROUNDS) round_earlier<TURNED, T>(earlier, sX, sX + X::DS + (step + 1) % X::DS_STAGES * DS_BYTES, sR, turn, tile, w, scale);
+    if constexpr (W::ROUNDS) {
+      round_earlier<TURNED, T>(earlier, sX, sX + X::DS + (step + 1) % X::DS_STAGES * DS_BYTES, sR, turn, tile, w, scale);
+      if (lane() == 0) producer_commit(sR.read, nth_stage(n));
+    }
   }
 }
 
@@ -783,19 +833,22 @@ ROOFTILE_DEVICE void tile_of_keys(const Out& dk_to, const Out& dv_to, const Earl
   if (threadIdx.x == 0) {
     let_next_stand_by();
     pipeline_init(sR.k, 1, 8);
-    pipeline_init(sR.v, 1, 8 + 2);  // and those who drain
+    pipeline_init(sR.v, 1, 8 + 2 + W::ROUNDS);  // and those who drain and make room
     pipeline_init(sR.q, 1, 8);
     pipeline_init(sR.dout, 1, 8);
     pipeline_init(sR.ds, 8, 1);
     for (int half = 0; half < 2; ++half) pipeline_init(sR.dq[half], 4, 1);
+    pipeline_init(sR.read, 8, 1);
   }
   __syncthreads();
   if (threadIdx.x >= 256) {
     registers_lower<24>();  // three warpgroups have 3 x 168 to share
     const int i_warp = (threadIdx.x - 256) / WARP;
-    if (threadIdx.x == 256) produce(sX, sR, tQ, tK, tV, tDout, gRows, gDq, gTaken, earlier, w);
+    if (threadIdx.x == 256) produce(sX, sR, tQ, tK, tV, tDout, gRows, gTaken, earlier, w);
     if (threadIdx.x == 256 + WARP || threadIdx.x == 256 + 2 * WARP)
-      drain<ORDERED>(gDq, gTurn, earlier.gAdded, sX + W::X::DQ + (i_warp - 1) * W::X::HALF_BYTES, sR, w, i_warp - 1);
+      drain<ORDERED>(gDq, gTurn, earlier, sX + W::X::DQ + (i_warp - 1) * W::X::HALF_BYTES, sR, w, i_warp - 1);
+    if constexpr (W::ROUNDS)
+      if (i_warp == 3) make_room<ORDERED>(gTurn, earlier, sR, w);
   } else {
     registers_raise<240>();
     multiply<T, D, ORDERED, TURNED>(dk_to, dv_to, earlier, uniform(sX), *uniform(&sR), w, uniform(threadIdx.x / 128), scale, scale_log2);
@@ -807,12 +860,13 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
     attention_backward(const __grid_constant__ TensorMap tDk, const __grid_constant__ TensorMap tDv, const __grid_constant__ TensorMap tQ,
                        const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, T* gOut,
                        float* gDq, int* gTurn, int* gAdded, const float* gRows, int G, int group, int T_, int S, int blocks, int tiles, int together,
-                       int all, int back, long long stride_b, long long stride_t, long long stride_h, float scale, float scale_log2, const float* gCos, const float* gSin) {
+                       int all, int back, int ring, int again, int share, int whole, long long stride_b, long long stride_t, long long stride_h, float scale,
+                       float scale_log2, const float* gCos, const float* gSin) {
   static_assert(!TURNED || D == 64, "a pair's numbers lie in one line of shared memory");
   extern __shared__ __align__(1024) char sX[];
   __shared__ Rings sR;
-  const Plain<Tile<D, M>, CAUSAL, ORDERED> w(G, group, T_, S, blocks, tiles, together, all);
-  const Earlier<T> earlier{gOut, stride_b, stride_t, stride_h, gAdded + 1, G * group, back, {gCos, gSin}};
+  const Plain<Tile<D, M>, CAUSAL, ORDERED> w(G, group, T_, S, blocks, tiles, together, all, ring);
+  const Earlier<T> earlier{gOut, stride_b, stride_t, stride_h, gDq, gAdded + 1, G * group, back, ring, again, share, whole, {gCos, gSin}};
   tile_of_keys<T, D, ORDERED, TURNED>(tDk, tDv, earlier, tQ, tK, tV, tDout, gDq, gTurn, gAdded, gRows, sX, sR, w, scale, scale_log2);
 }
 
@@ -827,17 +881,18 @@ template <int D, int M> ROOFTILE_DEVICE void clear(float* gDq, int* gTurn, long 
   if (begins) gTurn[row / M * 2] = gTurn[row / M * 2 + 1] = 0;
 }
 
-// The rows of lse and delta, zeros in gDq, gTurn and gAdded (how many tiles have been taken, then Earlier's): 2048 / D queries of a head a block.
+// The rows of lse and delta, zeros in gDq and gTurn for the first `ring` heads and in gAdded (how many tiles have been taken, then Earlier's): 2048 / D queries
+// of a head a block.
 template <typename T, int D, int BLOCK_M = 8192 / D>
 __global__ void __launch_bounds__(256)
-    prepare(float* gDq, int* gTurn, int* gAdded, float* gRows, const T* gDout, const T* gOut, const float* gLse, int H, int T_, long long stride_gb,
-            long long stride_gt, long long stride_gh, long long stride_ob, long long stride_ot, long long stride_oh) {
+    prepare(float* gDq, int* gTurn, int* gAdded, float* gRows, const T* gDout, const T* gOut, const float* gLse, int ring, int H, int T_,
+            long long stride_gb, long long stride_gt, long long stride_gh, long long stride_ob, long long stride_ot, long long stride_oh) {
   constexpr int LANES = D / 8, ROWS = 256 / LANES;
   const int padded = ceil_div(T_, BLOCK_M) * BLOCK_M, chunks = padded / ROWS, i_bh = from_the_end() / chunks;
   const int i_t = from_the_end() % chunks * ROWS + threadIdx.x / LANES, i_d = threadIdx.x % LANES * 8;
   const long long row = (long long)i_bh * padded + i_t;
   let_next_stand_by();
-  clear<D, BLOCK_M>(gDq, gTurn, row, i_t % BLOCK_M == 0 && i_d == 0);
+  if (i_bh < ring) clear<D, BLOCK_M>(gDq, gTurn, row, i_t % BLOCK_M == 0 && i_d == 0);
   if (i_t == 0 && i_d == 0) gAdded[1 + i_bh] = 0;
   if (row == 0 && i_d == 0) gAdded[0] = 0;
   prepare_query<BLOCK_M, D>(gRows, head(gDout, stride_gb, stride_gt, stride_gh, i_bh, H), head(gOut, stride_ob, stride_ot, stride_oh, i_bh, H), gLse, i_bh,
@@ -864,15 +919,15 @@ ROOFTILE_DEVICE void rows_of_half(T* gRow, const float* gHalf, char* sX, long lo
 // Of what the pass before has not rounded: the halves from `first` on.
 template <typename T, int D, bool TURNED = false, int BLOCK_M = 8192 / D>
 __global__ void ROOFTILE_EARLY __launch_bounds__(BLOCK_M * D / 64)
-    finish(T* gOut, const float* gDq, int first, int H, int T_, long long stride_b, long long stride_t, long long stride_h, float scale, const float* gCos,
-           const float* gSin) {
+    finish(T* gOut, const float* gDq, int ring, int first, int H, int T_, long long stride_b, long long stride_t, long long stride_h, float scale,
+           const float* gCos, const float* gSin) {
   constexpr int N = Tile<D, BLOCK_M>::N, HALF = Tile<D, BLOCK_M>::HALF;
   __shared__ __align__(1024) char sX[N * LINE];
   const int i = first + from_the_end(), blocks = ceil_div(T_, BLOCK_M), i_half = i % 2, i_bh = i / 2 / blocks;
   const int i_t = i / 2 % blocks * BLOCK_M + (D == 64) * i_half * N, i_d = (D == 128) * i_half * 64;
+  const float* gHalf = gDq + (long long)(i - i_bh / ring * ring * blocks * 2) * HALF;
   earlier_done();
-  rows_of_half<TURNED>(head(gOut, stride_b, stride_t, stride_h, i_bh, H)[i_t] + i_d, gDq + (long long)i * HALF, sX, stride_t, T_ - i_t, scale, {gCos, gSin},
-                       i_t);
+  rows_of_half<TURNED>(head(gOut, stride_b, stride_t, stride_h, i_bh, H)[i_t] + i_d, gHalf, sX, stride_t, T_ - i_t, scale, {gCos, gSin}, i_t);
 }
 
 // ---- the kernels of a window and of packed sequences -------------------------------------------------------------------------
