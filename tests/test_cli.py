@@ -119,6 +119,15 @@ def test_slices_are_imagined():
                 assert op.choose(explain.blank(op.spec, case, "cuda")).kernel in op.kernels
 
 
+def test_explain_with_pytorchs_cuda_build_where_there_is_no_gpu(monkeypatch):
+    """cuDNN is there, and a driver to ask what it runs on is not."""
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
+    op = OPS["attention"]
+    case = next(c for c in op.spec.cases if "T1024" in c.id)
+    with explain.imagined("cuda"):
+        assert "compute capability" not in str(op.choose(explain.blank(op.spec, case, "cuda")).refused)
+
+
 @pytest.mark.parametrize(
     "words, case",
     [

@@ -168,6 +168,7 @@ def imagined(device: str) -> Iterator[None]:
         if device == "cuda" and not torch.cuda.is_available():
             stack.enter_context(mock.patch.object(launch, "_processors", lambda device: 132))
             stack.enter_context(mock.patch.object(driver, "_active", _Imagined()))
+            stack.enter_context(mock.patch.object(torch.cuda, "get_device_capability", lambda *_: (9, 0)))
             stack.enter_context(mock.patch.object(FakeTensor, "__getitem__", _view))
             stack.enter_context(mock.patch.object(tune, "_name", lambda where: IMAGINED if where.type == "cuda" else None))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
