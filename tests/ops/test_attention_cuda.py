@@ -382,8 +382,9 @@ NEEDED = [
 def faulty(source, monkeypatch, name="cuda.v5_hopper_ordered") -> bool:
     monkeypatch.setattr(cuda_kernels, "V5", source)
     rounds(monkeypatch, 1)
-    # one head; a share of more blocks than stages; and where dK and dV leave from where dS lay, walks of as many steps as that has stages
-    for call in (problem(260, 260, 128, True), problem(450, 130, 128, False, h=2), problem(450, 300, 64, True)):
+    # one head; a share of more blocks than stages; where dK and dV leave from where dS lay, walks of as many steps as that has stages; and shares there
+    calls = problem(260, 260, 128, True), problem(450, 130, 128, False, h=2), problem(450, 300, 64, True), problem(300, 140, 64, True, h=5)
+    for call in calls:
         try:
             if not close(call, computed(call, name, level="all")):
                 return True

@@ -135,8 +135,9 @@ def preferred(device: torch.device, m: int, n: int, k: int, epilogue: str = "non
 
     Asked on an H200 of cuBLASLt 13.1, all that it offers beside PyTorch's, in bursts and at the board's power, for the products of GPT-2's training step and of a Llama's of
     1.2e9 weights (M = 32768 and 16384). The first has large tiles, 256 x 128, and is as good as any for long sums. Of short ones much of the time
-    is the epilogue's, and smaller tiles are faster by up to a fifth; up to 1024 columns they are for long sums too, by 1 to 3 %. A weight's gradient is few tiles of a long sum: a tile of which one wave
-    is full was faster than parts of the sum added up. By tile, as ranks change with version and shape.
+    is the epilogue's, and smaller tiles are faster by up to a fifth; up to 1024 columns they are for long sums too. A weight's
+    gradient is few tiles of a long sum: a tile of which one wave is full was faster than parts of the sum added up. By tile, as ranks change with version
+    and shape.
     """
     if device.type == "cuda" and torch.cuda.is_available() and torch.cuda.get_device_capability(device) != (9, 0):
         return ()
@@ -304,7 +305,7 @@ class Plan:
 
     def _best(self, tiles: tuple[int, ...]) -> int:
         """The first of these tiles that is there, or else the heuristic's first; of one tile the one with the least workspace. With room for it the
-        heuristic likes to part long sums, and to count tiles as they are taken: a number that is cleared before each product, 4 us in a CUDA graph."""
+        heuristic likes to part long sums, and to count tiles as they are taken: a number that is cleared before each product."""
         offered = [self.tile(a) for a in self.answers]
         wanted = next((t for t in tiles if t in offered), offered[0])
         return min((i for i, t in enumerate(offered) if t == wanted), key=lambda i: self.answers[i].workspace) if wanted else 0
