@@ -4,6 +4,7 @@ import ctypes
 import functools
 import os
 import threading
+import types
 import weakref
 
 import pytest
@@ -171,10 +172,17 @@ def test_descriptors_end_with_their_plan(install):
 
 @pytest.mark.parametrize("offered, asked, runs", [(5, 0, 0), (5, 3, 3), (8, 7, 7), (2, 3, 0), (4, 4, 0)])
 def test_the_algorithm_asked_for_runs_in_the_workspace_it_wants(install, offered, asked, runs):
-    """The fake refuses a workspace that is not what the answer said."""
-    library = install(offered=offered)
+    """The fake refuses a workspace that is not what the answer said. What is offered without one is not asked for by rank."""
+    library = install(offered=offered, lean=(20, 20))
     gelu(*tensors(), algorithm=asked)
     assert library.log[0][0] == runs
+
+
+def test_sums_in_parts_are_not_one_algorithm():
+    """Another number of parts may need less workspace; it is another sum."""
+    answers = [types.SimpleNamespace(workspace=w, holds=tile) for w, tile in ((100, 0), (50, 0), (4, 24), (0, 24), (0, 20))]
+    plan = types.SimpleNamespace(answers=answers, tile=lambda answer: answer.holds)
+    assert [cublaslt.Plan._best(plan, tiles) for tiles in ((), (24,), (29, 20))] == [0, 3, 4]
 
 
 LISTED = {"none": (32768, 2304, 768), "wave": (768, 3072, 32768), "gelu": (24, 40, 32)}  # M, N, K
