@@ -1,6 +1,8 @@
 """What is shared out to processes is what one process finds."""
 
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -59,6 +61,22 @@ def test_an_environment_that_changes_between_two_calls_is_handed_on(monkeypatch)
 def test_a_dead_device_is_nobody_elses_verdict():
     units = [("guilty",), ("innocent",), ("innocent too",)]
     assert dict(spread(told, units, 1)) == {unit: (*unit, 1) for unit in units}
+
+
+def test_who_imports_an_operator_has_woken_no_device():
+    """PyTorch's engine asks all devices when it first runs, and of a GPU that was asked in this process its children get nothing."""
+    code = """
+import torch
+def asleep(*_, **__): raise AssertionError("a backward ran while importing")
+torch.autograd._engine_run_backward = torch.autograd.graph._engine_run_backward = asleep
+import rooftile.workbench.gatekeeper, rooftile.models
+try:
+    torch.ones(1, requires_grad=True).sum().backward()
+except AssertionError:
+    print("asleep")
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert said.stdout == "asleep\n", said.stderr[-1000:]
 
 
 def test_jobs_that_cannot_be():

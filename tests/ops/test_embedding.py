@@ -54,17 +54,35 @@ def test_a_tied_weight_has_both_gradients(use, times):
         assert wanted is None if ours is None else torch.allclose(ours, wanted)
 
 
-def test_a_heads_gradient_is_added_to_where_it_lies(monkeypatch):
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_heads_gradient_is_added_to_where_it_lies(device, monkeypatch):
     """And not where it is somebody else's."""
-    seen, alone = [], api._alone
-    monkeypatch.setattr(api, "_alone", lambda t: seen.append(alone(t)) or seen[-1])
-    gradients(tied_embedding, USES["both"])
-    held = torch.ones(5, 2)
-    weight = torch.zeros(5, 2, requires_grad=True)
-    rows, head = tied_embedding(ASKED, weight)
-    torch.autograd.backward([rows, head], [torch.ones_like(rows), held])
-    assert seen == [True, False] and torch.equal(held, torch.ones(5, 2))
-    assert weight.grad[:, 0].tolist() == [2, 3, 1, 1, 4]
+    written = []
+    accumulate = api._accumulate.launch
+    monkeypatch.setattr(
+        api._accumulate,
+        "launch",
+        lambda rows, indices, grad, padding: written.append(grad.data_ptr()) or accumulate(rows, indices, grad, padding),
+    )
+
+    def backward(hook, given=None):
+        weight = torch.zeros(5, 2, device=device, requires_grad=True)
+        rows, head = tied_embedding(ASKED.to(device), weight)
+        head.register_hook(hook)
+        if given is None:
+            (rows.sum() + (head * torch.ones_like(head)).sum()).backward()
+        else:
+            torch.autograd.backward([rows, head], [torch.ones_like(rows), given])
+        assert weight.grad[:, 0].tolist() == [2, 3, 1, 1, 4]
+        return written.pop()
+
+    places, kept = [], []
+    assert backward(lambda g: places.append(g.data_ptr())) == places.pop()
+    assert backward(lambda g: None, held := torch.ones(5, 2, device=device)) != held.data_ptr()
+    assert backward(kept.append) != kept[0].data_ptr()
+    assert backward(lambda g: kept.append(g.view(10))) != kept[1].data_ptr()
+    assert backward(lambda g: kept.append(g.detach())) != kept[2].data_ptr()
+    assert all(torch.equal(t, torch.ones_like(t)) for t in (held, *kept))
 
 
 def test_a_tied_weight_without_a_gradient():

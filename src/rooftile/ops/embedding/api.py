@@ -1,3 +1,5 @@
+import functools
+import sys
 from typing import Any
 
 import torch
@@ -42,9 +44,31 @@ def embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = None) -
     return _embedding(indices, weight, -1 if padding_idx is None else _row(padding_idx, weight.shape[0]))
 
 
-def _alone(t: Tensor) -> bool:
-    """Whether nobody else holds t or a view of its memory, as of most gradients that autograd hands to a function: then it may be written."""
-    return t.is_contiguous() and t._use_count() == 1 and torch._C._storage_Use_Count(t.untyped_storage()._cdata) == 2
+def _holders(t: Tensor) -> tuple[int, int, int]:
+    """How many hold t in Python, in C++, and its memory."""
+    return sys.getrefcount(t), t._use_count(), torch._C._storage_Use_Count(t.untyped_storage()._cdata)
+
+
+@functools.cache
+def _of_a_gradient() -> tuple[int, int, int]:
+    """`_holders` of a gradient that nobody but autograd holds, in a function's backward; that differs between versions of PyTorch. Not asked when this is
+    imported: PyTorch's engine wakes up the devices, and a process that has done so cannot be forked."""
+    seen = []
+
+    class Look(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+            return x.clone(), x.view_as(x)
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, drows: Tensor, dhead: Tensor) -> None:
+            seen.append(_holders(dhead))
+
+    with torch.enable_grad():
+        rows, head = Look.apply(torch.zeros(2, device="cpu", requires_grad=True))
+        ((rows * 2).sum() + (head * 2).sum()).backward()
+    return seen[0]
 
 
 class _Tied(torch.autograd.Function):
@@ -54,6 +78,7 @@ class _Tied(torch.autograd.Function):
     def forward(ctx: Any, indices: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(indices, weight)
         ctx.set_materialize_grads(False)
+        ctx.alone = _of_a_gradient()
         return _embedding.launch(indices, weight, -1), weight.view_as(weight)
 
     @staticmethod
@@ -64,7 +89,8 @@ class _Tied(torch.autograd.Function):
             return None, dhead
         if dhead is None:
             return None, _embedding.backward.launch(drows, indices, weight, -1)
-        dweight = dhead if _alone(dhead) else dhead.clone(memory_format=torch.contiguous_format)
+        alone = _holders(dhead) == ctx.alone and dhead.is_contiguous()  # or somebody else may see it written
+        dweight = dhead if alone else dhead.clone(memory_format=torch.contiguous_format)
         _accumulate.launch(drows, indices, dweight, -1)
         return None, dweight
 
