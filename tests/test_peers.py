@@ -53,13 +53,12 @@ def test_a_call_that_a_peer_does_not_take_is_a_fact_and_the_bench_goes_on():
     def refuses():
         raise RuntimeError("no multiple of 128, it is 136")
 
-    fact = bench._call_time(refuses, torch.device("cpu"))
-    assert fact == {"status": "error", "message": "RuntimeError: no multiple of 128, it is 136"}
-    assert bench._call_time(lambda: None, torch.device("cpu"))["extra"]["host_us"] >= 0
+    assert bench._refusal(refuses) == "RuntimeError: no multiple of 128, it is 136"
+    assert bench._refusal(lambda: None) == ""
 
 
 def test_small_calls_are_timed_beside_every_peer_that_takes_them(monkeypatch):
-    monkeypatch.setattr(bench.timing, "host", lambda run, where: run() is not None and 3.0)
+    monkeypatch.setattr(bench.timing, "hosts", lambda versions, where: {n: 7.0 if n == bench.YARDSTICK else 3.0 for n in versions})
     monkeypatch.setitem(peers.LIBRARIES, ("liger", "softmax"), lambda x: 1 / 0)
     made = []
 
@@ -67,12 +66,13 @@ def test_small_calls_are_timed_beside_every_peer_that_takes_them(monkeypatch):
         where = torch.device("cpu")
 
         def record(self, op, kernel, case, **facts):
-            made.append((kernel, case, facts["status"], facts.get("extra", {}).get("host_us")))
+            made.append((kernel, case, facts["status"], facts.get("extra")))
 
     op = OPS["softmax"]
     case = next(c for c in op.spec.cases if "call" in c.use)
     bench._calls(Session(), op, case, ["torch", "liger", "quack"])
-    assert made == [("reference", f"host-{case.id}", "passed", 3.0), ("peer.torch", f"host-{case.id}", "passed", 3.0),
+    took = {"host_us": 3.0, "layer_norm_us": 7.0}
+    assert made == [("reference", f"host-{case.id}", "passed", took), ("peer.torch", f"host-{case.id}", "passed", took),
                     ("peer.liger", f"host-{case.id}", "error", None), *made[3:]]  # fmt: skip
 
 

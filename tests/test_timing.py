@@ -20,3 +20,10 @@ def test_one_sample_of_a_long_call_is_enough():
     ).timings
     assert timed["long"].samples == 1 and len(calls) == 2 and timed["short"].samples == 6
     assert 1.2e5 <= timed["long"].us < 10e5
+
+
+def test_hosts_are_timed_in_turn():
+    seen = []
+    took = timing.hosts({n: lambda n=n: seen.append(n) for n in "ab"}, torch.device("cpu"), calls=2, rounds=3)
+    assert "".join(seen[200:]) == "aabbbbaaaabb" and seen[:200] == ["a"] * 100 + ["b"] * 100
+    assert set(took) == {"a", "b"} and all(us > 0 for us in took.values())

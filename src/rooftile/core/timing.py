@@ -83,19 +83,24 @@ def best(run: Callable[[], Any], where: torch.device, repeats: int = 20) -> floa
     return statistics.median(r() for r in reads)
 
 
-def host(run: Callable[[], Any], where: torch.device, calls: int = 2000) -> float:
-    """Host microseconds a call: how fast one thread can issue it, the device idle or not."""
-    for _ in range(100):
-        run()
-    costs = []
-    for _ in range(5):
-        _synchronize(where)
-        start = time.perf_counter()
-        for _ in range(calls // 5):
+def hosts(versions: Mapping[str, Callable[[], Any]], where: torch.device, calls: int = 100, rounds: int = 20) -> dict[str, float]:
+    """Host microseconds a call: how fast one thread can issue it, the device idle or not. The versions take turns, forth and back, for what else a host
+    does makes it slower and faster by halves; the median of `rounds` turns of `calls`."""
+    for run in versions.values():
+        for _ in range(100):
             run()
-        costs.append((time.perf_counter() - start) / (calls // 5) * 1e6)
+    costs: dict[str, list[float]] = {n: [] for n in versions}
+    order = list(versions)
+    for i in range(rounds):
+        for n in order if i % 2 == 0 else reversed(order):
+            run = versions[n]
+            _synchronize(where)
+            start = time.perf_counter()
+            for _ in range(calls):
+                run()
+            costs[n].append((time.perf_counter() - start) / calls * 1e6)
     _synchronize(where)
-    return statistics.median(costs)
+    return {n: statistics.median(c) for n, c in costs.items()}
 
 
 def _synchronize(where: torch.device) -> None:

@@ -340,23 +340,44 @@ def _host(session: Session, op: Op, against: list[str]) -> list[Record]:
 
 
 def _calls(session: Session, op: Op, case: Case, peers: list[str]) -> list[Record]:
+    """In turn with `F.layer_norm`, whose cost tells hosts apart: a record's `layer_norm_us`. A peer that does not take this call is a fact too: those
+    written for whole blocks, say."""
     call = op.spec.draw(case, 0, session.where)
     args = tuple(call.values())
-    versions: dict[str, Run | None] = {op.choose(call).kernel.name: lambda: op(*args)}
-    versions |= {f"peer.{p}": peer_run(p, op.spec, case, call, session.where) for p in peers}
-    return [session.record(op, n, f"host-{case.id}", **_call_time(run, session.where)) for n, run in versions.items() if run is not None]
+    offered: dict[str, Run | None] = {op.choose(call).kernel.name: lambda: op(*args)}
+    offered |= {f"peer.{p}": peer_run(p, op.spec, case, call, session.where) for p in peers}
+    versions = {n: run for n, run in offered.items() if run is not None}
+    with torch.no_grad():
+        refused = {n: why for n, run in versions.items() if (why := _refusal(run))}
+        took = timing.hosts(
+            {n: run for n, run in versions.items() if n not in refused} | {YARDSTICK: _yardstick(session.where)}, session.where
+        )
+    facts: dict[str, dict[str, Any]] = {n: {"status": Status.ERROR, "message": why} for n, why in refused.items()}
+    yard = took.pop(YARDSTICK)
+    facts |= {
+        n: {"status": Status.PASSED, "method": HOST_METHOD, "extra": {"host_us": us, "layer_norm_us": yard}} for n, us in took.items()
+    }
+    return [session.record(op, n, f"host-{case.id}", **facts[n]) for n in versions]
 
 
-def _call_time(run: Callable[[], Any], where: torch.device) -> dict[str, Any]:
-    """A peer that does not take this call is a fact too: those written for whole blocks, say."""
+YARDSTICK = "F.layer_norm"
+HOST_METHOD = "host time a call, perf_counter, in turn, median"
+
+
+def _yardstick(where: torch.device) -> Run:
+    x, weight, bias = (torch.ones(shape, dtype=torch.bfloat16, device=where) for shape in ((29, 67), 67, 67))
+    return lambda: torch.nn.functional.layer_norm(x, (67,), weight, bias)
+
+
+def _refusal(run: Run) -> str:
+    """What a first call says, or nothing."""
     try:
-        with torch.no_grad():
-            us = timing.host(run, where)
+        run()
     except torch.AcceleratorError:
         raise
     except Exception as problem:
-        return {"status": Status.ERROR, "message": f"{type(problem).__name__}: {problem}"[:300]}
-    return {"status": Status.PASSED, "method": "host time a call, perf_counter", "extra": {"host_us": us}}
+        return f"{type(problem).__name__}: {problem}"[:300]
+    return ""
 
 
 def table(records: list[Record]) -> Table:

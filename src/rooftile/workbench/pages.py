@@ -195,8 +195,9 @@ def host(table: Table) -> str:
             if ours is not None:
                 mark = STALE if ledger.is_stale(ours) else ""
                 theirs = ", ".join(f"{peer} {us:.1f}" for us, peer in peers)
-                lines.append([device, name, f"`{case.removeprefix('host-')}`", f"{ours.extra['host_us']:.1f}{mark}", theirs])
-    return rows(["device", "operator", "case", "ours, us a call", "peers, us a call"], lines)
+                yard = f"{ours.extra['layer_norm_us']:.1f}" if "layer_norm_us" in ours.extra else ""
+                lines.append([device, name, f"`{case.removeprefix('host-')}`", f"{ours.extra['host_us']:.1f}{mark}", theirs, yard])
+    return rows(["device", "operator", "case", "ours, us a call", "peers, us a call", "`F.layer_norm` in turn"], lines)
 
 
 def training(table: Table) -> str:
