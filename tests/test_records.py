@@ -184,6 +184,32 @@ def test_what_has_no_record_as_it_is_now_is_timed_and_nothing_else(monkeypatch, 
     assert not any(s.startswith("gelu ") for s in bench.bench(**ask, folder=None, lacking=tmp_path, within=0.0)[1])
 
 
+def test_the_hosts_time_is_taken_alone_where_it_is_asked_for(tmp_path, monkeypatch):
+    """Where a GPU is: here it is only said to be one."""
+    op = OPS["softmax"]
+    least, *small = bench.called_cases([op, op.backward], "", ["torch", "liger"])
+    assert (
+        least[0] is op and least[2] == ["torch"] and {"call" in c.use for _, c, _ in small} == {True} and small[0][2] == ["torch", "liger"]
+    )
+    assert bench.called_cases([op], "M64_N8192", [])[0][1].id.startswith("M64_N8192") and not bench.called_cases([op], "nowhere", [])
+    made = []
+    monkeypatch.setattr(bench.gatekeeper, "resolve", lambda device: "cuda")
+    monkeypatch.setattr(bench, "Session", lambda *_: SimpleNamespace(where=torch.device("cpu"), run="now", hold=lambda ops: None))
+    monkeypatch.setattr(bench, "_case", lambda session, op, case, against: [])
+    monkeypatch.setattr(bench, "_calls", lambda session, op, case, peers: made.append(ledger.HOST + case.id) or [])
+    ask = {"names": ["softmax"], "against": [], "device": "cuda", "progress": None, "folder": None}
+    assert bench.bench(**ask, only="host-") == ([], []) and made == [ledger.HOST + c.id for _, c, _ in (least, *small)]
+    left = bench.bench(**ask, only="M64_N8192", within=0.0)[1]
+    assert [s.startswith(f"softmax {ledger.HOST}") for s in left].count(True) == 1 and len(left) > 1
+    with pytest.raises(ValueError, match="--case 'nowhere' is in the name of none"):
+        bench.bench(**ask, only="nowhere")
+    chosen = op.choose(op.spec.draw(least[1])).kernel
+    append(tmp_path / "cpu" / "softmax.jsonl", [Record("softmax", chosen.name, made[0], Status.PASSED, digest=chosen.digest)])
+    assert not ledger.due(tmp_path, "cpu")("softmax", made[0]) and ledger.due(tmp_path, "cpu")("softmax", made[1])
+    append(tmp_path / "cpu" / "softmax.jsonl", [Record("softmax", chosen.name, made[0], Status.PASSED, digest="another", run="later")])
+    assert ledger.due(tmp_path, "cpu")("softmax", made[0])
+
+
 @pytest.fixture
 def a_gpu(monkeypatch):
     """What is judged here as a GPU's is judged on this CPU, by what a case says of two operators' kernels."""

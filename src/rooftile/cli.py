@@ -177,7 +177,7 @@ def bench(
     record: Annotated[bool, typer.Option("--record", help="Append to records/<device>/.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "",
     folder: Folder = Path("records"),
-    case: Annotated[str, typer.Option(help="Only cases whose name contains this.")] = "",
+    case: Annotated[str, typer.Option(help="Only cases whose name contains this; host- begins those of the host's time.")] = "",
     stale: Annotated[
         bool, typer.Option("--stale", help="Only what has no record as it is now: kernels and training runs changed since, or never timed.")
     ] = False,

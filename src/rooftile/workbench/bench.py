@@ -91,6 +91,8 @@ class Session:
         return Record(op.spec.name, kernel, case, **facts, digest=ours.digest if ours else "", run=self.run, environment=self.environment)
 
 
+HOST_METHOD = "host time a call, perf_counter, in turn, median"
+YARDSTICK = "F.layer_norm"
 COMPILED = ("compile", "liger", "quack", "fa4", "flex")  # peers that leave what they have compiled on disk
 
 
@@ -161,13 +163,15 @@ def bench(
     if steps and device != "cuda":
         raise ValueError(f"{steps[0]} trains on a CUDA device, this is {device}; rooftile train has models of its size")
     ops = gatekeeper.named([n for n in names if n not in steps]) if len(steps) < len(names) or not names else []
-    todo = timed_cases(ops, only) if ops else []
+    calls = called_cases(ops, only, against) if device == "cuda" else []
+    todo = timed_cases(ops, only, alone=not calls) if ops else []
     session, left = Session(device, verdicts), list[str]()
     if lacking is not None:
         steps = steps if names or device != "cuda" else [*training_records.MODULES]
         due = ledger.due(lacking, dev.slug(session.where))
         steps, todo = [n for n in steps if due(n)], [(op, c) for op, c in todo if due(op.spec.name, c.id)]
-        ops = [op for op in ops if any(op is other for other, _ in todo)]
+        calls = [(op, c, peers) for op, c, peers in calls if due(op.spec.name, ledger.HOST + c.id)]
+        ops = [op for op in ops if any(op is other for other, *_ in (*todo, *calls))]
         if scaling.NAME in steps and not names and torch.cuda.device_count() < 2:  # nobody has asked for it by name
             steps.remove(scaling.NAME)
             left.append(scaling.NAME)
@@ -185,24 +189,22 @@ def bench(
         if progress is not None:
             progress.print(f"judged and compiled in {time.monotonic() - began:.0f} s", style="dim")
     with Progress(console=progress or Console(quiet=True), transient=True) as bar:
-        task = bar.add_task("timing", total=len(todo))
-        while todo and time.monotonic() < end:
-            op, case = todo.pop(0)
+        task = bar.add_task("timing", total=len(todo) + len(calls))
+        while (todo or calls) and time.monotonic() < end:
+            op, case, *peers = calls.pop(0) if calls else todo.pop(0)
             bar.update(task, advance=1, description=f"{op.spec.name} {case.id}")
-            fresh = _case(session, op, case, against)
-            if not any(r.op == op.spec.name for r in made):
-                fresh += _host(session, op, against)
+            fresh = _calls(session, op, case, *peers) if peers else _case(session, op, case, against)
             made += fresh
             if folder is not None:  # as we go: a run that is cut off keeps what it measured
                 append(folder / dev.slug(session.where) / f"{op.spec.name.removesuffix('_backward')}.jsonl", fresh)
-    return made, left + steps + [f"{op.spec.name} {c.id}" for op, c in todo]
+    return made, left + steps + [f"{op.spec.name} {ledger.HOST}{c.id}" for op, c, _ in calls] + [f"{op.spec.name} {c.id}" for op, c in todo]
 
 
-def timed_cases(ops: list[Op], only: str) -> list[tuple[Op, Case]]:
-    """The bench cases whose name contains `only`."""
+def timed_cases(ops: list[Op], only: str, alone: bool = True) -> list[tuple[Op, Case]]:
+    """The bench cases whose name contains `only`; there must be one, unless something else is timed as well."""
     every = [(op, c) for op in ops for c in op.spec.cases if "bench" in c.use]
     todo = [(op, c) for op, c in every if only in c.id]
-    if not todo:
+    if not todo and alone:
         raise ValueError(
             f"--case {only!r} is in the name of none of {len(every)} bench cases" + (f", as {every[0][1].id}" if every else "")
         )
@@ -328,15 +330,16 @@ def _apart(ours: list[Tensor], own: Run | None) -> float:
     return worst if worst == worst else float("inf")
 
 
-def _host(session: Session, op: Op, against: list[str]) -> list[Record]:
-    """Host microseconds of an eager call without gradient: on a tensor so small that nothing else costs beside PyTorch's, and on those that the
-    spec calls small beside every peer's."""
-    if op.spec.forward is not None or session.where.type != "cuda":
-        return []
-    least = next((c for c in op.spec.cases if "smoke" in c.use and c.dtype == torch.bfloat16), None)
-    timed = [(least, [p for p in against if p == "torch"])] if least is not None else []
-    timed += [(c, against) for c in op.spec.cases if "call" in c.use]
-    return [record for case, peers in timed for record in _calls(session, op, case, peers)]
+def called_cases(ops: list[Op], only: str, against: list[str]) -> list[tuple[Op, Case, list[str]]]:
+    """What is called without gradient for the host's time, with the peers beside it: a tensor so small that nothing else costs beside PyTorch's, and those
+    that the spec calls small beside every peer's. Of these the ones in whose name, which begins with `host-`, is `only`."""
+    found: list[tuple[Op, Case, list[str]]] = []
+    for op in ops:
+        least = next((c for c in op.spec.cases if "smoke" in c.use and c.dtype == torch.bfloat16), None)
+        if op.spec.forward is None and least is not None:
+            found.append((op, least, [p for p in against if p == "torch"]))
+            found += [(op, c, against) for c in op.spec.cases if "call" in c.use]
+    return [(op, c, peers) for op, c, peers in found if only in ledger.HOST + c.id]
 
 
 def _calls(session: Session, op: Op, case: Case, peers: list[str]) -> list[Record]:
@@ -357,11 +360,7 @@ def _calls(session: Session, op: Op, case: Case, peers: list[str]) -> list[Recor
     facts |= {
         n: {"status": Status.PASSED, "method": HOST_METHOD, "extra": {"host_us": us, "layer_norm_us": yard}} for n, us in took.items()
     }
-    return [session.record(op, n, f"host-{case.id}", **facts[n]) for n in versions]
-
-
-YARDSTICK = "F.layer_norm"
-HOST_METHOD = "host time a call, perf_counter, in turn, median"
+    return [session.record(op, n, ledger.HOST + case.id, **facts[n]) for n in versions]
 
 
 def _yardstick(where: torch.device) -> Run:

@@ -14,6 +14,7 @@ from rooftile.core.record import Record, Status, read
 from rooftile.workbench import explain, training_records
 
 GATE = "gate-"  # and a kernel's name: the case of a record that says what the gate said of it
+HOST = "host-"  # and a case's name: the host's time of a call of it
 
 
 def every(folder: Path) -> Iterator[tuple[str, Record]]:
@@ -41,7 +42,7 @@ def latest(folder: Path) -> dict[tuple[str, str, str], list[Record]]:
 def _asked(op: str, case: str) -> bool:
     if op not in OPS or case.startswith((GATE, "counters-")):
         return True
-    return case.removeprefix("host-") in {c.id for c in OPS[op].spec.cases}
+    return case.removeprefix(HOST) in {c.id for c in OPS[op].spec.cases}
 
 
 def is_stale(r: Record) -> bool:
@@ -62,7 +63,8 @@ def due(folder: Path, device: str) -> Callable[..., bool]:
     def asks(op: str, case: str | None = None) -> bool:
         cases = [case] if case is not None else [c for d, o, c in known if (d, o) == (device, op)]
         records = [r for c in cases for r in known.get((device, op, c), ())]
-        kernels = {k.name for k in OPS[op].kernels[:-1] or OPS[op].kernels} if op in OPS else set()
+        every = op in OPS and not (case or "").startswith(HOST)  # of a call the host's time is that of who is chosen
+        kernels = {k.name for k in OPS[op].kernels[:-1] or OPS[op].kernels} if every else set()
         return not records or any(map(is_stale, records)) or not kernels <= {r.kernel for r in records}
 
     return asks

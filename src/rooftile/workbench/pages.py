@@ -188,7 +188,7 @@ def gate(table: Table) -> str:
 def host(table: Table) -> str:
     lines = []
     for (device, name, case), records in table.items():
-        if case.startswith("host-"):
+        if case.startswith(ledger.HOST):
             timed = [r for r in records if "host_us" in r.extra]
             ours = next((r for r in timed if not r.kernel.startswith("peer.")), None)
             peers = sorted((r.extra["host_us"], r.kernel.removeprefix("peer.")) for r in timed if r.kernel.startswith("peer."))
@@ -196,7 +196,7 @@ def host(table: Table) -> str:
                 mark = STALE if ledger.is_stale(ours) else ""
                 theirs = ", ".join(f"{peer} {us:.1f}" for us, peer in peers)
                 yard = f"{ours.extra['layer_norm_us']:.1f}" if "layer_norm_us" in ours.extra else ""
-                lines.append([device, name, f"`{case.removeprefix('host-')}`", f"{ours.extra['host_us']:.1f}{mark}", theirs, yard])
+                lines.append([device, name, f"`{case.removeprefix(ledger.HOST)}`", f"{ours.extra['host_us']:.1f}{mark}", theirs, yard])
     return rows(["device", "operator", "case", "ours, us a call", "peers, us a call", "`F.layer_norm` in turn"], lines)
 
 
