@@ -338,7 +338,7 @@ def test_losses_are_records(monkeypatch, tmp_path):
 def test_first_in_line_is_who_was_measured_to_be_fastest(tmp_path, monkeypatch):
     """But for a twentieth, by which two runs may differ, or 5 us, which a launch costs. Seen red: with `quantize`'s kernels in the order of their files, among others."""
     pairs = list(ledger.chosen_and_fastest(ROOT / "records"))
-    slow = [f"{a.op} {a.case}: {a.kernel} {a.us[1]} us, {b.kernel} {b.us[1]}" for a, b in pairs if ledger.apart(a, b)]
+    slow = [f"{d} {a.op} {a.case}: {a.kernel} {a.us[1]} us, {b.kernel} {b.us[1]}" for d, a, b in pairs if ledger.apart(a, b)]
     assert slow == [] and len(pairs) > 150
     op = OPS["softmax"]
     case = next(c for c in op.spec.cases if "bench" in c.use)
@@ -347,7 +347,7 @@ def test_first_in_line_is_who_was_measured_to_be_fastest(tmp_path, monkeypatch):
     other = next(k for k in op.kernels[:-1] if k is not first)
     append(tmp_path / "gpu" / "softmax.jsonl", [
         Record("softmax", k.name, case.id, Status.PASSED, us=(us, us, us), digest=k.digest, run="r") for k, us in ((first, 20.0), (other, 18.0))])  # fmt: skip
-    assert [(a.kernel, b.kernel) for a, b in ledger.chosen_and_fastest(tmp_path)] == [(first.name, other.name)]
+    assert [(d, a.kernel, b.kernel) for d, a, b in ledger.chosen_and_fastest(tmp_path)] == [("gpu", first.name, other.name)]
     append(tmp_path / "far" / "gpu" / "softmax.jsonl", [
         Record("softmax", k.name, case.id, Status.PASSED, us=(us, us, us), digest=k.digest, run="r") for k, us in ((first, 90.0), (other, 18.0))])  # fmt: skip
     monkeypatch.setattr(tune, "shipped", lambda name: tmp_path / f"{name}.jsonl")
@@ -357,10 +357,12 @@ def test_first_in_line_is_who_was_measured_to_be_fastest(tmp_path, monkeypatch):
     (shipped,) = tuner.from_records(tmp_path / "far")
     tune._entries.clear()
     with explain.imagined("cuda"):
+        assert op.choose(explain.blank(op.spec, case, "cuda")).kernel is first  # of another device
+    with explain.imagined("cuda", "gpu"):
         chosen = op.choose(explain.blank(op.spec, case, "cuda"))
     assert (shipped.kernel, shipped.us) == (other.name, (18.0, 18.0, 18.0)) and (chosen.kernel, chosen.source) == (other, "tuned")
     monkeypatch.setattr(Kernel, "digest", "another")
-    with explain.imagined("cuda"):
+    with explain.imagined("cuda", "gpu"):
         assert op.choose(explain.blank(op.spec, case, "cuda")).kernel is first
 
 

@@ -209,7 +209,8 @@ def tune(
     records: Annotated[
         Path | None,
         typer.Option(
-            "--from-records", help="Time nothing: ship what the H200's records in this folder say of whom others were faster than."
+            "--from-records",
+            help="Time nothing: ship, device by device, what the records in this folder say of whom others were faster than.",
         ),
     ] = None,
     jobs: Jobs = 1,

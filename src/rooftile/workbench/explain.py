@@ -162,15 +162,17 @@ def _view(x: Tensor, index: Any) -> Tensor:
 
 
 @contextlib.contextmanager
-def imagined(device: str) -> Iterator[None]:
-    """Tensors of this device have no memory; where there is no GPU, an H200 is imagined."""
+def imagined(device: str, name: str = "") -> Iterator[None]:
+    """Tensors of this device have no memory; where there is no GPU, an H200 is imagined. `name`: whose measured choices count, instead of its own."""
     with contextlib.ExitStack() as stack:
         if device == "cuda" and not torch.cuda.is_available():
             stack.enter_context(mock.patch.object(launch, "_processors", lambda device: 132))
             stack.enter_context(mock.patch.object(driver, "_active", _Imagined()))
             stack.enter_context(mock.patch.object(torch.cuda, "get_device_capability", lambda *_: (9, 0)))
             stack.enter_context(mock.patch.object(FakeTensor, "__getitem__", _view))
-            stack.enter_context(mock.patch.object(tune, "_name", lambda where: IMAGINED if where.type == "cuda" else None))
+            name = name or IMAGINED
+        if name:
+            stack.enter_context(mock.patch.object(tune, "_name", lambda where: name if where.type == "cuda" else None))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         yield
 

@@ -85,21 +85,22 @@ def green(folder: Path, device: str, environment: Mapping[str, str] | None = Non
     }
 
 
-def chosen_and_fastest(folder: Path) -> Iterator[tuple[Record, Record]]:
-    """Of every case with current records, whom an H200 would choose and who was fastest of those that take the call. What needs a library that is not
-    here is left out, and so are lists of tensors, and calls that even imagined tensors want a GPU for."""
-    for (_, name, case_id), records in latest(folder).items():
+def chosen_and_fastest(folder: Path) -> Iterator[tuple[str, Record, Record]]:
+    """(device, whom it would choose, who was fastest there of those that take the call) of every case with current records. Of what decides but the measured
+    choices a device is an H200. What needs a library that is not here is left out, and so are lists of tensors, and calls that even imagined tensors want
+    a GPU for."""
+    for (device, name, case_id), records in latest(folder).items():
         op = OPS.get(name)
         case = next((c for c in op.spec.cases if c.id == case_id), None) if op is not None else None
         if op is None or case is None or any(a.many for a in (op.spec.forward or op.spec).args.values()):
             continue
-        with explain.imagined("cuda"), contextlib.suppress(RuntimeError):
+        with explain.imagined("cuda", device), contextlib.suppress(RuntimeError):
             call = explain.blank(op.spec, case, "cuda")
             able = {k.name for k in op.kernels if k.objection(call) is None}
             ours = {r.kernel: r for r in records if r.kernel in able and r.us and r.status == Status.PASSED and not is_stale(r)}
             chosen = op.choose(call).kernel.name
             if chosen in ours:
-                yield ours[chosen], min(ours.values(), key=_us)
+                yield device, ours[chosen], min(ours.values(), key=_us)
 
 
 def apart(slower: Record, faster: Record) -> bool:

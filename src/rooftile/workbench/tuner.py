@@ -49,16 +49,16 @@ def from_records(folder: Path) -> list[Record]:
     package. Nothing is timed; a choice is its record's, digest and all, so it counts until that kernel changes."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is no folder of records")
-    winners = []
-    for chosen, fastest in ledger.chosen_and_fastest(folder):
+    winners: dict[str, list[Record]] = {}
+    for device, chosen, fastest in ledger.chosen_and_fastest(folder):
         if ledger.apart(chosen, fastest):
             op = OPS[fastest.op]
             case = next(c for c in op.spec.cases if c.id == fastest.case)
             with explain.imagined("cuda"):
-                winners.append(replace(fastest, case=tune.key(explain.blank(op.spec, case, "cuda"))))
-    if winners:
-        append(tune.shipped(explain.IMAGINED), winners)
-    return winners
+                winners.setdefault(device, []).append(replace(fastest, case=tune.key(explain.blank(op.spec, case, "cuda"))))
+    for device, made in winners.items():
+        append(tune.shipped(device), made)
+    return [r for made in winners.values() for r in made]
 
 
 def _fastest(session: Session, op: Op, call: dict[str, Any], case: Any, every: str) -> Record | None:
