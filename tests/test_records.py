@@ -142,6 +142,18 @@ def test_a_training_digest_reaches_the_cuda_files_of_its_operators(monkeypatch):
     record._c_essence.cache_clear()
 
 
+def test_what_two_processes_share_is_in_the_digest_of_what_they_reach_together(monkeypatch):
+    """Seen red: scaling stayed current whatever became of parallel.py."""
+    real, edited = Path.read_text, Path(record._origin("rooftile.training.parallel"))
+    before = {name: training_records.training_digest(name) for name in ("train.llama-1.2b", "scaling.llama-1.2b")}
+    monkeypatch.setattr(Path, "read_text", lambda self, **k: real(self, **k) + ("\nX = 1\n" if self == edited else ""))
+    record.digest.cache_clear()
+    try:
+        assert [training_records.training_digest(name) != held for name, held in before.items()] == [False, True]
+    finally:
+        record.digest.cache_clear()
+
+
 def test_a_source_edited_while_the_clock_runs_is_not_what_was_timed(monkeypatch):
     """Its record is of the code that was imported."""
     op, real = OPS["gelu"], Path.read_text

@@ -28,7 +28,11 @@ def training_digest(name: str) -> str:
     within = ("rooftile.models.", "rooftile.ops.")
     reached = reachable(MODULES[name], within)
     files = {path for op in OPS.values() for k in op.kernels if k.run.__module__ in reached for s in k.sources for path in s.files}
-    return with_files(digest(MODULES[name], within), sorted(files))[:8] + digest("rooftile.training.stepper", ())[:8]
+    return with_files(digest(MODULES[name], within), sorted(files))[:8] + "".join(digest(m, ())[:8] for m in _runners(name))
+
+
+def _runners(name: str) -> list[str]:
+    return [f"rooftile.training.{module}" for module in (("stepper", "parallel") if name.startswith("scaling.") else ("stepper",))]
 
 
 def bench(name: str, against: list[str], where: torch.device, run: str, progress: Console | None, folder: Path | None) -> list[Record]:
