@@ -213,13 +213,18 @@ def tune(
             help="Time nothing: ship, device by device, what the records in this folder say of whom others were faster than.",
         ),
     ] = None,
+    folder: Folder = Path("records"),
     jobs: Jobs = 1,
     as_json: Json = False,
 ) -> None:
     """Time every kernel and config on the bench cases and remember the fastest that passed."""
     from rooftile.workbench import tuner
 
-    made = tuner.tune_ops(ops or [], case, ship, None if as_json else err, every, jobs) if records is None else tuner.from_records(records)
+    made = (
+        tuner.tune_ops(ops or [], case, ship, None if as_json else err, every, jobs, folder)
+        if records is None
+        else tuner.from_records(records)
+    )
     if as_json:
         for r in made:
             print(r.json())

@@ -20,11 +20,12 @@ from rooftile.workbench.bench import LIMIT, Session, distance, timed_cases
 from rooftile.workbench.peers import own_run
 
 
-def tune_ops(names: list[str], only: str, ship: bool, progress: Console | None, every: str = "", jobs: int = 1) -> list[Record]:
-    """`every`: try every config of kernels whose name begins so, and of the others the heuristic's alone."""
+def tune_ops(names: list[str], only: str, ship: bool, progress: Console | None, every: str = "", jobs: int = 1,
+             verdicts: Path | None = None) -> list[Record]:  # fmt: skip
+    """`every`: try every config of kernels whose name begins so, and of the others the heuristic's alone. `verdicts`: as bench.Session takes them."""
     if not torch.cuda.is_available():
         raise ValueError("tuning needs a CUDA device, this machine has 0; without tuned records the heuristics choose")
-    session = Session("cuda")
+    session = Session("cuda", verdicts)
     ops = gatekeeper.named(names)
     session.hold(ops)
     todo = [(op, c) for op, c in timed_cases(ops, only) if sum(max(1, len(k.configs)) for k in op.kernels[:-1]) > 1]
