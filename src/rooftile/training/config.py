@@ -29,7 +29,7 @@ class TrainConfig:
     """A run. The defaults are a small byte-level model that trains in two minutes on two CPU cores."""
 
     out: str = _knob("", "folder for checkpoints, metrics and the loss curve [a new one under runs/]")
-    steps: int = _knob(400, "optimizer steps in all, those before a resume included")
+    steps: int = _knob(300, "optimizer steps in all, those before a resume included")
     batch_size: int = _knob(16, "sequences in one forward pass")
     context: int = _knob(128, "tokens in a sequence")
     accumulate: int = _knob(1, "forward passes whose gradients are averaged into one step")
