@@ -85,7 +85,7 @@ def best(run: Callable[[], Any], where: torch.device, repeats: int = 20) -> floa
 
 def hosts(versions: Mapping[str, Callable[[], Any]], where: torch.device, calls: int = 100, rounds: int = 20) -> dict[str, float]:
     """Host microseconds a call: how fast one thread can issue it, the device idle or not. The versions take turns, forth and back, for what else a host
-    does makes it slower and faster by halves; the median of `rounds` turns of `calls`."""
+    does makes it slower and faster; the median of `rounds` turns of `calls`."""
     for run in versions.values():
         for _ in range(100):
             run()

@@ -26,7 +26,7 @@ def _knob(default, help: str):
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A run. The defaults are a small byte-level model that trains in two minutes on two CPU cores."""
+    """A run. The defaults are a small byte-level model that trains in three minutes on two slow CPU cores."""
 
     out: str = _knob("", "folder for checkpoints, metrics and the loss curve [a new one under runs/]")
     steps: int = _knob(300, "optimizer steps in all, those before a resume included")
