@@ -195,6 +195,20 @@ same(1, 1, 1, 1, 16, int32(33), (1, 33), scale=400.0)                           
 q, k, v = torch.full((1, 1, 1, 16), 2.5), torch.full((1, 96, 1, 16), 2.5) + torch.rand(1, 96, 1, 1) / 50, torch.ones(1, 96, 1, 16)
 out, _ = kernels.attention_decode(q, k, v, int32(96), None, None, 1.0, 0, 0.0, config=kernels.CONFIGS_32[0])
 assert (out - 1).abs().max() < 4e-7, out
+# keys and values of 8 bits are float16 beside bfloat16 queries: of any size, and weights far below float16's smallest still count where they are many
+narrow = lambda x: x.to(torch.float8_e4m3fn).view(torch.uint8)
+eight = lambda q, k, v, scale: kernels._e4m3(q, narrow(k), narrow(v), int32(k.shape[1]), None, None, None, None, scale, 0, 0.0, config=kernels.THREE_8)
+q, (k, v) = torch.randn(1, 1, 2, 16).bfloat16(), (torch.randn(1, 40, 1, 16) for _ in range(2))
+out, lse = eight(q, k, v, 0.25)
+want = reference(q.float(), *(narrow(x).view(torch.float8_e4m3fn).float() for x in (k, v)), int32(40), scale=0.25)
+assert (out.float() - want[0]).abs().max() < 1e-2 and (lse - want[1]).abs().max() < 1e-5
+for power in (2.0**126, 2.0**-100):
+    assert all(map(torch.equal, eight(q * power, k, v, 8.0 / power), eight(q, k, v, 8.0))), power
+assert eight(q * torch.inf, k, v, 0.25)[0].isnan().all() and eight(q * 0, k, v, 0.25)[0].isfinite().all()
+k, v = torch.zeros(1, 4096, 1, 16), torch.full((1, 4096, 1, 16), 448.0)
+k[:, 0], v[:, 0] = 1.0, 0.0
+(out, _), tail = eight(torch.ones(1, 1, 1, 16).bfloat16(), k, v, 26 * 0.6931471805599453 / 16), 4095 * 2.0**-26
+assert (out.float() / (448 * tail / (1 + tail)) - 1).abs().max() < 1e-2, out
 # what nobody looks at on a GPU: a page or a length that does not exist is NaN for its sequence, and for no other
 for table, lengths in ((int32(0, 9, 1, 2).view(2, 2), int32(17, 17)), (int32(0, -1, 1, 2).view(2, 2), int32(32, 17)),
                        (int32(0, 2, 1, 2).view(2, 2), int32(33, 32)), (int32(0, 2, 1, 2).view(2, 2), int32(-1, 3))):

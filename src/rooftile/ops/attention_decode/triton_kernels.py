@@ -52,6 +52,16 @@ def _as(rX, like: tl.constexpr, BY_HAND: tl.constexpr):
 
 
 @triton.jit
+def _halves(rQ):
+    """bfloat16 as float16 and what each row was divided by, a power of 2: exact but for what is 2^-24 of its row's largest."""
+    rX = rQ.to(tl.float32)
+    exponent = tl.max(tl.abs(rX), 1).to(tl.int32, bitcast=True) >> 23
+    exponent = tl.minimum(tl.maximum(exponent, 1), 253)  # with an inverse
+    rX *= ((254 - exponent) << 23).to(tl.float32, bitcast=True)[:, None]
+    return rX.to(tl.float16), (exponent << 23).to(tl.float32, bitcast=True)[:, None]
+
+
+@triton.jit
 def _power(rX, FULL: tl.constexpr):
     """e^x for scores to base e, where the queries are float32: 2^x takes two units in the last place, and sums of a few keys are held to less. For
     16 bits 2^x of scores to base 2."""
@@ -81,8 +91,8 @@ def _pages(gTable, start, length, i_n, there, stride_page, PAGE: tl.constexpr, B
 @triton.jit
 def _attend(rAcc, rSum, rMax, ahead, rQ, gK, gV, gTable, first, last, length, i_p, window, pages, scale_in, scale_out, k_m, k_s, v_m, v_s,
             stride_page, MASKED: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, BY_HAND: tl.constexpr,
-            FULL: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
-    """Keys first..last, in tiles, into the running maximum and sums. Where pages are whole tiles `ahead` is the next tile's page, asked for a tile
+            FULL: tl.constexpr, LIFT: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+    """Keys first..last, in tiles, into the running maximum and sums, which are 2^LIFT of what they are. Where pages are whole tiles `ahead` is the next tile's page, asked for a tile
     before it leads to keys."""
     i_d = tl.arange(0, BLOCK_D)
     rows = tl.arange(0, BLOCK_N)
@@ -120,7 +130,7 @@ def _attend(rAcc, rSum, rMax, ahead, rQ, gK, gV, gTable, first, last, length, i_
             rS = tl.where(seen, rS, float("-inf"))
         new = tl.maximum(rMax, tl.max(rS, 1))
         base = tl.where(new == float("-inf"), 0.0, new)  # -inf - -inf: a row that has seen nothing yet
-        rP = _power(rS - base[:, None], FULL)
+        rP = _power(rS - (base - LIFT)[:, None], FULL)
         shrink = _power(rMax - base, FULL)
         rSum = rSum * shrink + tl.sum(rP, 1)
         rV = _as(_tile(from_v, at_v, i_d, there, MASKED, D, BLOCK_D), rQ.dtype, BY_HAND)
@@ -142,9 +152,10 @@ def _with_sink(rMax, rSum, rSink, FULL: tl.constexpr):
 def _split(gQ, gK, gV, gLengths, gTable, gSinks, gKs, gVs, gOut, gLse, gPart, gPartMax, gPartSum, B, T, H, G, room, pages, splits, tiles, window,
            scale_in, scale_out, q_b, q_t, q_h, k_m, k_s, k_g, v_m, v_s, v_g, stride_length, stride_row, stride_page, stride_sink, stride_ks,
            stride_vs, GROUP: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, SINKS: tl.constexpr,
-           K_SCALE: tl.constexpr, V_SCALE: tl.constexpr, BY_HAND: tl.constexpr, WHOLE: tl.constexpr, EARLY: tl.constexpr, UNIT: tl.constexpr,
+           K_SCALE: tl.constexpr, V_SCALE: tl.constexpr, BY_HAND: tl.constexpr, HALF: tl.constexpr, WHOLE: tl.constexpr, EARLY: tl.constexpr, UNIT: tl.constexpr,
            D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
-    """Tiles of rows (queries x heads of one key head) are neighbours and find the keys in the L2. WHOLE: one split, whose result is the result.
+    """Tiles of rows (queries x heads of one key head) are neighbours and find the keys in the L2. HALF: keys and values of 8 bits become float16, two in one
+    instruction, where bfloat16 takes five more; weights are lifted by 2^15, below which float16 ends. WHOLE: one split, whose result is the result.
     EARLY: the second kernel may be made ready from now on; it waits for the end of this one. UNIT: of a score, in natural logarithms."""
     if EARLY:
         gdc_launch_dependents()
@@ -167,6 +178,10 @@ def _split(gQ, gK, gV, gLengths, gTable, gSinks, gKs, gVs, gOut, gLse, gPart, gP
     rQ = tl.load(gQ + i_b * q_b + (i_t * q_t + i_h * q_h)[:, None] + i_d[None, :], mask=there, other=0.0)
     if K_SCALE:
         scale_in = scale_in * tl.load(gKs + i_g * stride_ks)
+    LIFT: tl.constexpr = 15 if HALF else 0
+    if HALF and rQ.dtype == tl.bfloat16:
+        rQ, rPower = _halves(rQ)
+        scale_in = scale_in * rPower
     i_p = length - T + i_t  # the place of a query, and the last key that it sees
     lowest = 0
     if WINDOW:
@@ -190,13 +205,14 @@ def _split(gQ, gK, gV, gLengths, gTable, gSinks, gKs, gVs, gOut, gLse, gPart, gP
     if not WINDOW:
         whole = tl.maximum(tl.minimum(last, length - T + 1) // BLOCK_N * BLOCK_N, first)
         rAcc, rSum, rMax, ahead = _attend(rAcc, rSum, rMax, ahead, rQ, gK, gV, gTable, first, whole, length, i_p, window, pages, scale_in,
-                                          scale_out, k_m, k_s, v_m, v_s, stride_page, False, PAGE, WINDOW, CAPPED, BY_HAND, FULL, D, BLOCK_D,
+                                          scale_out, k_m, k_s, v_m, v_s, stride_page, False, PAGE, WINDOW, CAPPED, BY_HAND, FULL, LIFT, D, BLOCK_D,
                                           BLOCK_N)  # fmt: skip
     rAcc, rSum, rMax, ahead = _attend(rAcc, rSum, rMax, ahead, rQ, gK, gV, gTable, whole, last, length, i_p, window, pages, scale_in, scale_out,
-                                      k_m, k_s, v_m, v_s, stride_page, True, PAGE, WINDOW, CAPPED, BY_HAND, FULL, D, BLOCK_D,
+                                      k_m, k_s, v_m, v_s, stride_page, True, PAGE, WINDOW, CAPPED, BY_HAND, FULL, LIFT, D, BLOCK_D,
                                       BLOCK_N)  # fmt: skip
     if V_SCALE:
         rAcc *= tl.load(gVs + i_g * stride_vs)
+    rMax -= LIFT
     rSum = tl.where(wrong, float("nan"), rSum)
     row = (i_b * T + i_t) * H + i_h
     if WHOLE:
@@ -283,6 +299,7 @@ def _decode(by_hand, q, k_cache, v_cache, lengths, k_scale, v_scale, block_table
     if splits > 1:
         part = q.new_empty(splits, b, t, h, d, dtype=torch.float32)
         part_max, part_sum = (q.new_empty(splits, b, t, h, dtype=torch.float32) for _ in range(2))
+    half = k_cache.itemsize == 1 and q.itemsize == 2 and not by_hand
     unit = 1.0 if q.dtype == torch.float32 else LN2
     scale_in, scale_out = (scale / softcap, softcap / unit) if softcap else (scale / unit, 1.0)
     both = {"EARLY": early, "UNIT": unit, "D": d, "BLOCK_D": power_of_2(d)}
@@ -290,7 +307,7 @@ def _decode(by_hand, q, k_cache, v_cache, lengths, k_scale, v_scale, block_table
            room, pages, splits, tiles, window, scale_in, scale_out, *q.stride()[:3], *k_cache.stride()[:3], *v_cache.stride()[:3],
            lengths.stride(0), table.stride(0), table.stride(-1), sink.stride(0), ks.stride(0), vs.stride(0), GROUP=h // g,
            PAGE=page if paged else 0, WINDOW=window > 0, CAPPED=softcap > 0, SINKS=sinks is not None, K_SCALE=k_scale is not None,
-           V_SCALE=v_scale is not None, BY_HAND=by_hand, WHOLE=splits == 1, **both, BLOCK_M=block_m, BLOCK_N=block_n,
+           V_SCALE=v_scale is not None, BY_HAND=by_hand, HALF=half, WHOLE=splits == 1, **both, BLOCK_M=block_m, BLOCK_N=block_n,
            num_warps=config["num_warps"], num_stages=config["num_stages"])  # fmt: skip
     if splits > 1:
         by, more = (launch_described, {"launch_pdl": True}) if early else (launch, {})  # Triton's own dispatch knows the option
