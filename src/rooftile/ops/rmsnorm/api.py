@@ -8,12 +8,13 @@ from torch.autograd.function import once_differentiable
 from rooftile.core.kernel import Op, ranked
 from rooftile.core.register import needs_second_door
 from rooftile.ops._shared import sum_pipeline
-from rooftile.ops.rmsnorm import cuda_add_kernels, cuda_kernels
+from rooftile.ops.rmsnorm import cuda_add_kernels, cuda_kernels, least_kernels
 from rooftile.ops.rmsnorm.spec import ADD_SPEC, SPEC
 from rooftile.ops.rmsnorm.triton_kernels import ADD_BACKWARD, ADD_FORWARD, BACKWARD, FORWARD
 
 _rmsnorm = Op(
     SPEC,
+    *least_kernels.FORWARD,
     *ranked((*FORWARD, *cuda_kernels.FORWARD), "cuda.v5_rows", "cuda.v4_register_row", "cuda.v9_ahead", "cuda.v6_pipeline"),
     backward=ranked((*BACKWARD, *cuda_kernels.BACKWARD), "cuda.v8_exchange", "cuda.v6_pipeline", "triton"),
 )

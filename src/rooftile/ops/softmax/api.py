@@ -2,11 +2,12 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op, ranked
-from rooftile.ops.softmax import cuda_forms, cuda_kernels, log_kernels, masked_kernels, triton_kernels
+from rooftile.ops.softmax import cuda_forms, cuda_kernels, least_kernels, log_kernels, masked_kernels, triton_kernels
 from rooftile.ops.softmax.spec import LOG, MASK, SPEC
 
 _softmax = Op(
     SPEC,
+    *least_kernels.FORWARD,
     *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v9_ahead", "cuda.v8_exchange", "cuda.v5_online"),
     backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), "cuda.v8_exchange", "triton", "cuda.v6_pipeline", "triton.online"),
 )
