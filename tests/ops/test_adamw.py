@@ -12,6 +12,7 @@ import rooftile
 from rooftile.core.kernel import OPS
 from rooftile.core.spec import Case
 from rooftile.cuda import simulator
+from rooftile.ops.adamw import cuda_kernels
 from rooftile.ops.adamw.spec import BETAS, SPEC
 
 
@@ -309,6 +310,16 @@ def test_the_norm_of_what_the_step_reads(name, gradients):
     torch.testing.assert_close(norm, torch.nn.utils.get_total_norm([g.float() for g in call["grads"]]))
     for n in ("params", "exp_avgs", "exp_avg_sqs"):
         assert all(torch.equal(a, b) for a, b in zip(call[n], plain[n]))
+
+
+@pytest.mark.parametrize("parts", [1, 8, 9, 12, 33, 1031])
+def test_the_root_of_many_parts_in_shares(parts, monkeypatch):
+    """As many as one block takes, and one more; whole shares, and a last one of a single part. Each part once."""
+    monkeypatch.setattr(cuda_kernels, "MANY", 8)
+    monkeypatch.setattr(cuda_kernels, "SHARE", 4)
+    partial = torch.arange(1.0, parts + 1)
+    with simulator.active("all"):
+        assert torch.equal(cuda_kernels._root(partial), partial.sum().sqrt())
 
 
 def test_a_tensor_past_16_bytes_is_refused_with_its_number():

@@ -6,13 +6,14 @@ from torch._subclasses.fake_tensor import FakeTensor
 from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.launch import resident
+from rooftile.ops._shared.launch import cdiv, resident
 from rooftile.ops._shared.tables import tables
 
 V1, V2, V3, N1, N2, V6, ROOT = (
     Source.beside(__file__, f"{name}.cu")
     for name in ("v1_naive", "v2_vector", "v3_pipeline", "v4_norm", "v5_norm_vector", "v6_once", "root")
 )
+MANY, SHARE = 2**15, 2**12  # parts that one block sums, and a block of several
 LISTS = ("params", "grads", "exp_avgs", "exp_avg_sqs", "masters")
 
 
@@ -53,7 +54,10 @@ def _chunk(config, *tensors):
 
 
 def _root(partial):
-    norm = partial.new_empty(())
+    norm, parts = partial.new_empty(()), len(partial)
+    if parts > MANY:  # one multiprocessor would read 100 GB/s
+        partial, all_parts = partial.new_empty(cdiv(parts, SHARE)), partial
+        launch(ROOT, "shares", len(partial), 256, partial, all_parts, parts, SHARE)
     launch(ROOT, "root", 1, 1024, norm, partial, len(partial))
     return norm
 
