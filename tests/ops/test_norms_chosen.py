@@ -16,7 +16,7 @@ FORWARD = {
     (32768, 768): "cuda.v5_rows",
     (32768, 1024): "cuda.v5_rows",
     (16384, 2048): "cuda.v4_register_row",  # a warp would have 8 vectors a lane
-    (64, 768): "triton",  # a row a multiprocessor at most
+    (64, 768): "cuda.v10_least",  # a row a multiprocessor at most
     (200, 768): "cuda.v4_register_row",  # few rows
     (16384, 4096): "cuda.v4_register_row",
     (4096, 16384): "cuda.v4_register_row",

@@ -229,8 +229,8 @@ def _one_block(call: Call) -> str | None:
 
 
 def pick_registers(call: Call) -> dict[str, int]:
-    """From 32 KB on 8 vectors a thread: twice as many blocks fit a multiprocessor."""
-    return REGISTERS[0] if row(call).shape[-1] * row(call).itemsize < 1 << 15 else REGISTERS[2]
+    """Beyond 32 KB 8 vectors a thread: of a block of 1024 threads with more than 32 registers there is room for one."""
+    return REGISTERS[0] if row(call).shape[-1] * row(call).itemsize <= 1 << 15 else REGISTERS[2]
 
 
 def pick_short_moments(call: Call) -> dict[str, int]:
