@@ -16,7 +16,7 @@ from typing import Any, Protocol, get_args, get_type_hints
 import torch
 from torch import Tensor
 
-from rooftile.core import register, replay, tune
+from rooftile.core import known, register, replay, tune
 from rooftile.core.record import digest_of
 from rooftile.core.spec import Call, OpSpec
 
@@ -131,6 +131,7 @@ class Op:
         self.names = tuple(spec.signature.parameters)
         self.plan = register.Plan(spec) if spec.gradient is not None else None
         self._memo: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._known = known.Known()
         self._warned = False
         self._varies = any(k.varies for k in kernels)
         self._saves = any(r.saved for r in spec.returns.values())
@@ -143,12 +144,20 @@ class Op:
 
     def __call__(self, *args: Any) -> Any:
         """All arguments, in order. The wrapper in the operator's api.py supplies the defaults."""
+        if not torch.compiler.is_compiling():
+            for call in self._known.calls:
+                result = call(*args)
+                if result is not known.MISS:
+                    return result
         if register.needs_second_door(args):
             return self.entry(*args)
         try:
             if self.plan is not None and torch.is_grad_enabled() and self.plan.wants_grad(args):
                 return register.Eager.apply(self, *args)
-            return self.launch(*args, save=False) if self._saves else self.launch(*args)
+            result = self.launch(*args, save=not self._saves)
+            if self._known.worth_learning():
+                self._learn(args)
+            return result
         except RuntimeError as error:
             # vmap, func.grad and their like end here: to look for them at each call would cost each call time
             transforms = [level.key().name for level in torch._C._functorch.get_interpreter_stack() or ()]
@@ -164,14 +173,10 @@ class Op:
         """Straight to the chosen kernel. The choice is remembered by shapes, strides, alignment, dtypes, devices and parameters. `save`: for all results;
         without it the kernel may leave out those that only a gradient reads."""
         try:
-            key = _key(args)
+            key = self._key(args, save)
         except RuntimeError:  # a tensor without memory, a sparse one
             self.spec.bind(dict(zip(self.names, args)))
             raise
-        if not save:
-            key += (False,)
-        if self._varies:
-            key += (torch.are_deterministic_algorithms_enabled(),)
         run = self._memo.get(key)
         if run is None:
             if len(self._memo) >= 8192:  # lengths that never repeat must not fill the memory
@@ -185,6 +190,16 @@ class Op:
             if args[i] is not None:
                 torch.autograd.graph.increment_version(args[i])
         return result
+
+    def _key(self, args: Sequence[Any], save: bool) -> tuple[Any, ...]:
+        return _key(args) + (() if save else (False,)) + ((torch.are_deterministic_algorithms_enabled(),) if self._varies else ())
+
+    def _learn(self, args: Sequence[Any]) -> None:
+        """From a call without gradient that went well, once it is clear what runs it."""
+        run = self._memo.get(self._key(args, not self._saves))
+        if run is not None and not isinstance(run, replay.Rehearsal):
+            free = torch.are_deterministic_algorithms_enabled() if self._varies else None
+            self._known.learn(known.code(args, run, self._written, free))
 
     def _resolve(self, args: Sequence[Any], save: bool) -> Callable[..., Any]:
         call = dict(zip(self.names, args))
@@ -252,6 +267,7 @@ class Op:
     def forget(self) -> None:
         """Drop remembered choices: the tuning cache or a force has changed."""
         self._memo.clear()
+        self._known.forget()
 
 
 def ranked(kernels: Sequence[Kernel], *first: str) -> tuple[Kernel, ...]:

@@ -3,7 +3,7 @@
 What a launcher allocates and launches is fixed by the shapes, strides, dtypes, alignment and parameters of its call, and by these
 an `Op` remembers who runs it. So the second such call is recorded, and from the third on its allocations and launches are replayed
 as straight-line code with this call's pointers: no row views, no grids, no keys. A launcher that computes anything by itself
-(a copy of a strided input, a library's product) is not replayable and stays what it is.
+(a copy of a strided input, a library's product) is not replayable and stays what it is; a table that it only looks up is looked up again.
 """
 
 from __future__ import annotations
@@ -38,6 +38,14 @@ class Addressed:
         raise NotImplementedError
 
 
+def lookup(find: Callable[..., Tensor], *about: Any) -> Tensor:
+    """`find(*about)`, a tensor that lives from call to call, such as a table; a tuple of tensors in `about` goes as their addresses. A replay
+    asks `find` again, with its own call's addresses."""
+    follower = recorder()
+    said = [tuple(t.data_ptr() for t in a) if _are_tensors(a) else a for a in about]
+    return find(*said) if follower is None else follower.found(find, about, said)
+
+
 def recorder() -> Recorder | None:
     """Who records this thread's launches, if anyone does."""
     if not torch._C._len_torch_dispatch_stack():
@@ -58,6 +66,7 @@ class Recorder(TorchDispatchMode):
         self._roots: dict[int, tuple[str, Tensor]] = {}
         self._kept: list[Tensor] = []  # an id is a name only while its tensor lives
         self._allocations = 0
+        self._aside = False  # what happens now is not the launcher's
         self.parameters = [f"a{i}" for i in range(len(args))]
         for name, value in zip(self.parameters, args):
             for text, tensor in _tensors(name, value):
@@ -67,6 +76,8 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
+        if self._aside:
+            return out
         if func in _FACTORIES and out.device == self.device:
             name = f"o{self._allocations}"
             self._allocations += 1
@@ -83,6 +94,20 @@ class Recorder(TorchDispatchMode):
         if unless is not None:
             self.names.setdefault("unless", unless)
         self.lines.append(f"{self._constant(call)}({', '.join(map(self._argument, args))})")
+
+    def found(self, find: Callable[..., Tensor], about: Sequence[Any], said: Sequence[Any]) -> Tensor:
+        self._aside = True
+        try:
+            out = find(*said)
+        finally:
+            self._aside = False
+        name, asked = (
+            f"k{len(self.lines)}",
+            [f"({', '.join(map(self._argument, a))},)" if _are_tensors(a) else self._constant(a) for a in about],
+        )
+        self.lines.append(f"{name} = {self._constant(find)}({', '.join(asked)})")
+        self._root(out, name, out)
+        return out
 
     def code(self, run: Run, result: Any) -> Run | None:
         """The recorded call as a function, or None where it cannot be replayed."""
@@ -164,6 +189,10 @@ class Rehearsal:
         result, again = record(self.run, args, self.device)
         self.remember(again or self.run)
         return result
+
+
+def _are_tensors(value: Any) -> bool:
+    return isinstance(value, tuple) and bool(value) and isinstance(value[0], Tensor)
 
 
 def _tensors(name: str, value: Any) -> list[tuple[str, Tensor]]:

@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rooftile.core.replay import lookup
 from rooftile.ops._shared.constants import lasting
 from rooftile.ops._shared.launch import cdiv
 
@@ -39,6 +40,7 @@ def tables(chunk: int, *lists: list[Tensor]) -> tuple[Tensor, Tensor, int, bool]
     every address is a multiple of 16. Made once for a list of sizes and of addresses, and sent along where the tensors have moved."""
     device = lists[0][0].device
     sizes = tuple(t.numel() for t in lists[0])
-    addresses = tuple(t.data_ptr() for tensors in lists for t in tensors)
-    aligned = all(a % 16 == 0 for a in addresses)
-    return lasting(_whole, addresses, device), lasting(_layout, (chunk, *sizes), device), sum(cdiv(n, chunk) for n in sizes), aligned
+    tensors = tuple(t for tensors in lists for t in tensors)
+    aligned = all(t.data_ptr() % 16 == 0 for t in tensors)
+    addresses, layout = lookup(lasting, _whole, tensors, device), lookup(lasting, _layout, (chunk, *sizes), device)
+    return addresses, layout, sum(cdiv(n, chunk) for n in sizes), aligned

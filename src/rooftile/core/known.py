@@ -1,0 +1,104 @@
+"""Calls that have been seen, told by PyTorch's own guards.
+
+What an eager call asks of its arguments before it may launch (types, modes, gradients, shapes, strides, dtypes, devices, signs) costs as much
+as the launch. TensorGuards compares all of it in C++ with what it was for a call that went well. So each of the last few calls
+is kept as straight-line code: if the tests hold, run; if not, the operator thinks anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import or_
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+Run = Callable[..., Any]
+MISS = object()  # what code for another call gives
+KEPT = 4  # calls of one operator
+EAGER, SELDOM = 8, 16  # misses that are all learnt from, and then every so many
+
+_TEXT = """
+def known({names}):
+    if {tests}:
+        {go}
+    return MISS
+"""
+
+
+def pointers(tensors: Sequence[Tensor]) -> int:
+    """All addresses as one number: a multiple of 16 where each is."""
+    return reduce(or_, map(Tensor.data_ptr, tensors), 0)
+
+
+def code(args: Sequence[Any], run: Run, written: Sequence[int], deterministic: bool | None) -> Run | None:
+    """`run` for calls like this one that just went well, MISS for others; None where guards cannot tell: a tensor that begins past a multiple of 16
+    or is given twice. `written`: arguments that `run` writes; `deterministic`: what the setting must be, None where it does not matter."""
+    given: list[Tensor] = []
+    names, checked, addresses, tests, known = [], [], [], [], {}
+    for i, a in enumerate(args):
+        name = f"a{i}"
+        names.append(name)
+        if isinstance(a, Tensor):
+            given.append(a)
+            checked.append(name)
+            addresses.append(f"{name}.data_ptr()")
+        elif isinstance(a, (list, tuple)) and any(isinstance(t, Tensor) for t in a):
+            given += a
+            checked.append(f"*{name}")
+            addresses.append(f"pointers({name})")
+            tests.append(f"type({name}) is t{i} and len({name}) == {len(a)}")
+            known[f"t{i}"] = type(a)
+        elif a is None or isinstance(a, bool):
+            tests.append(f"{name} is {a}")
+        else:
+            tests.append(f"type({name}) is t{i} and {name} == c{i}")
+            known |= {f"t{i}": type(a), f"c{i}": a}
+    if not given or pointers(given) & 15 or len(set(map(id, given))) < len(given):
+        return None
+    shapes: Any = [list(t.shape) for t in given], [list(t.stride()) for t in given]
+    guards = torch._C._dynamo.guards.TensorGuards(*given, dynamic_dims_sizes=shapes[0], dynamic_dims_strides=shapes[1])
+    tests += ["ad._current_level < 0", f"check({', '.join(checked)})", f"not ({' | '.join(addresses)}) & 15"]
+    if any(t.requires_grad for t in given):
+        tests.append("not with_grad()")
+    if deterministic is not None:
+        tests.append(f"deterministic() is {deterministic}")
+    call = f"run({', '.join(names)})"
+    go = f"return {call}"
+    if bumped := [f"bump(a{i})" for i in written if args[i] is not None]:
+        go = f"result = {call}; {'; '.join(bumped)}; return result"
+    scope: dict[str, Any] = {
+        "MISS": MISS,
+        "run": run,
+        "check": guards.check,
+        "ad": forward_ad,
+        "pointers": pointers,
+        "with_grad": torch.is_grad_enabled,
+    }
+    scope |= {"deterministic": torch.are_deterministic_algorithms_enabled, "bump": torch.autograd.graph.increment_version, **known}
+    exec(_TEXT.format(names=", ".join(names), tests=" and ".join(tests), go=go), scope)
+    made: Run = scope["known"]
+    return made
+
+
+class Known:
+    """The last few calls of one operator, the newest first."""
+
+    def __init__(self) -> None:
+        self.calls: tuple[Run, ...] = ()
+        self._misses = 0
+
+    def worth_learning(self) -> bool:
+        """After a miss. Calls that never repeat shall not pay for being learnt each time."""
+        self._misses += 1
+        return self._misses <= EAGER or not self._misses % SELDOM
+
+    def learn(self, call: Run | None) -> None:
+        if call is not None:
+            self.calls = (call, *self.calls)[:KEPT]
+
+    def forget(self) -> None:
+        self.calls, self._misses = (), 0

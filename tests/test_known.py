@@ -1,0 +1,135 @@
+"""A call that is taken for one before is one: each test below changes one thing that an operator must notice."""
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import rooftile
+from rooftile.core import known
+from rooftile.core.kernel import OPS
+from rooftile.core.known import MISS
+
+
+def made(*args, written=(), deterministic=None):
+    call = known.code(args, lambda *given: "run", written, deterministic)
+    assert call is None or call(*args) == "run"
+    return call
+
+
+WHOLE = torch.randn(28)
+X = WHOLE[:24].view(4, 6)
+OTHERS = {
+    "shape": torch.randn(4, 7),
+    "one axis more": torch.randn(4, 6, 1),
+    "strides": torch.randn(6, 4).t(),
+    "dtype": torch.randn(4, 6).double(),
+    "alignment": WHOLE[1:25].view(4, 6),
+    "sign": torch._neg_view(torch.randn(4, 6)),
+    "class": torch.nn.Parameter(torch.randn(4, 6), requires_grad=False),
+    "a gradient": torch.randn(4, 6, requires_grad=True),
+    "device": torch.empty(4, 6, device="meta"),
+    "layout": torch.randn(4, 6).to_sparse(),
+    "no tensor": 3.0,
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_a_tensor_that_differs_in_one_respect(other):
+    plain, listed = made(X, True), made([X, torch.zeros(3)], 2.0)
+    assert plain(torch.randn(4, 6), True) == "run" and plain(other, True) is MISS
+    assert listed([torch.randn(4, 6), torch.ones(3)], 2.0) == "run"
+    assert listed([other, torch.zeros(3)], 2.0) is MISS
+
+
+def test_parameters_and_lengths():
+    call = made(X, 1.0, True, None, "tanh", [4, 6])
+    for other in ((2.0, True, None, "tanh", [4, 6]), (1, True, None, "tanh", [4, 6]), (1.0, 1, None, "tanh", [4, 6]), (1.0, True, X, "tanh", [4, 6]),
+                  (1.0, True, None, "none", [4, 6]), (1.0, True, None, "tanh", [4, 7]), (X, True, None, "tanh", [4, 6])):  # fmt: skip
+        assert call(X, *other) is MISS
+    a, b, c = (torch.randn(4, 6) for _ in range(3))
+    pairs = made([a, b], [c])
+    assert pairs([a], [b, c]) is MISS and pairs([a], [b]) is MISS and pairs((a, b), [c]) is MISS and pairs([b, a], [c]) == "run"
+
+
+def test_what_cannot_be_told_apart_is_not_learnt():
+    assert made(OTHERS["alignment"]) is None and made([X, OTHERS["alignment"]]) is None and made(3.0) is None and made(X, X) is None
+    assert made(X, torch.randn(4, 6))(X, X) is MISS  # a replay of two tensors knows nothing of one
+
+
+def test_modes_around_the_call():
+    """As autocast, a tensor mode, vmap and forward mode ask for the other door, inside them nothing is known."""
+    call = made(X)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert call(X) is MISS
+    with TorchDispatchMode():
+        assert call(X) is MISS
+    seen = []
+    torch.vmap(lambda x: (seen.append(call(x)), x)[1])(torch.randn(2, 4, 6))
+    torch.func.grad(lambda x: (seen.append(call(x)), x.sum())[1])(X)
+    assert seen == [MISS, MISS]
+    with forward_ad.dual_level():
+        assert call(X) is MISS
+    with torch.inference_mode():
+        assert call(torch.randn(4, 6)) is MISS
+    assert call(X) == "run"
+
+
+def test_gradients_and_determinism_that_were_off():
+    weight = torch.randn(3, requires_grad=True)
+    with torch.no_grad():
+        call = made(X, weight)
+    assert call(X, weight) is MISS
+    call = made(X, deterministic=False)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert call(X) is MISS
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert call(X) == "run"
+
+
+def test_what_is_written_is_told_to_autograd():
+    x, y = X.clone(), X.clone()
+    before = x._version, y._version
+    made(x, [y], None, written=(1, 2))
+    assert (x._version, y._version) == (before[0], before[1] + 1)
+
+
+def test_an_operator_learns_forgets_and_does_not_pay_for_what_never_repeats():
+    op = OPS["gelu"]
+    op.forget()
+    x = torch.randn(4, 6)
+    want = rooftile.gelu(x)
+    assert len(op._known.calls) == 1
+    assert torch.equal(rooftile.gelu(x), want) and op._known.calls[0](x, "none") is not MISS
+    for n in range(200, 240):
+        rooftile.gelu(torch.randn(n))
+    assert len(op._known.calls) == known.KEPT and op._known.calls[0](torch.randn(230), "none") is not MISS  # the 32nd miss
+    assert op._known.calls[0](x, "none") is MISS and torch.equal(rooftile.gelu(x), want)
+    op.forget()
+    assert not op._known.calls
+
+
+def test_a_known_call_still_gives_gradients_to_who_asks():
+    op = OPS["gelu"]
+    op.forget()
+    x = torch.randn(4, 6)
+    rooftile.gelu(x)
+    y = x.clone().requires_grad_()
+    with torch.no_grad():
+        for _ in range(2):
+            rooftile.gelu(y)
+    rooftile.gelu(y).sum().backward()
+    assert len(op._known.calls) == 2 and y.grad is not None
+
+
+def test_lists_that_begin_elsewhere():
+    op, whole = OPS["grad_norm"], torch.randn(9)
+    op.forget()
+    for start in (0, 1, 0):
+        part = whole[start : start + 8]
+        torch.testing.assert_close(rooftile.grad_norm([part]), part.norm())
+    assert len(op._memo) == 2 and len(op._known.calls) == 1
+    op.forget()
