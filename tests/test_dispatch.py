@@ -8,6 +8,7 @@ from torch.autograd import forward_ad
 
 import rooftile
 from rooftile.core import kernel as k
+from rooftile.core.bind import device_of
 from rooftile.core.kernel import OPS, Kernel, Refused, forced
 
 X = torch.randn(3, 5)
@@ -195,3 +196,8 @@ def test_a_tangent_is_refused_and_not_dropped(past_autograd):
         rooftile.softmax(X)  # nobody wants this one's
     with pytest.raises(NotImplementedError, match="no forward-mode"):
         torch.func.jvp(rooftile.softmax, (X,), (torch.ones_like(X),))
+
+
+def test_a_calls_device_is_also_that_of_a_list():
+    """Seen red: an operator of lists alone was never recorded on a GPU."""
+    assert device_of([None, 1.0, [X]]) == X.device and device_of([None, [], 3]) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -34,6 +34,11 @@ class Declared(Protocol):
     def mutated(self) -> bool: ...
     @property
     def many(self) -> bool: ...
+
+
+def device_of(values: Iterable[Any]) -> torch.device | None:
+    """The first tensor's, in a list too; None where there is none."""
+    return next((t.device for v in values for t in (v if isinstance(v, (list, tuple)) else (v,)) if isinstance(t, Tensor)), None)
 
 
 def letter(axis: str) -> tuple[str, int]:

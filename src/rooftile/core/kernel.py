@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from rooftile.core import known, register, replay, tune
+from rooftile.core.bind import device_of
 from rooftile.core.record import digest_of
 from rooftile.core.spec import Call, OpSpec
 
@@ -80,7 +81,7 @@ class Kernel:
         return self._elsewhere(call) or self.refuse(call)
 
     def _elsewhere(self, call: Call) -> str | None:
-        where = next((t.device for t in call.values() if isinstance(t, Tensor)), None) if self.architectures else None
+        where = device_of(call.values()) if self.architectures else None
         if where is None or where.type != "cuda" or not torch.cuda.is_available():
             return None
         major, minor = torch.cuda.get_device_capability(where)
@@ -182,7 +183,7 @@ class Op:
             if len(self._memo) >= 8192:  # lengths that never repeat must not fill the memory
                 self._memo.clear()
             run = self._memo[key] = self._resolve(args, save)
-            where = next((t.device for t in args if isinstance(t, Tensor)), None)
+            where = device_of(args)
             if where is not None and where.type == "cuda":
                 run = self._memo[key] = replay.Rehearsal(run, where, functools.partial(self._memo.__setitem__, key))
         result = run(*args)
@@ -208,8 +209,15 @@ class Op:
             if not isinstance(call[name], kinds):
                 raise ValueError(f"{self.spec.name}: {name} is {call[name]!r}, takes {words}")
         choice = self.choose(call)
-        on_gpu = any(t.is_cuda for t in args if isinstance(t, Tensor))
-        if on_gpu and choice.kernel is self.kernels[-1] and len(self.kernels) > 1 and choice.source != "forced" and not self._warned:
+        where = device_of(args)
+        if (
+            where is not None
+            and where.type == "cuda"
+            and choice.kernel is self.kernels[-1]
+            and len(self.kernels) > 1
+            and choice.source != "forced"
+            and not self._warned
+        ):
             self._warned = True
             register.warn(f"{self.spec.name} runs its slow reference: " + "; ".join(f"{k} refused: {why}" for k, why in choice.refused))
         run = choice.kernel.bound(choice.config, save)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rooftile.core import device
+from rooftile.core.bind import device_of
 from rooftile.core.record import Record, Status, append, cache_folder, read
 from rooftile.core.spec import Call
 
@@ -45,7 +46,7 @@ def shipped(name: str) -> Path:
 
 def lookup(op: Any, call: Call, kernel: str | None = None) -> tuple[Any, Mapping[str, Any]] | None:
     """(kernel, config) of an Op: the fastest passed record of this exact call whose kernel has not changed since."""
-    where = next((t.device for v in call.values() for t in (v if isinstance(v, (list, tuple)) else [v]) if isinstance(t, Tensor)), None)
+    where = device_of(call.values())
     name = None if where is None else _name(where)
     if name is None:
         return None

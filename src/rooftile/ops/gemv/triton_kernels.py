@@ -96,7 +96,7 @@ def gemv_backward(dout, a, x):
 
 
 # 4096 sums on 4 warps: 32 a lane, 8 loads of 16 bytes in flight in float32; 4 rows share one read of the vector from the L2
-_CONFIGS = tuple({"rows": r, "block": b, "warps": w} for r, b, w in ((4, 1024, 4), (8, 512, 4), (2, 1024, 4), (4, 512, 4), (8, 1024, 8), (1, 2048, 4), (2, 2048, 8), (1, 4096, 8), (1, 4096, 16)))  # fmt: skip
+_CONFIGS = tuple({"rows": r, "block": b, "warps": w} for r, b, w in ((4, 1024, 4), (8, 512, 4), (2, 1024, 4), (4, 512, 4), (8, 1024, 8), (1, 2048, 4), (2, 2048, 8), (1, 4096, 8), (1, 4096, 16), (2, 4096, 16)))  # fmt: skip
 
 
 def one_row(call):
@@ -106,7 +106,7 @@ def one_row(call):
 
 
 def pick(call):
-    return _CONFIGS[-2 if call["a"].itemsize == 2 else -1] if one_row(call) else _CONFIGS[0]
+    return _CONFIGS[-3 if call["a"].itemsize == 2 else -2] if one_row(call) else _CONFIGS[0]
 
 
 LIMITS = Limits(spill_bytes_elsewhere=8)  # triton 3.6 on sm_80: 56 registers for 9 programs a multiprocessor, and two are parked
