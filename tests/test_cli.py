@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
@@ -117,6 +118,15 @@ def test_slices_are_imagined():
         for case in op.spec.cases:
             with explain.imagined("cuda"):
                 assert op.choose(explain.blank(op.spec, case, "cuda")).kernel in op.kernels
+
+
+def test_what_is_imagined_lies_nowhere():
+    """Seen red: `rooftile pages` and `explain` printed PyTorch's warning that FakeTensor's address is a bug."""
+    op = OPS["masked_softmax"]
+    with warnings.catch_warnings(), explain.imagined("cuda"):
+        warnings.simplefilter("error")
+        for case in op.spec.cases:
+            assert op.choose(explain.blank(op.spec, case, "cuda")).kernel in op.kernels
 
 
 def test_explain_with_pytorchs_cuda_build_where_there_is_no_gpu(monkeypatch):

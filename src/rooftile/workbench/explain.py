@@ -173,6 +173,7 @@ def imagined(device: str, name: str = "") -> Iterator[None]:
             name = name or IMAGINED
         if name:
             stack.enter_context(mock.patch.object(tune, "_name", lambda where: name if where.type == "cuda" else None))
+        stack.enter_context(mock.patch.object(FakeTensor, "data_ptr", lambda x: 0))  # PyTorch warns, and gives 0
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         yield
 
