@@ -129,7 +129,7 @@ def test_heads_before_rows_are_views():
 )  # fmt: skip
 def test_who_asks_for_nothing_pays_for_nothing(options, takes_options, monkeypatch):
     asked = []
-    monkeypatch.setattr(OPTIONS, "launch", lambda *args: asked.append(1) or type(OPTIONS).launch(OPTIONS, *args))
+    monkeypatch.setattr(OPTIONS, "launch", lambda *args, **how: asked.append(1) or type(OPTIONS).launch(OPTIONS, *args, **how))
     attention(*qkv(), **options)
     assert bool(asked) == takes_options
 

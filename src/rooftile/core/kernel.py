@@ -209,15 +209,8 @@ class Op:
             if not isinstance(call[name], kinds):
                 raise ValueError(f"{self.spec.name}: {name} is {call[name]!r}, takes {words}")
         choice = self.choose(call)
-        where = device_of(args)
-        if (
-            where is not None
-            and where.type == "cuda"
-            and choice.kernel is self.kernels[-1]
-            and len(self.kernels) > 1
-            and choice.source != "forced"
-            and not self._warned
-        ):
+        where, slow = device_of(args), choice.kernel is self.kernels[-1] and len(self.kernels) > 1 and choice.source != "forced"
+        if slow and where is not None and where.type == "cuda" and not self._warned:
             self._warned = True
             register.warn(f"{self.spec.name} runs its slow reference: " + "; ".join(f"{k} refused: {why}" for k, why in choice.refused))
         run = choice.kernel.bound(choice.config, save)

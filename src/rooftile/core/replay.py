@@ -101,10 +101,8 @@ class Recorder(TorchDispatchMode):
             out = find(*said)
         finally:
             self._aside = False
-        name, asked = (
-            f"k{len(self.lines)}",
-            [f"({', '.join(map(self._argument, a))},)" if _are_tensors(a) else self._constant(a) for a in about],
-        )
+        name = f"k{len(self.lines)}"
+        asked = [f"({', '.join(map(self._argument, a))},)" if _are_tensors(a) else self._constant(a) for a in about]
         self.lines.append(f"{name} = {self._constant(find)}({', '.join(asked)})")
         self._root(out, name, out)
         return out
