@@ -19,7 +19,8 @@ PER_SM = 4  # programs a multiprocessor before a row is cut
 
 
 @triton.jit
-def _by_rows(gA, gX, gOut, M, K, stride_a, tiles, ROWS: tl.constexpr, BLOCK_K: tl.constexpr):
+def _by_rows(gA, gX, gOut, M, K, stride_a, tiles, ROWS: tl.constexpr, BLOCK_K: tl.constexpr, WHOLE: tl.constexpr):
+    """WHOLE: tiles cover the matrix exactly, and nobody asks where it ends."""
     i_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     i_s = tl.program_id(1)
     in_m = i_m < M
@@ -27,9 +28,13 @@ def _by_rows(gA, gX, gOut, M, K, stride_a, tiles, ROWS: tl.constexpr, BLOCK_K: t
     for i_tile in range(i_s * tiles, i_s * tiles + tiles):
         i_k = i_tile * BLOCK_K + tl.arange(0, BLOCK_K)
         in_k = i_k < K
-        rX = tl.load(gX + i_k, mask=in_k, other=0.0, eviction_policy="evict_last").to(tl.float32)
-        rA = tl.load(gA + i_m[:, None] * stride_a + i_k[None, :], mask=in_m[:, None] & in_k[None, :], other=0.0,
-                     eviction_policy="evict_first").to(tl.float32)  # fmt: skip
+        if WHOLE:
+            rX = tl.load(gX + i_k, eviction_policy="evict_last").to(tl.float32)
+            rA = tl.load(gA + i_m[:, None] * stride_a + i_k[None, :], eviction_policy="evict_first").to(tl.float32)
+        else:
+            rX = tl.load(gX + i_k, mask=in_k, other=0.0, eviction_policy="evict_last").to(tl.float32)
+            rA = tl.load(gA + i_m[:, None] * stride_a + i_k[None, :], mask=in_m[:, None] & in_k[None, :], other=0.0,
+                         eviction_policy="evict_first").to(tl.float32)  # fmt: skip
         rSum += rA * rX[None, :]
     tl.store(gOut + i_s.to(tl.int64) * M + i_m, tl.sum(rSum, 1).to(gOut.dtype.element_ty), mask=in_m)
 
@@ -70,7 +75,8 @@ def gemv(a, x, *, config):
     tiles = cdiv(tiles, slices)
     slices = max(1, cdiv(cdiv(k, block), max(1, tiles)))
     partial = out if slices == 1 else out.new_empty((slices, m), dtype=torch.float32)
-    launch(_by_rows, (groups, slices), a, x, partial, m, k, stride, tiles, ROWS=config["rows"], BLOCK_K=block, num_warps=config["warps"])
+    whole = m % config["rows"] == 0 and k == slices * tiles * block
+    launch(_by_rows, (groups, slices), a, x, partial, m, k, stride, tiles, ROWS=config["rows"], BLOCK_K=block, WHOLE=whole, num_warps=config["warps"])
     if slices > 1:
         add_rows(partial, out)
     return out
