@@ -1,7 +1,7 @@
 # Two commands from a bare clone: `make train` and `make test`. Everything lives in .venv.
 PYTHON ?= python3
 BIN    := .venv/bin
-unexport PYTHONDONTWRITEBYTECODE  # where it is set, each process of the tests compiles PyTorch's Python anew: 3 s of 6
+unexport PYTHONDONTWRITEBYTECODE  # where it is set, each process of the tests compiles PyTorch's Python anew
 
 .PHONY: train test test-thorough test-gpu test-sanitizer lint setup clean
 train: setup

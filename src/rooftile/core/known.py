@@ -38,7 +38,7 @@ def code(args: Sequence[Any], run: Run, written: Sequence[int], deterministic: b
     """`run` for calls like this one that just went well, MISS for others; None where guards cannot tell: a tensor that begins past a multiple of 16
     or is given twice. `written`: arguments that `run` writes; `deterministic`: what the setting must be, None where it does not matter."""
     given: list[Tensor] = []
-    names, checked, addresses, tests, known = [], [], [], [], {}
+    names, checked, addresses, tests, values = [], [], [], [], {}
     for i, a in enumerate(args):
         name = f"a{i}"
         names.append(name)
@@ -51,12 +51,12 @@ def code(args: Sequence[Any], run: Run, written: Sequence[int], deterministic: b
             checked.append(f"*{name}")
             addresses.append(f"pointers({name})")
             tests.append(f"type({name}) is t{i} and len({name}) == {len(a)}")
-            known[f"t{i}"] = type(a)
+            values[f"t{i}"] = type(a)
         elif a is None or isinstance(a, bool):
             tests.append(f"{name} is {a}")
         else:
             tests.append(f"type({name}) is t{i} and {name} == c{i}")
-            known |= {f"t{i}": type(a), f"c{i}": a}
+            values |= {f"t{i}": type(a), f"c{i}": a}
     if not given or pointers(given) & 15 or len(set(map(id, given))) < len(given):
         return None
     shapes: Any = [list(t.shape) for t in given], [list(t.stride()) for t in given]
@@ -78,7 +78,7 @@ def code(args: Sequence[Any], run: Run, written: Sequence[int], deterministic: b
         "pointers": pointers,
         "with_grad": torch.is_grad_enabled,
     }
-    scope |= {"deterministic": torch.are_deterministic_algorithms_enabled, "bump": torch.autograd.graph.increment_version, **known}
+    scope |= {"deterministic": torch.are_deterministic_algorithms_enabled, "bump": torch.autograd.graph.increment_version, **values}
     exec(_TEXT.format(names=", ".join(names), tests=" and ".join(tests), go=go), scope)
     made: Run = scope["known"]
     return made
