@@ -92,7 +92,7 @@ class Driver:
 @pytest.fixture
 def driver(monkeypatch):
     made = Driver()
-    monkeypatch.setattr(launcher, "_driver", lambda: made)
+    monkeypatch.setattr(launcher, "libcuda", lambda: made)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
     return made
 

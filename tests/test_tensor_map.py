@@ -83,7 +83,7 @@ class Driver:
 @pytest.fixture
 def encoder(monkeypatch):
     made = Driver()
-    monkeypatch.setattr(tensor_map, "_driver", lambda: made)
+    monkeypatch.setattr(tensor_map, "libcuda", lambda: made)
     tensor_map._encoded.cache_clear()
     yield made
     tensor_map._encoded.cache_clear()
@@ -146,7 +146,7 @@ class Launched:
 @pytest.fixture
 def entry(source, encoder, monkeypatch):
     driver = Launched()
-    monkeypatch.setattr(launcher, "_driver", lambda: driver)
+    monkeypatch.setattr(launcher, "libcuda", lambda: driver)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
     monkeypatch.setattr(compiler, "compiled", lambda *what: compiler.Compiled(b"cubin", "symbol", 10, 0, 0))
     made = launcher.Entry(source, "both", -1)  # device -1 is where CPU tensors say they are

@@ -1,7 +1,10 @@
 """The clock: a slow version costs the others no samples."""
 
+import contextlib
 import time
+from types import SimpleNamespace
 
+import pytest
 import torch
 
 from rooftile.core import timing
@@ -27,3 +30,34 @@ def test_hosts_are_timed_in_turn():
     took = timing.hosts({n: lambda n=n: seen.append(n) for n in "ab"}, torch.device("cpu"), calls=2, rounds=3)
     assert "".join(seen[200:]) == "aabbbbaaaabb" and seen[:200] == ["a"] * 100 + ["b"] * 100
     assert set(took) == {"a", "b"} and all(us > 0 for us in took.values())
+
+
+def test_before_a_cold_call_all_has_run_and_what_was_to_stay_in_the_cache_is_like_the_rest(monkeypatch):
+    """In that order: the driver resets at once, so a kernel that still runs would leave such lines behind it, and what is reset after the
+    flush is still there."""
+    did, status = [], 0
+
+    def told(name, made=None):
+        return lambda *_, **__: did.append(name) or made
+
+    event = SimpleNamespace(record=told("record"), synchronize=told("wait"), elapsed_time=lambda end: 0.002)
+    driver = SimpleNamespace(cuCtxResetPersistingL2Cache=lambda: told("reset")() or status)
+    monkeypatch.setattr(timing, "libcuda", lambda: driver)
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: SimpleNamespace(fill_=told("flush")))
+    for name, made in {"synchronize": None, "_sleep": None, "device": contextlib.nullcontext(), "Event": event}.items():
+        monkeypatch.setattr(torch.cuda, name, told(name, made))
+    clock = timing._gpu_clock(torch.device("cuda", 0), cold=True)
+    assert clock(told("run"), 100.0)() == 2.0
+    assert [d for d in did if d not in ("Event", "device")] == [
+        "synchronize",
+        "reset",
+        "flush",
+        "_sleep",
+        "record",
+        "run",
+        "record",
+        "wait",
+    ]
+    status = 801
+    with pytest.raises(RuntimeError, match="error 801"):
+        clock(told("run"), 100.0)

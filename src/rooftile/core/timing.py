@@ -1,8 +1,9 @@
 """The one clock.
 
-Cold L2: a buffer of more than twice the L2 is rewritten before every timed call. Versions are interleaved forth and back (ABBA)
-in one process, so that drift hits all of them; the first is timed a second time as its own rival, and that A/A difference is the
-noise floor. Never on zeros.
+Cold L2: before every timed call a buffer of more than twice the L2 is rewritten, when lines that were read to be the last to leave have been
+made like others: those outlive the rewriting, and what one version read so the next would find. Versions are interleaved forth and back
+(ABBA) in one process, so that drift hits all of them; the first is timed a second time as its own rival, and that A/A difference is
+the noise floor. Never on zeros.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from typing import Any
 
 import torch
 
+from rooftile.core.driver import libcuda
+
 FLUSH_BYTES = 256 * 2**20  # the H200's L2 is 60 MB
-METHOD_COLD = "CUDA events, L2 flushed by a 256 MiB write, ABBA interleaved, median"
+AHEAD_US = 100.0  # the host needs to be ahead even of a slow Python wrapper
+METHOD_COLD = "CUDA events, L2 reset and flushed by a 256 MiB write, ABBA interleaved, median"
 METHOD_CPU = "perf_counter, ABBA interleaved, median"
 
 
@@ -52,26 +56,30 @@ def compare(versions: Mapping[str, Callable[[], Any]], where: torch.device, *, b
     begun = {n: _begin(run, clock, budget_ms, rounds) for n, run in runs.items()}
     pending: dict[str, list[Callable[[], float]]] = {n: [] for n in runs}
     order = list(runs)
-    for i in range(max(count for count, _ in begun.values())):
+    for i in range(max(count for count, *_ in begun.values())):
         for n in order if i % 2 == 0 else reversed(order):
             if i < begun[n][0]:
-                pending[n].append(clock(runs[n]))
+                pending[n].append(clock(runs[n], begun[n][2]))
     samples = {n: begun[n][1] + [read() for read in reads] for n, reads in pending.items()}
     timings = {n: Timing.of(s) for n, s in samples.items()}
     noise = abs(timings[first].us / timings.pop("\0again").us - 1)
     return Comparison(timings, noise, METHOD_CPU if where.type != "cuda" else METHOD_COLD)
 
 
-def _begin(
-    run: Callable[[], Any], clock: Callable[[Callable[[], Any]], Callable[[], float]], budget_ms: float, rounds: int
-) -> tuple[int, list[float]]:
-    """Samples to take, after calls enough to warm it up, and those already taken: of a long one the second call, as the first may have compiled."""
+Clock = Callable[[Callable[[], Any], float], Callable[[], float]]
+
+
+def _begin(run: Callable[[], Any], clock: Clock, budget_ms: float, rounds: int) -> tuple[int, list[float], float]:
+    """Samples to take, after calls enough to warm it up, those already taken (of a long one the second call, as the first may have compiled), and
+    how far ahead of the device the host must be to issue one."""
     run()
-    us = clock(run)()
+    us = clock(run, AHEAD_US)()
     if us > LONG_US:
-        return 0, [us]
+        return 0, [us], AHEAD_US
+    start = time.perf_counter()
     run()
-    return max(6, min(rounds, int(budget_ms * 1e3 / max(clock(run)(), 1.0)))), []
+    ahead = max(AHEAD_US, 1.5e6 * (time.perf_counter() - start))
+    return max(6, min(rounds, int(budget_ms * 1e3 / max(clock(run, ahead)(), 1.0)))), [], ahead
 
 
 def best(run: Callable[[], Any], where: torch.device, repeats: int = 20) -> float:
@@ -79,7 +87,7 @@ def best(run: Callable[[], Any], where: torch.device, repeats: int = 20) -> floa
     clock = _gpu_clock(where, cold=False) if where.type == "cuda" else _cpu_clock
     for _ in range(3):
         run()
-    reads = [clock(run) for _ in range(repeats)]
+    reads = [clock(run, AHEAD_US) for _ in range(repeats)]
     return statistics.median(r() for r in reads)
 
 
@@ -108,23 +116,24 @@ def _synchronize(where: torch.device) -> None:
         torch.cuda.synchronize(where)
 
 
-def _cpu_clock(run: Callable[[], Any]) -> Callable[[], float]:
+def _cpu_clock(run: Callable[[], Any], ahead_us: float) -> Callable[[], float]:
     start = time.perf_counter()
     run()
     us = (time.perf_counter() - start) * 1e6
     return lambda: us
 
 
-def _gpu_clock(where: torch.device, cold: bool) -> Callable[[Callable[[], Any]], Callable[[], float]]:
-    """Enqueue one timed call; the returned function waits and reads it. While the flush runs the host gets ahead, so that
+def _gpu_clock(where: torch.device, cold: bool) -> Clock:
+    """Enqueue one timed call; the returned function waits and reads it. While the device idles for `ahead_us` the host gets ahead, so that
     what the events see is the device's time and not the launch."""
     flush = torch.empty(FLUSH_BYTES if cold else 0, dtype=torch.uint8, device=where)
 
-    def clock(run: Callable[[], Any]) -> Callable[[], float]:
+    def clock(run: Callable[[], Any], ahead_us: float) -> Callable[[], float]:
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         if cold:
+            _reset_persisting(where)
             flush.fill_(1)
-        torch.cuda._sleep(200_000)  # about 100 us for the host to get ahead even of a slow Python wrapper
+        torch.cuda._sleep(int(ahead_us * 2000))  # cycles
         start.record()
         run()
         end.record()
@@ -136,3 +145,13 @@ def _gpu_clock(where: torch.device, cold: bool) -> Callable[[Callable[[], Any]],
         return read
 
     return clock
+
+
+def _reset_persisting(where: torch.device) -> None:
+    """Lines of the L2 that were read as evict_last are like others when this returns. The driver does it at once, beside whatever runs: so
+    first everything has run."""
+    torch.cuda.synchronize(where)
+    with torch.cuda.device(where):
+        status = libcuda().cuCtxResetPersistingL2Cache()
+    if status:
+        raise RuntimeError(f"the CUDA driver cannot reset the L2 of {where} before a call is timed: error {status}")

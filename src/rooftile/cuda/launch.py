@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from rooftile.core import replay
+from rooftile.core.driver import libcuda
 from rooftile.cuda import compile as compiler
 from rooftile.cuda.parameters import ANY, accepted, check, code, mapped, offset, place
 from rooftile.cuda.source import Function, Source
@@ -195,7 +196,7 @@ def resident_clusters(source: Source, instance: str, device: int, block: int, sh
     found, cluster = ctypes.c_int(), int(entry.parsed.cluster)
     config = struct.pack(_CONFIG, cluster, 1, 1, block, 1, 1, shared, 0, 0, 0)
     _adopt(device)
-    _succeed(_driver().cuOccupancyMaxActiveClusters(ctypes.byref(found), entry.function, config), entry.parsed)
+    _succeed(libcuda().cuOccupancyMaxActiveClusters(ctypes.byref(found), entry.function, config), entry.parsed)
     if found.value < 1:
         raise ValueError(
             f"{instance} in {source.path.name}: no cluster of {cluster} blocks with {shared} bytes of shared memory fits cuda:{device}"
@@ -256,7 +257,7 @@ class Entry:
 
     def _assemble(self, checked: bool) -> Callable[..., None]:
         names, values, misfit = [], [], []
-        known: dict[str, Any] = {"entry": self, "function": self.function, "call": _driver().cuLaunchKernelEx}
+        known: dict[str, Any] = {"entry": self, "function": self.function, "call": libcuda().cuLaunchKernelEx}
         known |= {"attributes": _EARLY_AT if self.early else 0, "count": int(self.early)}
         known |= {"pop": self.free.pop, "push": self.free.append, "new": self._buffer, "pack": self.layout.pack_into}
         for i, p in enumerate(self.parsed.parameters):
@@ -292,7 +293,7 @@ class Entry:
             )
         with self.raising:  # another thread may have asked for more since this one looked
             if shared > self.dynamic:
-                _succeed(_driver().cuFuncSetAttribute(self.function, _DYNAMIC, shared), self.parsed)
+                _succeed(libcuda().cuFuncSetAttribute(self.function, _DYNAMIC, shared), self.parsed)
                 self.dynamic = shared
 
     def failed(self, status: int, go: Callable[..., None], how: Sequence[Any]) -> None:
@@ -308,26 +309,21 @@ class Entry:
         _succeed(status, self.parsed)
 
 
-@functools.cache
-def _driver() -> Any:
-    return ctypes.CDLL("libcuda.so.1")
-
-
 @contextmanager
 def relaxed() -> Iterator[None]:
     """Inside, this thread may load, allocate, and work on streams that are not captured, while a graph is captured on another."""
     mode = ctypes.c_int(2)  # CU_STREAM_CAPTURE_MODE_RELAXED; the call exchanges it for the thread's own
-    _driver().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    libcuda().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
     try:
         yield
     finally:
-        _driver().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+        libcuda().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
 
 def _load(made: compiler.Compiled, function: Function, device: int) -> int:
     """The CUfunction. A graph may be captured meanwhile: loading touches no stream."""
     _adopt(device)
-    driver, module, found = _driver(), ctypes.c_void_p(), ctypes.c_void_p()
+    driver, module, found = libcuda(), ctypes.c_void_p(), ctypes.c_void_p()
     with relaxed():
         _succeed(driver.cuModuleLoadData(ctypes.byref(module), made.cubin), function)
         _succeed(driver.cuModuleGetFunction(ctypes.byref(found), module, made.symbol.encode()), function)
@@ -337,13 +333,13 @@ def _load(made: compiler.Compiled, function: Function, device: int) -> int:
 
 def _attribute(handle: Any, which: int, function: Function) -> int:
     value = ctypes.c_int()
-    _succeed(_driver().cuFuncGetAttribute(ctypes.byref(value), which, handle), function)
+    _succeed(libcuda().cuFuncGetAttribute(ctypes.byref(value), which, handle), function)
     return value.value
 
 
 def _adopt(device: int) -> bool:
     """Make the device's primary context, which is PyTorch's, current on this thread if it has none; whether there was need."""
-    driver, context = _driver(), ctypes.c_void_p()
+    driver, context = libcuda(), ctypes.c_void_p()
     driver.cuCtxGetCurrent(ctypes.byref(context))
     if context.value is not None:
         return False
@@ -353,20 +349,20 @@ def _adopt(device: int) -> bool:
 
 def _handle(device: int) -> Any:
     handle = ctypes.c_int()
-    _driver().cuDeviceGet(ctypes.byref(handle), device)
+    libcuda().cuDeviceGet(ctypes.byref(handle), device)
     return handle
 
 
 def _shared_memory(device: int) -> int:
     most = ctypes.c_int()
-    _driver().cuDeviceGetAttribute(ctypes.byref(most), _SHARED_AT_MOST, _handle(device))
+    libcuda().cuDeviceGetAttribute(ctypes.byref(most), _SHARED_AT_MOST, _handle(device))
     return most.value
 
 
 def _succeed(status: int, function: Function) -> None:
     if status:
         name, text = ctypes.c_char_p(), ctypes.c_char_p()
-        _driver().cuGetErrorName(status, ctypes.byref(name))
-        _driver().cuGetErrorString(status, ctypes.byref(text))
+        libcuda().cuGetErrorName(status, ctypes.byref(name))
+        libcuda().cuGetErrorString(status, ctypes.byref(text))
         said = f"{(name.value or b'').decode()} ({(text.value or b'').decode()})"
         raise RuntimeError(f"{function.instance} at line {function.line}: the CUDA driver says {said}")

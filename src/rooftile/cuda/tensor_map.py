@@ -10,12 +10,12 @@ import ctypes
 import functools
 import struct
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from rooftile.core import replay
+from rooftile.core.driver import libcuda
 
 BYTES = 128
 SLICE_ROWS = 1 << 30  # of a SliceMap's axis of rows, whose end is where any slice's is
@@ -115,7 +115,7 @@ def _encoded(kind: int, address: int, size: tuple[int, ...], strides: tuple[int,
     rank = len(size)
     memory = ctypes.create_string_buffer(BYTES + 64)
     offset = -ctypes.addressof(memory) % 64  # the driver wants a multiple of 64
-    status = _driver().cuTensorMapEncodeTiled(
+    status = libcuda().cuTensorMapEncodeTiled(
         ctypes.c_void_p(ctypes.addressof(memory) + offset),
         kind,
         rank,
@@ -134,8 +134,3 @@ def _encoded(kind: int, address: int, size: tuple[int, ...], strides: tuple[int,
             f"the CUDA driver cannot encode a tensor map of {list(size)} in boxes of {list(box)}, innermost first: error {status}"
         )
     return memory.raw[offset : offset + BYTES]
-
-
-@functools.cache
-def _driver() -> Any:
-    return ctypes.CDLL("libcuda.so.1")
