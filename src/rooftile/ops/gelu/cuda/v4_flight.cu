@@ -1,7 +1,8 @@
-// adds: VECS vectors of 16 bytes a thread asked for before the first is used, and past the caches; Phi as an exponential times a polynomial
+// adds: VECS vectors of 16 bytes a thread asked for before the first is used, a large tensor's as the last to leave the L2; a polynomial for Phi
 // costs: VECS x 4 registers; a block's last vectors are asked for one by one where the tensor ends inside it
 // loses when: N is small: VECS times fewer threads than in v3 have work
 #include "rooftile/activation.cuh"
+#include "rooftile/policy.cuh"
 
 using namespace rooftile;
 
@@ -9,10 +10,11 @@ template <typename T, typename Act, int VECS, int THREADS>
 __global__ void __launch_bounds__(THREADS) gelu(T* __restrict__ gOut, const T* __restrict__ gX, long long N) {
   constexpr int WIDTH = 16 / sizeof(T);
   const long long i_n = blockIdx.x * (long long)(VECS * THREADS) + threadIdx.x, vectors = N / WIDTH;
+  const Policy policy = evict_last(N * (long long)sizeof(T));
   uint4 rX[VECS];
 #pragma unroll
   for (int v = 0; v < VECS; ++v)
-    if (i_n + v * THREADS < vectors) rX[v] = __ldca(reinterpret_cast<const uint4*>(gX) + i_n + v * THREADS);
+    if (i_n + v * THREADS < vectors) rX[v] = load_global(reinterpret_cast<const uint4*>(gX) + i_n + v * THREADS, policy);
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
     if (i_n + v * THREADS >= vectors) break;
@@ -31,12 +33,13 @@ template <typename T, typename Act, int VECS, int THREADS>
 __global__ void __launch_bounds__(THREADS) gelu_backward(T* __restrict__ gDx, const T* __restrict__ gDout, const T* __restrict__ gX, long long N) {
   constexpr int WIDTH = 16 / sizeof(T);
   const long long i_n = blockIdx.x * (long long)(VECS * THREADS) + threadIdx.x, vectors = N / WIDTH;
+  const Policy policy = evict_last(2 * N * (long long)sizeof(T));
   uint4 rDout[VECS], rX[VECS];
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
     if (i_n + v * THREADS >= vectors) break;
-    rDout[v] = __ldca(reinterpret_cast<const uint4*>(gDout) + i_n + v * THREADS);
-    rX[v] = __ldca(reinterpret_cast<const uint4*>(gX) + i_n + v * THREADS);
+    rDout[v] = load_global(reinterpret_cast<const uint4*>(gDout) + i_n + v * THREADS, policy);
+    rX[v] = load_global(reinterpret_cast<const uint4*>(gX) + i_n + v * THREADS, policy);
   }
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
