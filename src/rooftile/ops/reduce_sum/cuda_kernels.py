@@ -53,7 +53,7 @@ def _vectors(source):
         sums = out if blocks == 1 else x.new_empty(blocks, dtype=_real(x))
         launch(source, f"sum<{CTYPE[x.dtype]}, {CTYPE[sums.dtype]}, {threads}, {each}>", blocks, threads, sums, x, n)
         if blocks > 1:
-            launch(source, f"sum<{CTYPE[sums.dtype]}, {CTYPE[x.dtype]}, 1024, 4>", 1, 1024, out, sums, blocks)
+            launch(source, f"join<{CTYPE[sums.dtype]}, {CTYPE[x.dtype]}, 1024>", 1, 1024, out, sums, blocks)
         return out
 
     return reduce_sum
@@ -72,7 +72,22 @@ def _fill(source):
 # beyond what fits at a time the device hands them out as others end, so that multiprocessors that are served slower end no later
 _CONFIGS = tuple(
     {"threads": t, "each": e, "per_sm": p}
-    for t, e, p in ((256, 4, 64), (512, 4, 16), (512, 4, 4), (256, 4, 8), (256, 8, 32), (512, 8, 8), (1024, 4, 2), (512, 2, 16))
+    for t, e, p in (
+        (256, 4, 64),
+        (512, 4, 16),
+        (512, 4, 4),
+        (256, 4, 8),
+        (256, 8, 32),
+        (512, 8, 8),
+        (1024, 4, 2),
+        (512, 2, 16),
+        (256, 4, 128),
+        (256, 2, 64),
+        (256, 2, 128),
+        (512, 4, 32),
+        (512, 2, 64),
+        (128, 4, 128),
+    )
 )
 
 

@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "rooftile/early.cuh"
 #include "rooftile/reduce.cuh"
 #include "rooftile/vec.cuh"
 
@@ -12,12 +13,9 @@ using namespace rooftile;
 template <typename T> struct Accumulator { using type = float; };
 template <> struct Accumulator<double> { using type = double; };
 
-// gOut[b] = the sum of what block b meets: all blocks walk through memory together, EACH vectors a thread at every turn.
-// With the type of x in gOut and one block that is the result; else gOut are numbers that a second launch of one block adds.
-// The bound on blocks allows 64 or 128 registers: left to itself ptxas saves them for 2048 threads, and waits between loads.
-template <typename From, typename To, int THREADS, int EACH>
-__global__ void __launch_bounds__(THREADS, EACH > 4 ? 512 / THREADS : 1024 / THREADS)
-    sum(To* __restrict__ gOut, const From* __restrict__ gX, long long N) {
+// The block's sum of what it meets: all blocks walk through memory together, EACH vectors a thread at every turn.
+template <int THREADS, int EACH, typename To, typename From>
+ROOFTILE_DEVICE void sum_of_block(To* __restrict__ gOut, const From* __restrict__ gX, long long N) {
   ROOFTILE_CHECK_BLOCK(THREADS);
   using Real = typename Accumulator<From>::type;
   constexpr int WIDTH = 16 / sizeof(From);
@@ -49,6 +47,22 @@ __global__ void __launch_bounds__(THREADS, EACH > 4 ? 512 / THREADS : 1024 / THR
     for (int k = 0; k < distance; ++k) rSum[k] += rSum[k + distance];
   const Real total = block_reduce(rSum[0], Sum());
   if (threadIdx.x == 0) gOut[blockIdx.x] = static_cast<To>(total);
+}
+
+// With the type of x in gOut and one block that is the result; else gOut are numbers that `join` adds.
+// The bound on blocks allows 64 or 128 registers: left to itself ptxas saves them for 2048 threads, and waits between loads.
+template <typename From, typename To, int THREADS, int EACH>
+__global__ void __launch_bounds__(THREADS, EACH > 4 ? 512 / THREADS : 1024 / THREADS)
+    sum(To* __restrict__ gOut, const From* __restrict__ gX, long long N) {
+  let_next_stand_by();  // who adds up the blocks' sums
+  sum_of_block<THREADS, EACH>(gOut, gX, N);
+}
+
+// One block adds the sums of all.
+template <typename From, typename To, int THREADS>
+__global__ void ROOFTILE_EARLY __launch_bounds__(THREADS) join(To* __restrict__ gOut, const From* __restrict__ gSums, long long N) {
+  earlier_done();
+  sum_of_block<THREADS, 4>(gOut, gSums, N);
 }
 
 // The gradient: one number into every element. Four stores of 16 bytes a thread, a block's side by side.
