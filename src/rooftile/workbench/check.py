@@ -60,13 +60,6 @@ def grid(ops: list[Op], kernel: str | None = None, use: str = "check") -> list[P
     return points
 
 
-def slow(spec: OpSpec, case: Case) -> bool:
-    """In the interpreter a call of a long case takes seconds, and of cases that are alike but for their dtype one, the first, says what families
-    and layouts can: addresses are elements there, not bytes. The others' are for the simulator and the GPU."""
-    alike = next(c for c in spec.cases if "smoke" in c.use and (c.dims, c.params) == (case.dims, case.params))
-    return case is not alike or case.dtype == torch.float16 or any(isinstance(n, int) and n > 4096 for n in case.dims.values())
-
-
 def twin(p: Point) -> bool:
     """Whether bfloat16 has the same case: float16 says little more of a kernel then, and on a CPU that is left to the GPU."""
     alike = ((c.dims, c.params, c.dtype) for c in p.op.spec.cases if set(c.use) >= set(p.case.use))

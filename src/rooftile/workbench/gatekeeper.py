@@ -25,7 +25,7 @@ from rooftile.core.record import Environment, Record, Status, append
 from rooftile.cuda import simulator
 from rooftile.cuda.simulator import build
 from rooftile.workbench import check as gate
-from rooftile.workbench import inputs, ledger
+from rooftile.workbench import ledger
 from rooftile.workbench.explain import operator
 from rooftile.workbench.spread import CROWDED, Unit, spread
 
@@ -75,7 +75,7 @@ def check(
         points = [p for p in points if (p.op.spec.name, p.kernel.name) not in green]
     digests = {(p.op.spec.name, p.kernel.name): p.kernel.digest for p in points} if folder is not None else {}
     if device == "interpret":
-        points = [p for p in points if not gate.twin(p) and (p.variant == "normal" or not gate.slow(p.op.spec, p.case))]
+        points = [p for p in _affordable(points) if not gate.twin(p)]
     if device == "sim":
         results += _simulated(names, points, progress)
     elif jobs != 1:
@@ -163,12 +163,12 @@ def _shared_out(points: list[gate.Point], device: str, progress: Console | None,
 
 
 def _simulated(names: list[str], points: list[gate.Point], progress: Console | None) -> list[dict[str, Any]]:
-    """Bounds, alignment, masks, barriers and uninitialised reads everywhere; races too on the smallest shape of each kernel and dtype. Of cases that are
-    alike but for 16-bit dtypes float16's other shapes are for the GPU."""
+    """Bounds, alignment, masks, barriers and uninitialised reads everywhere; races too on the smallest shape of each kernel and dtype."""
     if names and not points:
         raise ValueError(f"--device sim: {', '.join(names)} has no kernel in CUDA C++ to simulate")
     build.compiler()  # a machine without g++ is told once
-    points = _affordable(points)
+    with simulator.active():
+        points = _affordable(points)
     smallest: dict[tuple[str, str, str], gate.Point] = {}
     for p in points:
         key = (p.op.spec.name, p.kernel.name, str(p.case.dtype))
@@ -181,31 +181,17 @@ def _simulated(names: list[str], points: list[gate.Point], progress: Console | N
         return results + _run([p for p in points if p not in chosen and not gate.twin(p)], "cpu", progress)
 
 
-_COSTLY = 2**19  # operations: a second of simulation, and as long to derive what is allowed
-
-
 def _affordable(points: list[gate.Point]) -> list[gate.Point]:
-    """Without the layouts of costly cases, unless it is the smallest that the kernel takes in its dtype: what they change is addresses, and the
-    GPU has them all."""
-    costs: dict[tuple[str, str], float] = {}
-    least: dict[tuple[str, str, str], tuple[float, str]] = {}
-    with simulator.active():
-        for p in points:
-            if p.variant != "normal":
-                continue
-            spec, case = p.op.spec, p.case
-            call = spec.draw(case)
-            cost = costs[spec.name, case.id] = spec.operations(call)
-            key = (spec.name, p.kernel.name, str(case.dtype))
+    """Every case as it is, and input families and layouts of the case that costs least of those a kernel takes in its dtype. What these change is
+    numbers and addresses, and the GPU has them of all cases."""
+    least: dict[tuple[str, str, torch.dtype], tuple[float, str]] = {}
+    for p in points:
+        if p.variant == "normal":
+            call = p.op.spec.draw(p.case)
+            key, cost = (p.op.spec.name, p.kernel.name, p.case.dtype), p.op.spec.operations(call)
             if (key not in least or cost < least[key][0]) and p.kernel.objection(call) is None:
-                least[key] = (cost, case.id)
-    return [
-        p
-        for p in points
-        if p.variant not in inputs.layouts(p.op.spec)
-        or costs[p.op.spec.name, p.case.id] <= _COSTLY
-        or least.get((p.op.spec.name, p.kernel.name, str(p.case.dtype)), (0, ""))[1] == p.case.id
-    ]
+                least[key] = (cost, p.case.id)
+    return [p for p in points if p.variant == "normal" or least.get((p.op.spec.name, p.kernel.name, p.case.dtype), (0, ""))[1] == p.case.id]
 
 
 def _size(p: gate.Point) -> int:
