@@ -9,6 +9,7 @@ from rooftile.core import replay
 from rooftile.cuda import simulator
 from rooftile.cuda.launch import launch
 from rooftile.cuda.source import Source
+from rooftile.workbench import build
 
 EARLY = Source(Path(__file__).parent / "cuda" / "early.cu")
 LATE = 2_000_000  # cycles, a millisecond
@@ -22,6 +23,18 @@ def both(x, out, value, name="read", cycles=0):
 def test_the_source_says_which_launches_are_early():
     assert {n: f.early for n, f in EARLY.functions.items()} == {"write": False, "read": True, "read_too_soon": True}
     assert [p.name for p in EARLY.functions["read"].parameters] == ["gOut", "gX"]
+
+
+def test_every_early_launch_waits_for_those_before_it():
+    """In the simulator all do, and on a GPU only a slow launch before it would tell."""
+    early = 0
+    for path in build.shipped():
+        source = Source(path)
+        kernels = sum(f.early for f in source.functions.values())
+        waits = sum(file.read_text().count("earlier_done()") for file in source.files if file.name != "early.cuh") if kernels else 0
+        assert waits >= kernels, f"{path}: {kernels} early launches, {waits} waits"
+        early += kernels
+    assert early
 
 
 def test_in_the_simulator_launches_wait_their_turn():

@@ -22,7 +22,7 @@ from rooftile.cuda.source import Function, Source
 
 HERE = Path(__file__).parent
 # Small functions are inlined: a __half that goes by value straight from memory into a call is a read that g++ announces nowhere.
-# Lines are wanted of what goes wrong and no variables: following those is a fifth of a large kernel's build. -fno-tree-sra: a float4 is loaded as
+# Lines are wanted of what goes wrong and no variables: following those takes g++ longer. -fno-tree-sra: a float4 is loaded as
 # 16 bytes and not as four floats. trace-pc: a loop without memory accesses gives way too.
 TRACED = [
     "-x", "c++", "-std=c++17", "-fPIC", "-O1", "-fno-semantic-interposition", "-finline-small-functions", "-g1", "-gdwarf-4", "-fno-tree-sra",
