@@ -75,7 +75,7 @@ def check(
         points = [p for p in points if (p.op.spec.name, p.kernel.name) not in green]
     digests = {(p.op.spec.name, p.kernel.name): p.kernel.digest for p in points} if folder is not None else {}
     if device == "interpret":
-        points = [p for p in _affordable(points) if not gate.twin(p)]
+        points = _affordable(points)
     if device == "sim":
         results += _simulated(names, points, progress)
     elif jobs != 1:
@@ -178,12 +178,13 @@ def _simulated(names: list[str], points: list[gate.Point], progress: Console | N
     with simulator.active("all"):
         results = _run(chosen, "cpu", progress)
     with simulator.active("checks"):
-        return results + _run([p for p in points if p not in chosen and not gate.twin(p)], "cpu", progress)
+        return results + _run([p for p in points if p not in chosen], "cpu", progress)
 
 
 def _affordable(points: list[gate.Point]) -> list[gate.Point]:
-    """Every case as it is, and input families and layouts of the case that costs least of those a kernel takes in its dtype. What these change is
-    numbers and addresses, and the GPU has them of all cases."""
+    """Every case as it is, in float16 what bfloat16 has not, and input families and layouts of the case that costs least of those a kernel takes in its
+    dtype. What these change is numbers and addresses, and the GPU has them of all cases."""
+    points = [p for p in points if not gate.twin(p)]
     least: dict[tuple[str, str, torch.dtype], tuple[float, str]] = {}
     for p in points:
         if p.variant == "normal":

@@ -60,7 +60,8 @@ class Gauge:
         if self.exact or truth.numel() == 0:
             return
         self.finite = _is_finite(self.expected) & torch.isfinite(truth)
-        t = self._finite(truth)
+        self.whole = bool(self.finite.all())  # then nothing has to be masked
+        t = self.t = self._finite(truth)
         u, inner = torch.finfo(own.dtype).eps / 2, unit(own.dtype)
         self.rounding = (u + 4 * inner) * t.abs() + max(torch.finfo(torch.float32).tiny, torch.finfo(own.dtype).tiny * u)
         self.row = self._rows(t).abs().amax(-1, keepdim=True)
@@ -70,7 +71,8 @@ class Gauge:
         # A sum that cancels to noise (dq of a query that sees one key) has no digits of its own: its scale is that of its terms.
         ill = sense.amax(-1, keepdim=True) > 2.0**-10 * self.row
         self.row = torch.where(ill, sense.amax(-1, keepdim=True) / (2 * inner), self.row)
-        error = self._rows((self._finite(own) - t).abs() - self.rounding).clamp_min(0)
+        apart = self._apart(own)
+        error = (apart - self._rows(self.rounding)).clamp_min(0)
         terms = self._terms(self.row, sense.amax(-1, keepdim=True))
         lost, share = terms * 2 * torch.finfo(own.dtype).eps > self.row, error / self.row
         self.beta = torch.where(lost, share.max(), torch.where(lost, 0.0, share).max())
@@ -86,7 +88,7 @@ class Gauge:
         norm = self._rows(t).norm(dim=-1)
         self.norm = torch.where((norm == 0) | ill[:, 0], self.row[:, 0] * math.sqrt(t.shape[-1] if t.dim() else 1), norm)
         norms = self.norm, self._terms(self.norm, sense.norm(dim=-1))
-        self.own_rows = [(norm, self._row_error(own, norm)) for norm in norms]
+        self.own_rows = [(norm, self._by_rows(apart, norm)) for norm in norms]
         self.allowed_rows = []
         for norm, theirs in self.own_rows:
             cast = 0.6 * u * float((self.norm / norm).square().mean().sqrt())  # the last one is as large as the row is, not its terms
@@ -104,16 +106,21 @@ class Gauge:
         return torch.where(terms > CANCELS * row, terms, row)
 
     def _finite(self, x: Tensor) -> Tensor:
-        return torch.where(self.finite, x.to(self.truth.dtype), 0.0)
+        x = x.to(self.truth.dtype)
+        return x if self.whole else torch.where(self.finite, x, 0.0)
+
+    def _apart(self, x: Tensor) -> Tensor:
+        """|error|, in rows."""
+        return self._rows((self._finite(x) - self.t).abs())
 
     @staticmethod
     def _rows(x: Tensor) -> Tensor:
         return x.reshape(-1, x.shape[-1]) if x.dim() else x.reshape(1, 1)
 
-    def _row_error(self, x: Tensor, norm: Tensor) -> float:
+    @staticmethod
+    def _by_rows(apart: Tensor, norm: Tensor) -> float:
         """Root mean square over rows of each row's relative error."""
-        relative = self._rows(self._finite(x) - self._finite(self.truth)).norm(dim=-1) / norm
-        return float(relative.square().mean().sqrt())
+        return float((apart.norm(dim=-1) / norm).square().mean().sqrt())
 
     def read(self, out: Tensor) -> Reading:
         if out.shape != self.truth.shape:
@@ -127,13 +134,16 @@ class Gauge:
             wrong = int(apart.sum())
             said = f"{wrong} of {out.numel()} elements are not bit-exact{_where(apart)}" if wrong else ""
             return Reading(wrong == 0, float(wrong), 0.0, said)
-        strange = torch.where(self.finite, ~_is_finite(out), ~((out == self.expected) | (out.isnan() & self.expected.isnan())))
+        strange = ~_is_finite(out)
+        if not self.whole:
+            strange = torch.where(self.finite, strange, ~_same(out, self.expected))
         if bool(strange.any()):
             return Reading(False, math.inf, math.inf, f"NaN or infinity in {int(strange.sum())} of {out.numel()} places where there must be none, or none where there must be one{_where(strange)}")  # fmt: skip
         if self.dtype.itemsize == 1:
             return self._read_8_bits(out)
-        share = self._rows((self._finite(out) - self._finite(self.truth)).abs()) / self.allowed
-        worst, aggregate = float(share.max()), min(self._row_error(out, norm) / allowed for norm, allowed in self.allowed_rows)
+        apart = self._apart(out)
+        share = apart / self.allowed
+        worst, aggregate = float(share.max()), min(self._by_rows(apart, norm) / allowed for norm, allowed in self.allowed_rows)
         passed = worst <= 1 and aggregate <= 1
         message = "" if passed else f"error {worst:.3g} times the allowed elementwise, {aggregate:.3g} times by rows; {int((share > 1).sum())} of {out.numel()} elements{_where((share > 1).reshape(out.shape))}"  # fmt: skip
         return Reading(passed, worst, aggregate, message)
@@ -161,14 +171,14 @@ class Gauge:
         if t.dtype.is_floating_point:
             made["x 1.04"] = (t.double() * 1.04).to(t.dtype)
             if not self.exact:
-                mean = torch.where(self.finite, self._finite(self.truth).sum() / self.finite.sum().clamp_min(1), self.truth)
+                mean = torch.where(self.finite, self.t.sum() / self.finite.sum().clamp_min(1), self.truth)
                 made["mean"] = mean.to(t.dtype)
                 if (
                     t.numel() > 1 and t.itemsize > 1
                 ):  # there is nothing below 8 bits; one number may happen to be a number of the lower precision too
                     coarse = torch.where(self.finite, _coarse(self.expected), t)
                     # float32 made of bfloat16 has no digits that this could lose, nor has a row beside the terms that cancel in it
-                    if all(self._row_error(coarse, norm) > 2 * error for norm, error in self.own_rows):
+                    if all(self._by_rows(self._apart(coarse), norm) > 2 * error for norm, error in self.own_rows):
                         made["lower precision"] = coarse
         return {n: c for n, c in made.items() if not self._right(c)}
 
@@ -178,8 +188,7 @@ class Gauge:
             return True
         if self.exact:
             return False
-        apart = self._rows((self._finite(control) - self._finite(self.truth)).abs())
-        return bool((apart <= 4 * (self.sense + self.sense.amax(-1, keepdim=True))).all())
+        return bool((self._apart(control) <= 4 * (self.sense + self.sense.amax(-1, keepdim=True))).all())
 
 
 def _same(a: Tensor, b: Tensor) -> Tensor:

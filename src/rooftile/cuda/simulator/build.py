@@ -121,24 +121,25 @@ def _build_kernel(source: Source, function: Function, symbols: tuple[str, ...], 
         for name, text in texts.items():
             Path(scratch, name).write_text(text, encoding="utf-8")
         first = next(iter(texts))
-        unit = [f'#include "entry.h"\n#include "{first}"', f"ROOFTILE_ENTRY(({function.instance}))"]
+        unit = [f'#include "{first}"', f"ROOFTILE_ENTRY(({function.instance}))"]
         unit += [f"ROOFTILE_SYMBOL({i}, {name})" for i, name in enumerate(symbols)]
         Path(scratch, "unit.cpp").write_text("\n".join([*unit, ""]), encoding="utf-8")
         standard = any(re.search(r"^[ \t]*#[ \t]*include[ \t]*<(?!cuda)", t, re.M) for t in texts.values())
-        words = [
-            *TRACED,
-            *(["-DROOFTILE_STANDARD_HEADERS"] if standard else []),
-            "-I",
-            scratch,
-            "-I",
-            str(HERE / "device"),
-            "-include",
-            str(HERE / "device" / "prelude.h"),
-            f"{scratch}/unit.cpp",
-        ]
+        traced = [*TRACED, *(["-DROOFTILE_STANDARD_HEADERS"] if standard else [])]
+        words = ["-I", scratch, "-I", str(_precompiled(traced)), "-I", str(HERE / "device"), "-include", "before.h", f"{scratch}/unit.cpp"]
         made = Path(scratch, "unit.o")
-        _run([compiler(), *words, "-I", f"{scratch}/absent", "-c", "-o", str(made)], scratch, source)
-        _publish([compiler(), "-shared", str(made)], path)
+        _run([compiler(), *traced, *words, "-I", f"{scratch}/absent", "-c", "-o", str(made)], scratch, source)
+        _publish([compiler(), "-shared", "-nostdlib", str(made), "-lgcc"], path)  # libc and libm come with the runtime
+
+
+def _precompiled(traced: list[str]) -> Path:
+    """A folder with what every kernel begins with, as g++ has read it once for all: it takes a .gch that it comes across before the header."""
+    path = folder() / f"before-{_digest(*traced)}"
+    if not (path / "before.h.gch").exists():
+        path.mkdir(exist_ok=True)
+        header = ["c++-header" if word == "c++" else word for word in traced]
+        _publish([compiler(), *header, str(HERE / "device" / "before.h")], path / "before.h.gch")
+    return path
 
 
 def _publish(command: list[str], path: Path) -> None:

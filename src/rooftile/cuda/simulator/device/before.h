@@ -1,0 +1,3 @@
+// What g++ reads before every kernel, once for all of them.
+#include "prelude.h"
+#include "entry.h"
