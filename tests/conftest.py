@@ -1,6 +1,7 @@
 """Fresh memory holds NaN in every test, so that what a kernel does not write shows."""
 
 import os
+from collections import Counter
 
 os.environ["OMP_NUM_THREADS"] = "1"  # two workers on two cores, and their children
 os.environ.setdefault("ROOFTILE_CACHE", os.path.join(os.path.dirname(__file__), "..", ".pytest_cache", "rooftile"))
@@ -29,7 +30,15 @@ LONG = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # what is thorough is left out by its mark, after this
 def pytest_collection_modifyitems(items):
+    """Of a test marked sampled(n), `make test` runs every n-th case, and `make test-thorough` the others."""
+    met = Counter()
+    for item in items:
+        if mark := item.get_closest_marker("sampled"):
+            if met[item.function] % mark.args[0]:
+                item.add_marker(pytest.mark.thorough)
+            met[item.function] += 1
     items.sort(key=lambda item: not any(name in item.name for name in LONG))  # what takes long first: the end is then shared out evenly
     if not torch.cuda.is_available():
         for item in items:

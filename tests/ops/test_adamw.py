@@ -258,6 +258,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype, kind", KINDS)
 def test_rungs_take_chunk_after_chunk(dtype, kind):
     """Chunks of several steps and steps of several vectors, two blocks for all of them, ragged ends; races are watched."""

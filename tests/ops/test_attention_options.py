@@ -289,6 +289,7 @@ for name in ("attention_options", "attention_varlen"):
 """
 
 
+@pytest.mark.thorough
 def test_the_products_of_window_and_varlen_overlap(tmp_path):
     """Else ptxas waits after every wgmma of the kernel, which cost the backward three quarters of its speed; whether it does hangs by a hair."""
     done = processes.run(str(tmp_path), code=OVERLAPPED, ROOFTILE_DRY_GPU="1")

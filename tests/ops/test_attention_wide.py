@@ -29,12 +29,14 @@ SHAPES = [  # T, S around tiles of 64, and of 128 queries
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("t, s, d, causal", SHAPES)
 def test_edges(t, s, d, causal):
     call = problem(t, s, d, causal, torch.float16 if t % 2 else torch.bfloat16)
     assert close(call, computed(call))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("d", [192, 256])
 @pytest.mark.parametrize("causal", [True, False])
 def test_heads_that_share_keys(causal, d):

@@ -95,6 +95,7 @@ def test_edges(m, k, f):
     assert forward(calls[0], config) and (calls[0][2] is None or backward(calls[1], config))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("m, k, f", SHAPES)
 def test_edges_of_gate_and_up(m, k, f):
     config = kernels.CONFIGS[(m + f) % len(kernels.CONFIGS)]
@@ -102,6 +103,7 @@ def test_edges_of_gate_and_up(m, k, f):
     assert gate_forward(calls[0], config) and gate_backward(calls[1], config)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("config", kernels.CONFIGS, ids=str)
 def test_several_tiles_a_block(config):
     """Six of a last row and column that are not whole, in groups of two rows of tiles: each of two blocks walks from one to the next."""
@@ -213,6 +215,7 @@ WRONG = {  # as it stands, and with an error: rows, columns, sums, places
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "stands",
     some(
@@ -258,6 +261,7 @@ def faulty(source, monkeypatch, seeds=SEEDS) -> bool:
     return False
 
 
+@pytest.mark.thorough
 def test_whole_it_has_no_fault(monkeypatch):
     assert not faulty(kernels.V1, monkeypatch, seeds=())  # in other orders: above
 

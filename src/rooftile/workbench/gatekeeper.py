@@ -75,7 +75,7 @@ def check(
         points = [p for p in points if (p.op.spec.name, p.kernel.name) not in green]
     digests = {(p.op.spec.name, p.kernel.name): p.kernel.digest for p in points} if folder is not None else {}
     if device == "interpret":
-        points = _affordable(points)
+        points = affordable(points)
     if device == "sim":
         results += _simulated(names, points, progress)
     elif jobs != 1:
@@ -168,7 +168,7 @@ def _simulated(names: list[str], points: list[gate.Point], progress: Console | N
         raise ValueError(f"--device sim: {', '.join(names)} has no kernel in CUDA C++ to simulate")
     build.compiler()  # a machine without g++ is told once
     with simulator.active():
-        points = _affordable(points)
+        points = affordable(points)
     smallest: dict[tuple[str, str, str], gate.Point] = {}
     for p in points:
         key = (p.op.spec.name, p.kernel.name, str(p.case.dtype))
@@ -181,18 +181,18 @@ def _simulated(names: list[str], points: list[gate.Point], progress: Console | N
         return results + _run([p for p in points if p not in chosen], "cpu", progress)
 
 
-def _affordable(points: list[gate.Point]) -> list[gate.Point]:
-    """Every case as it is, in float16 what bfloat16 has not, and input families and layouts of the case that costs least of those a kernel takes in its
-    dtype. What these change is numbers and addresses, and the GPU has them of all cases."""
+def affordable(points: list[gate.Point]) -> list[gate.Point]:
+    """Every case as it is, in float16 what bfloat16 has not, and input families and layouts of the case that costs least of those a kernel takes.
+    What these change is numbers and addresses, and the GPU has them of all cases."""
     points = [p for p in points if not gate.twin(p)]
-    least: dict[tuple[str, str, torch.dtype], tuple[float, str]] = {}
+    least: dict[tuple[str, str], tuple[float, str]] = {}
     for p in points:
-        if p.variant == "normal":
+        if p.variant == "normal" and "smoke" in p.case.use:  # the others have none
             call = p.op.spec.draw(p.case)
-            key, cost = (p.op.spec.name, p.kernel.name, p.case.dtype), p.op.spec.operations(call)
+            key, cost = (p.op.spec.name, p.kernel.name), p.op.spec.operations(call)
             if (key not in least or cost < least[key][0]) and p.kernel.objection(call) is None:
                 least[key] = (cost, p.case.id)
-    return [p for p in points if p.variant == "normal" or least.get((p.op.spec.name, p.kernel.name, p.case.dtype), (0, ""))[1] == p.case.id]
+    return [p for p in points if p.variant == "normal" or least.get((p.op.spec.name, p.kernel.name), (0, ""))[1] == p.case.id]
 
 
 def _size(p: gate.Point) -> int:
