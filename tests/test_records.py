@@ -120,15 +120,21 @@ def test_comments_and_docstrings_do_not_count():
     assert essence('def é():\n    "ü" "ö"\n    return "ß"  # ä\n') == 'def é():\n    return "ß"'
 
 
+def forget():
+    """What has been read of sources: they are about to look edited, or no longer."""
+    for kept in (record.digest, record._essence_of, record._imports, record._c_essence):
+        kept.cache_clear()
+
+
 def test_digest_reaches_what_a_kernel_is_made_of(monkeypatch):
     run = OPS["softmax"].kernels[0].run
     before = digest_of(run)
-    record.digest.cache_clear()
+    forget()
     shared = Path(record._origin("rooftile.ops._shared.launch"))
     real = Path.read_text
     monkeypatch.setattr(Path, "read_text", lambda self, **k: real(self, **k) + ("\nX = 1\n" if self == shared else ""))
     assert digest_of(run) != before
-    record.digest.cache_clear()
+    forget()
 
 
 def test_a_training_digest_reaches_the_cuda_files_of_its_operators(monkeypatch):
@@ -136,10 +142,10 @@ def test_a_training_digest_reaches_the_cuda_files_of_its_operators(monkeypatch):
     (source,) = OPS["attention_backward"].kernel("cuda.v5_hopper").sources
     before, real = training_records.training_digest("train.gpt2-124m"), Path.read_text
     for path, moves in ((source.path, True), (OPS["rope"].kernel("cuda.v2_vector").sources[0].path, False)):
-        record._c_essence.cache_clear()
+        forget()
         monkeypatch.setattr(Path, "read_text", lambda self, p=path, **k: real(self, **k) + ("\nint x;\n" if self == p else ""))
         assert (training_records.training_digest("train.gpt2-124m") != before) == moves
-    record._c_essence.cache_clear()
+    forget()
 
 
 def test_what_two_processes_share_is_in_the_digest_of_what_they_reach_together(monkeypatch):
@@ -147,11 +153,11 @@ def test_what_two_processes_share_is_in_the_digest_of_what_they_reach_together(m
     real, edited = Path.read_text, Path(record._origin("rooftile.training.parallel"))
     before = {name: training_records.training_digest(name) for name in ("train.llama-1.2b", "scaling.llama-1.2b")}
     monkeypatch.setattr(Path, "read_text", lambda self, **k: real(self, **k) + ("\nX = 1\n" if self == edited else ""))
-    record.digest.cache_clear()
+    forget()
     try:
         assert [training_records.training_digest(name) != held for name, held in before.items()] == [False, True]
     finally:
-        record.digest.cache_clear()
+        forget()
 
 
 def test_a_source_edited_while_the_clock_runs_is_not_what_was_timed(monkeypatch):
@@ -165,9 +171,9 @@ def test_a_source_edited_while_the_clock_runs_is_not_what_was_timed(monkeypatch)
 
     monkeypatch.setattr(bench, "_case", timed)
     monkeypatch.setattr(bench.dev, "ceilings", lambda where, refresh: None)
-    record.digest.cache_clear()
+    forget()
     assert {r.digest for r in bench.bench(["gelu"], [], "cpu", "", None, None)[0] if r.op == "gelu"} == {before}
-    record.digest.cache_clear()
+    forget()
 
 
 def test_what_has_no_record_as_it_is_now_is_timed_and_nothing_else(monkeypatch, tmp_path):
@@ -277,7 +283,7 @@ def test_digest_reaches_the_cuda_files_and_their_headers(tmp_path):
     (tmp_path / "part.cuh").write_text("#define WIDTH 4\n")
 
     def now():
-        record._c_essence.cache_clear()
+        forget()
         return digest_of(run, Source(tmp_path / "k.cu").files)
 
     before = now()

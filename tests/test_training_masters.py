@@ -73,6 +73,7 @@ def test_narrow_weights_are_the_casts_of_float32_ones():
             assert torch.equal(narrow[name].float(), t), name
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("model", ["gpt2", "llama"])
 def test_masters_train_as_float32_weights_do(tiny, tmp_path, model):
     """Two hundred steps, within the line that is drawn beside PyTorch's."""

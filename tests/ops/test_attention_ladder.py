@@ -61,6 +61,7 @@ def right(rung, call, level="checks", sides="both"):
 EDGES = [(1, 1, True), (64, 64, True), (63, 65, False), (65, 129, True), (129, 40, True), (3, 0, False), (0, 3, True)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rung", FORWARD)
 @pytest.mark.parametrize("t, s, causal", EDGES)
 def test_edges(t, s, causal, rung):

@@ -87,6 +87,7 @@ SHAPES = [  # M, K, F around every boundary: tiles of 128 x 256, panels of 64, s
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("m, k, f", SHAPES)
 def test_edges(m, k, f):
     config = kernels.CONFIGS[(m + f) % len(kernels.CONFIGS)]

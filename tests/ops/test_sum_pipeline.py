@@ -40,7 +40,7 @@ def of(name):
     return op, op.kernel("cuda.v3_pipeline")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("which", some(CASES, "gpt2", "rows beside each other in a warp", "a block a row", "a float32 stream"))
 def test_every_deal_of_rows_makes_the_same_gradients(which):
     """Two blocks take row after row, the last group is not whole; two runs have the same bits, and x's bias the sum of the rows that were written."""

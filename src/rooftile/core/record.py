@@ -138,12 +138,12 @@ def _of_this_process() -> Path:
 # ---- digest --------------------------------------------------------------------------------------------------------------
 
 
-@functools.lru_cache
+@functools.cache
 def digest(module: str, within: tuple[str, ...] = ("rooftile.ops.",)) -> str:
     """Of a module's source and of every module it imports from `within`, without comments, docstrings and blank lines."""
     sha = hashlib.sha256()
     for name in sorted(reachable(module, within)):
-        sha.update(f"{name}\n{essence(Path(_origin(name)).read_text(encoding='utf-8'))}\n".encode())
+        sha.update(f"{name}\n{_essence_of(name)}\n".encode())
     return sha.hexdigest()[:16]
 
 
@@ -160,10 +160,15 @@ def with_files(python: str, files: Iterable[Path]) -> str:
     return hashlib.sha256("\n".join([python, *code]).encode()).hexdigest()[:16] if code else python
 
 
-@functools.lru_cache
+@functools.cache
 def _c_essence(path: Path) -> str:
     text = without_c_comments(path.read_text(encoding="utf-8"))
     return "\n".join([path.name, *(line.rstrip() for line in text.splitlines() if line.strip())])
+
+
+@functools.cache
+def _essence_of(module: str) -> str:
+    return essence(Path(_origin(module)).read_text(encoding="utf-8"))
 
 
 def essence(source: str) -> str:
@@ -211,7 +216,7 @@ def _column(lines: list[str], row: int, utf8: int) -> int:
     return len(lines[row - 1].encode()[:utf8].decode())
 
 
-@functools.lru_cache
+@functools.cache
 def reachable(module: str, within: tuple[str, ...]) -> frozenset[str]:
     """A module and those that it imports from `within`, and those that these import."""
     todo, seen = [module], set[str]()
@@ -220,17 +225,23 @@ def reachable(module: str, within: tuple[str, ...]) -> frozenset[str]:
         if name in seen or name.endswith(".spec") or _origin(name) is None:  # a declaration compiles into nothing
             continue
         seen.add(name)
-        for node in ast.walk(ast.parse(Path(_origin(name)).read_text(encoding="utf-8"))):
-            found = []
-            if isinstance(node, ast.ImportFrom) and node.module:
-                found = [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
-            elif isinstance(node, ast.Import):
-                found = [a.name for a in node.names]
-            todo += [f for f in found if f.startswith(within)]
+        todo += [other for other in _imports(name) if other.startswith(within)]
     return frozenset(seen)
 
 
-@functools.lru_cache
+@functools.cache
+def _imports(module: str) -> tuple[str, ...]:
+    """What may be a module among the names that a module imports."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(Path(_origin(module)).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found += [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
+        elif isinstance(node, ast.Import):
+            found += [a.name for a in node.names]
+    return tuple(found)
+
+
+@functools.cache
 def _origin(module: str) -> Any:
     try:
         spec = importlib.util.find_spec(module)
