@@ -239,8 +239,14 @@ def _foreach_adamw(params: Any, grads: Any, exp_avgs: Any, exp_avg_sqs: Any, mas
           weight_decay=0.1, eps=eps, maximize=False)  # fmt: skip
 
 
+def _foreach_adamw_measured(grads: Any, **rest: Any) -> Any:
+    norm = torch.nn.utils.get_total_norm(grads)
+    _foreach_adamw(grads=grads, **rest)
+    return norm
+
+
 # What people compile, where that is another function of PyTorch's than the one they call: Inductor cannot trace the fused AdamW.
-COMPILABLE: dict[str, Function] = {"adamw": _foreach_adamw}
+COMPILABLE: dict[str, Function] = {"adamw": _foreach_adamw, "adamw_measured": _foreach_adamw_measured}
 
 
 # Whose forward makes the gradients: beside it a peer is timed forward and backward, and beside the scaling that is left nobody is.

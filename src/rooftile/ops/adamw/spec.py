@@ -117,9 +117,9 @@ SPEC = OpSpec(
 )
 
 
-def _fused_measured(params, grads, *rest):
+def _fused_measured(grads, **rest):
     norm = torch.nn.utils.get_total_norm(grads)
-    _fused(params, grads, *rest)
+    _fused(grads=grads, **rest)
     return norm
 
 
