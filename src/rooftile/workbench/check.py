@@ -323,7 +323,7 @@ def poisoned() -> Iterator[None]:
     def poison(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def made(*args: Any, **kwargs: Any) -> Tensor:
             t = make(*args, **kwargs)
-            if t.numel() and t.device.type != "meta":
+            if type(t) is Tensor and t.device.type != "meta" and t.numel():  # not what compilation imagines, which holds nothing
                 t.fill_(float("nan")) if t.is_floating_point() else t.fill_(True if t.dtype == torch.bool else torch.iinfo(t.dtype).max)
             return t
 
