@@ -88,7 +88,7 @@ SPEC = OpSpec(
         ),
         *across(
             FLOATS[1:],
-            _case(1, 131, 3, 1, 64, True, "three heads, a second tile of 3 queries", use=RUN),
+            _case(2, 131, 3, 1, 64, True, "three heads, a second tile of 3 queries", use=RUN),
             _case(1, 40, 2, 1, 96, False, "heads padded to 128, neighbouring pairs", use=RUN, interleaved=True),
             _case(1, 200, 4, 2, 128, False, "wide heads, two read a key head"),
             _case(1, 67, 2, 1, 256, True, "the widest heads", use=RUN),
