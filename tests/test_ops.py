@@ -130,6 +130,7 @@ with tempfile.TemporaryDirectory() as folder:
 """
 
 
+@pytest.mark.thorough
 def test_other_bits_where_nothing_is_saved_are_seen():
     """LayerNorm's mean, where it is not stored, is subtracted in one multiply-add."""
     made = processes.run(code=FUSED, ROOFTILE_DRY_GPU="1")

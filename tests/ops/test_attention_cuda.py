@@ -275,7 +275,7 @@ def test_the_last_heads_are_left_to_a_kernel_of_their_own(monkeypatch):
     assert grids[-1] == ("finish<__nv_bfloat16, 64>", 2 * 3 * 2 * 2)  # two heads of keys, three that share them, two blocks, halves
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_earlier_heads_whatever_comes_first(seed, name, monkeypatch):

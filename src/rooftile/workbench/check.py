@@ -144,9 +144,9 @@ class Problem:
             first = outcome(self.spec, run, self.call)
             # what one run leaves to the next, and what is left out, lie beside what families and layouts change: on a CPU those are run once
             whole = self.variant == "normal" or on_gpu
-            second = outcome(self.spec, run, self.call) if whole else first
-            replayed = self._replayed(run)
             lean = kernel.lean and whole
+            second = outcome(self.spec, run, self.call) if on_gpu or (whole and not lean) else first  # there the lean run is the second
+            replayed = self._replayed(run)
             bare = outcome(self.spec, kernel.bound(kernel.heuristic(self.call), save=False), self.call) if lean else first
         changed = [n for n, b in before.items() if b != _bytes(self.call[n])]
         if changed:
