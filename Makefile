@@ -10,7 +10,7 @@ train: setup
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 12 tests
 
-test-thorough: setup          # what `make test` leaves out: faults on every ordering line, every shape, config and architecture; an hour and more
+test-thorough: setup          # what `make test` leaves out: faults on every ordering line, every shape, config and architecture
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests -m thorough
 
 test-gpu:                     # on the GPU machine, with the Python that has its torch

@@ -280,6 +280,17 @@ def test_too_many_locals(tmp_path):
     assert finding.kind == "trap" and "bytes of locals" in finding.sentence
 
 
+def test_a_cache_folder_that_takes_no_more_is_a_sentence(tmp_path, monkeypatch):
+    """Seen red: where the runtime was there already, the folder for what g++ reads first was made before anybody looked."""
+    source = source_of(tmp_path, "__global__ void k(int* gX) { gX[0] = 9; }\n")
+    build.runtime()
+    monkeypatch.setattr(build, "folder", lambda: tmp_path)
+    monkeypatch.setattr(build, "_digest", lambda *parts: "same")
+    (tmp_path / "before-same").write_text("")  # as good as a folder that may not be written, which root may
+    with pytest.raises(ValueError, match="before-same cannot be written .*point ROOFTILE_CACHE at one that can"):
+        run(source, "k", (1,), (1,), [counts(1)])
+
+
 def test_a_library_cut_short_is_built_again(tmp_path, monkeypatch):
     source = source_of(tmp_path, "__global__ void k(int* gX) { gX[0] = 8; }\n")
     first, second = tmp_path / "first" / "simulator", tmp_path / "second" / "simulator"

@@ -136,7 +136,6 @@ def _precompiled(traced: list[str]) -> Path:
     """A folder with what every kernel begins with, as g++ has read it once for all: it takes a .gch that it comes across before the header."""
     path = folder() / f"before-{_digest(*traced)}"
     if not (path / "before.h.gch").exists():
-        path.mkdir(exist_ok=True)
         header = ["c++-header" if word == "c++" else word for word in traced]
         _publish([compiler(), *header, str(HERE / "device" / "before.h")], path / "before.h.gch")
     return path
@@ -145,6 +144,7 @@ def _precompiled(traced: list[str]) -> Path:
 def _publish(command: list[str], path: Path) -> None:
     """To a name of its own, then renamed: whoever reads sees a whole file or none."""
     try:
+        path.parent.mkdir(exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
         os.close(handle)
     except OSError as error:
