@@ -287,7 +287,7 @@ def test_a_cache_folder_that_takes_no_more_is_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "folder", lambda: tmp_path)
     monkeypatch.setattr(build, "_digest", lambda *parts: "same")
     (tmp_path / "before-same").write_text("")  # as good as a folder that may not be written, which root may
-    with pytest.raises(ValueError, match="before-same cannot be written .*point ROOFTILE_CACHE at one that can"):
+    with pytest.raises(ValueError, match=r"before-same cannot be written .*point ROOFTILE_CACHE at one that can"):
         run(source, "k", (1,), (1,), [counts(1)])
 
 
