@@ -29,11 +29,11 @@ def shared_bytes(d, m=None):
     return (2 * KEYS + 4 * m) * d * 2 + (2 if m == 80 else 3) * m * KEYS * 2 + m * d * 4 + 4 * m * 4
 
 
-def dealt(causal, ordered, t, tiles):
+def dealt(causal, ordered, group, tiles):
     """Heads of keys whose tiles are dealt out together, and how many heads before its own a tile rounds dq of: that head's first tile was dealt out
-    LEAD tiles before at least. Where tiles go by turns, the longest first, the last ones are short; head by head the last may be as long as the first. Of few
-    heads the sums of dq are still in the L2 when the next tile adds to them."""
-    together = max(2, min(8, 2**15 // t)) if causal and not ordered else 1
+    LEAD tiles before at least. Where tiles go by turns, the longest first, the last ones are short; head by head the last may be as long as the first. Some
+    16 heads of queries at once: of fewer, more tiles add to the same dq at a time; of more, its sums leave the L2 before the next tile adds to them."""
+    together = max(2, 16 // group) if causal and not ordered else 1
     return together, together * cdiv(LEAD, together * tiles) + (together == 1)
 
 
@@ -56,7 +56,7 @@ def _backward(ordered, dout, q, k, v, out, lse, causal, scale, into, turned):
            *out.stride()[:3])  # fmt: skip
     maps = [TensorMap(x, (1, 64, 1, 64), 128) for x in (dk, dv)]
     maps += [TensorMap(x, (1, n, 1, 64), 128) for x, n in ((q, m), (k, KEYS), (v, KEYS), (dout, m))]
-    together, back = dealt(causal, ordered, t, tiles)
+    together, back = dealt(causal, ordered, h // g, tiles)
     back = back if causal or d == 128 else b * g  # Plain::ROUNDS
     left = min(back, b * g) * (h // g) * walk  # blocks of queries of the last heads, which nobody comes after
     launch(V5, f"attention_backward<{kind}, {flags}{last}>", min(all_tiles, resident(q, 1)), 384, *maps, dq, sums, turn, added, rows, g, h // g, t, s,

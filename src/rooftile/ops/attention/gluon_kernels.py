@@ -155,6 +155,38 @@ def _per_row(statistic, like):
     return gl.expand_dims(gl.expand_dims(statistic, 1), 3)
 
 
+@gluon.constexpr_function
+def _keep_code(comparison):
+    return f"{{ .reg .pred p; setp.{comparison}.s32 p, $2, $3; selp.f32 $0, $1, 0fFF800000, p; }}"
+
+
+@gluon.jit
+def _keep(rS, limit, COMPARISON: gl.constexpr):
+    """Scores of the tile's keys that a row's limit [M] is ge or le than; the others are -inf. A lane's own keys are constants beside its limit: two
+    instructions a score, where a `where` would also make and keep the conditions of all."""
+    rS4 = _quads(rS)
+    layout: gl.constexpr = rS4.type.layout
+    keys: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, layout))
+    limit = gl.expand_dims(limit, 1) - 2 * gl.expand_dims(gl.arange(0, 4, gl.SliceLayout(0, limit.type.layout.parent)), 0)
+    key = 8 * gl.arange(0, rS4.shape[1], gl.SliceLayout(1, keys))[:, None] + gl.arange(0, 2, gl.SliceLayout(0, keys))[None, :]
+    limit, rS4 = gl.broadcast(_per_row(limit, rS4), rS4)
+    key, rS4 = gl.broadcast(gl.expand_dims(gl.expand_dims(key, 0), 2), rS4)
+    rS4 = gl.inline_asm_elementwise(_keep_code(COMPARISON), "=f,f,r,r", [rS4, limit, key], dtype=gl.float32, is_pure=True, pack=1)
+    return gl.convert_layout(rS4.reshape(rS.shape), rS.type.layout, assert_trivial=True)
+
+
+@gluon.jit
+def _rows(rS):
+    """0 to M - 1, for `_keep`."""
+    return gl.arange(0, rS.shape[0], gl.SliceLayout(1, gl.SliceLayout(1, gl.SliceLayout(3, _quads(rS).type.layout))))
+
+
+@gluon.jit
+def _seen(rS, last, end):
+    """Of the tile's keys the first row sees those up to `last`, each row one more than the row before it, and all those up to `end` at most."""
+    return _keep(rS, gl.minimum(last + _rows(rS), end), "ge")
+
+
 @gluon.jit
 def _softmax(rS, rMax, rSum, scale_log2, MASKED: gl.constexpr):
     """(p, the accumulator's factor, maximum, sum)."""
@@ -168,6 +200,26 @@ def _softmax(rS, rMax, rSum, scale_log2, MASKED: gl.constexpr):
     rP = gl.exp2(rS4 * scale_log2 - _per_row(base, rS4))
     rSum = rSum * factor + gl.sum(gl.sum(rP, 3), 1)
     return rP.reshape(rS.shape), factor, rMax, rSum
+
+
+@gluon.constexpr_function
+def _pair_code(dtype):
+    return f"cvt.rn.{'bf16' if dtype == gl.bfloat16 else 'f16'}x2.f32 $0, $2, $1;"
+
+
+@gluon.jit
+def _pairs(rP, like):
+    """[M, N] in float32 -> [M, N/2] of two 16-bit numbers each. So they go from step to step: as numbers of 16 bits, which a loop carries one by
+    one, each pair would be turned around at its end and again at its beginning."""
+    low, high = rP.reshape([rP.shape[0], rP.shape[1] // 2, 2]).split()
+    return gl.inline_asm_elementwise(_pair_code(like.dtype), "=r,f,f", [low, high], dtype=gl.int32, is_pure=True, pack=1)
+
+
+@gluon.jit
+def _weights(rP, like, LAYOUT: gl.constexpr):
+    """What `_pairs` made, as PV reads it."""
+    low, high = gl.inline_asm_elementwise("mov.b32 {$0, $1}, $2;", "=h,=h,r", [rP], dtype=(like.dtype, like.dtype), is_pure=True, pack=1)
+    return gl.convert_layout(gl.join(low, high).reshape([rP.shape[0], rP.shape[1] * 2]), LAYOUT, assert_trivial=True)
 
 
 @gluon.jit
@@ -215,50 +267,38 @@ def _scores(q, sQ, at, sK, k, PIECES: gl.constexpr, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def _step(q, sQ, at, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2, i_m, first,
-          GROUP: gl.constexpr, GROUPS: gl.constexpr, PIECES: gl.constexpr, STAGES: gl.constexpr, MASKED: gl.constexpr,
+def _step(q, sQ, at, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2, last, end,
+          GROUP: gl.constexpr, GROUPS: gl.constexpr, PIECES: gl.constexpr, STAGES: gl.constexpr, CUT: gl.constexpr,
           S_LAYOUT: gl.constexpr, P_LAYOUT: gl.constexpr):  # fmt: skip
-    """QK of this tile and PV of the last go out together; the softmax of this one runs under PV."""
+    """QK of this tile and PV of the last go out together; the softmax of this one runs under PV. CUT: which keys are `_seen`, all or not. One loop for
+    both: of two, one after the other, ptxas made the second's descriptors on the way to the first alone, which may be passed by."""
     THREADS: gl.constexpr = GROUPS * 128 + 32
-    BLOCK_N: gl.constexpr = sK.shape[1]
     mbarrier.wait(k_full.index(k), k_phase)
     _wait(TURN + GROUP, 256)
     rS = _scores(q, sQ, at, sK, k, PIECES, S_LAYOUT)
+    rP = _weights(rP, sK, P_LAYOUT)
     mbarrier.wait(v_full.index(v), v_phase)
     rAcc = warpgroup_mma(rP, sV.index(v), rAcc, is_async=True)
     _arrive(TURN + (GROUP + 1) % GROUPS, 256)
     rS = warpgroup_mma_wait(1, deps=(rS,))
     _arrive(K_EMPTY + k, THREADS)
-    if MASKED:
-        i_n = first + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S_LAYOUT))
-        rS = gl.where(i_m[:, None] >= i_n[None, :], rS, -float("inf"))
-    rNew, factor, rMax, rSum = _softmax(rS, rMax, rSum, scale_log2, MASKED)
+    if CUT:
+        if gl.minimum(last, end) < sK.shape[1] - 1:
+            rS = _seen(rS, last, end)
+    rNew, factor, rMax, rSum = _softmax(rS, rMax, rSum, scale_log2, CUT)
     rSum = _hold(rSum)
     rAcc, rP = warpgroup_mma_wait(0, deps=(rAcc, rP))
     _arrive(V_EMPTY + v, THREADS)
     rAcc = _rescale(rAcc, factor)
-    rP = gl.convert_layout(rNew.to(sK.dtype), P_LAYOUT)
     after, phase = _next(k, k_phase, STAGES)
-    return after, phase, k, k_phase, rP, rAcc, rMax, rSum
-
-
-@gluon.jit
-def _edge(rS, row, first, T, CAUSAL: gl.constexpr, TAIL: gl.constexpr):
-    """The mask of a tile's first step: the diagonal, or keys past the last, which TMA filled with zeros."""
-    layout: gl.constexpr = rS.type.layout
-    i_n = first + gl.arange(0, rS.shape[1], gl.SliceLayout(0, layout))
-    if CAUSAL:
-        i_m = row + gl.arange(0, rS.shape[0], gl.SliceLayout(1, layout))
-        rS = gl.where(i_m[:, None] >= i_n[None, :], rS, -float("inf"))
-    if TAIL:
-        rS = gl.where((i_n < T)[None, :], rS, -float("inf"))
-    return rS
+    return after, phase, k, k_phase, _pairs(rNew, sK), rAcc, rMax, rSum
 
 
 @gluon.jit
 def _first(rS, row, first, T, scale_log2, CAUSAL: gl.constexpr, TAIL: gl.constexpr):
     """The softmax of a tile's first step, whose queries have seen nothing yet: (p, maximum, sum)."""
-    rS = _edge(rS, row, first, T, CAUSAL, TAIL)
+    if CAUSAL or TAIL:  # past the last key TMA filled the tile with zeros
+        rS = _seen(rS, row - first if CAUSAL else rS.shape[1], T - 1 - first)
     no_sum = gl.sum(gl.sum(_quads(gl.zeros_like(rS)), 3), 1)
     rNew, _factor, rMax, rSum = _softmax(rS, no_sum - float("inf"), no_sum, scale_log2, CAUSAL or TAIL)
     return rNew, rMax, rSum
@@ -321,7 +361,7 @@ def _consume(tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale
         rS = warpgroup_mma_wait(0, deps=(rS,))
         _arrive(K_EMPTY + 0, THREADS)
         rNew, rMax, rSum = _first(rS, row + GROUP * BLOCK_M, (n - 1) * BLOCK_N, T, scale_log2, CAUSAL, TAIL)
-        rP = gl.convert_layout(rNew.to(tOut.dtype), P_LAYOUT)
+        rP = _pairs(rNew, sK)
         k, k_phase = _next(0, 0, STAGES)
     for i in range(mine):
         slot = i % SLOTS
@@ -339,25 +379,18 @@ def _consume(tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale
             rS = warpgroup_mma_wait(0, deps=(rS,))
             _arrive(K_EMPTY + k, THREADS)
             rNew, rMax, rSum = _first(rS, row + GROUP * BLOCK_M, (n - 1) * BLOCK_N, T, scale_log2, CAUSAL, TAIL)
-            rP = gl.convert_layout(rNew.to(tOut.dtype), P_LAYOUT)
+            rP = _pairs(rNew, sK)
             v = k
             v_phase = k_phase
             k, k_phase = _next(k, k_phase, STAGES)
         more = i + 1 < mine
         row_after, i_bh_after = _entry(gTable, gl.minimum(i + 1, mine - 1), stride, GROUPS, BLOCK_M)
         rAcc = gl.zeros([BLOCK_M, D], gl.float32, O_LAYOUT)
-        begin = 1
-        if CAUSAL and ALL != BLOCK_N:
-            i_m = row + GROUP * BLOCK_M + gl.arange(0, BLOCK_M, gl.SliceLayout(1, S_LAYOUT))
-            begin = n - row // BLOCK_N  # key tiles that reach beyond the first query
-            for j in range(1, begin):
-                k, k_phase, v, v_phase, rP, rAcc, rMax, rSum = _step(
-                    q, sQ, at, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2, i_m, (n - 1 - j) * BLOCK_N,
-                    GROUP, GROUPS, PIECES, STAGES, True, S_LAYOUT, P_LAYOUT)  # fmt: skip
-        for _ in range(begin, n):
+        for j in range(1, n):
             k, k_phase, v, v_phase, rP, rAcc, rMax, rSum = _step(
-                q, sQ, at, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2, 0, 0,
-                GROUP, GROUPS, PIECES, STAGES, False, S_LAYOUT, P_LAYOUT)  # fmt: skip
+                q, sQ, at, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2,
+                row + GROUP * BLOCK_M - (n - 1 - j) * BLOCK_N, BLOCK_N, GROUP, GROUPS, PIECES, STAGES, CAUSAL and ALL != BLOCK_N,
+                S_LAYOUT, P_LAYOUT)  # fmt: skip
         row_done, i_bh_done = row, i_bh
         row, i_bh = row_after, i_bh_after
         n = _steps(row, T, ALL, BLOCK_N, CAUSAL)
@@ -372,6 +405,7 @@ def _consume(tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale
             _wait(TURN + GROUP, 256)
             rS = _scores(q, sQ, after, sK, k, PIECES, S_LAYOUT)
             mbarrier.wait(v_full.index(v), v_phase)
+            rP = _weights(rP, sK, P_LAYOUT)
             rAcc = warpgroup_mma(rP, sV.index(v), rAcc, is_async=True)
             _arrive(TURN + (GROUP + 1) % GROUPS, 256)
             rS = warpgroup_mma_wait(1, deps=(rS,))
@@ -382,7 +416,7 @@ def _consume(tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale
             sum_after = _hold(sum_after)
             rAcc, rP = warpgroup_mma_wait(0, deps=(rAcc, rP))
             _arrive(V_EMPTY + v, THREADS)
-            rP = gl.convert_layout(rNew.to(tOut.dtype), P_LAYOUT)
+            rP = _pairs(rNew, sK)
             _finish(rAcc, rMax, rSum, tOut, gLse, sOut.index(GROUP), i_bh_done, H, row_done + GROUP * BLOCK_M, T, GROUP, False)
             rMax = max_after
             rSum = sum_after
@@ -393,6 +427,7 @@ def _consume(tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale
             _arrive(Q_EMPTY, THREADS)
             mbarrier.wait(v_full.index(v), v_phase)
             _wait(TURN + GROUP, 256)
+            rP = _weights(rP, sK, P_LAYOUT)
             rAcc = warpgroup_mma(rP, sV.index(v), rAcc, is_async=True)
             _arrive(TURN + (GROUP + 1) % GROUPS, 256)
             rAcc, rP = warpgroup_mma_wait(0, deps=(rAcc, rP))

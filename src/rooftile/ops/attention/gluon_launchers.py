@@ -76,17 +76,16 @@ def _config(groups, stages, registers, q_registers, block_n=128, slots=2, pieces
             "q_registers": q_registers}  # fmt: skip
 
 
-NARROW = (_config(2, 3, 240, True), _config(2, 3, 240, False), _config(3, 3, 160, False))  # D = 64
+NARROW = (_config(2, 3, 240, True), _config(3, 3, 160, False))  # D = 64
 WIDE = (_config(2, 2, 240, False),)  # D = 128: shared memory is full
 LATENT = (_config(2, 2, 240, False, slots=1, pieces=3),)  # D = 192, values of 128
 WIDEST = (_config(2, 2, 240, False, block_n=64, slots=1),)  # D = 256
 
 
 def pick_narrow(call):
-    """Long: a third group hides more of the softmax and reads keys a third less often. Causal: queries in registers, since reading them
-    from shared memory again at every step is what QK waits for; a whole tile of 192 rows wastes more on the diagonal."""
-    t = call["q"].shape[1]
-    return NARROW[2] if t >= (16384 if call["causal"] else 4096) else NARROW[0 if call["causal"] else 1]
+    """Long: a third group hides more of the softmax and reads keys a third less often. Short: queries in registers, which QK would wait for at every
+    step to be read from shared memory again; a whole tile of 192 rows wastes more, on the diagonal above all."""
+    return NARROW[call["q"].shape[1] >= (4096 if call["causal"] else 2048)]
 
 
 def _refuse(d, dv=None):

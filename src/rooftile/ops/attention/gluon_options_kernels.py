@@ -4,7 +4,7 @@ Why this is another kernel than the plain one: which tiles there are is known on
 list made there, one by one; and a tile's keys have two edges. What that asks for beside the plain kernel:
 
 * tiles of keys begin at the first key that the tile's first query sees, so the window's left edge lies in the first of them, however it is
-  aligned; from there on they are visited upwards, without masks up to the first query's last key, with masks after it;
+  aligned; from there on they are visited upwards, and a mask is taken where the first query does not see a tile's last key;
 * the producer takes a tile by a counter, some steps before it is wanted, and tells its number in shared memory with the queries; -1: no more;
 * one sequence behind another: a tensor map of two axes more, which clips at the end of any slice (Triton's ragged descriptors have shown how).
   Rows x of 2^30 are at x - 2^30 + length of the slice, so that those past its end lie past the axis, and arrive as zeros or do not leave. What that
@@ -24,15 +24,20 @@ from rooftile.ops.attention.gluon_kernels import (
     _arrive,
     _group_barrier,
     _hold,
+    _keep,
     _load_tile,
     _next,
+    _pairs,
     _quads,
     _queries,
+    _rows,
     _scores,
+    _seen,
     _softmax,
     _step,
     _store_tile,
     _wait,
+    _weights,
 )
 
 SLOTS = gl.constexpr(2)  # tiles of queries: the next one's arrive while this one's are used
@@ -49,12 +54,11 @@ def _tile(gTiles, i):
 
 @gluon.jit
 def _walk(row, T, S, left, right, ALL: gl.constexpr, BLOCK_N: gl.constexpr):
-    """(first key, tiles of keys before the first that some query does not see the end of, tiles of keys) for queries from `row` on."""
+    """(first key, tiles of keys) for queries from `row` on."""
     beside = row + S - T  # the key beside the first query
     low = gl.maximum(beside - left, 0)
     end = gl.minimum(gl.minimum(row + ALL, T) + (S - T) + right, S)
-    whole = (gl.minimum(beside + right + 1, S) - low) // BLOCK_N
-    return low, whole, gl.maximum(gl.cdiv(end - low, BLOCK_N), 1)
+    return low, gl.maximum(gl.cdiv(end - low, BLOCK_N), 1)
 
 
 @gluon.jit
@@ -103,7 +107,7 @@ def _produce(tQ, tK, tV, gTiles, sQ, sK, sV, sTold, q_full, k_full, v_full, left
         mbarrier.expect(q_full.index(slot), tQ.block_type.nbytes * GROUPS)
         for w in gl.static_range(GROUPS):
             _load_tile(tQ, _place(tQ, i_b, i_h, at_q, T, row + w * BLOCK_M), q_full.index(slot), _box(sQ.index(slot * GROUPS + w), tQ))
-        first, _, n = _walk(row, T, S, left, right, GROUPS * BLOCK_M, BLOCK_N)
+        first, n = _walk(row, T, S, left, right, GROUPS * BLOCK_M, BLOCK_N)
         for j in range(n):
             if j == gl.maximum(n - NEAR_THE_END, 0):
                 i_tile = gl.atomic_add(gTiles, 1, sem="relaxed")
@@ -130,11 +134,9 @@ def _produce(tQ, tK, tV, gTiles, sQ, sK, sV, sTold, q_full, k_full, v_full, left
 @gluon.jit
 def _open(rS, row, first, T, S, left, right, scale_log2):
     """The softmax of a tile's first step, where both edges may be: (p, maximum, sum)."""
-    layout: gl.constexpr = rS.type.layout
-    beside = row + (S - T) + gl.arange(0, rS.shape[0], gl.SliceLayout(1, layout))
-    i_n = first + gl.arange(0, rS.shape[1], gl.SliceLayout(0, layout))
-    last = gl.minimum(beside + right, S - 1)
-    rS = gl.where((i_n[None, :] >= (beside - left)[:, None]) & (i_n[None, :] <= last[:, None]), rS, -float("inf"))
+    beside = row + (S - T) - first
+    rS = _seen(rS, beside + right, S - 1 - first)
+    rS = _keep(rS, beside - left + _rows(rS), "le")
     no_sum = gl.sum(gl.sum(_quads(gl.zeros_like(rS)), 3), 1)
     rNew, _factor, rMax, rSum = _softmax(rS, no_sum - float("inf"), no_sum, scale_log2, True)
     return rNew, rMax, rSum
@@ -178,7 +180,7 @@ def _consume(tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full
     if i_tile >= 0:
         mbarrier.wait(k_full.index(0), 0)
     row, T, S, begin, _, i_b, i_h = _tile(gTiles, i_tile)
-    low, whole, n = _walk(row, T, S, left, right, ALL, BLOCK_N)
+    low, n = _walk(row, T, S, left, right, ALL, BLOCK_N)
     q = _queries(sQ, GROUP, Q_LAYOUT, Q_REGISTERS)
     _wait(TURN + GROUP, 256)
     rS = _scores(q, sQ, GROUP, sK, 0, 1, S_LAYOUT)
@@ -187,7 +189,7 @@ def _consume(tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full
     if i_tile >= 0:
         _arrive(K_EMPTY + 0, THREADS)
     rNew, rMax, rSum = _open(rS, row + GROUP * BLOCK_M, low, T, S, left, right, scale_log2)
-    rP = gl.convert_layout(rNew.to(tOut.dtype), P_LAYOUT)
+    rP = _pairs(rNew, sK)
     v = 0
     v_phase = 0
     k, k_phase = _next(0, 0, STAGES)
@@ -198,16 +200,11 @@ def _consume(tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full
         if not Q_REGISTERS:
             q = _queries(sQ, at, Q_LAYOUT, False)
         rAcc = gl.zeros([BLOCK_M, D], gl.float32, O_LAYOUT)
-        for _ in range(1, whole):
+        for j in range(1, n):
+            first = low + j * BLOCK_N
             k, k_phase, v, v_phase, rP, rAcc, rMax, rSum = _step(
-                q, sQ, at, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2, 0, 0,
-                GROUP, GROUPS, 1, STAGES, False, S_LAYOUT, P_LAYOUT)  # fmt: skip
-        i_m = row + (GROUP * BLOCK_M + S - T + right) + gl.arange(0, BLOCK_M, gl.SliceLayout(1, S_LAYOUT))
-        last = gl.minimum(i_m, S - 1)
-        for j in range(gl.maximum(whole, 1), n):
-            k, k_phase, v, v_phase, rP, rAcc, rMax, rSum = _step(
-                q, sQ, at, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2, last, low + j * BLOCK_N,
-                GROUP, GROUPS, 1, STAGES, True, S_LAYOUT, P_LAYOUT)  # fmt: skip
+                q, sQ, at, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2,
+                row + GROUP * BLOCK_M + S - T + right - first, S - 1 - first, GROUP, GROUPS, 1, STAGES, True, S_LAYOUT, P_LAYOUT)  # fmt: skip
         # The next tile's first QK, this one's last PV, the next softmax under it, then this one's output. After the last tile that QK
         # runs on what lies in shared memory and is dropped.
         i += 1
@@ -217,12 +214,13 @@ def _consume(tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full
             mbarrier.wait(k_full.index(k), k_phase)
         row_done, T_done, begin_done, i_b_done, i_h_done = row, T, begin, i_b, i_h
         row, T, S, begin, _, i_b, i_h = _tile(gTiles, i_tile)
-        low, whole, n = _walk(row, T, S, left, right, ALL, BLOCK_N)
+        low, n = _walk(row, T, S, left, right, ALL, BLOCK_N)
         after = (slot ^ 1) * GROUPS + GROUP
         q = _queries(sQ, after, Q_LAYOUT, Q_REGISTERS)
         _wait(TURN + GROUP, 256)
         rS = _scores(q, sQ, after, sK, k, 1, S_LAYOUT)
         mbarrier.wait(v_full.index(v), v_phase)
+        rP = _weights(rP, sK, P_LAYOUT)
         rAcc = warpgroup_mma(rP, sV.index(v), rAcc, is_async=True)
         _arrive(TURN + (GROUP + 1) % GROUPS, 256)
         rS = warpgroup_mma_wait(1, deps=(rS,))
@@ -233,7 +231,7 @@ def _consume(tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full
         sum_after = _hold(sum_after)
         rAcc, rP = warpgroup_mma_wait(0, deps=(rAcc, rP))
         _arrive(V_EMPTY + v, THREADS)
-        rP = gl.convert_layout(rNew.to(tOut.dtype), P_LAYOUT)
+        rP = _pairs(rNew, sK)
         _leave(rAcc, rMax, rSum, tOut, gLse, sOut.index(GROUP), i_b_done, i_h_done, begin_done, T_done, row_done + GROUP * BLOCK_M, most,
                stride_lse, H)  # fmt: skip
         rMax = max_after
