@@ -30,8 +30,7 @@ setup: .venv/.installed
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"rooftile needs Python 3.11 or later, this is {v.major}.{v.minor}: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt torch -e '.[dev]'
 	touch $@
 
 clean:

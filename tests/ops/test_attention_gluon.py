@@ -56,6 +56,40 @@ def test_which_calls_are_its_own(op):
         assert why is None or why in refused[WIDE], more
 
 
+ASSEMBLED = """
+import subprocess, tempfile, torch, triton
+from pathlib import Path
+from triton.runtime import driver
+from rooftile.core.kernel import OPS
+from rooftile.workbench import dry
+
+driver.set_active(dry.StandIn(90))
+loaded, tool = dry._Utilities.load_binary, Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+
+def load_binary(self, name, cubin, *rest):
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        text = subprocess.run([str(tool), "-sass", file.name], capture_output=True, text=True, check=True).stdout
+    print(text.count(" HGMMA."), text.count(" PRMT "))
+    return loaded(self, name, cubin, *rest)
+
+dry._Utilities.load_binary = load_binary
+x, kernel = torch.empty(1, 16384, 2, 64, dtype=torch.bfloat16, device="meta"), OPS["attention"].kernel("gluon")
+call = {"q": x, "k": x, "v": x, "causal": True, "scale": 0.125}
+kernel.bound(kernel.heuristic(call))(*call.values())
+"""
+
+
+def test_weights_go_from_step_to_step_as_pairs():
+    """Two of 16 bits in a register, as the product reads them. Carried one by one, the compiler turned each pair around at a step's end and again at
+    the next one's beginning: 64 instructions in 489 of a step of three groups (seen: 393 in all)."""
+    done = processes.run(code=ASSEMBLED, ROOFTILE_DRY_GPU="1")
+    assert done.returncode == 0, done.stderr[-2000:]
+    products, permuted = map(int, done.stdout.split())
+    assert products > 0 and permuted <= 16
+
+
 LISTED = """
 import json, sys, torch
 from rooftile.ops.attention.gluon_options_launchers import tile_list
