@@ -41,14 +41,21 @@ def test_reference(name):
 IN_TRITON = [n for n, op in OPS.items() if any(k.name.startswith("triton") for o in check.with_gradients([op]) for k in o.kernels)]
 
 
-@pytest.mark.parametrize("name", IN_TRITON)
-def test_triton_through_the_interpreter(name):
-    answer = json.loads(child("rooftile", "check", name, "--device", "interpret", "--json", TRITON_INTERPRET="1"))
+COMPOSED = ("attention_qkvpacked", "rotary_attention")  # of attention's kernels and rope's, which have rows of their own
+
+
+@pytest.mark.parametrize(
+    "name, kernels",
+    [(n, "triton" if n in COMPOSED else "") for n in IN_TRITON] + [pytest.param(n, "", marks=pytest.mark.thorough) for n in COMPOSED],
+)
+def test_triton_through_the_interpreter(name, kernels):
+    only = ["--kernel", kernels] if kernels else []
+    answer = json.loads(child("rooftile", "check", name, *only, "--device", "interpret", "--json", TRITON_INTERPRET="1"))
     bad = [v for v in answer["results"] if v["status"] in ("failed", "error")]
     assert bad == []
     ran = {(v["op"], v["kernel"]) for v in answer["results"] if v["status"] == "passed"}
     declared = {(o.spec.name, k.name) for o in check.with_gradients([OPS[name]]) for k in o.kernels
-                if k.name.startswith("triton")}  # fmt: skip
+                if k.name.startswith("triton") and kernels in ("", k.name)}  # fmt: skip
     assert declared <= ran, f"never ran: {declared - ran}"
 
 
