@@ -31,13 +31,13 @@ def check(shape, how, **knobs):
 SHAPES = [(1, 64, 64), (2, 32, 50), (4, 64, 256), (8, 128, 1000), (8, 64, 40)]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_rows(shape, clean):  # noqa: F811
     check(shape, clean)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 @pytest.mark.parametrize("shape", SHAPES[1:4])
 def test_rows_in_any_order(shape, seed):

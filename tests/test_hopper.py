@@ -129,7 +129,7 @@ CASES = {
 }
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("name", CASES)
 def test_copies(name, clean):
     call, wanted = CASES[name]()
@@ -198,7 +198,7 @@ LAYOUTS += [(name, n, 128, 0, 0) for name in ("__nv_bfloat16", "E4M3") for n in 
 LAYOUTS += [("__nv_bfloat16", 128, 128, 0, 1), ("__half", 192, 64, 1, 1)]
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("name, n, swizzle, a_major, b_major", LAYOUTS)
 def test_product(name, n, swizzle, a_major, b_major, clean):
     a, _, t_a = operand(64, name, swizzle, a_major, 1)
@@ -304,7 +304,7 @@ def bug(name: str):
     return 64, lambda: [zeros(64), floats(64)]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", [None, 5])
 @pytest.mark.parametrize("name", PLANTED.functions)
 def test_planted(name, seed):

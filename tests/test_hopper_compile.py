@@ -15,7 +15,7 @@ PRODUCTS += [f"product_registers<{t}, {n}, 0>" for t in ("__half", "__nv_bfloat1
 PRODUCTS += ["product<__half, 64, 64, 1, 1>", "product_registers<__nv_bfloat16, 256, 1>"]
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("instance", [*PLAIN, *PRODUCTS])
 def test_every_wrapper_assembles(instance):
     made = compiler.compiled(HOPPER, instance, "sm_90a")

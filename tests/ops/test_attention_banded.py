@@ -65,7 +65,7 @@ WINDOWS = [  # T, S, D, left, right: bounds around blocks of 128 and 64 queries,
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("t, s, d, left, right", WINDOWS)
 def test_windows_around_tiles(t, s, d, left, right, name):
@@ -73,7 +73,7 @@ def test_windows_around_tiles(t, s, d, left, right, name):
     assert close(call, computed(call, name))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("d", [64, 128])
 def test_windows_of_heads_that_share_keys(d, name):
@@ -90,7 +90,7 @@ RAGGED = [  # lengths of q and of k
 ]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("d, left, right", [(64, -1, 0), (128, -1, 0), (64, 30, 20), (128, -1, -1)])
 @pytest.mark.parametrize("lengths", RAGGED)
@@ -299,7 +299,7 @@ def faulty(source, problem, monkeypatch, name="cuda.v5_hopper_ordered", level="c
     return True
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_whole_it_has_no_fault(problem, monkeypatch):
     assert not faulty(banded_kernels.V5, problem, monkeypatch)

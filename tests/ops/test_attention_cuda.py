@@ -29,7 +29,7 @@ SHAPES = [  # T, S around every tile boundary: blocks of 128 and 64 queries, til
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("t, s, d, causal", SHAPES)
 def test_edges(t, s, d, causal, name):
@@ -54,7 +54,7 @@ UNSEEN = [  # T, S, D, heads: whole steps, a tile that has one step or half its 
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("t, s, d, heads", UNSEEN)
 def test_a_half_that_nobody_sees_yet(t, s, d, heads, name):
@@ -77,7 +77,7 @@ TOO_MUCH = {  # as it stands and wrong; T and S where it shows
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("stands", TOO_MUCH)
 def test_who_passes_by_what_is_wanted_is_seen(stands, tmp_path, monkeypatch):
     instead, (t, s, d) = TOO_MUCH[stands]
@@ -102,7 +102,7 @@ def test_more_blocks_than_stages_and_several_heads(d):
     assert close(call, computed(call))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("d, name", [(64, "cuda.v5_hopper_ordered"), (128, "cuda.v5_hopper")])
 @pytest.mark.parametrize("causal", [True, False])
 def test_heads_that_share_keys(causal, d, name):
@@ -125,7 +125,7 @@ WALKS = {  # where the next head begins, as it stands and forgotten
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("stands", WALKS)
 def test_a_walk_that_misses_the_next_head_is_seen(stands, tmp_path, monkeypatch):
     monkeypatch.setattr(cuda_kernels, "V5", rewritten(cuda_kernels.V5, stands, WALKS[stands], tmp_path))
@@ -223,7 +223,7 @@ SHARES = [  # T, S, D, causal, heads, of keys, back, together: blocks of queries
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("t, s, d, causal, h, g, back, together", SHARES)
 def test_shares_of_earlier_heads(t, s, d, causal, h, g, back, together, name, monkeypatch):
@@ -275,7 +275,7 @@ def test_the_last_heads_are_left_to_a_kernel_of_their_own(monkeypatch):
     assert grids[-1] == ("finish<__nv_bfloat16, 64>", 2 * 3 * 2 * 2)  # two heads of keys, three that share them, two blocks, halves
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_earlier_heads_whatever_comes_first(seed, name, monkeypatch):
@@ -310,7 +310,7 @@ TURNS = [  # tokens, causal, heads, of keys, back, together: whole in the last k
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("t, causal, h, g, back, together", TURNS)
 def test_turned_back_where_it_is_written(t, causal, h, g, back, together, name, monkeypatch):

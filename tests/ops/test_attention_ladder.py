@@ -61,7 +61,7 @@ def right(rung, call, level="checks", sides="both"):
 EDGES = [(1, 1, True), (64, 64, True), (63, 65, False), (65, 129, True), (129, 40, True), (3, 0, False), (0, 3, True)]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("rung", FORWARD)
 @pytest.mark.parametrize("t, s, causal", EDGES)
 def test_edges(t, s, causal, rung):
@@ -175,7 +175,7 @@ def faulty(rung, side, text, tmp_path, monkeypatch):
         return True
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("rung, side, line, nth, instead", PLANTED)
 def test_a_planted_fault_is_seen(rung, side, line, nth, instead, tmp_path, monkeypatch):
     parts = getattr(ladder, SOURCES[rung]).text.split(line)

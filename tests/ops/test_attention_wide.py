@@ -29,14 +29,14 @@ SHAPES = [  # T, S around tiles of 64, and of 128 queries
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("t, s, d, causal", SHAPES)
 def test_edges(t, s, d, causal):
     call = problem(t, s, d, causal, torch.float16 if t % 2 else torch.bfloat16)
     assert close(call, computed(call))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("d", [192, 256])
 @pytest.mark.parametrize("causal", [True, False])
 def test_heads_that_share_keys(causal, d):
@@ -141,7 +141,7 @@ WALKS = {  # as it stands, and forgotten
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("stands", WALKS)
 def test_a_walk_that_misses_the_next_head_is_seen(stands, tmp_path, monkeypatch):
     monkeypatch.setattr(wide_kernels, "V6", rewritten(wide_kernels.V6, stands, WALKS[stands], tmp_path))

@@ -158,7 +158,7 @@ def test_what_shared_memory_does_not_hold_of_a_row_is_read_again(parked, smoothi
     torch.testing.assert_close(ours, wanted, rtol=1e-2, atol=1e-6)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("cluster, classes", [(2, 3000), (4, 3000), (8, 3000), (8, 64)])
 @pytest.mark.parametrize("smoothing, cap", [(0.0, 0.0), (0.1, 3.0)])
 def test_blocks_of_a_cluster_share_a_row(cluster, classes, smoothing, cap):

@@ -130,7 +130,7 @@ TOKENS = {  # which of V rows M tokens ask for
 }
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("tokens", TOKENS.values(), ids=list(TOKENS))
 @pytest.mark.parametrize("kernel, config", RUNGS, ids=lambda x: getattr(x, "name", None) or "_".join(map(str, x.values())))
 def test_every_rung_and_config_adds_up_all_segments(kernel, config, tokens):

@@ -173,7 +173,7 @@ def everything(level="checks", seed=None):
     return all(right(layout, level=level, seed=seed) for layout in ((ALONG, ACROSS), (ACROSS, ALONG)))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("stands", WRONG)
 def test_a_wrong_place_is_seen(stands, tmp_path, monkeypatch):
     monkeypatch.setattr(products, "V1", rewritten(products.V1, stands, WRONG[stands], tmp_path))

@@ -41,7 +41,7 @@ def test_messages_have_both_numbers():
         gemv(torch.zeros(2, 8), torch.zeros(8, dtype=torch.float16))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "kernel, config",
     [(k, c) for k in (SPLIT, VECTOR) for c in k.configs],

@@ -87,7 +87,7 @@ SHAPES = [  # M, K, F around every boundary: tiles of 128 x 256, panels of 64, s
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("m, k, f", SHAPES)
 def test_edges(m, k, f):
     config = kernels.CONFIGS[(m + f) % len(kernels.CONFIGS)]
@@ -96,7 +96,7 @@ def test_edges(m, k, f):
     assert forward(calls[0], config) and (calls[0][2] is None or backward(calls[1], config))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("m, k, f", SHAPES)
 def test_edges_of_gate_and_up(m, k, f):
     config = kernels.CONFIGS[(m + f) % len(kernels.CONFIGS)]
@@ -104,7 +104,7 @@ def test_edges_of_gate_and_up(m, k, f):
     assert gate_forward(calls[0], config) and gate_backward(calls[1], config)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("config", kernels.CONFIGS, ids=str)
 def test_several_tiles_a_block(config):
     """Six of a last row and column that are not whole, in groups of two rows of tiles: each of two blocks walks from one to the next."""
@@ -216,7 +216,7 @@ WRONG = {  # as it stands, and with an error: rows, columns, sums, places
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "stands",
     some(

@@ -75,7 +75,7 @@ def test_every_rung_takes_no_rows(op):
                     kernel.bound(config)(*call.values())
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.skipif(bool(compiler.missing()), reason="needs NVRTC")
 @pytest.mark.parametrize("n", [1024, 2048, 16384])
 @pytest.mark.parametrize("name", ["layernorm", "rmsnorm"])

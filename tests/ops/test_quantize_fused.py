@@ -80,7 +80,7 @@ def test_the_order_of_a_row_does_not_show():
     assert torch.equal(inverse_root(x, 1e-6), inverse_root(moved, 1e-6))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("n", [8, 136, 1024, 1024 + 8, 4096, 8192 + 8])
 @pytest.mark.parametrize("block_n", [0, 128])
 def test_rows_of_every_deal(n, block_n):

@@ -19,7 +19,7 @@ SUMS = {"add_rmsnorm": {"eps": 1e-6, "offset": 1.0}, "add_layernorm": {"eps": 1e
 SCORES = Case({"B": 1, "H": 1, "T": 7, "N": 2048}, torch.bfloat16, {"scale": 0.5, "causal": True, "masked": True})
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kernel", ["cuda.v6_pipeline", "cuda.v7_cluster"])
 @pytest.mark.parametrize("name", EPS)
 def test_blocks_take_row_after_row(name, kernel):
@@ -27,7 +27,7 @@ def test_blocks_take_row_after_row(name, kernel):
         held_to_the_reference(op, kernel, Case({"M": 7, "N": 2048}, torch.bfloat16, EPS[name]))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", ["rmsnorm", "layernorm"])
 @pytest.mark.parametrize("m, n, affine", [(9, 1024, "float32"), (7, 768, "io"), (3, 2048, "none"), (1, 24, "io")])
 def test_a_warp_takes_rows_at_once(name, m, n, affine):
@@ -88,7 +88,7 @@ STAYS = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("n", [1000, 4096])
 @pytest.mark.parametrize("name", EPS)
 def test_warps_wait_for_numbers_alone(name, n):

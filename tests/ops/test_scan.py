@@ -56,7 +56,7 @@ TILES = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kernel, config", TILES, ids=label)
 def test_every_tile(kernel, config):
     """The simulator's own choice is the smallest tile; these are the GPU's. The rows fit in a warp, in a block, in several blocks."""

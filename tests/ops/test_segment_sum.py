@@ -54,7 +54,7 @@ BALANCED = OPS["segment_sum"].kernel("cuda.v3_balanced")
 SHAPES = {"numbers": (1,), "narrow": (4,), "one strip": (128,), "ragged": (35,), "16 lanes": (64,)}
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("columns", SHAPES.values(), ids=list(SHAPES))
 @pytest.mark.parametrize("config", BALANCED.configs, ids=lambda c: f"{c['rows']}x{c['lanes']}")
 def test_balanced_chunks(columns, config):
@@ -85,7 +85,7 @@ TILES = {  # offsets into M numbers
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("offsets", TILES.values(), ids=list(TILES))
 @pytest.mark.parametrize(
     "kernel, config",

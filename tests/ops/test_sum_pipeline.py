@@ -40,7 +40,7 @@ def of(name):
     return op, op.kernel("cuda.v3_pipeline")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("which", some(CASES, "gpt2", "rows beside each other in a warp", "a block a row", "a float32 stream"))
 def test_every_deal_of_rows_makes_the_same_gradients(which):
     """Two blocks take row after row, the last group is not whole; two runs have the same bits, and x's bias the sum of the rows that were written."""
@@ -127,7 +127,7 @@ def test_rows_whose_sums_no_block_holds_are_refused():
             assert kernel.refuse(call) == words
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.skipif(bool(compiler.missing()), reason="needs NVRTC")
 @pytest.mark.parametrize("n", [768, 1024, 3072, 8192])
 def test_three_sums_and_a_float32_weight_fit_the_registers(n):
