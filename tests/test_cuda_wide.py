@@ -78,7 +78,7 @@ def instructions(source, instance, tmp_path) -> list[str]:
     return re.findall(r"\b(?:LDG|STG)\.[\w.]+", said)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(7)
 @pytest.mark.skipif(bool(compiler.missing()), reason="needs NVRTC")
 @pytest.mark.parametrize("source, instance, narrow", KERNELS)
 def test_accesses_of_16_bytes_stay_whole(source, instance, narrow, tmp_path):

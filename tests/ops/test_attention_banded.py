@@ -65,7 +65,7 @@ WINDOWS = [  # T, S, D, left, right: bounds around blocks of 128 and 64 queries,
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("t, s, d, left, right", WINDOWS)
 def test_windows_around_tiles(t, s, d, left, right, name):
@@ -90,7 +90,7 @@ RAGGED = [  # lengths of q and of k
 ]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("d, left, right", [(64, -1, 0), (128, -1, 0), (64, 30, 20), (128, -1, -1)])
 @pytest.mark.parametrize("lengths", RAGGED)

@@ -29,7 +29,7 @@ SHAPES = [  # T, S around every tile boundary: blocks of 128 and 64 queries, til
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("t, s, d, causal", SHAPES)
 def test_edges(t, s, d, causal, name):
@@ -54,7 +54,7 @@ UNSEEN = [  # T, S, D, heads: whole steps, a tile that has one step or half its 
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("t, s, d, heads", UNSEEN)
 def test_a_half_that_nobody_sees_yet(t, s, d, heads, name):
@@ -223,7 +223,7 @@ SHARES = [  # T, S, D, causal, heads, of keys, back, together: blocks of queries
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("t, s, d, causal, h, g, back, together", SHARES)
 def test_shares_of_earlier_heads(t, s, d, causal, h, g, back, together, name, monkeypatch):
@@ -310,7 +310,7 @@ TURNS = [  # tokens, causal, heads, of keys, back, together: whole in the last k
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("t, causal, h, g, back, together", TURNS)
 def test_turned_back_where_it_is_written(t, causal, h, g, back, together, name, monkeypatch):

@@ -83,7 +83,7 @@ kernel.bound(kernel.heuristic(call))(*call.values())
 
 def test_weights_go_from_step_to_step_as_pairs():
     """Two of 16 bits in a register, as the product reads them. Carried one by one, the compiler turned each pair around at a step's end and again at
-    the next one's beginning: 64 instructions in 489 of a step of three groups (seen: 393 in all)."""
+    the next one's beginning: 64 instructions in 489 of a step of three groups (seen red: 128 in all)."""
     done = processes.run(code=ASSEMBLED, ROOFTILE_DRY_GPU="1")
     assert done.returncode == 0, done.stderr[-2000:]
     products, permuted = map(int, done.stdout.split())
