@@ -295,13 +295,19 @@ def _step(q, sQ, at, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, r
 
 
 @gluon.jit
+def _begin(rS, scale_log2, MASKED: gl.constexpr):
+    """`_softmax` where nothing came before: (p, maximum, sum)."""
+    no_sum = gl.sum(gl.sum(_quads(gl.zeros_like(rS)), 3), 1)
+    rNew, _factor, rMax, rSum = _softmax(rS, no_sum - float("inf"), no_sum, scale_log2, MASKED)
+    return rNew, rMax, rSum
+
+
+@gluon.jit
 def _first(rS, row, first, T, scale_log2, CAUSAL: gl.constexpr, TAIL: gl.constexpr):
     """The softmax of a tile's first step, whose queries have seen nothing yet: (p, maximum, sum)."""
     if CAUSAL or TAIL:  # past the last key TMA filled the tile with zeros
         rS = _seen(rS, row - first if CAUSAL else rS.shape[1], T - 1 - first)
-    no_sum = gl.sum(gl.sum(_quads(gl.zeros_like(rS)), 3), 1)
-    rNew, _factor, rMax, rSum = _softmax(rS, no_sum - float("inf"), no_sum, scale_log2, CAUSAL or TAIL)
-    return rNew, rMax, rSum
+    return _begin(rS, scale_log2, CAUSAL or TAIL)
 
 
 @gluon.jit

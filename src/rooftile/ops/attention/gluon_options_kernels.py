@@ -22,18 +22,17 @@ from rooftile.ops.attention.gluon_kernels import (
     TURN,
     V_EMPTY,
     _arrive,
+    _begin,
     _group_barrier,
     _hold,
     _keep,
     _load_tile,
     _next,
     _pairs,
-    _quads,
     _queries,
     _rows,
     _scores,
     _seen,
-    _softmax,
     _step,
     _store_tile,
     _wait,
@@ -137,9 +136,7 @@ def _open(rS, row, first, T, S, left, right, scale_log2):
     beside = row + (S - T) - first
     rS = _seen(rS, beside + right, S - 1 - first)
     rS = _keep(rS, beside - left + _rows(rS), "le")
-    no_sum = gl.sum(gl.sum(_quads(gl.zeros_like(rS)), 3), 1)
-    rNew, _factor, rMax, rSum = _softmax(rS, no_sum - float("inf"), no_sum, scale_log2, True)
-    return rNew, rMax, rSum
+    return _begin(rS, scale_log2, True)
 
 
 @gluon.jit

@@ -89,14 +89,14 @@ def _pages(gTable, start, length, i_n, there, stride_page, PAGE: tl.constexpr, B
 
 
 @triton.jit
-def _attend(rAcc, rSum, rMax, ahead, rQ, gK, gV, gTable, first, last, length, i_p, window, pages, scale_in, scale_out, k_m, k_s, v_m, v_s,
+def _attend(rAcc, rSum, rMax, ahead, rQ, gK, gV, gTable, first, last, step, length, i_p, window, pages, scale_in, scale_out, k_m, k_s, v_m, v_s,
             stride_page, MASKED: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, BY_HAND: tl.constexpr,
             FULL: tl.constexpr, LIFT: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
-    """Keys first..last, in tiles, into the running maximum and sums, which are 2^LIFT of what they are. Where pages are whole tiles `ahead` is the next tile's page, asked for a tile
-    before it leads to keys."""
+    """Every so many keys of first..last a tile, into the running maximum and sums, which are 2^LIFT of what they are. Where pages are whole tiles `ahead`
+    is the next tile's page, asked for a tile before it leads to keys."""
     i_d = tl.arange(0, BLOCK_D)
     rows = tl.arange(0, BLOCK_N)
-    for start in range(first, last, BLOCK_N):
+    for start in range(first, last, step):
         i_n = start + rows
         there = i_n < length
         scale = scale_in
@@ -105,7 +105,7 @@ def _attend(rAcc, rSum, rMax, ahead, rQ, gK, gV, gTable, first, last, length, i_
             known = (ahead >= 0) & (ahead < pages)
             page = tl.where(known, ahead, 0).to(tl.int64)
             scale = tl.where(known, scale_in, float("nan"))  # a page that does not exist
-            ahead = tl.load(gTable + (start + BLOCK_N) // PAGE * stride_page, mask=start + BLOCK_N < length, other=0)
+            ahead = tl.load(gTable + (start + step) // PAGE * stride_page, mask=start + step < length, other=0)
             from_k += page * k_m + start % PAGE * k_s
             from_v += page * v_m + start % PAGE * v_s
         elif PAGE:
@@ -165,9 +165,11 @@ def _split(gQ, gK, gV, gLengths, gTable, gSinks, gKs, gVs, gOut, gLse, gPart, gP
     i_bg = tl.program_id(0) // (tiles * splits)
     i_b, i_g = (i_bg // G).to(tl.int64), (i_bg % G).to(tl.int64)
     length = tl.load(gLengths + i_b * stride_length)
+    if PAGE:
+        gTable += i_b * stride_row
     ahead = 0
-    if PAGE > 0 and PAGE % BLOCK_N == 0 and WHOLE and not WINDOW:  # beside the length, not after it, which is another 0.8 us from a cold L2
-        ahead = tl.load(gTable + i_b * stride_row, mask=room > 0, other=0)
+    if PAGE > 0 and PAGE % BLOCK_N == 0 and not WINDOW:  # beside the length, not after it, which is another 0.8 us from a cold L2
+        ahead = tl.load(gTable + i_s * BLOCK_N // PAGE * stride_page, mask=i_s * BLOCK_N < room, other=0)
     wrong = (length < 0) | (length > room)
     length = tl.where(wrong, 0, length)
     i_m = i_tile * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -186,28 +188,30 @@ def _split(gQ, gK, gV, gLengths, gTable, gSinks, gKs, gVs, gOut, gLse, gPart, gP
     lowest = 0
     if WINDOW:
         lowest = tl.maximum(length - T - window + 1, 0) // BLOCK_N
-    share = tl.cdiv(tl.cdiv(length, BLOCK_N) - lowest, splits)
-    first = (lowest + i_s * share) * BLOCK_N
-    last = tl.minimum(first + share * BLOCK_N, length)
+    if PAGE == 0 or PAGE % BLOCK_N == 0:  # tiles are dealt out in turn: what is read at a time lies together
+        first, last, step = (lowest + i_s) * BLOCK_N, length, splits * BLOCK_N
+    else:  # in one piece, as even as they go: a line of the table serves a share or two
+        shared_out = tl.cdiv(length, BLOCK_N) - lowest
+        first, step = (lowest + i_s * shared_out // splits) * BLOCK_N, BLOCK_N
+        last = tl.minimum((lowest + (i_s + 1) * shared_out // splits) * BLOCK_N, length)
+    if WINDOW and PAGE > 0 and PAGE % BLOCK_N == 0:
+        ahead = tl.load(gTable + first // PAGE * stride_page, mask=first < length, other=0)
     gK += i_g * k_g
     gV += i_g * v_g
-    if PAGE:
-        gTable += i_b * stride_row
-        if PAGE % BLOCK_N == 0 and (WINDOW or not WHOLE):
-            ahead = tl.load(gTable + first // PAGE * stride_page, mask=first < last, other=0)
-    else:
+    if PAGE == 0:
         gK += i_b * k_m
         gV += i_b * v_m
     rMax = tl.full([BLOCK_M], float("-inf"), tl.float32)
     rSum = tl.zeros([BLOCK_M], tl.float32)
     rAcc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    whole = first  # up to here every query sees every key
+    masked = first  # from here on not every query sees every key
     if not WINDOW:
-        whole = tl.maximum(tl.minimum(last, length - T + 1) // BLOCK_N * BLOCK_N, first)
-        rAcc, rSum, rMax, ahead = _attend(rAcc, rSum, rMax, ahead, rQ, gK, gV, gTable, first, whole, length, i_p, window, pages, scale_in,
+        whole = tl.minimum(last, tl.maximum(length - T + 1, 0)) // BLOCK_N * BLOCK_N
+        rAcc, rSum, rMax, ahead = _attend(rAcc, rSum, rMax, ahead, rQ, gK, gV, gTable, first, whole, step, length, i_p, window, pages, scale_in,
                                           scale_out, k_m, k_s, v_m, v_s, stride_page, False, PAGE, WINDOW, CAPPED, BY_HAND, FULL, LIFT, D, BLOCK_D,
                                           BLOCK_N)  # fmt: skip
-    rAcc, rSum, rMax, ahead = _attend(rAcc, rSum, rMax, ahead, rQ, gK, gV, gTable, whole, last, length, i_p, window, pages, scale_in, scale_out,
+        masked += tl.cdiv(tl.maximum(whole - first, 0), step) * step
+    rAcc, rSum, rMax, ahead = _attend(rAcc, rSum, rMax, ahead, rQ, gK, gV, gTable, masked, last, step, length, i_p, window, pages, scale_in, scale_out,
                                       k_m, k_s, v_m, v_s, stride_page, True, PAGE, WINDOW, CAPPED, BY_HAND, FULL, LIFT, D, BLOCK_D,
                                       BLOCK_N)  # fmt: skip
     if V_SCALE:
@@ -268,12 +272,13 @@ MOST, START, JOIN = 256, 1, 1.5  # splits; what a program's start and the second
 
 @functools.lru_cache(maxsize=4096)
 def splits_of(programs: int, tiles: int, slots: int) -> tuple[int, float]:
-    """How many shares make the last program end soonest, and when: whole waves of slots, each with its start, and the joining where there is any."""
+    """How many shares make the last program end soonest, and when: whole waves of slots, each with its start, and the joining where there is any. Of
+    equal plans the one with the most shares, which leaves the fewest slots empty."""
 
     def cost(n: int) -> float:
         return cdiv(programs * n, slots) * (cdiv(tiles, n) + START) + (JOIN if n > 1 else 0)
 
-    n = min(range(1, max(1, min(tiles, MOST)) + 1), key=cost)
+    n = min(range(1, max(1, min(tiles, MOST)) + 1), key=lambda n: (cost(n), -n))
     return n, cost(n)
 
 
@@ -312,7 +317,7 @@ def _decode(by_hand, q, k_cache, v_cache, lengths, k_scale, v_scale, block_table
     if splits > 1:
         by, more = (launch_described, {"launch_pdl": True}) if early else (launch, {})  # Triton's own dispatch knows the option
         by(_combine, (b * t * h,), part, part_max, part_sum, sink, out, lse, b * t * h, t, h, splits, sink.stride(0), SINKS=sinks is not None,
-           **both, CHUNK=min(32, power_of_2(splits)), num_warps=4, **more)  # fmt: skip
+           **both, CHUNK=min(64, power_of_2(splits)), num_warps=4, **more)  # fmt: skip
     return out, lse
 
 

@@ -195,7 +195,7 @@ template <int D, bool RAGGED, bool ORDERED> struct Banded : Work {
       at_q = x.at_q, T = x.T, at_k = x.at_k, S = x.S, i_block = x.i_block, at -= x.i_slot * G, all = max(1, ceil_div(S, BLOCK_N)) * G;
     }
     tiles = max(1, ceil_div(S, BLOCK_N));
-    const int i_bg = deal(*this, at, all, left_ < 0 && right_ >= 0 && !ORDERED ? max(2, (1 << 15) / max(T, 1)) : 1, tiles);
+    const int i_bg = deal(*this, at, all, ORDERED ? 1 : max(2, 16 / group), tiles);  // as `dealt` of the launcher says
     if (ORDERED) i_tile = tiles - 1 - i_tile;
     i_b = RAGGED ? 0 : i_bg / G, i_g = RAGGED ? i_bg : i_bg % G, i_h = i_g * group, i_bh = i_bg * group;
     left = left_ < 0 ? T + S : min(left_, T + S), right = right_ < 0 ? T + S : min(right_, T + S);
