@@ -1,6 +1,7 @@
 """Who is timed beside us, and what a missing library is told."""
 
 import importlib.util
+import sys
 
 import pytest
 import torch
@@ -18,6 +19,13 @@ def test_a_library_computes_an_operator_there_is(library, op):
 def test_a_library_that_is_missing_is_a_sentence():
     with pytest.raises(RuntimeError, match=r"liger_kernel\.ops\.softmax cannot be imported .*pip install liger-kernel"):
         peers.function("liger", OPS["softmax"].spec)(torch.ones(2, 2))
+
+
+def test_a_bench_beside_a_library_that_is_missing_does_not_begin(monkeypatch):
+    monkeypatch.setattr(bench, "_case", lambda *_: pytest.fail("it began"))
+    monkeypatch.setitem(sys.modules, "quack", None)
+    with pytest.raises(ValueError, match=r"^peer quack: quack cannot be imported .*pip install quack-kernels"):
+        bench.bench(["gelu"], ["torch", "quack"], "cpu", "", None, None)
 
 
 @pytest.mark.parametrize("name", [n for n, op in OPS.items() if op.spec.forward is None and peers.function("torch", op.spec)])

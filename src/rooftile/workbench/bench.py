@@ -24,7 +24,7 @@ from rooftile.core.record import Environment, Record, Status, append
 from rooftile.core.spec import Case, OpSpec
 from rooftile.workbench import check as gate
 from rooftile.workbench import gatekeeper, ledger, scaling, training_records
-from rooftile.workbench.peers import PEERS, Run, copy_run, own_run, peer_run
+from rooftile.workbench.peers import PEERS, Run, copy_run, importable, own_run, peer_run
 from rooftile.workbench.spread import CROWDED, Unit, spread
 
 
@@ -156,7 +156,7 @@ def bench(
     device = gatekeeper.resolve(device)
     if device not in ("cpu", "cuda"):
         raise ValueError(f"--device {device}: what it runs has no clock; cpu and cuda have one")
-    against = [nearest(p.strip(), list(PEERS), "peer") for p in against]
+    against = [importable(nearest(p.strip(), list(PEERS), "peer")) for p in against]
     for name in names:
         nearest(name, [*OPS, *training_records.MODULES], "operator or training run")
     steps = [n for n in names if n in training_records.MODULES]

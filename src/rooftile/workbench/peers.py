@@ -21,6 +21,12 @@ from rooftile.core.spec import Case, OpSpec
 Run = Callable[[], Any]
 Function = Callable[..., Any]
 PACKAGES = {"liger": "liger-kernel", "quack": "quack-kernels", "fa4": "flash-attn-4", "flex": "torch"}  # what pip calls them
+PYTHON = {
+    "liger": "liger_kernel",
+    "quack": "quack",
+    "fa4": "flash_attn.cute",
+    "flex": "torch.nn.attention.flex_attention",
+}  # what Python does
 PEERS = ("torch", "compile", *PACKAGES)
 
 
@@ -314,6 +320,16 @@ def copy_run(moved: int, where: torch.device) -> Run:
     return lambda: target.copy_(source)
 
 
+def importable(name: str) -> str:
+    """`name`, a peer; one whose library is not here would be an error beside every case, after minutes."""
+    if name in PYTHON:
+        try:
+            _module(PYTHON[name])
+        except RuntimeError as error:
+            raise ValueError(f"peer {name}: {error}") from error
+    return name
+
+
 def _module(name: str) -> Any:
     os.environ.setdefault(
         "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1"
@@ -321,5 +337,5 @@ def _module(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        library = next(p for p in PACKAGES if name.startswith({"fa4": "flash_attn", "flex": "torch"}.get(p, p)))
+        library = next(p for p, module in PYTHON.items() if name.startswith(module))
         raise RuntimeError(f"{name} cannot be imported ({error}); pip install {PACKAGES[library]}") from error
