@@ -30,7 +30,8 @@ setup: .venv/.installed
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"rooftile needs Python 3.11 or later, this is {v.major}.{v.minor}: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt torch -e '.[dev]'
+	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -U pip  # the one a Python brings takes longer to choose than to install
+	$(BIN)/python -m pip install -q --no-compile -c constraints.txt torch -e '.[dev]'
 	touch $@
 
 clean:
