@@ -188,12 +188,13 @@ def _split(gQ, gK, gV, gLengths, gTable, gSinks, gKs, gVs, gOut, gLse, gPart, gP
     lowest = 0
     if WINDOW:
         lowest = tl.maximum(length - T - window + 1, 0) // BLOCK_N
-    if PAGE == 0 or PAGE % BLOCK_N == 0:  # tiles are dealt out in turn: what is read at a time lies together
+    IN_TURN: tl.constexpr = PAGE == 0 or PAGE % BLOCK_N == 0
+    if IN_TURN:  # tiles are dealt out: what is read at a time lies together
         first, last, step = (lowest + i_s) * BLOCK_N, length, splits * BLOCK_N
-    else:  # in one piece, as even as they go: a line of the table serves a share or two
-        shared_out = tl.cdiv(length, BLOCK_N) - lowest
-        first, step = (lowest + i_s * shared_out // splits) * BLOCK_N, BLOCK_N
-        last = tl.minimum((lowest + (i_s + 1) * shared_out // splits) * BLOCK_N, length)
+    else:  # in one piece: a line of the table serves a share or two
+        share = tl.cdiv(tl.cdiv(length, BLOCK_N) - lowest, splits)
+        first, step = (lowest + i_s * share) * BLOCK_N, BLOCK_N
+        last = tl.minimum(first + share * BLOCK_N, length)
     if WINDOW and PAGE > 0 and PAGE % BLOCK_N == 0:
         ahead = tl.load(gTable + first // PAGE * stride_page, mask=first < length, other=0)
     gK += i_g * k_g
@@ -210,7 +211,7 @@ def _split(gQ, gK, gV, gLengths, gTable, gSinks, gKs, gVs, gOut, gLse, gPart, gP
         rAcc, rSum, rMax, ahead = _attend(rAcc, rSum, rMax, ahead, rQ, gK, gV, gTable, first, whole, step, length, i_p, window, pages, scale_in,
                                           scale_out, k_m, k_s, v_m, v_s, stride_page, False, PAGE, WINDOW, CAPPED, BY_HAND, FULL, LIFT, D, BLOCK_D,
                                           BLOCK_N)  # fmt: skip
-        masked += tl.cdiv(tl.maximum(whole - first, 0), step) * step
+        masked = first + tl.cdiv(tl.maximum(whole - first, 0), step) * step if IN_TURN else tl.maximum(first, whole)
     rAcc, rSum, rMax, ahead = _attend(rAcc, rSum, rMax, ahead, rQ, gK, gV, gTable, masked, last, step, length, i_p, window, pages, scale_in, scale_out,
                                       k_m, k_s, v_m, v_s, stride_page, True, PAGE, WINDOW, CAPPED, BY_HAND, FULL, LIFT, D, BLOCK_D,
                                       BLOCK_N)  # fmt: skip
