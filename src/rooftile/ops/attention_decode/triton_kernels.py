@@ -160,6 +160,8 @@ def _split(gQ, gK, gV, gLengths, gTable, gSinks, gKs, gVs, gOut, gLse, gPart, gP
     if EARLY:
         gdc_launch_dependents()
     FULL: tl.constexpr = gQ.dtype.element_ty == tl.float32
+    # Tiles are dealt out to the shares, so that what is read at a time lies together; of several pages a tile each share is one stretch, served by a line of the table.
+    IN_TURN: tl.constexpr = PAGE == 0 or PAGE % BLOCK_N == 0
     i_tile = tl.program_id(0) % tiles
     i_s = tl.program_id(0) // tiles % splits
     i_bg = tl.program_id(0) // (tiles * splits)
@@ -168,7 +170,7 @@ def _split(gQ, gK, gV, gLengths, gTable, gSinks, gKs, gVs, gOut, gLse, gPart, gP
     if PAGE:
         gTable += i_b * stride_row
     ahead = 0
-    if PAGE > 0 and PAGE % BLOCK_N == 0 and not WINDOW:  # beside the length, not after it, which is another 0.8 us from a cold L2
+    if PAGE > 0 and IN_TURN and not WINDOW:  # beside the length, not after it, which is another 0.8 us from a cold L2
         ahead = tl.load(gTable + i_s * BLOCK_N // PAGE * stride_page, mask=i_s * BLOCK_N < room, other=0)
     wrong = (length < 0) | (length > room)
     length = tl.where(wrong, 0, length)
@@ -188,14 +190,13 @@ def _split(gQ, gK, gV, gLengths, gTable, gSinks, gKs, gVs, gOut, gLse, gPart, gP
     lowest = 0
     if WINDOW:
         lowest = tl.maximum(length - T - window + 1, 0) // BLOCK_N
-    IN_TURN: tl.constexpr = PAGE == 0 or PAGE % BLOCK_N == 0
-    if IN_TURN:  # tiles are dealt out: what is read at a time lies together
+    if IN_TURN:
         first, last, step = (lowest + i_s) * BLOCK_N, length, splits * BLOCK_N
-    else:  # in one piece: a line of the table serves a share or two
+    else:
         share = tl.cdiv(tl.cdiv(length, BLOCK_N) - lowest, splits)
         first, step = (lowest + i_s * share) * BLOCK_N, BLOCK_N
         last = tl.minimum(first + share * BLOCK_N, length)
-    if WINDOW and PAGE > 0 and PAGE % BLOCK_N == 0:
+    if WINDOW and PAGE > 0 and IN_TURN:
         ahead = tl.load(gTable + first // PAGE * stride_page, mask=first < length, other=0)
     gK += i_g * k_g
     gV += i_g * v_g
