@@ -23,6 +23,11 @@ def computed(call, name="cuda.v5_hopper", level="checks"):
         return KERNELS[name].run(*call)
 
 
+def walking(monkeypatch, heads):
+    """So many of the heads that share keys in a walk: of so few tiles each would have its own."""
+    monkeypatch.setattr(cuda_kernels, "walked", lambda d, causal, ordered, group, tiles: group if ordered else min(heads, group))
+
+
 SHAPES = [  # T, S around every tile boundary: blocks of 128 and 64 queries, tiles of 128 keys
     (1, 1, 64, True), (1, 129, 128, True), (127, 128, 64, False), (129, 127, 64, True), (64, 257, 128, False), (65, 128, 128, True),
     (300, 40, 64, True), (200, 65, 128, True), (40, 300, 64, True), (193, 384, 128, True), (80, 129, 128, False), (235, 300, 128, False),  # the last two by 80 queries
@@ -37,9 +42,19 @@ def test_edges(t, s, d, causal, name):
     assert close(call, computed(call, name))
 
 
-@pytest.mark.parametrize("t, s, heads", [(80, 129, {}), (235, 300, {}), (315, 260, {"b": 2, "h": 2}), (230, 300, {"h": 3, "g": 1})])
-def test_long_causal_ones_take_80_queries(t, s, heads, monkeypatch):
+LONG = [
+    (80, 129, {}, 1),
+    (235, 300, {}, 1),
+    (315, 260, {"b": 2, "h": 2}, 1),
+    (230, 300, {"h": 3, "g": 1}, 3),
+    (230, 300, {"h": 3, "g": 1}, 1),
+]
+
+
+@pytest.mark.parametrize("t, s, heads, walk", LONG)
+def test_long_causal_ones_take_80_queries(t, s, heads, walk, monkeypatch):
     monkeypatch.setattr(cuda_kernels, "LONG", 64)
+    walking(monkeypatch, walk)
     assert cuda_kernels.queries(128, True, False, t) == 80
     call = problem(t, s, 128, True, **heads)
     assert close(call, computed(call))
@@ -57,7 +72,8 @@ UNSEEN = [  # T, S, D, heads: whole steps, a tile that has one step or half its 
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("t, s, d, heads", UNSEEN)
-def test_a_half_that_nobody_sees_yet(t, s, d, heads, name):
+def test_a_half_that_nobody_sees_yet(t, s, d, heads, name, monkeypatch):
+    walking(monkeypatch, 2)
     call = problem(t, s, d, True, torch.float16 if t % 4 else torch.bfloat16, **heads)
     assert close(call, computed(call, name))
 
@@ -105,10 +121,63 @@ def test_more_blocks_than_stages_and_several_heads(d):
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("d, name", [(64, "cuda.v5_hopper_ordered"), (128, "cuda.v5_hopper")])
 @pytest.mark.parametrize("causal", [True, False])
-def test_heads_that_share_keys(causal, d, name):
+def test_heads_that_share_keys(causal, d, name, monkeypatch):
     """The first tile of keys is seen by all queries, the last by the last block alone: the walk to the next head begins anew at another place."""
+    walking(monkeypatch, 3)
     call = problem(140, 150, d, causal, b=2, h=6, g=2)
     assert close(call, computed(call, name))
+
+
+SEVERAL = [  # T, S, D, B, heads, of keys, heads a walk: one and two of four, keys cut short, keys that no query sees, queries that see none
+    (140, 150, 128, 2, 4, 1, 1), (140, 150, 128, 1, 8, 2, 2), (260, 390, 64, 2, 4, 2, 1), (130, 300, 128, 1, 2, 1, 1), (300, 140, 64, 1, 6, 2, 1),
+]  # fmt: skip
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("t, s, d, b, h, g, heads", SEVERAL)
+def test_several_walks_over_a_tile(t, s, d, b, h, g, heads, monkeypatch):
+    """Their sums come to dk and dv as these lie."""
+    walking(monkeypatch, heads)
+    call = problem(t, s, d, True, torch.float16 if t % 4 else torch.bfloat16, b=b, h=h, g=g)
+    made = computed(call)
+    assert close(call, made)
+    q, k, v = call[1:4]
+    into = (torch.empty_like(q), *(x.new_full((b, g, s, 3 * d), torch.nan).transpose(1, 2)[..., d : 2 * d] for x in (k, v)))
+    with simulator.active("all"):
+        again = KERNELS["cuda.v5_hopper"].run(*call, into=into)
+    assert close(call, again) and all(a is x for a, x in zip(again, into))
+
+
+SUMS = {  # which walk's what is, as it stands and wrong
+    "i_walk % of_batch / anew(walks)": "i_walk % of_batch % anew(G)",
+    "i_h = i_walk % of_batch * group": "i_h = i_walk % of_batch / anew(walks) * group",
+    "to.tiles + keys.i_tile) * 2 + half) * 64": "to.tiles + keys.i_tile) * 2) * 64",
+    "keys.i_b * to.G + keys.i_g": "keys.i_g",
+    "quad / 8 * 16 + quad % 8 + r * 8": "quad / 8 * 16 + quad % 8 * 2 + r",
+    "part[i / 2][r * 2 + i % 2]": "part[i / 2][i % 2 * 2 + r]",
+    "(of_v ? 1.0f : scale)": "(of_v ? scale : 1.0f)",
+    "if (i_s < S) store_global(to": "if (i_s < S - 1) store_global(to",
+}
+
+
+@pytest.mark.parametrize("stands", some(SUMS, "keys.i_b * to.G + keys.i_g"))
+def test_a_walk_whose_sums_go_astray_is_seen(stands, tmp_path, monkeypatch):
+    monkeypatch.setattr(cuda_kernels, "V5", rewritten(cuda_kernels.V5, stands, SUMS[stands], tmp_path))
+    walking(monkeypatch, 1)
+    call = problem(140, 140, 64, True, b=2, h=4, g=2)
+    with contextlib.suppress(simulator.Found):
+        got = computed(call)
+        assert not close(call, [x.nan_to_num(nan=9.0) for x in got])
+
+
+def test_how_many_heads_a_walk_has():
+    """All where keys are not cut by a mask or sums come in turn; else a divisor of the heads that share keys, fewer where there are few tiles."""
+    walked = cuda_kernels.walked
+    many = 8192 // 128 * 64
+    assert walked(128, False, False, 8, many) == walked(128, True, True, 8, many) == 8
+    assert [walked(d, True, False, 8, many) for d in (64, 128)] == [4, 2]
+    assert [walked(128, True, False, group, many) for group in (1, 2, 3, 7, 16)] == [1, 2, 1, 1, 2]
+    assert [walked(64, True, False, 4, tiles) for tiles in (1, 256, 512, 1024)] == [1, 1, 2, 4]
 
 
 @pytest.mark.thorough
@@ -129,6 +198,7 @@ WALKS = {  # where the next head begins, as it stands and forgotten
 @pytest.mark.parametrize("stands", WALKS)
 def test_a_walk_that_misses_the_next_head_is_seen(stands, tmp_path, monkeypatch):
     monkeypatch.setattr(cuda_kernels, "V5", rewritten(cuda_kernels.V5, stands, WALKS[stands], tmp_path))
+    walking(monkeypatch, 2)
     call = problem(250, 250, 128, True, h=2, g=1)
     with contextlib.suppress(simulator.Found):
         assert not close(call, computed(call))
@@ -227,6 +297,7 @@ SHARES = [  # T, S, D, causal, heads, of keys, back, together: blocks of queries
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("t, s, d, causal, h, g, back, together", SHARES)
 def test_shares_of_earlier_heads(t, s, d, causal, h, g, back, together, name, monkeypatch):
+    walking(monkeypatch, 3)
     call = problem(t, s, d, causal, torch.float16 if t % 4 else torch.bfloat16, b=2, h=h, g=g)
     alone = computed(call, name)  # every head is among the last
     rounds(monkeypatch, back, 1 if name.endswith("ordered") else together)
@@ -254,6 +325,7 @@ def test_a_share_taken_too_early_or_of_another_head_is_seen(stands, tmp_path, mo
     instead, name, seed = PLANTED[stands]
     monkeypatch.setattr(cuda_kernels, "V5", rewritten(cuda_kernels.V5, stands, instead, tmp_path))
     rounds(monkeypatch, 1)
+    walking(monkeypatch, 2)
     monkeypatch.setattr(cuda_kernels, "resident", lambda *_: 4)  # blocks at once
     call = problem(300 if seed else 100, 130, 128, bool(seed), h=4, g=2)
     with contextlib.suppress(simulator.Found), simulator.active("all", seed=seed):
@@ -263,6 +335,7 @@ def test_a_share_taken_too_early_or_of_another_head_is_seen(stands, tmp_path, mo
 def test_the_last_heads_are_left_to_a_kernel_of_their_own(monkeypatch):
     """And no others: the rows of those rounded before are not in the grid."""
     rounds(monkeypatch, 2)
+    walking(monkeypatch, 3)
     grids = []
     real = cuda_kernels.launch
     monkeypatch.setattr(

@@ -29,8 +29,17 @@ def shared_bytes(d, m=None):
     return (2 * KEYS + 4 * m) * d * 2 + (2 if m == 80 else 3) * m * KEYS * 2 + m * d * 4 + 4 * m * 4
 
 
+def walked(d, causal, ordered, group, tiles):
+    """Of the `group` heads that share a tile of keys, how many one walk goes through; there are `tiles` walks where each goes through one. Causal, tiles
+    begin at different blocks of queries, so that with each head they come to the same block further apart, and soon it has left the L2 between one tile and
+    the next, and its dq with it. Few walks are the longest's loss too: then each goes through fewer heads still. dk and dv of several walks are sums in
+    memory, which D = 64, whose walks have half the steps, feels sooner."""
+    most = min(256 // d, tiles // LEAD) if causal and not ordered else group
+    return max(n for n in range(1, group + 1) if group % n == 0 and n <= max(1, most))
+
+
 def dealt(causal, ordered, group, tiles):
-    """Heads of keys whose tiles are dealt out together, and how many heads before its own a tile rounds dq of: that head's first tile was dealt out
+    """Walks over tiles dealt out together, by heads of keys, and how many before its own a tile rounds dq of: that one's first tile was dealt out
     LEAD tiles before at least. Where tiles go by turns, the longest first, the last ones are short; head by head the last may be as long as the first. Some
     16 heads of queries at once: of fewer, more tiles add to the same dq at a time; of more, its sums leave the L2 before the next tile adds to them."""
     together = max(2, 16 // group) if causal and not ordered else 1
@@ -44,24 +53,32 @@ def _backward(ordered, dout, q, k, v, out, lse, causal, scale, into, turned):
     lse = lse.contiguous()
     m = queries(d, causal, ordered, t)
     walk, tiles = cdiv(t, m), cdiv(s, KEYS)  # blocks of queries of a head, and of keys
-    blocks, all_tiles = walk * b * h, tiles * b * g
+    group = h // g if turned else walked(d, causal, ordered, h // g, tiles * b * h)
+    walks = h // g // group  # of a tile
+    blocks, all_walks = walk * b * h, tiles * b * g * walks
     sums = q.new_empty(blocks, 2, m * d // 2, dtype=torch.float32)
     turn = q.new_empty(blocks, 2, dtype=torch.int32)
     added = q.new_empty(1 + b * h, dtype=torch.int32)  # tiles taken, and additions to each head
     rows = q.new_empty(blocks, 2, m, dtype=torch.float32)  # lse to base 2 and delta of each block of queries
+    key_sums = (rows, rows) if walks == 1 else q.new_zeros(2, b * g * tiles * KEYS * d, dtype=torch.float32)  # dk's and dv's
     kind, flags, and_turned = f"{CTYPE[q.dtype]}, {d}", f"{str(causal).lower()}, {str(ordered).lower()}", ", true" if turned else ""
     and_queries, last = (f", {m}", f", false, {m}") if m != 8192 // d else ("", and_turned)
+    and_summed = "" if walks == 1 else f", false, {m}, true"
     tables = turned or (rows, rows)
     launch(V5, f"prepare<{kind}{and_queries}>", blocks * m * d // 2048, 256, sums, turn, added, rows, dout, out, lse, h, t, *dout.stride()[:3],
            *out.stride()[:3])  # fmt: skip
     maps = [TensorMap(x, (1, 64, 1, 64), 128) for x in (dk, dv)]
     maps += [TensorMap(x, (1, n, 1, 64), 128) for x, n in ((q, m), (k, KEYS), (v, KEYS), (dout, m))]
-    together, back = dealt(causal, ordered, h // g, tiles)
+    together, back = dealt(causal, ordered, group, tiles)
     back = back if causal or d == 128 else b * g  # Plain::ROUNDS
-    left = min(back, b * g) * (h // g) * walk  # blocks of queries of the last heads, which nobody comes after
-    launch(V5, f"attention_backward<{kind}, {flags}{last}>", min(all_tiles, resident(q, 1)), 384, *maps, dq, sums, turn, added, rows, g, h // g, t, s,
-           walk, tiles, together, all_tiles, back * (h // g), *dq.stride()[:3], scale, scale * LOG2E, *tables, shared=shared_bytes(d, m))  # fmt: skip
+    left = min(back * group, b * h) * walk  # blocks of queries of the last walks, which nobody comes after
+    launch(V5, f"attention_backward<{kind}, {flags}{and_summed or last}>", min(all_walks, resident(q, 1)), 384, *maps, dq, sums, *key_sums, turn, added, rows,
+           g, walks, group, t, s, walk, tiles, together, all_walks, back * group, *dq.stride()[:3], scale, scale * LOG2E, *tables,
+           shared=shared_bytes(d, m))  # fmt: skip
     launch(V5, f"finish<{kind}{last}>", left * 2, m * d // 64, dq, sums, (blocks - left) * 2, h, t, *dq.stride()[:3], scale, *tables)
+    if walks > 1:
+        launch(V5, f"finish_keys<{kind}>", (b * g * tiles * 2, 2), 4 * d, dk, dv, *key_sums, g, s, tiles, *dk.stride()[:3], *dv.stride()[:3],
+               scale)  # fmt: skip
     return dq, dk, dv
 
 

@@ -2,12 +2,13 @@
 // costs: dq in float32, which is cleared, added to by every tile of keys and read again; 226 KiB and all registers: a block a multiprocessor
 // loses when: few tiles of keys meet a query, so that clearing and converting dq weigh as much as adding to it; it varies unless ORDERED
 
-// A block takes tile after tile of 128 keys and walks the queries that see them, BLOCK_M at a time, of one head that reads them after the other. What it
-// reads for the next tile comes while it ends the one before. Scores are made transposed, S^T = K Q^T: two warpgroups have 64 keys each, and P^T and dS^T, as
-// registers hold them, are the left operands of dV += P^T dO and dK += dS^T Q. Only dS crosses between them, through shared memory and a step late, for
-// dQ = dS K: each makes a 64 x 64 half of it. A third warpgroup copies: one thread tiles in, two threads dQ out. gDq [B H, blocks of queries, half, HALF]
-// keeps a half as the threads held it: 8 or 10 times 4 floats of each of 128 threads. Whoever is through with a tile rounds its share of the dQ of a head some heads
-// before, to which all tiles have added by then; `finish` rounds the last heads'.
+// A block takes tile after tile of 128 keys and walks the queries that see them, BLOCK_M at a time, of one head that reads them after the other; causal,
+// of a few of those, and dK and dV of several walks are summed (Sums). What it reads for the next tile comes while it ends the one before. Scores are made
+// transposed, S^T = K Q^T: two warpgroups have 64 keys each, and P^T and dS^T, as registers hold them, are the left operands of dV += P^T dO and dK +=
+// dS^T Q. Only dS crosses between them, through shared memory and a step late, for dQ = dS K: each makes a 64 x 64 half of it. A third warpgroup copies:
+// one thread tiles in, two threads dQ out. gDq [B H, blocks of queries, half, HALF] keeps a half as the threads held it: 8 or 10 times 4 floats of each of
+// 128 threads. Whoever is through with a tile rounds its share of the dQ of a head some heads before, to which all tiles have added by then; `finish`
+// rounds the last heads'.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -110,10 +111,10 @@ template <class X_, bool CAUSAL, bool ORDERED> struct Plain : Work {
   using X = X_;
   static constexpr bool CUTS = CAUSAL;  // a walk's first step to the queries that see a key of the half
   static constexpr bool BANDED = false, ROUNDS = CAUSAL || X::D == 128;  // of D = 64 and all keys the walk came out 1 to 4 % slower beside it
-  int G, together, all;  // all: tiles of all heads
+  int G, walks, together, all;  // walks: of a tile, each over `group` of the heads that share it; all: walks of all tiles
 
-  ROOFTILE_DEVICE Plain(int G_, int group_, int T_, int S_, int blocks_, int tiles_, int together_, int all_) {
-    T = T_, S = S_, blocks = blocks_, tiles = tiles_, group = group_, G = G_, together = together_, all = all_;
+  ROOFTILE_DEVICE Plain(int G_, int walks_, int group_, int T_, int S_, int blocks_, int tiles_, int together_, int all_) {
+    T = T_, S = S_, blocks = blocks_, tiles = tiles_, group = group_, G = G_, walks = walks_, together = together_, all = all_;
   }
   // The next tile. Who begins takes it: a block waits for those that add before it, and they are under way, however few have room at once. Where there is one
   // for each, all is known before `prepare` has cleared the counter.
@@ -122,10 +123,10 @@ template <class X_, bool CAUSAL, bool ORDERED> struct Plain : Work {
     return begins ? blockIdx.x : all;
   }
   ROOFTILE_DEVICE void take(int at) {
-    const unsigned i_bg = deal(*this, at, anew(all), anew(together), anew(tiles)), G = anew(this->G);
+    const unsigned i_walk = deal(*this, at, anew(all), anew(together), anew(tiles)), of_batch = anew(G) * anew(walks);
     const int T = anew(this->T), S = anew(this->S);
     i_tile = CAUSAL && ORDERED ? tiles - 1 - i_tile : i_tile;
-    i_b = i_bg / G, i_g = i_bg % G, i_h = i_g * group, i_bh = i_bg * group;
+    i_b = i_walk / of_batch, i_g = i_walk % of_batch / anew(walks), i_h = i_walk % of_batch * group, i_bh = i_walk * group;
     first = CAUSAL ? max(0, i_tile * BLOCK_N + T - S) / X::BLOCK_M : 0;
     count = (blocks - first) * group;
     masked = (i_tile + 1) * BLOCK_N > S ? NEVER : CAUSAL ? ceil_div(max(0, (i_tile + 1) * BLOCK_N - 1 + T - S), X::BLOCK_M) : 0;
@@ -523,17 +524,39 @@ template <typename T, int D, class W> ROOFTILE_DEVICE void put(const Rows<T>& to
   }
 }
 
+// Of several walks over a tile: sums in float32, which nobody has scaled, as threads hold them.
+struct Sums {
+  float* g;  // [B G, tiles, warpgroup, D / 8 times 4 of each of 128 threads]
+  int G, tiles;
+};
+template <class Out> constexpr bool ADDS = false;
+template <> constexpr bool ADDS<Sums> = true;
+
+ROOFTILE_DEVICE void add_four(float* g, float a, float b, float c, float d) {
+#ifdef ROOFTILE_SIMULATOR
+  atomicAdd(g, a), atomicAdd(g + 1, b), atomicAdd(g + 2, c), atomicAdd(g + 3, d);
+#else
+  ROOFTILE_SM90("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(g)), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+#endif
+}
+
 template <typename T, int D, class Out, class W>
 ROOFTILE_DEVICE void store_keys(const Out& to, char* sX, float (&d)[D / 2], float scale, const Keys& keys, const W& w, int half) {
   using X = typename W::X;
-  unsigned out[D / 16][4];
+  if constexpr (ADDS<Out>) {
+    float* gMine = to.g + (((long long)(keys.i_b * to.G + keys.i_g) * to.tiles + keys.i_tile) * 2 + half) * 64 * D + anew(threadIdx.x) % 128 * 4;
 #pragma unroll
-  for (int i = 0; i < D / 2; ++i) d[i] *= scale;
-  operands<T>(out, d);
-  store_operand(sX, X::KEY_PANEL, half * 64 + anew(threadIdx.x) / WARP % 4 * 16, out);
-  fence_async();
-  barrier_sync(2 + half, 128);
-  put<T, D>(to, sX, keys, w, half);
+    for (int k = 0; k < D / 8; ++k) add_four(gMine + k * 512, d[4 * k], d[4 * k + 1], d[4 * k + 2], d[4 * k + 3]);
+  } else {
+    unsigned out[D / 16][4];
+#pragma unroll
+    for (int i = 0; i < D / 2; ++i) d[i] *= scale;
+    operands<T>(out, d);
+    store_operand(sX, X::KEY_PANEL, half * 64 + anew(threadIdx.x) / WARP % 4 * 16, out);
+    fence_async();
+    barrier_sync(2 + half, 128);
+    put<T, D>(to, sX, keys, w, half);
+  }
 }
 
 // dQ of this step's queries as this thread holds it, where `drain` takes it.
@@ -802,18 +825,23 @@ ROOFTILE_DEVICE void tile_of_keys(const Out& dk_to, const Out& dv_to, const Earl
   }
 }
 
-template <typename T, int D, bool CAUSAL, bool ORDERED, bool TURNED = false, int M = 8192 / D>
+template <typename T, int D, bool CAUSAL, bool ORDERED, bool TURNED = false, int M = 8192 / D, bool SUMMED = false>
 __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
     attention_backward(const __grid_constant__ TensorMap tDk, const __grid_constant__ TensorMap tDv, const __grid_constant__ TensorMap tQ,
                        const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, T* gOut,
-                       float* gDq, int* gTurn, int* gAdded, const float* gRows, int G, int group, int T_, int S, int blocks, int tiles, int together,
-                       int all, int back, long long stride_b, long long stride_t, long long stride_h, float scale, float scale_log2, const float* gCos, const float* gSin) {
-  static_assert(!TURNED || D == 64, "a pair's numbers lie in one line of shared memory");
+                       float* gDq, float* gDk, float* gDv, int* gTurn, int* gAdded, const float* gRows, int G, int walks, int group, int T_, int S, int blocks,
+                       int tiles, int together, int all, int back, long long stride_b, long long stride_t, long long stride_h, float scale, float scale_log2, const float* gCos, const float* gSin) {
+  static_assert(!TURNED || (D == 64 && !SUMMED), "a pair's numbers lie in one line of shared memory, or one thread");
+  static_assert(!(ORDERED && SUMMED), "walks over a tile add in any order");
   extern __shared__ __align__(1024) char sX[];
   __shared__ Rings sR;
-  const Plain<Tile<D, M>, CAUSAL, ORDERED> w(G, group, T_, S, blocks, tiles, together, all);
-  const Earlier<T> earlier{gOut, stride_b, stride_t, stride_h, gAdded + 1, G * group, back, {gCos, gSin}};
-  tile_of_keys<T, D, ORDERED, TURNED>(tDk, tDv, earlier, tQ, tK, tV, tDout, gDq, gTurn, gAdded, gRows, sX, sR, w, scale, scale_log2);
+  const Plain<Tile<D, M>, CAUSAL, ORDERED> w(G, walks, group, T_, S, blocks, tiles, together, all);
+  const Earlier<T> earlier{gOut, stride_b, stride_t, stride_h, gAdded + 1, G * walks * group, back, {gCos, gSin}};
+  if constexpr (SUMMED)
+    tile_of_keys<T, D, ORDERED, TURNED>(Sums{gDk, G, tiles}, Sums{gDv, G, tiles}, earlier, tQ, tK, tV, tDout, gDq, gTurn, gAdded, gRows, sX, sR, w, scale,
+                                        scale_log2);
+  else
+    tile_of_keys<T, D, ORDERED, TURNED>(tDk, tDv, earlier, tQ, tK, tV, tDout, gDq, gTurn, gAdded, gRows, sX, sR, w, scale, scale_log2);
 }
 
 // What comes before and after walks over the heads from the last to the first: the pass begins with those that were touched last, and leaves its last ones
@@ -873,6 +901,28 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(BLOCK_M * D / 64)
   earlier_done();
   rows_of_half<TURNED>(head(gOut, stride_b, stride_t, stride_h, i_bh, H)[i_t] + i_d, gDq + (long long)i * HALF, sX, stride_t, T_ - i_t, scale, {gCos, gSin},
                        i_t);
+}
+
+// dK and dV of several walks, rounded: 64 rows of one of them a block. What four threads hold of eight columns is a thread's here, of two rows.
+template <typename T, int D>
+__global__ void __launch_bounds__(4 * D) finish_keys(T* gDk, T* gDv, const float* gDkSums, const float* gDvSums, int G, int S, int tiles,
+                                                                long long stride_kb, long long stride_ks, long long stride_kh, long long stride_vb,
+                                                                long long stride_vs, long long stride_vh, float scale) {
+  const bool of_v = blockIdx.y;
+  const int i_half = blockIdx.x % 2, i_tile = blockIdx.x / 2 % tiles, i_bg = blockIdx.x / 2 / tiles, i_eight = threadIdx.x % (D / 8), quad = threadIdx.x / (D / 8);
+  const float* gMine = (of_v ? gDvSums : gDkSums) + (long long)blockIdx.x * 64 * D + i_eight * 512 + quad * 16;
+  const auto to = of_v ? head(gDv, stride_vb, stride_vs, stride_vh, i_bg, G) : head(gDk, stride_kb, stride_ks, stride_kh, i_bg, G);
+  Vec<float, 4> part[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) load(part[i], gMine + i * 4);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int i_s = i_tile * BLOCK_N + i_half * 64 + quad / 8 * 16 + quad % 8 + r * 8;
+    Wide<T> out;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) out[i] = T(part[i / 2][r * 2 + i % 2] * (of_v ? 1.0f : scale));
+    if (i_s < S) store_global(to[i_s] + i_eight * 8, out);
+  }
 }
 
 // ---- the kernels of a window and of packed sequences -------------------------------------------------------------------------
