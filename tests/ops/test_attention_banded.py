@@ -13,7 +13,7 @@ from rooftile import attention, attention_varlen
 from rooftile.core.kernel import OPS
 from rooftile.cuda import compile as compiler
 from rooftile.cuda import simulator
-from rooftile.ops.attention import banded_kernels, options_reference, varlen_reference
+from rooftile.ops.attention import banded_kernels, cuda_kernels, options_reference, varlen_reference
 from rooftile.workbench.build import instances
 
 NAMES = [k.name for k in banded_kernels.BACKWARD]
@@ -160,8 +160,35 @@ def test_what_a_neighbour_holds_is_read_by_nobody(poisoned, d, compute):
             assert all(torch.equal(x[part], y[part]) and x[part].isfinite().all() for x, y, part in zip(made, clean, parts))
 
 
-def test_keys_past_the_longest_there_were_said_to_be_are_nan():
-    call = list(packed([100, 300], [150, 200], 64, -1, 0))
+SEVERAL = {  # causal, of heads that share keys: lengths that differ, no queries, keys behind those that are seen; heads a walk
+    "packed": (1, lambda d: packed([130, 0, 250], [200, 100, 270], d, -1, 0, h=4, g=2)),
+    "two of four": (2, lambda d: packed([130, 70], [100, 170], d, -1, 0, torch.float16, h=4, g=1)),
+    "all at once": (2, lambda d: packed([130, 0, 250], [200, 100, 270], d, -1, 0, h=2, g=1)),
+    "one length": (1, lambda d: window(200, 330, d, -1, 5, b=2, h=4, g=2)),
+}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize("problem", SEVERAL)
+def test_several_walks_over_a_tile(problem, d, monkeypatch):
+    heads, draw = SEVERAL[problem]
+    monkeypatch.setattr(banded_kernels, "walked", lambda d, causal, ordered, group, tiles: min(heads, group))
+    call = draw(d)
+    assert close(call, computed(call, level="all"))
+
+
+def test_in_a_window_a_walk_goes_through_all_heads(monkeypatch):
+    asked = []
+    monkeypatch.setattr(banded_kernels, "walked", lambda d, causal, ordered, group, tiles: asked.append(causal) or group)
+    for left, right in ((20, 0), (-1, 0), (-1, -1), (20, -1)):
+        computed(window(30, 30, 64, left, right, h=2, g=1))
+    assert asked == [False, True, False, False]
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_keys_past_the_longest_there_were_said_to_be_are_nan(heads):
+    call = list(packed([100, 300], [150, 200], 64, -1, 0, h=heads, g=1))
     call[PACKED.names.index("max_seqlen_k")] = 160
     _, dk, dv, *_ = computed(tuple(call))
     for x in (dk, dv):
@@ -262,6 +289,7 @@ PROBLEMS = {
     "wide": lambda: window(600, 620, 128, 300, 20),  # blocks that see a whole tile
     "packed": lambda: packed([130, 0, 250], [200, 100, 270], 128, -1, 0, h=2, g=1),
     "full": lambda: packed([130, 0, 250], [200, 100, 270], 128, -1, -1),
+    "several": lambda: packed([130, 0, 250], [200, 100, 270], 128, -1, 0, h=4, g=2),
     "nothing": lambda: window(200, 700, 128, 20, 0),
     "long": lambda: packed([1, 300], [1, 500], 128, 40, 0),
     "far": far,
@@ -288,11 +316,16 @@ WRONG = {  # what stands in the kernels, what comes in its place, and in which p
     "Slice::of(at_q, T), Slice": ("Slice::of(at_q + 1, T), Slice", "packed"),
     "Slice::of(at_k, S)};": ("Slice::of(at_k + 1, S)};", "packed"),
     "min(sBand->after, ": ("min(sBand->after + 1, ", "packed"),
+    "(i_slot + i_b * tiles + i_tile) * G": ("(i_b * tiles + i_tile) * G", "several"),
+    "i_tile = i_slot - x.i_slot, at_k": ("i_tile = i_slot, at_k", "several"),
+    "to[at_k + row]": ("to[row]", "several"),
+    "i_g = i_walk % of_batch / walks, ": ("i_g = i_walk % of_batch % G, ", "several"),
 }  # fmt: skip
 
 
 def faulty(source, problem, monkeypatch, name="cuda.v5_hopper_ordered", level="checks"):
-    monkeypatch.setattr(banded_kernels, "V5", source)
+    for module in (banded_kernels, cuda_kernels):  # of which one has what both launch
+        monkeypatch.setattr(module, "V5", source)
     call = PROBLEMS[problem]()
     with contextlib.suppress(simulator.Found):
         return not close(call, computed(call, name, level))
@@ -309,7 +342,8 @@ def test_whole_it_has_no_fault(problem, monkeypatch):
 @pytest.mark.parametrize("stands", WRONG)
 def test_a_wrong_kernel_is_seen(stands, tmp_path, monkeypatch):
     instead, problem = WRONG[stands]
-    assert faulty(rewritten(banded_kernels.V5, stands, instead, tmp_path), problem, monkeypatch)
+    name = "cuda.v5_hopper" if problem == "several" else "cuda.v5_hopper_ordered"
+    assert faulty(rewritten(banded_kernels.V5, stands, instead, tmp_path), problem, monkeypatch, name)
 
 
 @pytest.mark.thorough

@@ -7,7 +7,7 @@ from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.tensor_map import SliceMap, TensorMap
 from rooftile.ops._shared.launch import cdiv
-from rooftile.ops.attention.cuda_kernels import KEYS, LIMITS, LOG2E, V5, shared_bytes
+from rooftile.ops.attention.cuda_kernels import KEYS, LIMITS, LOG2E, V5, finish_keys, shared_bytes, sums_of_keys, walked
 from rooftile.ops.attention.options_refusals import too_small_in_a_window
 from rooftile.ops.attention.refusals import for_the_copy_engine, wider_values
 
@@ -33,13 +33,21 @@ def _backward(ordered, tensors, scale, left, right, ragged=None):
     heads = b * h
     sums = q.new_empty(heads * blocks, 2, m * d // 2, dtype=torch.float32)
     rows = q.new_empty(heads * blocks, 2, m, dtype=torch.float32)  # lse to base 2 and delta of each block of queries
+    group = walked(
+        d, left < 0 <= right, ordered, h // g, tiles * h
+    )  # in a window walks have one length: they stay as far apart as they begin
+    walks = h // g // group
+    key_sums = sums_of_keys(k, tiles) if walks > 1 else (rows, rows)
+    summed = ", true" if walks > 1 else ""
     launch(V5, f"prepare_banded<{kind}, {flag}>", heads * blocks * 4, 256, sums, turn, rows, spans, of_block, dout, out, lse.contiguous(),
            dlse.contiguous(), h, t, blocks, *dout.stride()[:3], *out.stride()[:3])  # fmt: skip
     read = ((q, m), (k, KEYS), (v, KEYS), (dout, m))
     maps = [TensorMap(x, (1, n, 1, 64), 128) if ragged is None else SliceMap(x[0], n, 64, 128) for x, n in read]
-    launch(V5, f"attention_backward_banded<{kind}, {flag}, {flags}>", tiles * g, 384, *maps, dk, dv, sums, turn, rows, spans, of_tile, g, h // g, t, s,
-           blocks, most, left, right, scale, scale * LOG2E, shared=shared_bytes(d))  # fmt: skip
+    launch(V5, f"attention_backward_banded<{kind}, {flag}, {flags}{summed}>", tiles * g * walks, 384, *maps, dk, dv, sums, *key_sums, turn, rows, spans,
+           of_tile, g, walks, group, t, s, blocks, most, left, right, scale, scale * LOG2E, shared=shared_bytes(d))  # fmt: skip
     launch(V5, f"finish_banded<{kind}, {flag}>", heads * blocks * 2, 128, dq, sums, spans, of_block, h, t, blocks, *dq.stride()[:3], scale)
+    if walks > 1:
+        finish_keys(dk, dv, key_sums, scale, spans, of_tile, most, flag)
     return dq, dk, dv
 
 

@@ -46,6 +46,19 @@ def dealt(causal, ordered, group, tiles):
     return together, together * cdiv(LEAD, together * tiles) + (together == 1)
 
 
+def sums_of_keys(k, tiles):
+    """Of dk and dv, where several walks add to a tile."""
+    return k.new_zeros(2, tiles * k.shape[2] * KEYS * k.shape[3], dtype=torch.float32)
+
+
+def finish_keys(dk, dv, key_sums, scale, spans, of_tile, most, ragged="false"):
+    """dk and dv of their sums; of packed sequences where `order` has found them, past `most` keys of one NaN."""
+    s, g, d = dk.shape[1:]
+    tiles = key_sums.shape[1] // (g * KEYS * d)
+    launch(V5, f"finish_keys<{CTYPE[dk.dtype]}, {d}, {ragged}>", (tiles * g * 2, 2), 4 * d, dk, dv, *key_sums, spans, of_tile, g, s, most,
+           *dk.stride()[:3], *dv.stride()[:3], scale)  # fmt: skip
+
+
 def _backward(ordered, dout, q, k, v, out, lse, causal, scale, into, turned):
     """turned: by which cosines and sines q and k were, for dq and dk to be turned back; as `turns_back` says."""
     (b, t, h, d), (s, g) = q.shape, k.shape[1:3]
@@ -60,7 +73,7 @@ def _backward(ordered, dout, q, k, v, out, lse, causal, scale, into, turned):
     turn = q.new_empty(blocks, 2, dtype=torch.int32)
     added = q.new_empty(1 + b * h, dtype=torch.int32)  # tiles taken, and additions to each head
     rows = q.new_empty(blocks, 2, m, dtype=torch.float32)  # lse to base 2 and delta of each block of queries
-    key_sums = (rows, rows) if walks == 1 else q.new_zeros(2, b * g * tiles * KEYS * d, dtype=torch.float32)  # dk's and dv's
+    key_sums = sums_of_keys(k, b * tiles) if walks > 1 else (rows, rows)
     kind, flags, and_turned = f"{CTYPE[q.dtype]}, {d}", f"{str(causal).lower()}, {str(ordered).lower()}", ", true" if turned else ""
     and_queries, last = (f", {m}", f", false, {m}") if m != 8192 // d else ("", and_turned)
     and_summed = "" if walks == 1 else f", false, {m}, true"
@@ -77,8 +90,7 @@ def _backward(ordered, dout, q, k, v, out, lse, causal, scale, into, turned):
            shared=shared_bytes(d, m))  # fmt: skip
     launch(V5, f"finish<{kind}{last}>", left * 2, m * d // 64, dq, sums, (blocks - left) * 2, h, t, *dq.stride()[:3], scale, *tables)
     if walks > 1:
-        launch(V5, f"finish_keys<{kind}>", (b * g * tiles * 2, 2), 4 * d, dk, dv, *key_sums, g, s, tiles, *dk.stride()[:3], *dv.stride()[:3],
-               scale)  # fmt: skip
+        finish_keys(dk, dv, key_sums, scale, turn, turn, s)
     return dq, dk, dv
 
 

@@ -1,6 +1,7 @@
 // adds: 16 bytes an access, a chunk's VECS of them asked for at once, and the next chunk looked up while they are on their way
 // costs: every tensor must begin at a multiple of 16 bytes; a chunk is THREADS x VECS vectors
 // loses when: tensors are much smaller than a chunk: most threads of their blocks have nothing to read
+#include "rooftile/passing.cuh"
 #include "rooftile/rows.cuh"
 #include "rooftile/tables.cuh"
 
@@ -10,6 +11,7 @@ template <typename T, int VECS, int THREADS>
 __global__ void __launch_bounds__(THREADS)
     squares(float* gPartial, const long long* gTable, const long long* gLayout, int count, int chunks, int chunk) {
   constexpr int WIDTH = 16 / sizeof(T), NEXT = THREADS * WIDTH;
+  const Policy policy = evict_first((long long)chunks * chunk * int(sizeof(T)));
   float sum = 0.0f;
   int number = blockIdx.x;
   Chunk c{};
@@ -27,7 +29,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int v = 0; v < VECS; ++v) {
       rX[v] = {0, 0, 0, 0};
-      if (first + v * NEXT + WIDTH <= size) rX[v] = __ldcs(reinterpret_cast<const uint4*>(gFrom + first + v * NEXT));
+      if (first + v * NEXT + WIDTH <= size) rX[v] = load_global(reinterpret_cast<const uint4*>(gFrom + first + v * NEXT), policy);
     }
     number += gridDim.x;
     look_up();

@@ -134,6 +134,7 @@ template <class X_, bool CAUSAL, bool ORDERED> struct Plain : Work {
   ROOFTILE_DEVICE void begin(const Rings& sR, const Keys& keys) { i_tile = keys.i_tile, i_bh = keys.i_bh, first = sR.first; }
   ROOFTILE_DEVICE static int of_q(const Work& x) { return x.i_b; }  // whose rows queries and keys are: of a batch, or of a slice
   ROOFTILE_DEVICE static int of_k(const Work& x) { return x.i_b; }
+  ROOFTILE_DEVICE int sums(const Keys& x) const { return (x.i_b * tiles + x.i_tile) * G + x.i_g; }  // which tile's of Sums
   ROOFTILE_DEVICE long long first_block() const { return (long long)i_bh * blocks + first; }  // in gDq, gRows and gTurn
   ROOFTILE_DEVICE static int between(const Work& w) { return w.first; }                       // blocks there from a head's last to the next one's first
   // How many tiles of keys add to this block of queries before this one. Causal, the last tile that the block sees comes to it first, in its first
@@ -169,10 +170,10 @@ struct alignas(16) Span {
 
 // Query i sees the keys from i + S - T - left to i + S - T + right. What a block wants to know of that now and then is in shared memory, as registers are
 // full: the first query that sees the first key of its tile, how many more see it, the keys in the tile, those of them that have gradients, where they begin
-// in dK and dV, blocks of queries from a head's last to the next one's first, and which blocks see all of the tile.
+// in dK and dV, which of the sums are the tile's, blocks of queries from a head's last to the next one's first, and which blocks see all of the tile.
 struct Band {
   long long at;
-  int low, more, keys, most, between, whole, whole_end, after;
+  int i_sums, low, more, keys, most, between, whole, whole_end, after;
   Slice of_q, of_k;
 };
 
@@ -181,24 +182,27 @@ template <int D, bool RAGGED, bool ORDERED> struct Banded : Work {
   using X = Tile<D>;
   static constexpr bool CUTS = D == 128;  // with 64 all steps would have 1 % more instructions
   static constexpr bool BANDED = true, ROUNDS = false;
-  int at_q = 0, at_k = 0, i_first, padded, left, right;
+  int at_q = 0, at_k = 0, i_first, i_sums, padded, left, right;
   static constexpr int all = 1;  // a block has one tile
   const Band* sBand;
 
   // `rows` and `blocks_`: of queries, of all sequences together, or of one length.
-  ROOFTILE_DEVICE Banded(const Span* gSpans, const int* gOfTile, int G, int group_, int rows, int S_, int blocks_, int left_, int right_) {
+  ROOFTILE_DEVICE Banded(const Span* gSpans, const int* gOfTile, int G, int walks, int group_, int rows, int S_, int blocks_, int left_, int right_) {
     constexpr int M = Tile<D>::BLOCK_M;
+    const int of_batch = G * walks;
     unsigned at = blockIdx.x;
-    int all = gridDim.x, i_block = 0;
+    int all = gridDim.x, i_block = 0, i_slot = 0;
     T = rows, S = S_, padded = blocks_, group = group_;
     if (RAGGED) {
-      const Span x = gSpans[gOfTile[blockIdx.x / G]];
-      at_q = x.at_q, T = x.T, at_k = x.at_k, S = x.S, i_block = x.i_block, at -= x.i_slot * G, all = max(1, ceil_div(S, BLOCK_N)) * G;
+      const Span x = gSpans[gOfTile[blockIdx.x / of_batch]];
+      at_q = x.at_q, T = x.T, at_k = x.at_k, S = x.S, i_block = x.i_block, i_slot = x.i_slot, at -= i_slot * of_batch;
+      all = max(1, ceil_div(S, BLOCK_N)) * of_batch;
     }
     tiles = max(1, ceil_div(S, BLOCK_N));
-    const int i_bg = deal(*this, at, all, ORDERED ? 1 : max(2, 16 / group), tiles);  // as `dealt` of the launcher says
+    const int i_walk = deal(*this, at, all, ORDERED ? 1 : max(2, 16 / group), tiles);  // as `dealt` of the launcher says
     if (ORDERED) i_tile = tiles - 1 - i_tile;
-    i_b = RAGGED ? 0 : i_bg / G, i_g = RAGGED ? i_bg : i_bg % G, i_h = i_g * group, i_bh = i_bg * group;
+    i_b = i_walk / of_batch, i_g = i_walk % of_batch / walks, i_h = i_walk % of_batch * group, i_bh = i_walk * group;
+    i_sums = (i_slot + i_b * tiles + i_tile) * G + i_g;
     left = left_ < 0 ? T + S : min(left_, T + S), right = right_ < 0 ? T + S : min(right_, T + S);
     const int key = i_tile * BLOCK_N, low = key + T - S - right, high = min(key + BLOCK_N, S) - 1 + T - S + left;
     first = max(0, low) / M, blocks = ceil_div(max(0, min(T, high + 1)), M);
@@ -210,7 +214,7 @@ template <int D, bool RAGGED, bool ORDERED> struct Banded : Work {
   ROOFTILE_DEVICE void tell(Band& sX, long long at, int most) {
     constexpr int M = Tile<D>::BLOCK_M;
     const int i_s = i_tile * BLOCK_N, low = i_s + T - S - right, whole = rows() < BLOCK_N ? NEVER : ceil_div(max(0, low + BLOCK_N - 1), M);
-    if (threadIdx.x == 0) sX = {at, low, left + right, rows(), most - i_s, padded - (blocks - first), whole, max(0, low + left + right + 1) / M, tiles - 1 - i_tile,
+    if (threadIdx.x == 0) sX = {at, i_sums, low, left + right, rows(), most - i_s, padded - (blocks - first), whole, max(0, low + left + right + 1) / M, tiles - 1 - i_tile,
                                 Slice::of(at_q, T), Slice::of(at_k, S)};
     sBand = &sX;
   }
@@ -220,6 +224,7 @@ template <int D, bool RAGGED, bool ORDERED> struct Banded : Work {
   ROOFTILE_DEVICE auto of_k(const Work& x) const {
     if constexpr (RAGGED) return sBand->of_k; else return x.i_b;
   }
+  ROOFTILE_DEVICE int sums(const Keys&) const { return sBand->i_sums; }
   ROOFTILE_DEVICE long long first_block() const { return i_first; }
   ROOFTILE_DEVICE int between(const Work&) const { return sBand->between; }
   ROOFTILE_DEVICE static int next(int*, bool begins) { return begins ? 0 : all; }
@@ -526,8 +531,7 @@ template <typename T, int D, class W> ROOFTILE_DEVICE void put(const Rows<T>& to
 
 // Of several walks over a tile: sums in float32, which nobody has scaled, as threads hold them.
 struct Sums {
-  float* g;  // [B G, tiles, warpgroup, D / 8 times 4 of each of 128 threads]
-  int G, tiles;
+  float* g;  // [tiles of all, G, warpgroup, D / 8 times 4 of each of 128 threads]
 };
 template <class Out> constexpr bool ADDS = false;
 template <> constexpr bool ADDS<Sums> = true;
@@ -544,7 +548,7 @@ template <typename T, int D, class Out, class W>
 ROOFTILE_DEVICE void store_keys(const Out& to, char* sX, float (&d)[D / 2], float scale, const Keys& keys, const W& w, int half) {
   using X = typename W::X;
   if constexpr (ADDS<Out>) {
-    float* gMine = to.g + (((long long)(keys.i_b * to.G + keys.i_g) * to.tiles + keys.i_tile) * 2 + half) * 64 * D + anew(threadIdx.x) % 128 * 4;
+    float* gMine = to.g + (w.sums(keys) * 2ll + half) * 64 * D + anew(threadIdx.x) % 128 * 4;
 #pragma unroll
     for (int k = 0; k < D / 8; ++k) add_four(gMine + k * 512, d[4 * k], d[4 * k + 1], d[4 * k + 2], d[4 * k + 3]);
   } else {
@@ -838,8 +842,7 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
   const Plain<Tile<D, M>, CAUSAL, ORDERED> w(G, walks, group, T_, S, blocks, tiles, together, all);
   const Earlier<T> earlier{gOut, stride_b, stride_t, stride_h, gAdded + 1, G * walks * group, back, {gCos, gSin}};
   if constexpr (SUMMED)
-    tile_of_keys<T, D, ORDERED, TURNED>(Sums{gDk, G, tiles}, Sums{gDv, G, tiles}, earlier, tQ, tK, tV, tDout, gDq, gTurn, gAdded, gRows, sX, sR, w, scale,
-                                        scale_log2);
+    tile_of_keys<T, D, ORDERED, TURNED>(Sums{gDk}, Sums{gDv}, earlier, tQ, tK, tV, tDout, gDq, gTurn, gAdded, gRows, sX, sR, w, scale, scale_log2);
   else
     tile_of_keys<T, D, ORDERED, TURNED>(tDk, tDv, earlier, tQ, tK, tV, tDout, gDq, gTurn, gAdded, gRows, sX, sR, w, scale, scale_log2);
 }
@@ -901,28 +904,6 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(BLOCK_M * D / 64)
   earlier_done();
   rows_of_half<TURNED>(head(gOut, stride_b, stride_t, stride_h, i_bh, H)[i_t] + i_d, gDq + (long long)i * HALF, sX, stride_t, T_ - i_t, scale, {gCos, gSin},
                        i_t);
-}
-
-// dK and dV of several walks, rounded: 64 rows of one of them a block. What four threads hold of eight columns is a thread's here, of two rows.
-template <typename T, int D>
-__global__ void __launch_bounds__(4 * D) finish_keys(T* gDk, T* gDv, const float* gDkSums, const float* gDvSums, int G, int S, int tiles,
-                                                                long long stride_kb, long long stride_ks, long long stride_kh, long long stride_vb,
-                                                                long long stride_vs, long long stride_vh, float scale) {
-  const bool of_v = blockIdx.y;
-  const int i_half = blockIdx.x % 2, i_tile = blockIdx.x / 2 % tiles, i_bg = blockIdx.x / 2 / tiles, i_eight = threadIdx.x % (D / 8), quad = threadIdx.x / (D / 8);
-  const float* gMine = (of_v ? gDvSums : gDkSums) + (long long)blockIdx.x * 64 * D + i_eight * 512 + quad * 16;
-  const auto to = of_v ? head(gDv, stride_vb, stride_vs, stride_vh, i_bg, G) : head(gDk, stride_kb, stride_ks, stride_kh, i_bg, G);
-  Vec<float, 4> part[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) load(part[i], gMine + i * 4);
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int i_s = i_tile * BLOCK_N + i_half * 64 + quad / 8 * 16 + quad % 8 + r * 8;
-    Wide<T> out;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) out[i] = T(part[i / 2][r * 2 + i % 2] * (of_v ? 1.0f : scale));
-    if (i_s < S) store_global(to[i_s] + i_eight * 8, out);
-  }
 }
 
 // ---- the kernels of a window and of packed sequences -------------------------------------------------------------------------
@@ -989,18 +970,20 @@ __global__ void __launch_bounds__(256)
   if (i_d == 0 && i_t < x.T) gRow[BLOCK_M + i_row] -= gDlse[x.row + i_t];
 }
 
-template <typename T, int D, bool RAGGED, bool ORDERED>
+template <typename T, int D, bool RAGGED, bool ORDERED, bool SUMMED = false>
 __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
     attention_backward_banded(const __grid_constant__ TensorMap tQ, const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV,
-                              const __grid_constant__ TensorMap tDout, T* gDk, T* gDv, float* gDq, int* gTurn, const float* gRows, const int* gSpans,
-                              const int* gOfTile, int G, int group, int T_, int S, int blocks, int most, int left, int right, float scale,
-                              float scale_log2) {
+                              const __grid_constant__ TensorMap tDout, T* gDk, T* gDv, float* gDq, float* gDkSums, float* gDvSums, int* gTurn,
+                              const float* gRows, const int* gSpans, const int* gOfTile, int G, int walks, int group, int T_, int S, int blocks, int most,
+                              int left, int right, float scale, float scale_log2) {
+  static_assert(!(ORDERED && SUMMED), "walks over a tile add in any order");
   extern __shared__ __align__(1024) char sX[];
   __shared__ Rings sR;
   __shared__ Band sBand;
-  Banded<D, RAGGED, ORDERED> w(reinterpret_cast<const Span*>(gSpans), gOfTile, G, group, T_, S, blocks, left, right);
+  Banded<D, RAGGED, ORDERED> w(reinterpret_cast<const Span*>(gSpans), gOfTile, G, walks, group, T_, S, blocks, left, right);
   if (w.count == 0) {  // no query sees these keys, if there are any
     earlier_done();    // or this kernel could end before `prepare`, and `finish` begin
+    if (SUMMED) return;
     Wide<T> none;
     fill(none, T(0.0f));
     for (int i = threadIdx.x; i < w.rows() * (D / 8); i += blockDim.x) {
@@ -1011,8 +994,12 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
     return;
   }
   w.tell(sBand, w.at(S, G), most);
-  tile_of_keys<T, D, ORDERED, false>(Rows<T>{gDk, G}, Rows<T>{gDv, G}, Earlier<T>{}, tQ, tK, tV, tDout, gDq, gTurn, nullptr, gRows, sX, sR, w, scale,
-                                     scale_log2);
+  if constexpr (SUMMED)
+    tile_of_keys<T, D, ORDERED, false>(Sums{gDkSums}, Sums{gDvSums}, Earlier<T>{}, tQ, tK, tV, tDout, gDq, gTurn, nullptr, gRows, sX, sR, w, scale,
+                                       scale_log2);
+  else
+    tile_of_keys<T, D, ORDERED, false>(Rows<T>{gDk, G}, Rows<T>{gDv, G}, Earlier<T>{}, tQ, tK, tV, tDout, gDq, gTurn, nullptr, gRows, sX, sR, w, scale,
+                                       scale_log2);
 }
 
 template <typename T, int D, bool RAGGED>
@@ -1027,4 +1014,37 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(128)
   earlier_done();
   if (i_t >= x.T) return;
   rows_of_half(head(gOut, stride_b, stride_t, stride_h, x.i_bh, H)[x.at + i_t] + i_d, gDq + (long long)i * HALF, sX, stride_t, x.T - i_t, scale);
+}
+
+// ---- dK and dV of several walks ----------------------------------------------------------------------------------------------
+
+// Sums, scaled and rounded: 64 rows of one of them a block. What four threads hold of eight columns is a thread's here, of two rows. Past the keys that a
+// sequence was said to have at most is NaN.
+template <typename T, int D, bool RAGGED>
+__global__ void __launch_bounds__(4 * D)
+    finish_keys(T* gDk, T* gDv, const float* gDkSums, const float* gDvSums, const int* gSpans, const int* gOfTile, int G, int S_, int most,
+                long long stride_kb, long long stride_ks, long long stride_kh, long long stride_vb, long long stride_vs, long long stride_vh, float scale) {
+  const bool of_v = blockIdx.y;
+  const int i_half = blockIdx.x % 2, i_g = blockIdx.x / 2 % G, i_slot = blockIdx.x / 2 / G, i_eight = threadIdx.x % (D / 8), quad = threadIdx.x / (D / 8);
+  int S = S_, tiles = ceil_div(S, BLOCK_N), i_b = i_slot / tiles, i_tile = i_slot % tiles, at_k = 0;
+  if (RAGGED) {
+    const Span x = reinterpret_cast<const Span*>(gSpans)[gOfTile[i_slot]];
+    S = x.S, i_b = 0, i_tile = i_slot - x.i_slot, at_k = x.at_k;
+  }
+  const float* gMine = (of_v ? gDvSums : gDkSums) + (long long)blockIdx.x * 64 * D + i_eight * 512 + quad * 16;
+  const auto to = of_v ? head(gDv, stride_vb, stride_vs, stride_vh, i_b * G + i_g, G) : head(gDk, stride_kb, stride_ks, stride_kh, i_b * G + i_g, G);
+  const int i_s = i_tile * BLOCK_N + i_half * 64 + quad / 8 * 16 + quad % 8;
+  if (i_s >= S) return;
+  Vec<float, 4> part[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) load(part[i], gMine + i * 4);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = i_s + r * 8;
+    Wide<T> out;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) out[i] = T(part[i / 2][r * 2 + i % 2] * (of_v ? 1.0f : scale));
+    if (row >= most) fill(out, T(__int_as_float(0x7fc00000)));
+    if (row < S) store_global(to[at_k + row] + i_eight * 8, out);
+  }
 }

@@ -5,6 +5,7 @@
 #include <cuda_fp16.h>
 
 #include "rooftile/early.cuh"
+#include "rooftile/passing.cuh"
 #include "rooftile/reduce.cuh"
 #include "rooftile/vec.cuh"
 
@@ -12,14 +13,15 @@ using namespace rooftile;
 
 // rSum[r] += the products of EACH vectors of row r, `step` apart, with those of x. All are in flight before the first is used.
 template <int EACH, typename T, int ROWS>
-__device__ __forceinline__ void multiply(float (&rSum)[ROWS], const T* const (&gA)[ROWS], const T* gX, long long i, int step) {
+__device__ __forceinline__ void multiply(float (&rSum)[ROWS], const T* const (&gA)[ROWS], const T* gX, long long i, int step, Policy policy) {
   constexpr int WIDTH = 16 / sizeof(T);
   Wide<T> rA[ROWS][EACH], rX[EACH];
 #pragma unroll
   for (int j = 0; j < EACH; ++j) {
     load(rX[j], gX + (i + j * step) * WIDTH);
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) load_global(rA[r][j], gA[r] + (i + j * step) * WIDTH);
+    for (int r = 0; r < ROWS; ++r)
+      rA[r][j].whole = load_global(reinterpret_cast<const typename Wide<T>::Whole*>(gA[r] + (i + j * step) * WIDTH), policy);
   }
 #pragma unroll
   for (int j = 0; j < EACH; ++j) {
@@ -47,11 +49,12 @@ __global__ void __launch_bounds__(THREADS, 768 / THREADS) gemv(To* __restrict__ 
   for (int r = 0; r < ROWS; ++r) gRow[r] = gA + min(i_m + r, M - 1) * stride_m;  // what is past the last row repeats it and is not written
   float rSum[ROWS] = {};
   long long i = blockIdx.y * share + threadIdx.x;
+  const Policy policy = evict_first(M * K * (long long)sizeof(T));  // of the matrix: x is read by all
   let_next_stand_by();  // who adds up the slices
 #pragma unroll 1  // the loads of one turn are enough in flight; unrolled on top of them, it spills
-  for (; i + (EACH - 1) * THREADS < end; i += EACH * THREADS) multiply<EACH>(rSum, gRow, gX, i, THREADS);
+  for (; i + (EACH - 1) * THREADS < end; i += EACH * THREADS) multiply<EACH>(rSum, gRow, gX, i, THREADS, policy);
 #pragma unroll 1
-  for (; i < end; i += THREADS) multiply<1>(rSum, gRow, gX, i, THREADS);
+  for (; i < end; i += THREADS) multiply<1>(rSum, gRow, gX, i, THREADS, policy);
   i = vectors * WIDTH + threadIdx.x;  // fewer columns than WIDTH are left; the last slice takes them
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {

@@ -4,21 +4,10 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "rooftile/policy.cuh"
+#include "rooftile/passing.cuh"
 #include "rooftile/segments.cuh"
 
 using namespace rooftile;
-
-// For x, which is read once and larger than the L2, where offsets and sums are found again.
-ROOFTILE_DEVICE Policy evict_first() {
-#ifdef ROOFTILE_SIMULATOR
-  return 0;
-#else
-  Policy first;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
-  return first;
-#endif
-}
 
 // Borders that are told of once more, when the sums of their tile are there: a thread remembers its own of the first LOOK and looks the others up.
 template <typename I> struct Twice : Borders<I, -1> {
@@ -53,7 +42,7 @@ __global__ void __launch_bounds__(256, 3) chunks(T* __restrict__ gOut, float* __
   __shared__ unsigned sBits[tile::WORDS];
   __shared__ float2 sWarp[THREADS / WARP];
   const long long first = blockIdx.x * (long long)tiles * tile::SIZE, last = min(first + (long long)tiles * tile::SIZE, M);
-  const Policy policy = evict_first();
+  const Policy policy = evict_first(M * (long long)sizeof(T));  // x is read once, where offsets and sums are found again
   auto ask = [&](long long from, int stage) {
     tile::ask(sAll + stage * tile::ROOM, gX, from, last, M, [&](uint4* sTo, const T* gFrom) { copy_async(sTo, gFrom, true, policy); });
   };
