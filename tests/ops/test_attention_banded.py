@@ -173,17 +173,19 @@ SEVERAL = {  # causal, of heads that share keys: lengths that differ, no queries
 @pytest.mark.parametrize("problem", SEVERAL)
 def test_several_walks_over_a_tile(problem, d, monkeypatch):
     heads, draw = SEVERAL[problem]
-    monkeypatch.setattr(banded_kernels, "walked", lambda d, causal, ordered, group, tiles: min(heads, group))
+    monkeypatch.setattr(banded_kernels, "walked", lambda most, group, tiles: min(heads, group))
     call = draw(d)
     assert close(call, computed(call, level="all"))
 
 
-def test_in_a_window_a_walk_goes_through_all_heads(monkeypatch):
+def test_in_a_window_and_in_turn_a_walk_goes_through_all_heads(monkeypatch):
     asked = []
-    monkeypatch.setattr(banded_kernels, "walked", lambda d, causal, ordered, group, tiles: asked.append(causal) or group)
-    for left, right in ((20, 0), (-1, 0), (-1, -1), (20, -1)):
-        computed(window(30, 30, 64, left, right, h=2, g=1))
-    assert asked == [False, True, False, False]
+    monkeypatch.setattr(banded_kernels, "walked", lambda most, group, tiles: asked.append(most) or group)
+    for left, right, name in ((20, 0, NAMES[0]), (-1, -1, NAMES[0]), (20, -1, NAMES[0]), (-1, 0, "cuda.v5_hopper_ordered")):
+        computed(window(30, 30, 64, left, right, h=2, g=1), name)
+    assert not asked
+    computed(window(30, 30, 64, -1, 0, h=2, g=1))
+    assert asked == [4]
 
 
 @pytest.mark.parametrize("heads", [1, 2])

@@ -25,7 +25,7 @@ def computed(call, name="cuda.v5_hopper", level="checks"):
 
 def walking(monkeypatch, heads):
     """So many of the heads that share keys in a walk: of so few tiles each would have its own."""
-    monkeypatch.setattr(cuda_kernels, "walked", lambda d, causal, ordered, group, tiles: group if ordered else min(heads, group))
+    monkeypatch.setattr(cuda_kernels, "walked", lambda most, group, tiles: min(heads, group))
 
 
 SHAPES = [  # T, S around every tile boundary: blocks of 128 and 64 queries, tiles of 128 keys
@@ -171,13 +171,30 @@ def test_a_walk_whose_sums_go_astray_is_seen(stands, tmp_path, monkeypatch):
 
 
 def test_how_many_heads_a_walk_has():
-    """All where keys are not cut by a mask or sums come in turn; else a divisor of the heads that share keys, fewer where there are few tiles."""
+    """A divisor of the heads that share keys, fewer where there are few tiles."""
     walked = cuda_kernels.walked
-    many = 8192 // 128 * 64
-    assert walked(128, False, False, 8, many) == walked(128, True, True, 8, many) == 8
-    assert [walked(d, True, False, 8, many) for d in (64, 128)] == [4, 2]
-    assert [walked(128, True, False, group, many) for group in (1, 2, 3, 7, 16)] == [1, 2, 1, 1, 2]
-    assert [walked(64, True, False, 4, tiles) for tiles in (1, 256, 512, 1024)] == [1, 1, 2, 4]
+    assert [walked(most, 8, 4096) for most in (2, 4, 8)] == [2, 4, 8]
+    assert [walked(4, group, 4096) for group in (1, 2, 3, 5, 6, 7, 16)] == [1, 2, 3, 1, 3, 1, 4]
+    assert [walked(4, 4, tiles) for tiles in (1, 256, 512, 1024)] == [1, 1, 2, 4]
+
+
+WHOLE = [
+    (True, "cuda.v5_hopper", False),
+    (True, "cuda.v5_hopper", True),
+    (True, "cuda.v5_hopper_ordered", False),
+    (False, "cuda.v5_hopper", False),
+]
+
+
+@pytest.mark.parametrize("causal, name, turned", WHOLE)
+def test_who_goes_through_all_heads_at_once(causal, name, turned, monkeypatch):
+    """Where no mask cuts keys all tiles begin together; sums come in turn from one walk a tile; what is turned back is turned where it is whole."""
+    asked = []
+    monkeypatch.setattr(cuda_kernels, "walked", lambda most, group, tiles: asked.append(most) or group)
+    call = problem(30, 30, 64, causal, h=2, g=1)
+    with simulator.active("checks"):
+        KERNELS[name].run(*call, **({"turned": (torch.randn(30, 32), torch.randn(30, 32))} if turned else {}))
+    assert asked == ([4] if (causal, name, turned) == WHOLE[0] else [])
 
 
 @pytest.mark.thorough

@@ -33,9 +33,8 @@ def _backward(ordered, tensors, scale, left, right, ragged=None):
     heads = b * h
     sums = q.new_empty(heads * blocks, 2, m * d // 2, dtype=torch.float32)
     rows = q.new_empty(heads * blocks, 2, m, dtype=torch.float32)  # lse to base 2 and delta of each block of queries
-    group = walked(
-        d, left < 0 <= right, ordered, h // g, tiles * h
-    )  # in a window walks have one length: they stay as far apart as they begin
+    # In a window all walks have one length: they stay as far apart as they begin.
+    group = walked(4, h // g, tiles * h) if left < 0 <= right and not ordered else h // g
     walks = h // g // group
     key_sums = sums_of_keys(k, tiles) if walks > 1 else (rows, rows)
     summed = ", true" if walks > 1 else ""

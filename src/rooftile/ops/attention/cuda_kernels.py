@@ -29,13 +29,12 @@ def shared_bytes(d, m=None):
     return (2 * KEYS + 4 * m) * d * 2 + (2 if m == 80 else 3) * m * KEYS * 2 + m * d * 4 + 4 * m * 4
 
 
-def walked(d, causal, ordered, group, tiles):
-    """Of the `group` heads that share a tile of keys, how many one walk goes through; there are `tiles` walks where each goes through one. Causal, tiles
-    begin at different blocks of queries, so that with each head they come to the same block further apart, and soon it has left the L2 between one tile and
-    the next, and its dq with it. Few walks are the longest's loss too: then each goes through fewer heads still. dk and dv of several walks are sums in
-    memory, which D = 64, whose walks have half the steps, feels sooner."""
-    most = min(256 // d, tiles // LEAD) if causal and not ordered else group
-    return max(n for n in range(1, group + 1) if group % n == 0 and n <= max(1, most))
+def walked(most, group, tiles):
+    """Of the `group` heads that share a tile of keys, how many one walk goes through, causal and not in turn; there are `tiles` walks where each goes through
+    one. Tiles begin at different blocks of queries, so that with each head they come to the same block further apart, and soon it has left the L2 between one
+    tile and the next, and its dq with it. Few walks are the longest's loss too: then each goes through fewer heads still. dk and dv of several walks are
+    sums in memory, which D = 64, whose walks have half the steps, feels sooner."""
+    return max(n for n in range(1, group + 1) if group % n == 0 and n <= max(1, min(most, tiles // LEAD)))
 
 
 def dealt(causal, ordered, group, tiles):
@@ -66,7 +65,7 @@ def _backward(ordered, dout, q, k, v, out, lse, causal, scale, into, turned):
     lse = lse.contiguous()
     m = queries(d, causal, ordered, t)
     walk, tiles = cdiv(t, m), cdiv(s, KEYS)  # blocks of queries of a head, and of keys
-    group = h // g if turned else walked(d, causal, ordered, h // g, tiles * b * h)
+    group = walked(256 // d, h // g, tiles * b * h) if causal and not ordered and not turned else h // g
     walks = h // g // group  # of a tile
     blocks, all_walks = walk * b * h, tiles * b * g * walks
     sums = q.new_empty(blocks, 2, m * d // 2, dtype=torch.float32)
