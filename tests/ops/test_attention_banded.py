@@ -160,6 +160,28 @@ def test_what_a_neighbour_holds_is_read_by_nobody(poisoned, d, compute):
             assert all(torch.equal(x[part], y[part]) and x[part].isfinite().all() for x, y, part in zip(made, clean, parts))
 
 
+EIGHTY = {  # queries before the first and past the last block, edges in every block, sequences that end within one, heads that share keys
+    "window": lambda: window(330, 420, 128, 100, 20, h=2, g=1),
+    "wide": lambda: window(600, 620, 128, 300, 20),
+    "packed": lambda: packed([130, 0, 250], [200, 100, 270], 128, -1, 0, torch.float16, h=4, g=2),
+    "full": lambda: packed([160, 1, 79, 81], [129, 0, 128, 300], 128, -1, -1, h=2, g=1),
+}
+
+
+@pytest.mark.parametrize("problem", EIGHTY)
+def test_long_walks_take_80_queries(problem, monkeypatch):
+    monkeypatch.setattr(banded_kernels, "queries", lambda d, ordered, *_: 80 if d == 128 and not ordered else 8192 // d)
+    call = EIGHTY[problem]()
+    assert close(call, computed(call, level="all"))
+
+
+def test_which_walks_are_long():
+    of = banded_kernels.queries
+    assert [of(128, False, t, -1, 0) for t in (4095, 4096)] == [of(128, False, 9999, left, 0) for left in (3967, 3968)] == [64, 80]
+    assert [of(128, False, t, -1, -1) for t in (512, 1000, 2048)] == [64, 80, 80]
+    assert of(128, True, 9999, -1, 0) == 64 and of(64, False, 9999, -1, 0) == 128
+
+
 SEVERAL = {  # causal, of heads that share keys: lengths that differ, no queries, keys behind those that are seen; heads a walk
     "packed": (1, lambda d: packed([130, 0, 250], [200, 100, 270], d, -1, 0, h=4, g=2)),
     "two of four": (2, lambda d: packed([130, 70], [100, 170], d, -1, 0, torch.float16, h=4, g=1)),
@@ -312,7 +334,7 @@ WRONG = {  # what stands in the kernels, what comes in its place, and in which p
     "i_first = i_bh * padded + i_block + first;": ("i_first = i_bh * padded + first;", "packed"),
     "x.i_block = x.at_q / M + b;": ("x.i_block = x.at_q / M;", "packed"),
     "length == mine.T && i < b": ("length == mine.T && i <= b", "packed"),
-    "if (i_d == 0 && i_t < x.T) gRow[BLOCK_M + i_row] -= gDlse[x.row + i_t];": ("", "window"),
+    "if (i_d == 0 && i_t < x.T) gRow[M + i_row] -= gDlse[x.row + i_t];": ("", "window"),
     "gLse + x.row, 0, i_t, i_d, x.T, 0);": ("gLse + x.row, 0, i_t, i_d, T_, 0);", "packed"),
     "stride_t, x.T - i_t, scale);": ("stride_t, x.T - i_t + 1, scale);", "long"),
     "Slice::of(at_q, T), Slice": ("Slice::of(at_q + 1, T), Slice", "packed"),

@@ -8,8 +8,20 @@ from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.tensor_map import SliceMap, TensorMap
 from rooftile.ops._shared.launch import cdiv
 from rooftile.ops.attention.cuda_kernels import KEYS, LIMITS, LOG2E, V5, finish_keys, shared_bytes, sums_of_keys, walked
+from rooftile.ops.attention.cuda_kernels import queries as unmasked
 from rooftile.ops.attention.options_refusals import too_small_in_a_window
 from rooftile.ops.attention.refusals import for_the_copy_engine, wider_values
+
+LONG = 4096  # queries of a walk
+
+
+def queries(d, ordered, t, left, right):
+    """Of a step, for some t queries of a sequence, as cuda_kernels.queries: 80 where edges, if there are any, cut few of the blocks of a walk."""
+    if d != 128 or ordered:
+        return 8192 // d
+    if max(left, right) < 0:
+        return unmasked(d, False, ordered, t)
+    return 80 if min(t, left + right + KEYS if min(left, right) >= 0 else t) >= LONG else 8192 // d
 
 
 def _backward(ordered, tensors, scale, left, right, ragged=None):
@@ -17,7 +29,9 @@ def _backward(ordered, tensors, scale, left, right, ragged=None):
     dout, dlse, q, k, v, out, lse = tensors
     (b, t, h, d), (s, g) = q.shape, k.shape[1:3]
     dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
-    m = 8192 // d
+    sequences = 1 if ragged is None else ragged[0].shape[0] - 1
+    m = queries(d, ordered, t // max(1, sequences), left, right)
+    of_m = "" if m == 8192 // d else f", {m}"
     kind, flag, flags = f"{CTYPE[q.dtype]}, {d}", str(ragged is not None).lower(), str(ordered).lower()
     if ragged is None:
         blocks, tiles, most = cdiv(t, m), b * cdiv(s, KEYS), s
@@ -25,11 +39,10 @@ def _backward(ordered, tensors, scale, left, right, ragged=None):
         spans = of_tile = of_block = turn
     else:
         cu_q, cu_k, most = ragged
-        sequences = cu_q.shape[0] - 1
         blocks, tiles = t // m + sequences, s // KEYS + sequences  # at most: each may leave a part of its last one empty
         turn = q.new_empty(h * blocks, 2, dtype=torch.int32)
         spans, of_tile, of_block = (q.new_empty(n, dtype=torch.int32) for n in (8 * (sequences + 1), tiles, blocks))
-        launch(V5, f"order<{CTYPE[cu_q.dtype]}, {d}>", 1, 1024, spans, of_tile, of_block, cu_q, cu_k, sequences, t, s, tiles, blocks)
+        launch(V5, f"order<{CTYPE[cu_q.dtype]}, {d}{of_m}>", 1, 1024, spans, of_tile, of_block, cu_q, cu_k, sequences, t, s, tiles, blocks)
     heads = b * h
     sums = q.new_empty(heads * blocks, 2, m * d // 2, dtype=torch.float32)
     rows = q.new_empty(heads * blocks, 2, m, dtype=torch.float32)  # lse to base 2 and delta of each block of queries
@@ -37,14 +50,28 @@ def _backward(ordered, tensors, scale, left, right, ragged=None):
     group = walked(4, h // g, tiles * h) if left < 0 <= right and not ordered else h // g
     walks = h // g // group
     key_sums = sums_of_keys(k, tiles) if walks > 1 else (rows, rows)
-    summed = ", true" if walks > 1 else ""
-    launch(V5, f"prepare_banded<{kind}, {flag}>", heads * blocks * 4, 256, sums, turn, rows, spans, of_block, dout, out, lse.contiguous(),
+    and_summed = f", {str(walks > 1).lower()}{of_m}" if of_m or walks > 1 else ""
+    launch(V5, f"prepare_banded<{kind}, {flag}{of_m}>", heads * blocks * (m * d // 2048), 256, sums, turn, rows, spans, of_block, dout, out, lse.contiguous(),
            dlse.contiguous(), h, t, blocks, *dout.stride()[:3], *out.stride()[:3])  # fmt: skip
     read = ((q, m), (k, KEYS), (v, KEYS), (dout, m))
     maps = [TensorMap(x, (1, n, 1, 64), 128) if ragged is None else SliceMap(x[0], n, 64, 128) for x, n in read]
-    launch(V5, f"attention_backward_banded<{kind}, {flag}, {flags}{summed}>", tiles * g * walks, 384, *maps, dk, dv, sums, *key_sums, turn, rows, spans,
-           of_tile, g, walks, group, t, s, blocks, most, left, right, scale, scale * LOG2E, shared=shared_bytes(d))  # fmt: skip
-    launch(V5, f"finish_banded<{kind}, {flag}>", heads * blocks * 2, 128, dq, sums, spans, of_block, h, t, blocks, *dq.stride()[:3], scale)
+    launch(V5, f"attention_backward_banded<{kind}, {flag}, {flags}{and_summed}>", tiles * g * walks, 384, *maps, dk, dv, sums, *key_sums, turn, rows, spans,
+           of_tile, g, walks, group, t, s, blocks, most, left, right, scale, scale * LOG2E, shared=shared_bytes(d, m))  # fmt: skip
+    launch(
+        V5,
+        f"finish_banded<{kind}, {flag}{of_m}>",
+        heads * blocks * 2,
+        m * d // 64,
+        dq,
+        sums,
+        spans,
+        of_block,
+        h,
+        t,
+        blocks,
+        *dq.stride()[:3],
+        scale,
+    )
     if walks > 1:
         finish_keys(dk, dv, key_sums, scale, spans, of_tile, most, flag)
     return dq, dk, dv

@@ -178,8 +178,8 @@ struct Band {
 };
 
 // A window, open to either side where it has no bound, over one length or over sequences of their own.
-template <int D, bool RAGGED, bool ORDERED> struct Banded : Work {
-  using X = Tile<D>;
+template <int D, bool RAGGED, bool ORDERED, int M = 8192 / D> struct Banded : Work {
+  using X = Tile<D, M>;
   static constexpr bool CUTS = D == 128;  // with 64 all steps would have 1 % more instructions
   static constexpr bool BANDED = true, ROUNDS = false;
   int at_q = 0, at_k = 0, i_first, i_sums, padded, left, right;
@@ -188,7 +188,6 @@ template <int D, bool RAGGED, bool ORDERED> struct Banded : Work {
 
   // `rows` and `blocks_`: of queries, of all sequences together, or of one length.
   ROOFTILE_DEVICE Banded(const Span* gSpans, const int* gOfTile, int G, int walks, int group_, int rows, int S_, int blocks_, int left_, int right_) {
-    constexpr int M = Tile<D>::BLOCK_M;
     const int of_batch = G * walks;
     unsigned at = blockIdx.x;
     int all = gridDim.x, i_block = 0, i_slot = 0;
@@ -212,7 +211,6 @@ template <int D, bool RAGGED, bool ORDERED> struct Banded : Work {
   ROOFTILE_DEVICE int rows() const { return min(BLOCK_N, S - i_tile * BLOCK_N); }
   ROOFTILE_DEVICE long long at(int S_, int G) const { return (((long long)i_b * S_ + at_k + i_tile * BLOCK_N) * G + i_g) * D; }
   ROOFTILE_DEVICE void tell(Band& sX, long long at, int most) {
-    constexpr int M = Tile<D>::BLOCK_M;
     const int i_s = i_tile * BLOCK_N, low = i_s + T - S - right, whole = rows() < BLOCK_N ? NEVER : ceil_div(max(0, low + BLOCK_N - 1), M);
     if (threadIdx.x == 0) sX = {at, i_sums, low, left + right, rows(), most - i_s, padded - (blocks - first), whole, max(0, low + left + right + 1) / M, tiles - 1 - i_tile,
                                 Slice::of(at_q, T), Slice::of(at_k, S)};
@@ -231,13 +229,13 @@ template <int D, bool RAGGED, bool ORDERED> struct Banded : Work {
   ROOFTILE_DEVICE void take(int) {}
   ROOFTILE_DEVICE void begin(const Rings&, const Keys&) {}
   // The last tile that a block sees adds first.
-  ROOFTILE_DEVICE int before(int i_block) const { return min(sBand->after, ((i_block + 1) * Tile<D>::BLOCK_M - 1 - sBand->low) / BLOCK_N); }
-  ROOFTILE_DEVICE int unseen(const Rings&, int half, int i) const { return sBand->low + half * 64 - i * Tile<D>::BLOCK_M; }
+  ROOFTILE_DEVICE int before(int i_block) const { return min(sBand->after, ((i_block + 1) * M - 1 - sBand->low) / BLOCK_N); }
+  ROOFTILE_DEVICE int unseen(const Rings&, int half, int i) const { return sBand->low + half * 64 - i * M; }
   // As in Plain, and once more for queries that have passed a key.
   template <int R> ROOFTILE_DEVICE void mask(float (&p)[R], const Rings&, int half, int i, int from) const {
     if (i >= sBand->whole && i < sBand->whole_end) return;
     const unsigned i_thread = anew(threadIdx.x);
-    const int key = half * 64 + row_of(i_thread), at = sBand->low + key - i * Tile<D>::BLOCK_M - from - column_of(i_thread);
+    const int key = half * 64 + row_of(i_thread), at = sBand->low + key - i * M - from - column_of(i_thread);
     const int keys = sBand->keys, low = key < keys ? at : NEVER, high = key + 8 < keys ? at + 8 : NEVER;
     const unsigned more = sBand->more;
 #pragma unroll
@@ -910,10 +908,9 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(BLOCK_M * D / 64)
 
 // Where `sequences` lie, which tile of keys is whose, the longest walks first, and which block of queries: sequence b's begin with at_q / BLOCK_M + b, where
 // there is room for them. Offsets that are none (they go down, or beyond the tensor) stay within it. One block.
-template <typename Offset, int D>
+template <typename Offset, int D, int M = 8192 / D>
 __global__ void __launch_bounds__(1024)
     order(int* gSpans, int* gOfTile, int* gOfBlock, const Offset* gCuQ, const Offset* gCuK, int sequences, int rows_q, int rows_k, int slots, int blocks) {
-  constexpr int M = Tile<D>::BLOCK_M;
   Span* gSpan = reinterpret_cast<Span*>(gSpans);
   for (int i = threadIdx.x; i < slots; i += blockDim.x) gOfTile[i] = sequences;
   for (int i = threadIdx.x; i < blocks; i += blockDim.x) gOfBlock[i] = sequences;
@@ -952,25 +949,25 @@ template <bool RAGGED> ROOFTILE_DEVICE Place place(int i, int T_, int blocks, co
 }
 
 // As `prepare`; delta less the gradient of lse.
-template <typename T, int D, bool RAGGED>
+template <typename T, int D, bool RAGGED, int M = 8192 / D>
 __global__ void __launch_bounds__(256)
     prepare_banded(float* gDq, int* gTurn, float* gRows, const int* gSpans, const int* gOfBlock, const T* gDout, const T* gOut, const float* gLse,
                    const float* gDlse, int H, int T_, int blocks, long long stride_gb, long long stride_gt, long long stride_gh, long long stride_ob,
                    long long stride_ot, long long stride_oh) {
-  constexpr int LANES = D / 8, ROWS = 256 / LANES, BLOCK_M = Tile<D>::BLOCK_M;
-  const int i = from_the_end() / 4, i_row = from_the_end() % 4 * ROWS + threadIdx.x / LANES, i_d = threadIdx.x % LANES * 8;
+  constexpr int LANES = D / 8, ROWS = 256 / LANES, CHUNKS = M / ROWS;
+  const int i = from_the_end() / CHUNKS, i_row = from_the_end() % CHUNKS * ROWS + threadIdx.x / LANES, i_d = threadIdx.x % LANES * 8;
   const Place x = place<RAGGED>(i, T_, blocks, gSpans, gOfBlock);
-  const int i_t = x.i_block * BLOCK_M + i_row;
+  const int i_t = x.i_block * M + i_row;
   let_next_stand_by();
   if (x.T == 0) return;
-  clear<D, BLOCK_M>(gDq, gTurn, (long long)i * BLOCK_M + i_row, i_row == 0 && i_d == 0);
-  float* gRow = gRows + (long long)i * 2 * BLOCK_M;
-  prepare_query<BLOCK_M, D>(gRow - x.i_block * 2 * BLOCK_M, head(gDout + x.at * stride_gt, stride_gb, stride_gt, stride_gh, x.i_bh, H),
+  clear<D, M>(gDq, gTurn, (long long)i * M + i_row, i_row == 0 && i_d == 0);
+  float* gRow = gRows + (long long)i * 2 * M;
+  prepare_query<M, D>(gRow - x.i_block * 2 * M, head(gDout + x.at * stride_gt, stride_gb, stride_gt, stride_gh, x.i_bh, H),
                             head(gOut + x.at * stride_ot, stride_ob, stride_ot, stride_oh, x.i_bh, H), gLse + x.row, 0, i_t, i_d, x.T, 0);
-  if (i_d == 0 && i_t < x.T) gRow[BLOCK_M + i_row] -= gDlse[x.row + i_t];
+  if (i_d == 0 && i_t < x.T) gRow[M + i_row] -= gDlse[x.row + i_t];
 }
 
-template <typename T, int D, bool RAGGED, bool ORDERED, bool SUMMED = false>
+template <typename T, int D, bool RAGGED, bool ORDERED, bool SUMMED = false, int M = 8192 / D>
 __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
     attention_backward_banded(const __grid_constant__ TensorMap tQ, const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV,
                               const __grid_constant__ TensorMap tDout, T* gDk, T* gDv, float* gDq, float* gDkSums, float* gDvSums, int* gTurn,
@@ -980,7 +977,7 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
   extern __shared__ __align__(1024) char sX[];
   __shared__ Rings sR;
   __shared__ Band sBand;
-  Banded<D, RAGGED, ORDERED> w(reinterpret_cast<const Span*>(gSpans), gOfTile, G, walks, group, T_, S, blocks, left, right);
+  Banded<D, RAGGED, ORDERED, M> w(reinterpret_cast<const Span*>(gSpans), gOfTile, G, walks, group, T_, S, blocks, left, right);
   if (w.count == 0) {  // no query sees these keys, if there are any
     earlier_done();    // or this kernel could end before `prepare`, and `finish` begin
     if (SUMMED) return;
@@ -1002,15 +999,15 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
                                        scale_log2);
 }
 
-template <typename T, int D, bool RAGGED>
-__global__ void ROOFTILE_EARLY __launch_bounds__(128)
+template <typename T, int D, bool RAGGED, int M = 8192 / D>
+__global__ void ROOFTILE_EARLY __launch_bounds__(M * D / 64)
     finish_banded(T* gOut, const float* gDq, const int* gSpans, const int* gOfBlock, int H, int T_, int blocks, long long stride_b, long long stride_t,
                   long long stride_h, float scale) {
-  constexpr int N = 64, BLOCK_M = Tile<D>::BLOCK_M, HALF = Tile<D>::HALF;
+  constexpr int N = Tile<D, M>::N, HALF = Tile<D, M>::HALF;
   __shared__ __align__(1024) char sX[N * LINE];
   const int i = from_the_end();
   const Place x = place<RAGGED>(i / 2, T_, blocks, gSpans, gOfBlock);
-  const int i_half = i % 2, i_t = x.i_block * BLOCK_M + (D == 64) * i_half * N, i_d = (D == 128) * i_half * 64;
+  const int i_half = i % 2, i_t = x.i_block * M + (D == 64) * i_half * N, i_d = (D == 128) * i_half * 64;
   earlier_done();
   if (i_t >= x.T) return;
   rows_of_half(head(gOut, stride_b, stride_t, stride_h, x.i_bh, H)[x.at + i_t] + i_d, gDq + (long long)i * HALF, sX, stride_t, x.T - i_t, scale);
