@@ -1,5 +1,5 @@
 // adds: dq, dk and dv in one pass of five products: wgmma on tiles the copy engine brings; P and dS turn into operands in registers; the engine adds dq
-// costs: dq in float32, which is cleared, added to by every tile of keys and read again, causal and where heads share keys dk and dv as well; 226 KiB and all registers: a block a multiprocessor
+// costs: dq in float32, cleared, added to by every tile and read again, dk and dv too where heads share keys; 226 KiB, all registers: a block a multiprocessor
 // loses when: few tiles of keys meet a query, so that clearing and converting dq weigh as much as adding to it; it varies unless ORDERED
 
 // A block takes tile after tile of 128 keys and walks the queries that see them, BLOCK_M at a time, of one head that reads them after the other; causal,
