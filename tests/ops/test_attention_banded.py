@@ -168,11 +168,13 @@ EIGHTY = {  # queries before the first and past the last block, edges in every b
 }
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("level", ["checks", pytest.param("all", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("problem", EIGHTY)
-def test_long_walks_take_80_queries(problem, monkeypatch):
+def test_long_walks_take_80_queries(problem, level, monkeypatch):
     monkeypatch.setattr(banded_kernels, "queries", lambda d, ordered, *_: 80 if d == 128 and not ordered else 8192 // d)
     call = EIGHTY[problem]()
-    assert close(call, computed(call, level="all"))
+    assert close(call, computed(call, level=level))
 
 
 def test_which_walks_are_long():
@@ -191,13 +193,14 @@ SEVERAL = {  # causal, of heads that share keys: lengths that differ, no queries
 
 
 @pytest.mark.sampled(3)
+@pytest.mark.parametrize("level", ["checks", pytest.param("all", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("d", [64, 128])
 @pytest.mark.parametrize("problem", SEVERAL)
-def test_several_walks_over_a_tile(problem, d, monkeypatch):
+def test_several_walks_over_a_tile(problem, d, level, monkeypatch):
     heads, draw = SEVERAL[problem]
     monkeypatch.setattr(banded_kernels, "walked", lambda most, group, tiles: min(heads, group))
     call = draw(d)
-    assert close(call, computed(call, level="all"))
+    assert close(call, computed(call, level=level))
 
 
 def test_in_a_window_and_in_turn_a_walk_goes_through_all_heads(monkeypatch):
