@@ -96,7 +96,8 @@ struct Rings {
   unsigned taken, turn;  // tiles, and of the rings of q and dout
 };
 
-// Of `all` tiles, `tiles` a head: `together` heads have their first, then their second dealt out, then as many more heads. `at` counts.
+// Of `all` walks, one over each of `tiles` tiles for each group of heads that are walked through at once: `together` groups have their first tile, then their
+// second dealt out, then as many more groups. `at` counts.
 ROOFTILE_DEVICE unsigned deal(Work& w, unsigned at, unsigned all, unsigned together, unsigned tiles) {
   const unsigned dealt = together * tiles, first = at / dealt * together;
   const unsigned heads = min(together, all / tiles - first), i_head = first + at % dealt % heads;
@@ -249,8 +250,8 @@ struct Tables {
   const float *gCos, *gSin;
 };
 
-// Where dQ goes, rounded: that of the heads of queries `back` before a block's own, as many as share keys. gAdded counts, at the first of those that share
-// keys, the warpgroups whose additions have all been carried out, two a tile. A block waits for that number, and it ends: `back` is so large that all whom
+// Where dQ goes, rounded: that of the heads of queries `back` before a block's own, as many as a walk goes through. gAdded counts, at the first of those,
+// the warpgroups whose additions have all been carried out, two a tile. A block waits for that number, and it ends: `back` is so large that all whom
 // it waits for were dealt out before it, and a block's additions wait for nobody's rounding. The launcher makes it larger, so that there is no wait.
 template <typename T> struct Earlier {
   T* g;
