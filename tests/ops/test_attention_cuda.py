@@ -42,13 +42,9 @@ def test_edges(t, s, d, causal, name):
     assert close(call, computed(call, name))
 
 
-LONG = [
-    (80, 129, {}, 1),
-    (235, 300, {}, 1),
-    (315, 260, {"b": 2, "h": 2}, 1),
-    (230, 300, {"h": 3, "g": 1}, 3),
-    (230, 300, {"h": 3, "g": 1}, 1),
-]
+LONG = [  # T, S, heads, heads a walk
+    (80, 129, {}, 1), (235, 300, {}, 1), (315, 260, {"b": 2, "h": 2}, 1), (230, 300, {"h": 3, "g": 1}, 3), (230, 300, {"h": 3, "g": 1}, 1),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("t, s, heads, walk", LONG)
@@ -186,12 +182,9 @@ def test_how_many_heads_a_walk_has():
     assert [walked(4, 4, tiles) for tiles in (1, 256, 512, 1024)] == [1, 1, 2, 4]
 
 
-WHOLE = [
-    (True, "cuda.v5_hopper", False),
-    (True, "cuda.v5_hopper", True),
-    (True, "cuda.v5_hopper_ordered", False),
-    (False, "cuda.v5_hopper", False),
-]
+WHOLE = [  # the first has several walks
+    (True, "cuda.v5_hopper", False), (True, "cuda.v5_hopper", True), (True, "cuda.v5_hopper_ordered", False), (False, "cuda.v5_hopper", False),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("causal, name, turned", WHOLE)

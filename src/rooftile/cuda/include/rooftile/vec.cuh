@@ -35,7 +35,7 @@ template <typename T, int N> ROOFTILE_DEVICE void store(T* x, const Vec<T, N>& r
 
 // The same from and to global memory, as one instruction whatever stands around it: out of a plain assignment the compiler makes four parts, and
 // joins them again where it still sees that they are neighbours. Of eight unrolled stores with strides it saw none. The caches are asked for nothing:
-// loads that are the first to leave them were slower wherever both were timed.
+// loads that are the first to leave them were slower beside as much that is written (passing.cuh is for who writes next to nothing).
 template <typename T, int N> ROOFTILE_DEVICE void load_global(Vec<T, N>& rX, const T* gX) {
   rX.whole = __ldca(reinterpret_cast<const typename Vec<T, N>::Whole*>(gX));
 }
