@@ -8,7 +8,7 @@ from itertools import accumulate
 import pytest
 import torch
 
-from faulty_kernels import rewritten
+from faulty_kernels import rewritten, some
 from rooftile import attention, attention_varlen
 from rooftile.core.kernel import OPS
 from rooftile.cuda import compile as compiler
@@ -25,19 +25,20 @@ def drawn(shapes, dtype):
     return tuple(torch.randn(x, generator=gen).to(dtype) for x in shapes)
 
 
-def window(t, s, d, left, right, dtype=torch.bfloat16, b=1, h=1, g=0):
+def window(t, s, d, left, right, dtype=torch.bfloat16, b=1, h=1, g=0, cap=0.0, loud=1.0):
     g = g or h
     q, k, v, dout = drawn(((b, t, h, d), (b, s, g, d), (b, s, g, d), (b, t, h, d)), dtype)
-    rules = (d**-0.5, left, right, 0.0, 0.0)
+    q *= loud
+    rules = (d**-0.5, left, right, cap, 0.0)
     out, lse = options_reference.attention_options(q, k, v, None, None, None, None, None, *rules)
     return dout, torch.randn(lse.shape), q, k, v, None, None, None, None, None, out, lse, *rules, False
 
 
-def packed(lengths_q, lengths_k, d, left, right, dtype=torch.bfloat16, h=1, g=0, offsets=torch.int32):
+def packed(lengths_q, lengths_k, d, left, right, dtype=torch.bfloat16, h=1, g=0, offsets=torch.int32, cap=0.0):
     g = g or h
     cu = [torch.tensor([0, *accumulate(x)], dtype=offsets) for x in (lengths_q, lengths_k)]
     q, k, v, dout = drawn(((sum(lengths_q), h, d), (sum(lengths_k), g, d), (sum(lengths_k), g, d), (sum(lengths_q), h, d)), dtype)
-    longest, rules = (max(lengths_q), max(lengths_k)), (d**-0.5, left, right, 0.0, 0.0)
+    longest, rules = (max(lengths_q), max(lengths_k)), (d**-0.5, left, right, cap, 0.0)
     out, lse = varlen_reference.attention_varlen(q, k, v, *cu, None, None, *longest, *rules)
     return dout, torch.randn(lse.shape), q, k, v, *cu, None, None, out, lse, *longest, *rules, False
 
@@ -160,6 +161,36 @@ def test_what_a_neighbour_holds_is_read_by_nobody(poisoned, d, compute):
             assert all(torch.equal(x[part], y[part]) and x[part].isfinite().all() for x, y, part in zip(made, clean, parts))
 
 
+CAPPED = {  # scores within the cap and far beyond it, causal, a window, sequences of their own, heads that share keys, keys past the end
+    "causal": lambda: window(200, 200, 128, -1, 0, b=2, h=2, g=1, cap=50.0),
+    "beyond": lambda: window(130, 150, 128, 100, 20, torch.float16, cap=1.5, loud=30.0),
+    "all": lambda: window(70, 40, 128, -1, -1, cap=3.0, loud=4.0),
+    "packed": lambda: packed([130, 0, 250], [200, 100, 270], 128, -1, 0, h=4, g=2, cap=2.0),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("problem", CAPPED)
+def test_capped_scores(problem, name):
+    call = CAPPED[problem]()
+    assert close(call, computed(call, name, level="all"))
+
+
+UNCAPPED = {  # what is said of a cap, and forgotten or wrong
+    "sloped(s, slopes);": ";",
+    "fmaf(-a, a, 1.0f)": "fmaf(-a, a, 1.1f)",
+    "fmaf(b, cap_log2, -of.y)": "fmaf(a, cap_log2, -of.y)",
+    "pack_pair(__half(), fmaf(-a, a, 1.0f), fmaf(-b, b, 1.0f))": "pack_pair(__half(), fmaf(-b, b, 1.0f), fmaf(-a, a, 1.0f))",
+}
+
+
+@pytest.mark.parametrize("stands", some(UNCAPPED, "sloped(s, slopes);"))
+def test_a_cap_that_is_forgotten_is_seen(stands, tmp_path, monkeypatch):
+    monkeypatch.setattr(banded_kernels, "V5", rewritten(banded_kernels.V5, stands, UNCAPPED[stands], tmp_path))
+    call = window(200, 200, 128, -1, 0, cap=2.0, loud=2.0)
+    assert not close(call, computed(call, "cuda.v5_hopper_ordered"))
+
+
 EIGHTY = {  # queries before the first and past the last block, edges in every block, sequences that end within one, heads that share keys
     "window": lambda: window(330, 420, 128, 100, 20, h=2, g=1),
     "wide": lambda: window(600, 620, 128, 300, 20),
@@ -238,8 +269,9 @@ def test_in_turn_whatever_comes_first(call, seed):
 
 
 REFUSED = {
-    "a window alone, and the call has sinks": {"sinks": torch.zeros(2)},
-    "the call has bias, softcap": {"bias": torch.zeros(1), "softcap": 3.0},
+    "a window and a soft cap alone, and the call has sinks": {"sinks": torch.zeros(2)},
+    "the call has bias, dropout": {"bias": torch.zeros(1), "seed": torch.zeros(2)},
+    "D=64 and a soft cap of 3: it caps scores of D=128": {"softcap": 3.0},
     "the call is deterministic, and here dq is summed by atomics": {"deterministic": True},
     "the call has mask": {"mask": torch.zeros(1)},
     "the call has dropout": {"seed": torch.tensor(3), "p": 0.1},

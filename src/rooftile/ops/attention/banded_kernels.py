@@ -24,13 +24,13 @@ def queries(d, ordered, t, left, right):
     return 80 if min(t, left + right + KEYS if min(left, right) >= 0 else t) >= LONG else 8192 // d
 
 
-def _backward(ordered, tensors, scale, left, right, ragged=None):
+def _backward(ordered, tensors, scale, left, right, softcap, ragged=None):
     """Of [B, T, H, D]; packed sequences are a batch of one, `ragged` their offsets and the longest there may be of keys."""
     dout, dlse, q, k, v, out, lse = tensors
     (b, t, h, d), (s, g) = q.shape, k.shape[1:3]
     dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
     sequences = 1 if ragged is None else ragged[0].shape[0] - 1
-    m = queries(d, ordered, t // max(1, sequences), left, right)
+    m = 8192 // d if softcap else queries(d, ordered, t // max(1, sequences), left, right)  # 80 capped ones would spill
     of_m = "" if m == 8192 // d else f", {m}"
     kind, flag, flags = f"{CTYPE[q.dtype]}, {d}", str(ragged is not None).lower(), str(ordered).lower()
     if ragged is None:
@@ -50,13 +50,14 @@ def _backward(ordered, tensors, scale, left, right, ragged=None):
     group = walked(4, h // g, tiles * h) if left < 0 <= right and not ordered else h // g
     walks = h // g // group
     key_sums = sums_of_keys(k, tiles) if walks > 1 else (rows, rows)
-    and_summed = f", {str(walks > 1).lower()}{of_m}" if of_m or walks > 1 else ""
+    rest = f", {str(walks > 1).lower()}, {m}, {str(softcap > 0).lower()}"
+    score = 2 * scale / softcap if softcap else scale
     launch(V5, f"prepare_banded<{kind}, {flag}{of_m}>", heads * blocks * (m * d // 2048), 256, sums, turn, rows, spans, of_block, dout, out, lse.contiguous(),
            dlse.contiguous(), h, t, blocks, *dout.stride()[:3], *out.stride()[:3])  # fmt: skip
     read = ((q, m), (k, KEYS), (v, KEYS), (dout, m))
     maps = [TensorMap(x, (1, n, 1, 64), 128) if ragged is None else SliceMap(x[0], n, 64, 128) for x, n in read]
-    launch(V5, f"attention_backward_banded<{kind}, {flag}, {flags}{and_summed}>", tiles * g * walks, 384, *maps, dk, dv, sums, *key_sums, turn, rows, spans,
-           of_tile, g, walks, group, t, s, blocks, most, left, right, scale, scale * LOG2E, shared=shared_bytes(d, m))  # fmt: skip
+    launch(V5, f"attention_backward_banded<{kind}, {flag}, {flags}{rest}>", tiles * g * walks, 384, *maps, dk, dv, sums, *key_sums, turn, rows, spans,
+           of_tile, g, walks, group, t, s, blocks, most, left, right, scale, score * LOG2E, softcap * LOG2E, shared=shared_bytes(d, m))  # fmt: skip
     launch(
         V5,
         f"finish_banded<{kind}, {flag}{of_m}>",
@@ -79,7 +80,7 @@ def _backward(ordered, tensors, scale, left, right, ragged=None):
 
 def _options(ordered):
     def run(dout, dlse, q, k, v, sinks, bias, constant_bias, mask, seed, out, lse, scale, left, right, softcap, p, deterministic=False):
-        made = _backward(ordered, (dout, dlse, q, k, v, out, lse), scale, left, right)
+        made = _backward(ordered, (dout, dlse, q, k, v, out, lse), scale, left, right, softcap)
         return *made, q.new_empty(0), q.new_empty(0)
 
     return run
@@ -90,17 +91,19 @@ def _varlen(ordered):
             deterministic=False):  # fmt: skip
         dout, q, k, v, out = (x.unsqueeze(0) for x in (dout, q, k, v, out))
         ragged = (cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous(), max_seqlen_k)
-        dq, dk, dv = _backward(ordered, (dout, dlse, q, k, v, out, lse), scale, left, right, ragged)
+        dq, dk, dv = _backward(ordered, (dout, dlse, q, k, v, out, lse), scale, left, right, softcap, ragged)
         return dq.view(dq.shape[1:]), dk.view(dk.shape[1:]), dv.view(dv.shape[1:]), q.new_empty(0)
 
     return run
 
 
 def _refuse(call):
-    asked = [n for n in ("sinks", "bias", "constant_bias", "mask", "seed") if call.get(n) is not None] + ["softcap"] * (call["softcap"] > 0)
+    asked = [n for n in ("sinks", "bias", "constant_bias", "mask", "seed") if call.get(n) is not None]
     if asked:
-        return f"it takes a window alone, and the call has {', '.join('dropout' if n == 'seed' else n for n in asked)}"
+        return f"it takes a window and a soft cap alone, and the call has {', '.join('dropout' if n == 'seed' else n for n in asked)}"
     d = call["q"].shape[-1]
+    if call["softcap"] > 0 and d != 128:
+        return f"D={d} and a soft cap of {call['softcap']:g}: it caps scores of D=128"
     if d not in (64, 128):
         return f"D={d}, it is written for 64 and 128"
     return wider_values(call) or for_the_copy_engine(call) or off_gpu(call["q"])

@@ -111,7 +111,7 @@ ROOFTILE_DEVICE unsigned deal(Work& w, unsigned at, unsigned all, unsigned toget
 template <class X_, bool CAUSAL, bool ORDERED> struct Plain : Work {
   using X = X_;
   static constexpr bool CUTS = CAUSAL;  // a walk's first step to the queries that see a key of the half
-  static constexpr bool BANDED = false, ROUNDS = CAUSAL || X::D == 128;  // of D = 64 and all keys the walk came out 1 to 4 % slower beside it
+  static constexpr bool BANDED = false, CAPS = false, ROUNDS = CAUSAL || X::D == 128;  // of D = 64 and all keys the walk came out 1 to 4 % slower beside it
   int G, walks, together, all;  // walks: of a tile, each over `group` of the heads that share it; all: walks of all tiles
 
   ROOFTILE_DEVICE Plain(int G_, int walks_, int group_, int T_, int S_, int blocks_, int tiles_, int together_, int all_) {
@@ -179,10 +179,11 @@ struct Band {
 };
 
 // A window, open to either side where it has no bound, over one length or over sequences of their own.
-template <int D, bool RAGGED, bool ORDERED, int M = 8192 / D> struct Banded : Work {
+template <int D, bool RAGGED, bool ORDERED, int M = 8192 / D, bool CAPS_ = false> struct Banded : Work {
   using X = Tile<D, M>;
   static constexpr bool CUTS = D == 128;  // with 64 all steps would have 1 % more instructions
-  static constexpr bool BANDED = true, ROUNDS = false;
+  static constexpr bool BANDED = true, CAPS = CAPS_, ROUNDS = false;
+  float cap_log2 = 0.0f;
   int at_q = 0, at_k = 0, i_first, i_sums, padded, left, right;
   static constexpr int all = 1;  // a block has one tile
   const Band* sBand;
@@ -473,6 +474,28 @@ template <int R, int EARLY> ROOFTILE_DEVICE void weights(float (&s)[R], const Co
   }
 }
 
+// Of capped scores, s' = cap tanh(s scale / cap): p in place and, as halves two a word, 1 - tanh², by which a score's gradient is less than its capped one's.
+// `twice` is 2 log2(e) scale / cap, cap_log2 to base 2. tanh x = 1 - 2 / (1 + e^2x).
+template <int R, int EARLY> ROOFTILE_DEVICE void capped_weights(float (&s)[R], unsigned (&slopes)[R / 2], const Columns<EARLY>& lse, float twice, float cap_log2) {
+#pragma unroll
+  for (int i = 0; i < R; i += 4) {
+    const float2 of = lse.of(i / 4);
+#pragma unroll
+    for (int j = i; j < i + 4; j += 2) {
+      const float a = fmaf(-2.0f, reciprocal(1.0f + exp2_fast(s[j] * twice)), 1.0f), b = fmaf(-2.0f, reciprocal(1.0f + exp2_fast(s[j + 1] * twice)), 1.0f);
+      s[j] = exp2_fast(fmaf(a, cap_log2, -of.x)), s[j + 1] = exp2_fast(fmaf(b, cap_log2, -of.y));
+      slopes[j / 2] = pack_pair(__half(), fmaf(-a, a, 1.0f), fmaf(-b, b, 1.0f));
+    }
+  }
+}
+template <int R> ROOFTILE_DEVICE void sloped(float (&s)[R], const unsigned (&slopes)[R / 2]) {
+#pragma unroll
+  for (int j = 0; j < R; j += 2) {
+    const float2 slope = unpack_pair(__half(), slopes[j / 2]);
+    s[j] *= slope.x, s[j + 1] *= slope.y;
+  }
+}
+
 template <typename T, int FIRST = 0, int R> ROOFTILE_DEVICE void operands(unsigned (&a)[R / 8][4], const float (&d)[R]) {
 #pragma unroll
   for (int k = FIRST; k < R / 8; ++k) wgmma_operand<T>(a[k], d, k);
@@ -700,7 +723,7 @@ template <typename T, int D, bool ORDERED, bool TURNED, class Out, class W>
 ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, const Earlier<T>& earlier, char* sX, Rings& sR, W w, int half, float scale,
                               float scale_log2) {
   using X = typename W::X;
-  constexpr int M = X::BLOCK_M, EARLY = M == 64 ? 8 : 4, DS_STAGES = X::DS_STAGES, DS_BYTES = 2 * X::QUERY_PANEL;
+  constexpr int M = X::BLOCK_M, EARLY = M == 64 && !W::CAPS ? 8 : 4, DS_STAGES = X::DS_STAGES, DS_BYTES = 2 * X::QUERY_PANEL;
   char *sK = sX + X::K, *sV = sX + X::V, *sDq = sX + X::DQ + half * X::HALF_BYTES;
   const Matrix keys = k_major<128>(sK + half * 64 * LINE), values = k_major<128>(sV + half * 64 * LINE);
   const Matrix queries_by_d = k_major<128>(sX + X::Q), d_by_queries = mn_major<128>(sX + X::Q, X::QUERY_PANEL);
@@ -719,7 +742,7 @@ ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, const Earlier<
     // A step; whether it was the walk's last.
     const auto go = [&](auto from, auto& s) __attribute__((always_inline)) {
       constexpr int FROM = decltype(from)::query, L = M - FROM;
-      constexpr int WHOLE = M == 80 ? 2 : L / 16;  // so many operands of P are made after dS; the others before, for 12 registers, or 80 queries spill
+      constexpr int WHOLE = M == 80 && !W::CAPS ? 2 : L / 16;  // so many operands of P are made after dS; the others before, for 12 registers, or 80 queries spill
       const Stage<STAGES> at = nth_stage(turn);
       float dp[L / 2], dq[X::N / 2];
       unsigned p16[L / 16][4], ds16[L / 16][4];
@@ -730,15 +753,20 @@ ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, const Earlier<
       consumer_wait(sR.dout, at);
       scores<T, X>(dp, values, dout_by_d + at_q);
       wgmma_wait<1>(s);
-      weights(s, lse, scale_log2);
+      unsigned slopes[W::CAPS ? L / 4 : 1];
+      if constexpr (W::CAPS)
+        capped_weights(s, slopes, lse, scale_log2, w.cap_log2);
+      else
+        weights(s, lse, scale_log2);
       w.mask(s, sR, half, i, FROM);
       const Columns<EARLY> delta(reinterpret_cast<const float*>(sX + X::DELTA) + at.index * M + FROM);
-      operands<T, WHOLE>(p16, s);
+      operands<T, W::CAPS ? 0 : WHOLE>(p16, s);
+      if constexpr (W::CAPS) sloped(s, slopes);
       finish_first(s);
       wgmma_wait<0>(dp);
       score_gradients<T, WHOLE>(ds16, s, p16, dp, delta);
 #pragma unroll
-      for (int k = 0; k < WHOLE; ++k) wgmma_operand<T>(p16[k], s, k);
+      for (int k = 0; k < (W::CAPS ? 0 : WHOLE); ++k) wgmma_operand<T>(p16[k], s, k);
       const bool more = step > begin;
       if (DS_STAGES == 2 && more) consumer_wait(sR.ds, nth_stage(step - 1));  // who tells of that one has read the one before, where this goes
       char* sDs = sX + X::DS + step % DS_STAGES * DS_BYTES + half * X::QUERY_PANEL;
@@ -968,17 +996,18 @@ __global__ void __launch_bounds__(256)
   if (i_d == 0 && i_t < x.T) gRow[M + i_row] -= gDlse[x.row + i_t];
 }
 
-template <typename T, int D, bool RAGGED, bool ORDERED, bool SUMMED = false, int M = 8192 / D>
+template <typename T, int D, bool RAGGED, bool ORDERED, bool SUMMED = false, int M = 8192 / D, bool CAPS = false>
 __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
     attention_backward_banded(const __grid_constant__ TensorMap tQ, const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV,
                               const __grid_constant__ TensorMap tDout, T* gDk, T* gDv, float* gDq, float* gDkSums, float* gDvSums, int* gTurn,
                               const float* gRows, const int* gSpans, const int* gOfTile, int G, int walks, int group, int T_, int S, int blocks, int most,
-                              int left, int right, float scale, float scale_log2) {
+                              int left, int right, float scale, float scale_log2, float cap_log2) {
   static_assert(!(ORDERED && SUMMED), "walks over a tile add in any order");
   extern __shared__ __align__(1024) char sX[];
   __shared__ Rings sR;
   __shared__ Band sBand;
-  Banded<D, RAGGED, ORDERED, M> w(reinterpret_cast<const Span*>(gSpans), gOfTile, G, walks, group, T_, S, blocks, left, right);
+  Banded<D, RAGGED, ORDERED, M, CAPS> w(reinterpret_cast<const Span*>(gSpans), gOfTile, G, walks, group, T_, S, blocks, left, right);
+  w.cap_log2 = cap_log2;
   if (w.count == 0) {  // no query sees these keys, if there are any
     earlier_done();    // or this kernel could end before `prepare`, and `finish` begin
     if (SUMMED) return;
