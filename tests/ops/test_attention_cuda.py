@@ -76,7 +76,7 @@ def test_a_half_that_nobody_sees_yet(t, s, d, heads, name, monkeypatch):
 
 TOO_MUCH = {  # as it stands and wrong; T and S where it shows
     "w.unseen(sR, half, i) >= (D == 64 ? 64 : M)": ("w.unseen(sR, half, i) >= 32", (300, 260, 128)),  # 40 of 64 are not seen
-    "i_tile * BLOCK_N + half * 64 + T - S - i": ("i_tile * BLOCK_N + half * 64 + 64 + T - S - i", (400, 400, 64)),  # a step too long
+    "half * 64 + T - S - (WINDOW": ("half * 64 + 64 + T - S - (WINDOW", (400, 400, 64)),  # a step too long
     "  no_columns<X::BLOCK_M>(sDs);\n": ("", (320, 320, 128)),
     "producer_commit(sR.ds, nth_stage(step));": (";", (320, 320, 128)),
     "&& step + 1 != sR.end": ("", (170, 170, 128)),  # the only step there is
@@ -206,8 +206,8 @@ def test_races_between_heads_that_share_keys():
 
 WALKS = {  # where the next head begins, as it stands and forgotten
     "i = x.first, ++x.i_h, gRow": "i = x.first, gRow",
-    "++x.i_h, gRow += w.between(x) * 2 * M": "++x.i_h",
-    "i = w.first, i_half += w.between(w) * 2": "i = w.first",
+    "++x.i_h, gRow += w.between(x, x.blocks) * 2 * M": "++x.i_h",
+    "i = w.first, i_half += w.between(w, blocks) * 2": "i = w.first",
     "if (++i == blocks) i = first;": "++i;",
 }
 
@@ -385,6 +385,7 @@ def turned_back(t, h, g, causal, back, together, name, monkeypatch, level="check
     angles = torch.randn(t + 3, 32, generator=torch.Generator().manual_seed(t))
     cos, sin = angles.cos(), angles.sin()
     rounds(monkeypatch, back, 1 if name.endswith("ordered") else together)
+    walking(monkeypatch, h)  # one over a tile, as there is where they are turned back
     dq, dk, dv = computed(call, name)
     with simulator.active(level):
         made = KERNELS[name].run(*call, turned=(cos, sin))
@@ -470,7 +471,7 @@ ORDERING = re.compile(
 # What the simulator does not miss: that an addition has been carried out before the next block's begins, which is in no value, and a second wgmma_fence
 # since the last wait, though it is for other registers.
 FREE = ("bulk_wait<0>", "ROOFTILE_DEVICE")
-LINES = cuda_kernels.V5.text.split("// ---- the kernels of a window")[0].splitlines()  # the others are test_attention_banded.py's
+LINES = cuda_kernels.V5.text.split("// ---- the kernels of packed sequences")[0].splitlines()  # the others are test_attention_banded.py's
 SECOND_FENCE = next(i for i, line in enumerate(LINES) if "void queries(" in line) + 3
 NEEDED = [
     i

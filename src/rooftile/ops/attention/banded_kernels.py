@@ -5,9 +5,8 @@ import torch
 
 from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
-from rooftile.cuda.tensor_map import SliceMap, TensorMap
-from rooftile.ops._shared.launch import cdiv
-from rooftile.ops.attention.cuda_kernels import KEYS, LIMITS, LOG2E, V5, finish_keys, shared_bytes, sums_of_keys, walked
+from rooftile.cuda.tensor_map import SliceMap
+from rooftile.ops.attention.cuda_kernels import KEYS, LIMITS, LOG2E, V5, Window, backward, finish_keys, shared_bytes, sums_of_keys, walked
 from rooftile.ops.attention.cuda_kernels import queries as unmasked
 from rooftile.ops.attention.options_refusals import too_small_in_a_window
 from rooftile.ops.attention.refusals import for_the_copy_engine, wider_values
@@ -24,63 +23,11 @@ def queries(d, ordered, t, left, right):
     return 80 if min(t, left + right + KEYS if min(left, right) >= 0 else t) >= LONG else 8192 // d
 
 
-def _backward(ordered, tensors, scale, left, right, softcap, ragged=None):
-    """Of [B, T, H, D]; packed sequences are a batch of one, `ragged` their offsets and the longest there may be of keys."""
-    dout, dlse, q, k, v, out, lse = tensors
-    (b, t, h, d), (s, g) = q.shape, k.shape[1:3]
-    dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
-    sequences = 1 if ragged is None else ragged[0].shape[0] - 1
-    m = 8192 // d if softcap else queries(d, ordered, t // max(1, sequences), left, right)  # 80 capped ones would spill
-    of_m = "" if m == 8192 // d else f", {m}"
-    kind, flag, flags = f"{CTYPE[q.dtype]}, {d}", str(ragged is not None).lower(), str(ordered).lower()
-    if ragged is None:
-        blocks, tiles, most = cdiv(t, m), b * cdiv(s, KEYS), s
-        turn = q.new_empty(b * h * blocks, 2, dtype=torch.int32)
-        spans = of_tile = of_block = turn
-    else:
-        cu_q, cu_k, most = ragged
-        blocks, tiles = t // m + sequences, s // KEYS + sequences  # at most: each may leave a part of its last one empty
-        turn = q.new_empty(h * blocks, 2, dtype=torch.int32)
-        spans, of_tile, of_block = (q.new_empty(n, dtype=torch.int32) for n in (8 * (sequences + 1), tiles, blocks))
-        launch(V5, f"order<{CTYPE[cu_q.dtype]}, {d}{of_m}>", 1, 1024, spans, of_tile, of_block, cu_q, cu_k, sequences, t, s, tiles, blocks)
-    heads = b * h
-    sums = q.new_empty(heads * blocks, 2, m * d // 2, dtype=torch.float32)
-    rows = q.new_empty(heads * blocks, 2, m, dtype=torch.float32)  # lse to base 2 and delta of each block of queries
-    # In a window all walks have one length: they stay as far apart as they begin.
-    group = walked(4, h // g, tiles * h) if left < 0 <= right and not ordered else h // g
-    walks = h // g // group
-    key_sums = sums_of_keys(k, tiles) if walks > 1 else (rows, rows)
-    rest = f", {str(walks > 1).lower()}, {m}, {str(softcap > 0).lower()}"
-    score = 2 * scale / softcap if softcap else scale
-    launch(V5, f"prepare_banded<{kind}, {flag}{of_m}>", heads * blocks * (m * d // 2048), 256, sums, turn, rows, spans, of_block, dout, out, lse.contiguous(),
-           dlse.contiguous(), h, t, blocks, *dout.stride()[:3], *out.stride()[:3])  # fmt: skip
-    read = ((q, m), (k, KEYS), (v, KEYS), (dout, m))
-    maps = [TensorMap(x, (1, n, 1, 64), 128) if ragged is None else SliceMap(x[0], n, 64, 128) for x, n in read]
-    launch(V5, f"attention_backward_banded<{kind}, {flag}, {flags}{rest}>", tiles * g * walks, 384, *maps, dk, dv, sums, *key_sums, turn, rows, spans,
-           of_tile, g, walks, group, t, s, blocks, most, left, right, scale, score * LOG2E, softcap * LOG2E, shared=shared_bytes(d, m))  # fmt: skip
-    launch(
-        V5,
-        f"finish_banded<{kind}, {flag}{of_m}>",
-        heads * blocks * 2,
-        m * d // 64,
-        dq,
-        sums,
-        spans,
-        of_block,
-        h,
-        t,
-        blocks,
-        *dq.stride()[:3],
-        scale,
-    )
-    if walks > 1:
-        finish_keys(dk, dv, key_sums, scale, spans, of_tile, most, flag)
-    return dq, dk, dv
-
-
 def _options(ordered):
     def run(dout, dlse, q, k, v, sinks, bias, constant_bias, mask, seed, out, lse, scale, left, right, softcap, p, deterministic=False):
-        made = _backward(ordered, (dout, dlse, q, k, v, out, lse), scale, left, right, softcap)
+        t, d = q.shape[1], q.shape[3]
+        m = 8192 // d if softcap else queries(d, ordered, t, left, right)  # 80 capped ones would spill
+        made = backward(ordered, m, dout, q, k, v, out, lse, left < 0 <= right, scale, window=Window(left, right, softcap, dlse))
         return *made, q.new_empty(0), q.new_empty(0)
 
     return run
@@ -89,10 +36,33 @@ def _options(ordered):
 def _varlen(ordered):
     def run(dout, dlse, q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, seed, out, lse, max_seqlen_q, max_seqlen_k, scale, left, right, softcap, p,
             deterministic=False):  # fmt: skip
-        dout, q, k, v, out = (x.unsqueeze(0) for x in (dout, q, k, v, out))
-        ragged = (cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous(), max_seqlen_k)
-        dq, dk, dv = _backward(ordered, (dout, dlse, q, k, v, out, lse), scale, left, right, softcap, ragged)
-        return dq.view(dq.shape[1:]), dk.view(dk.shape[1:]), dv.view(dv.shape[1:]), q.new_empty(0)
+        (t, h, d), (s, g) = q.shape, k.shape[:2]
+        dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
+        cu_q, cu_k, sequences = cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous(), cu_seqlens_q.shape[0] - 1
+        m = 8192 // d if softcap else queries(d, ordered, t // max(1, sequences), left, right)
+        blocks, tiles = t // m + sequences, s // KEYS + sequences  # at most: each may leave a part of its last one empty
+        spans, of_tile, of_block = (q.new_empty(n, dtype=torch.int32) for n in (8 * (sequences + 1), tiles, blocks))
+        turn = q.new_empty(h * blocks, 2, dtype=torch.int32)
+        sums = q.new_empty(h * blocks, 2, m * d // 2, dtype=torch.float32)
+        rows = q.new_empty(h * blocks, 2, m, dtype=torch.float32)  # lse to base 2 and delta of each block of queries
+        # In a window all walks have one length: they stay as far apart as they begin.
+        group = walked(4, h // g, tiles * h) if left < 0 <= right and not ordered else h // g
+        walks = h // g // group
+        key_sums = sums_of_keys(k.unsqueeze(0), tiles) if walks > 1 else (rows, rows)
+        of_m = "" if m == 8192 // d else f", {m}"
+        kind, flags = f"{CTYPE[q.dtype]}, {d}", f"{str(ordered).lower()}, {m}, {str(walks > 1).lower()}, {str(softcap > 0).lower()}"
+        launch(V5, f"order<{CTYPE[cu_q.dtype]}, {d}{of_m}>", 1, 1024, spans, of_tile, of_block, cu_q, cu_k, sequences, t, s, tiles, blocks)
+        launch(V5, f"prepare_ragged<{kind}{of_m}>", h * blocks * (m * d // 2048), 256, sums, turn, rows, spans, of_block, dout, out, lse.contiguous(),
+               dlse.contiguous(), h, t, blocks, 0, *dout.stride()[:2], 0, *out.stride()[:2])  # fmt: skip
+        maps = [SliceMap(x, n, 64, 128) for x, n in ((q, m), (k, KEYS), (v, KEYS), (dout, m))]
+        factor = 2 * scale / softcap if softcap else scale
+        launch(V5, f"attention_backward_ragged<{kind}, {flags}>", tiles * g * walks, 384, *maps, dk, dv, sums, *key_sums, turn, rows, spans, of_tile, g,
+               walks, group, blocks, max_seqlen_k, scale, factor * LOG2E, softcap * LOG2E, left, right, shared=shared_bytes(d, m))  # fmt: skip
+        launch(V5, f"finish_ragged<{kind}{of_m}>", h * blocks * 2, m * d // 64, dq, sums, spans, of_block, h, t, blocks, 0, *dq.stride()[:2],
+               scale)  # fmt: skip
+        if walks > 1:
+            finish_keys(dk.unsqueeze(0), dv.unsqueeze(0), key_sums, scale, spans, of_tile, max_seqlen_k, "true")
+        return dq, dk, dv, q.new_empty(0)
 
     return run
 

@@ -1,6 +1,9 @@
 """Attention's gradient for Hopper in CUDA C++."""
 
+from typing import NamedTuple
+
 import torch
+from torch import Tensor
 
 from rooftile.core.kernel import Kernel, Limits
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
@@ -37,11 +40,12 @@ def walked(most, group, tiles):
     return max(n for n in range(1, group + 1) if group % n == 0 and n <= max(1, min(most, tiles // LEAD)))
 
 
-def dealt(causal, ordered, group, tiles):
+def dealt(causal, ordered, group, tiles, heads=16):
     """Walks over tiles dealt out together, by heads of keys, and how many before its own a tile rounds dq of: that one's first tile was dealt out
     LEAD tiles before at least. Where tiles go by turns, the longest first, the last ones are short; head by head the last may be as long as the first. Some
-    16 heads of queries at once: of fewer, more tiles add to the same dq at a time; of more, its sums leave the L2 before the next tile adds to them."""
-    together = max(2, 16 // group) if causal and not ordered else 1
+    16 `heads` of queries at once: of fewer, more tiles add to the same dq at a time; of more, its sums leave the L2 before the next tile adds to them. 8
+    in a window, where they are wanted for longer."""
+    together = max(2, heads // group) if causal and not ordered else 1
     return together, together * cdiv(LEAD, together * tiles) + (together == 1)
 
 
@@ -58,12 +62,22 @@ def finish_keys(dk, dv, key_sums, scale, spans, of_tile, most, ragged="false"):
            *dk.stride()[:3], *dv.stride()[:3], scale)  # fmt: skip
 
 
-def _backward(ordered, dout, q, k, v, out, lse, causal, scale, into, turned):
-    """turned: by which cosines and sines q and k were, for dq and dk to be turned back; as `turns_back` says."""
+class Window(NamedTuple):
+    """What a query sees, from `left` keys before its own to `right` behind it (-1: all there are), what its scores are capped at (0: nothing), and the
+    gradient of lse."""
+
+    left: int
+    right: int
+    softcap: float
+    dlse: Tensor
+
+
+def backward(ordered, m, dout, q, k, v, out, lse, causal, scale, into=None, turned=None, window=None):
+    """m: queries of a step. turned: by which cosines and sines q and k were, for dq and dk to be turned back; as `turns_back` says. causal: whether a
+    walk begins later for each tile, and none ends before the last query; a window may be so too."""
     (b, t, h, d), (s, g) = q.shape, k.shape[1:3]
     dq, dk, dv = into or (x.new_empty(x.shape) for x in (q, k, v))
     lse = lse.contiguous()
-    m = queries(d, causal, ordered, t)
     walk, tiles = cdiv(t, m), cdiv(s, KEYS)  # blocks of queries of a head, and of keys
     group = walked(256 // d, h // g, tiles * b * h) if causal and not ordered and not turned else h // g
     walks = h // g // group  # of a tile
@@ -77,16 +91,21 @@ def _backward(ordered, dout, q, k, v, out, lse, causal, scale, into, turned):
     and_queries, last = (f", {m}", f", false, {m}") if m != 8192 // d else ("", and_turned)
     and_summed = "" if walks == 1 else f", false, {m}, true"
     tables = turned or (rows, rows)
-    launch(V5, f"prepare<{kind}{and_queries}>", blocks * m * d // 2048, 256, sums, turn, added, rows, dout, out, lse, h, t, *dout.stride()[:3],
-           *out.stride()[:3])  # fmt: skip
+    instance, factor, rest = f"attention_backward<{kind}, {flags}{and_summed or last}>", scale, tables
+    if window is not None:
+        cap, bounds = window.softcap, (t + s if x < 0 else min(x, t + s) for x in window[:2])
+        flags = f"{str(ordered).lower()}, {m}, {str(walks > 1).lower()}, {str(cap > 0).lower()}"
+        instance, factor, rest = f"attention_backward_windowed<{kind}, {flags}>", 2 * scale / cap if cap else scale, (cap * LOG2E, *bounds)
+        and_queries = f", {m}, true"
+    launch(V5, f"prepare<{kind}{and_queries}>", blocks * m * d // 2048, 256, sums, turn, added, rows, dout, out, lse,
+           window.dlse.contiguous() if window else lse, h, t, *dout.stride()[:3], *out.stride()[:3])  # fmt: skip
     maps = [TensorMap(x, (1, 64, 1, 64), 128) for x in (dk, dv)]
     maps += [TensorMap(x, (1, n, 1, 64), 128) for x, n in ((q, m), (k, KEYS), (v, KEYS), (dout, m))]
-    together, back = dealt(causal, ordered, group, tiles)
-    back = back if causal or d == 128 else b * g  # Plain::ROUNDS
+    together, back = dealt(causal or window is not None, ordered, group, tiles, 16 if window is None else 8)
+    back = back if causal or window or d == 128 else b * g  # Plain::ROUNDS
     left = min(back * group, b * h) * walk  # blocks of queries of the last walks, which nobody comes after
-    launch(V5, f"attention_backward<{kind}, {flags}{and_summed or last}>", min(all_walks, resident(q, 1)), 384, *maps, dq, sums, *key_sums, turn, added, rows,
-           g, walks, group, t, s, walk, tiles, together, all_walks, back * group, *dq.stride()[:3], scale, scale * LOG2E, *tables,
-           shared=shared_bytes(d, m))  # fmt: skip
+    launch(V5, instance, min(all_walks, resident(q, 1)), 384, *maps, dq, sums, *key_sums, turn, added, rows, g, walks, group, t, s, walk, tiles, together,
+           all_walks, back * group, *dq.stride()[:3], scale, factor * LOG2E, *rest, shared=shared_bytes(d, m))  # fmt: skip
     launch(V5, f"finish<{kind}{last}>", left * 2, m * d // 64, dq, sums, (blocks - left) * 2, h, t, *dq.stride()[:3], scale, *tables)
     if walks > 1:
         finish_keys(dk, dv, key_sums, scale, turn, turn, s)
@@ -99,12 +118,16 @@ def turns_back(d, cos, sin, positions, interleaved):
     return d == 64 == 2 * cos.shape[1] and positions is None and not interleaved and plain
 
 
+def _queries(ordered, q, causal):
+    return queries(q.shape[3], causal, ordered, q.shape[1])
+
+
 def hopper(dout, q, k, v, out, lse, causal, scale, *, into=None, turned=None):
-    return _backward(False, dout, q, k, v, out, lse, causal, scale, into, turned)
+    return backward(False, _queries(False, q, causal), dout, q, k, v, out, lse, causal, scale, into, turned)
 
 
 def hopper_ordered(dout, q, k, v, out, lse, causal, scale, *, into=None, turned=None):
-    return _backward(True, dout, q, k, v, out, lse, causal, scale, into, turned)
+    return backward(True, _queries(True, q, causal), dout, q, k, v, out, lse, causal, scale, into, turned)
 
 
 def _refuse(call):

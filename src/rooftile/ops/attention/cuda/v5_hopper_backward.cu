@@ -70,10 +70,20 @@ template <int QUERY> struct From {
   static constexpr int query = QUERY;
 };
 
-// What a block does with a tile: query blocks `first` to `blocks` - 1 of each of `group` heads, from i_bh on, against keys of the head i_g they read.
-// `masked`: before that block there are keys that a query does not see.
+// No weight for queries outside a band: the half's first key is seen by p's query `at` and `more` behind it, the next by those one further, and keys from
+// `keys` on are none.
+template <int R> ROOFTILE_DEVICE void mask_band(float (&p)[R], int at, int keys, unsigned more) {
+  const unsigned i_thread = anew(threadIdx.x);
+  const int key = row_of(i_thread), from = at + key - column_of(i_thread), low = key < keys ? from : NEVER, high = key + 8 < keys ? from + 8 : NEVER;
+#pragma unroll
+  for (int j = 0; j < R; ++j)
+    if (unsigned(j / 4 * 8 + j % 2 - (j / 2 % 2 ? high : low)) > more) p[j] = 0.0f;
+}
+
+// What a block does with a tile: query blocks `first` to `blocks` - 1 of each of `group` heads, from i_bh on, against keys of the head i_g they read. `masked`:
+// before that block there are keys that a query does not see; in a window from `whole` on too.
 struct Work {
-  int i_b, i_g, i_h, i_bh, group, i_tile, tiles, first, count, blocks, T, S, masked;
+  int i_b, i_g, i_h, i_bh, group, i_tile, tiles, first, count, blocks, T, S, masked, whole;
 };
 
 // Of that what is wanted behind the walk, when those of the next may have come.
@@ -86,7 +96,8 @@ struct Rings {
   // Of the n-th tile's walk, read where they are wanted, as registers are full; end: of all tiles' steps up to its last.
   int first, blocks;
   unsigned end, n;
-  int i_tile, masked;
+  int i_tile, masked, whole;
+  unsigned ends[2];  // of each half, in a window: the last step's queries may have passed the first half's keys
   Keys keys[2];
   Pipeline<STAGES> q, dout;
   Pipeline<1> dq[2];    // one a warpgroup
@@ -105,14 +116,23 @@ ROOFTILE_DEVICE unsigned deal(Work& w, unsigned at, unsigned all, unsigned toget
   return i_head;
 }
 
-// Every query sees all keys, or those up to its own. Tiles are dealt out head by head, so that heads have the L2 to themselves one after the other. Causal,
-// the first keys are seen by the most queries: `together` heads have their tiles dealt out together, the longest first, so that the last to begin are short.
-// Those that add in turn begin with the last tile of a head.
-template <class X_, bool CAUSAL, bool ORDERED> struct Plain : Work {
+enum class Sees { ALL, EARLIER, WINDOW };
+
+// Every query sees all keys, those up to its own, or a window: query i the keys from i + S - T - left to i + S - T + right. Tiles are dealt out head by head,
+// so that heads have the L2 to themselves one after the other. Causal, the first keys are seen by the most queries: `together` heads have their tiles dealt
+// out together, the longest first, so that the last to begin are short. Those that add in turn begin with the last tile of a head.
+template <class X_, Sees SEES, bool ORDERED, bool CAPS_ = false, bool ENDS_ = false> struct Plain : Work {
   using X = X_;
-  static constexpr bool CUTS = CAUSAL;  // a walk's first step to the queries that see a key of the half
-  static constexpr bool BANDED = false, CAPS = false, ROUNDS = CAUSAL || X::D == 128;  // of D = 64 and all keys the walk came out 1 to 4 % slower beside it
+  static constexpr bool CAUSAL = SEES == Sees::EARLIER, WINDOW = SEES == Sees::WINDOW, CAPS = CAPS_;
+  // A walk's first step to the queries that see a key of the half; of a window at D = 64 all steps would have 1 % more instructions.
+  static constexpr bool CUTS = CAUSAL || (WINDOW && X::D == 128);
+  static constexpr bool ENDS = ENDS_ && X::D == 128;  // a walk's last step by the half that it still sees
+  static constexpr bool ROUNDS = SEES != Sees::ALL || X::D == 128;  // of D = 64 and all keys the walk came out 1 to 4 % slower beside it
+  // So many operands of P are made after dS; the others before, for fewer registers.
+  static constexpr int LATE = X::BLOCK_M == 80 ? 2 : WINDOW && X::D == 64 ? 4 : 8;
   int G, walks, together, all;  // walks: of a tile, each over `group` of the heads that share it; all: walks of all tiles
+  int left, right, last;        // of a window: bounds, each T + S at most, and behind which block a walk ends
+  float cap_log2;
 
   ROOFTILE_DEVICE Plain(int G_, int walks_, int group_, int T_, int S_, int blocks_, int tiles_, int together_, int all_) {
     T = T_, S = S_, blocks = blocks_, tiles = tiles_, group = group_, G = G_, walks = walks_, together = together_, all = all_;
@@ -126,28 +146,54 @@ template <class X_, bool CAUSAL, bool ORDERED> struct Plain : Work {
   ROOFTILE_DEVICE void take(int at) {
     const unsigned i_walk = deal(*this, at, anew(all), anew(together), anew(tiles)), of_batch = anew(G) * anew(walks);
     const int T = anew(this->T), S = anew(this->S);
-    i_tile = CAUSAL && ORDERED ? tiles - 1 - i_tile : i_tile;
+    i_tile = SEES != Sees::ALL && ORDERED ? tiles - 1 - i_tile : i_tile;
     i_b = i_walk / of_batch, i_g = i_walk % of_batch / anew(walks), i_h = i_walk % of_batch * group, i_bh = i_walk * group;
+    if constexpr (WINDOW) {
+      const int low = i_tile * BLOCK_N + T - S, high = min((i_tile + 1) * BLOCK_N, S) + T - S + anew(left);
+      first = max(0, low - int(anew(right))) / X::BLOCK_M;
+      last = max(first + 1, ceil_div(min(T, high), X::BLOCK_M));  // keys that nobody sees are walked too, by a block that the mask hides from them
+      count = (last - first) * group;
+      masked = (i_tile + 1) * BLOCK_N > S ? NEVER : ceil_div(max(0, low - int(anew(right)) + BLOCK_N - 1), X::BLOCK_M);
+      whole = max(0, low + int(anew(left)) + 1) / X::BLOCK_M;
+      return;
+    }
     first = CAUSAL ? max(0, i_tile * BLOCK_N + T - S) / X::BLOCK_M : 0;
     count = (blocks - first) * group;
     masked = (i_tile + 1) * BLOCK_N > S ? NEVER : CAUSAL ? ceil_div(max(0, (i_tile + 1) * BLOCK_N - 1 + T - S), X::BLOCK_M) : 0;
   }
+  ROOFTILE_DEVICE void mark(Rings& sR, const Work& x) const {
+    sR.masked = x.masked;
+    if constexpr (WINDOW) sR.whole = x.whole;
+    if constexpr (ENDS) {
+      const bool passed = (x.blocks - 1) * X::BLOCK_M > x.i_tile * BLOCK_N + 63 + int(anew(T) - anew(S) + anew(left));
+      sR.ends[1] = sR.end, sR.ends[0] = sR.end - (passed && x.count > 1);
+    }
+  }
   ROOFTILE_DEVICE void begin(const Rings& sR, const Keys& keys) { i_tile = keys.i_tile, i_bh = keys.i_bh, first = sR.first; }
+  ROOFTILE_DEVICE static int batch(const Work& x) { return x.i_b; }
   ROOFTILE_DEVICE static int of_q(const Work& x) { return x.i_b; }  // whose rows queries and keys are: of a batch, or of a slice
   ROOFTILE_DEVICE static int of_k(const Work& x) { return x.i_b; }
   ROOFTILE_DEVICE int sums(const Keys& x) const { return (x.i_b * tiles + x.i_tile) * G + x.i_g; }  // which tile's of Sums
   ROOFTILE_DEVICE long long first_block() const { return (long long)i_bh * blocks + first; }  // in gDq, gRows and gTurn
-  ROOFTILE_DEVICE static int between(const Work& w) { return w.first; }                       // blocks there from a head's last to the next one's first
+  ROOFTILE_DEVICE int end() const { return WINDOW ? last : blocks; }                          // of a walk that was taken
+  // Blocks there from a walk's last of one head to its first of the next.
+  ROOFTILE_DEVICE int between(const Work& x, int end) const { return WINDOW ? x.first + int(anew(blocks)) - end : x.first; }
   // How many tiles of keys add to this block of queries before this one. Causal, the last tile that the block sees comes to it first, in its first
   // step, and the tile before it two or one steps later: in this order nobody waits for a tile that has not begun.
   ROOFTILE_DEVICE int before(int i_block) const {
-    if (!CAUSAL) return i_tile;
-    return min(tiles - 1, int(unsigned((i_block + 1) * X::BLOCK_M - 1 + S - T) / BLOCK_N)) - i_tile;
+    if (SEES == Sees::ALL) return i_tile;
+    return min(tiles - 1, int(unsigned((i_block + 1) * X::BLOCK_M - 1 + S - T + (WINDOW ? right : 0)) / BLOCK_N)) - i_tile;
   }
   // So many queries, from the first of block i on, see nothing of this half of the tile.
-  ROOFTILE_DEVICE int unseen(const Rings& sR, int half, int i) const { return sR.i_tile * BLOCK_N + half * 64 + T - S - i * X::BLOCK_M; }
+  ROOFTILE_DEVICE int unseen(const Rings& sR, int half, int i) const { return sR.i_tile * BLOCK_N + half * 64 + T - S - (WINDOW ? right : 0) - i * X::BLOCK_M; }
   // No weight where a query does not see a key; a key past S is seen by none: its p may be inf, and inf times its row of zeros would be NaN in dQ.
   template <int R> ROOFTILE_DEVICE void mask(float (&p)[R], const Rings& sR, int half, int i, int from) const {
+    if constexpr (WINDOW) {
+      if (i >= sR.masked && i < sR.whole) return;
+      const int key = sR.i_tile * BLOCK_N + half * 64, behind = anew(right);
+      mask_band(p, key - i * X::BLOCK_M + int(anew(T) - anew(S)) - behind - from, S - key, anew(left) + behind);
+      return;
+    }
     if (CAUSAL ? i >= sR.masked : sR.masked == 0) return;
     const unsigned i_thread = anew(threadIdx.x);
     const int i_key = sR.i_tile * BLOCK_N + half * 64 + row_of(i_thread), shift = CAUSAL ? T - S - (i * X::BLOCK_M + from + column_of(i_thread)) : -NEVER;
@@ -169,80 +215,67 @@ struct alignas(16) Span {
   int at_q, T, at_k, S, i_slot, i_block, none[2];
 };
 
-// Query i sees the keys from i + S - T - left to i + S - T + right. What a block wants to know of that now and then is in shared memory, as registers are
-// full: the first query that sees the first key of its tile, how many more see it, the keys in the tile, those of them that have gradients, where they begin
-// in dK and dV, which of the sums are the tile's, blocks of queries from a head's last to the next one's first, and which blocks see all of the tile.
+// What a block wants to know of its window now and then is in shared memory, as registers are full: where its keys begin in dK and dV, which of the sums are
+// the tile's, the first query that sees its first key, how many more see it, its keys, those of them that have gradients, blocks of queries from a head's
+// last to the next one's first, the first block that has passed a key, and how many tiles come after it.
 struct Band {
   long long at;
-  int i_sums, low, more, keys, most, between, whole, whole_end, after;
+  int i_sums, low, more, keys, most, between, whole, after;
   Slice of_q, of_k;
 };
 
-// A window, open to either side where it has no bound, over one length or over sequences of their own.
-template <int D, bool RAGGED, bool ORDERED, int M = 8192 / D, bool CAPS_ = false> struct Banded : Work {
+// Sequences of their own, and in each a window, open to either side where it has no bound.
+template <int D, bool ORDERED, int M = 8192 / D, bool CAPS_ = false> struct Ragged : Work {
   using X = Tile<D, M>;
-  static constexpr bool CUTS = D == 128;  // with 64 all steps would have 1 % more instructions
-  static constexpr bool BANDED = true, CAPS = CAPS_, ROUNDS = false;
-  float cap_log2 = 0.0f;
+  static constexpr bool CUTS = D == 128, CAPS = CAPS_, ENDS = false, ROUNDS = false;  // CUTS: as Plain's of a window
+  static constexpr int LATE = M == 80 ? 2 : 8;
+  float cap_log2;
   int at_q = 0, at_k = 0, i_first, i_sums, padded, left, right;
   static constexpr int all = 1;  // a block has one tile
   const Band* sBand;
 
-  // `rows` and `blocks_`: of queries, of all sequences together, or of one length.
-  ROOFTILE_DEVICE Banded(const Span* gSpans, const int* gOfTile, int G, int walks, int group_, int rows, int S_, int blocks_, int left_, int right_) {
-    const int of_batch = G * walks;
-    unsigned at = blockIdx.x;
-    int all = gridDim.x, i_block = 0, i_slot = 0;
-    T = rows, S = S_, padded = blocks_, group = group_;
-    if (RAGGED) {
-      const Span x = gSpans[gOfTile[blockIdx.x / of_batch]];
-      at_q = x.at_q, T = x.T, at_k = x.at_k, S = x.S, i_block = x.i_block, i_slot = x.i_slot, at -= i_slot * of_batch;
-      all = max(1, ceil_div(S, BLOCK_N)) * of_batch;
-    }
-    tiles = max(1, ceil_div(S, BLOCK_N));
-    const int i_walk = deal(*this, at, all, ORDERED ? 1 : max(2, 16 / group), tiles);  // as `dealt` of the launcher says
+  // blocks_: of queries, of all sequences together.
+  ROOFTILE_DEVICE Ragged(const Span* gSpans, const int* gOfTile, int G, int walks, int group_, int blocks_, int left_, int right_, float cap) : cap_log2(cap) {
+    const int of_heads = G * walks;
+    const Span x = gSpans[gOfTile[blockIdx.x / of_heads]];
+    at_q = x.at_q, T = x.T, at_k = x.at_k, S = x.S, padded = blocks_, group = group_, tiles = max(1, ceil_div(S, BLOCK_N));
+    const int i_walk = deal(*this, blockIdx.x - x.i_slot * of_heads, tiles * of_heads, ORDERED ? 1 : max(2, 16 / group), tiles);  // as `dealt` of the launcher says
     if (ORDERED) i_tile = tiles - 1 - i_tile;
-    i_b = i_walk / of_batch, i_g = i_walk % of_batch / walks, i_h = i_walk % of_batch * group, i_bh = i_walk * group;
-    i_sums = (i_slot + i_b * tiles + i_tile) * G + i_g;
+    i_g = i_walk / walks, i_h = i_bh = i_walk * group;
+    i_sums = (x.i_slot + i_tile) * G + i_g;
     left = left_ < 0 ? T + S : min(left_, T + S), right = right_ < 0 ? T + S : min(right_, T + S);
     const int key = i_tile * BLOCK_N, low = key + T - S - right, high = min(key + BLOCK_N, S) - 1 + T - S + left;
     first = max(0, low) / M, blocks = ceil_div(max(0, min(T, high + 1)), M);
     count = max(0, blocks - first) * group;
-    i_first = i_bh * padded + i_block + first;
+    i_first = i_bh * padded + x.i_block + first;
+    masked = rows() < BLOCK_N ? NEVER : ceil_div(max(0, low + BLOCK_N - 1), M);
   }
   ROOFTILE_DEVICE int rows() const { return min(BLOCK_N, S - i_tile * BLOCK_N); }
-  ROOFTILE_DEVICE long long at(int S_, int G) const { return (((long long)i_b * S_ + at_k + i_tile * BLOCK_N) * G + i_g) * D; }
+  ROOFTILE_DEVICE long long at(int G) const { return ((at_k + i_tile * BLOCK_N) * (long long)G + i_g) * D; }
   ROOFTILE_DEVICE void tell(Band& sX, long long at, int most) {
-    const int i_s = i_tile * BLOCK_N, low = i_s + T - S - right, whole = rows() < BLOCK_N ? NEVER : ceil_div(max(0, low + BLOCK_N - 1), M);
-    if (threadIdx.x == 0) sX = {at, i_sums, low, left + right, rows(), most - i_s, padded - (blocks - first), whole, max(0, low + left + right + 1) / M, tiles - 1 - i_tile,
+    const int i_s = i_tile * BLOCK_N, low = i_s + T - S - right;
+    if (threadIdx.x == 0) sX = {at, i_sums, low, left + right, rows(), most - i_s, padded - (blocks - first), max(0, low + left + right + 1) / M, tiles - 1 - i_tile,
                                 Slice::of(at_q, T), Slice::of(at_k, S)};
     sBand = &sX;
   }
-  ROOFTILE_DEVICE auto of_q(const Work& x) const {
-    if constexpr (RAGGED) return sBand->of_q; else return x.i_b;
-  }
-  ROOFTILE_DEVICE auto of_k(const Work& x) const {
-    if constexpr (RAGGED) return sBand->of_k; else return x.i_b;
-  }
+  ROOFTILE_DEVICE const Slice& of_q(const Work&) const { return sBand->of_q; }
+  ROOFTILE_DEVICE const Slice& of_k(const Work&) const { return sBand->of_k; }
   ROOFTILE_DEVICE int sums(const Keys&) const { return sBand->i_sums; }
   ROOFTILE_DEVICE long long first_block() const { return i_first; }
-  ROOFTILE_DEVICE int between(const Work&) const { return sBand->between; }
+  ROOFTILE_DEVICE int end() const { return blocks; }
+  ROOFTILE_DEVICE int between(const Work&, int) const { return sBand->between; }
   ROOFTILE_DEVICE static int next(int*, bool begins) { return begins ? 0 : all; }
   ROOFTILE_DEVICE void take(int) {}
+  ROOFTILE_DEVICE static int batch(const Work&) { return 0; }
+  ROOFTILE_DEVICE static void mark(Rings& sR, const Work& x) { sR.masked = x.masked; }
   ROOFTILE_DEVICE void begin(const Rings&, const Keys&) {}
   // The last tile that a block sees adds first.
   ROOFTILE_DEVICE int before(int i_block) const { return min(sBand->after, ((i_block + 1) * M - 1 - sBand->low) / BLOCK_N); }
   ROOFTILE_DEVICE int unseen(const Rings&, int half, int i) const { return sBand->low + half * 64 - i * M; }
   // As in Plain, and once more for queries that have passed a key.
-  template <int R> ROOFTILE_DEVICE void mask(float (&p)[R], const Rings&, int half, int i, int from) const {
-    if (i >= sBand->whole && i < sBand->whole_end) return;
-    const unsigned i_thread = anew(threadIdx.x);
-    const int key = half * 64 + row_of(i_thread), at = sBand->low + key - i * M - from - column_of(i_thread);
-    const int keys = sBand->keys, low = key < keys ? at : NEVER, high = key + 8 < keys ? at + 8 : NEVER;
-    const unsigned more = sBand->more;
-#pragma unroll
-    for (int j = 0; j < R; ++j)
-      if (unsigned(j / 4 * 8 + j % 2 - (j / 2 % 2 ? high : low)) > more) p[j] = 0.0f;
+  template <int R> ROOFTILE_DEVICE void mask(float (&p)[R], const Rings& sR, int half, int i, int from) const {
+    if (i >= sR.masked && i < sBand->whole) return;
+    mask_band(p, sBand->low + half * 64 - i * M - from, sBand->keys - half * 64, sBand->more);
   }
 };
 
@@ -291,8 +324,9 @@ ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const Ten
     const unsigned n = sR.taken;
     const Stage<1> turn = nth_stage<1>(n);
     producer_acquire(sR.v, turn);
-    sR.first = x.first, sR.blocks = x.blocks, sR.end += x.count, sR.n = n, sR.i_tile = x.i_tile, sR.masked = x.masked;
-    sR.keys[n % 2] = {x.i_b, x.i_g, x.i_bh, x.i_tile};
+    sR.first = x.first, sR.blocks = x.blocks, sR.end += x.count, sR.n = n, sR.i_tile = x.i_tile;
+    w.mark(sR, x);
+    sR.keys[n % 2] = {w.batch(x), x.i_g, x.i_bh, x.i_tile};
     mbarrier_arrive_expect(&sR.v.full[0], X::KEYS);
     bring<X::PANELS>(sX + X::V, X::KEY_PANEL, tV, &sR.v.full[0], x.i_g, x.i_tile * BLOCK_N, w.of_k(x));
     producer_acquire(sR.k, turn, X::KEYS);
@@ -303,6 +337,7 @@ ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const Ten
   for (; sR.i_next < w.all; ++sR.taken) {
     w.take(sR.i_next);
     x = w;
+    x.blocks = w.end();
     anew(0);  // and read from there
     if (sR.taken == 0) {
       keys();
@@ -319,7 +354,7 @@ ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const Ten
       bring<X::PANELS>(sX + X::DOUT + at.index * X::QUERIES, X::QUERY_PANEL, tDout, &sR.dout.full[at.index], x.i_h, i * M, w.of_q(x));
       bulk_load(sX + X::DELTA + at.index * ROWS, gRow + M, ROWS, &sR.dout.full[at.index]);
       if (sR.n != sR.taken) keys();
-      if (++i == x.blocks) i = x.first, ++x.i_h, gRow += w.between(x) * 2 * M;  // the next head's, which lie behind this one's
+      if (++i == x.blocks) i = x.first, ++x.i_h, gRow += w.between(x, x.blocks) * 2 * M;  // the next head's, which lie behind this one's
     }
     sR.i_next = w.next(gTaken, false);
     if constexpr (W::ROUNDS) {  // an earlier head's sums come behind the queries, by the same rings: most are there when the last product is
@@ -370,7 +405,7 @@ template <bool ORDERED, class W> ROOFTILE_DEVICE void drain(float* gDq, int* gTu
         fence_async_global();
         store_release(gTurn + i_half, w.before(i) + 1);
       }
-      if (++i == blocks) i = w.first, i_half += w.between(w) * 2;
+      if (++i == blocks) i = w.first, i_half += w.between(w, blocks) * 2;
     }
     if constexpr (W::ROUNDS) {  // once a tile: a fence in each step costs more than all that it is for
       bulk_wait<0>();            // carried out, all of them: to have read shared memory is not enough
@@ -742,7 +777,7 @@ ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, const Earlier<
     // A step; whether it was the walk's last.
     const auto go = [&](auto from, auto& s) __attribute__((always_inline)) {
       constexpr int FROM = decltype(from)::query, L = M - FROM;
-      constexpr int WHOLE = M == 80 && !W::CAPS ? 2 : L / 16;  // so many operands of P are made after dS; the others before, for 12 registers, or 80 queries spill
+      constexpr int WHOLE = W::LATE < L / 16 ? W::LATE : L / 16;
       const Stage<STAGES> at = nth_stage(turn);
       float dp[L / 2], dq[X::N / 2];
       unsigned p16[L / 16][4], ds16[L / 16][4];
@@ -782,7 +817,7 @@ ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, const Earlier<
       consumer_release(sR.dout, at);
       if (more) hand_over(sDq, sR.dq[half], step - 1, dq);
       const int first = sR.first, blocks = sR.blocks;  // while the last product runs
-      const bool ends = ++step == sR.end;
+      const bool ends = ++step == (W::ENDS ? sR.ends[half] : sR.end);
       wgmma_wait<0>(s, dk, dv);  // s: or the next step's would get other registers
       // This step's dS is there, seen by the warp since dout's release; the one before's has been read.
       if (lane() == 0) producer_commit(sR.ds, nth_stage(step - 1));
@@ -806,14 +841,22 @@ ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, const Earlier<
     n = sR.n;
     const Stage<1> at_keys = nth_stage<1>(n);
     const Keys& tile = sR.keys[n % 2];
-    const int at_ds = X::DS + (step - 1) % DS_STAGES * DS_BYTES;
     float dq[X::N / 2];
     if constexpr (X::APART) consumer_release(sR.v, at_keys);
-    consumer_wait(sR.ds, nth_stage(step - 1));
-    queries<T, X>(dq, d_by_keys, ds + at_ds);
-    wgmma_wait<0>(dq);
-    if constexpr (X::APART) consumer_release(sR.k, at_keys);
-    hand_over(sDq, sR.dq[half], step - 1, dq);
+    const auto last = [&](int at_ds) __attribute__((always_inline)) {
+      consumer_wait(sR.ds, nth_stage(step - 1));
+      queries<T, X>(dq, d_by_keys, ds + at_ds);
+      wgmma_wait<0>(dq);
+      if constexpr (X::APART) consumer_release(sR.k, at_keys);
+      hand_over(sDq, sR.dq[half], step - 1, dq);
+    };
+    if (W::ENDS && step != sR.end) {
+      last(X::DS + (step - 1) % DS_STAGES * DS_BYTES);
+      pass_by<X>(sX + X::DS + step % DS_STAGES * DS_BYTES + half * X::QUERY_PANEL, sR, step, turn);
+      ++step, ++turn;
+    }
+    const int at_ds = X::DS + (step - 1) % DS_STAGES * DS_BYTES;
+    last(at_ds);
     if constexpr (X::APART) barrier_sync(2 + half, 128);  // of dS a warpgroup reads the lines that its dK and dV come to
     store_keys<T, D>(dv_to, X::APART ? sX + at_ds : sV, dv, 1.0f, tile, w, half);
     if constexpr (TURNED) turn_back<D>(dk, earlier.tables, tile.i_tile * BLOCK_N, w.S);
@@ -866,12 +909,32 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
   static_assert(!(ORDERED && SUMMED), "walks over a tile add in any order");
   extern __shared__ __align__(1024) char sX[];
   __shared__ Rings sR;
-  const Plain<Tile<D, M>, CAUSAL, ORDERED> w(G, walks, group, T_, S, blocks, tiles, together, all);
+  const Plain<Tile<D, M>, CAUSAL ? Sees::EARLIER : Sees::ALL, ORDERED> w(G, walks, group, T_, S, blocks, tiles, together, all);
   const Earlier<T> earlier{gOut, stride_b, stride_t, stride_h, gAdded + 1, G * walks * group, back, {gCos, gSin}};
   if constexpr (SUMMED)
     tile_of_keys<T, D, ORDERED, TURNED>(Sums{gDk}, Sums{gDv}, earlier, tQ, tK, tV, tDout, gDq, gTurn, gAdded, gRows, sX, sR, w, scale, scale_log2);
   else
     tile_of_keys<T, D, ORDERED, TURNED>(tDk, tDv, earlier, tQ, tK, tV, tDout, gDq, gTurn, gAdded, gRows, sX, sR, w, scale, scale_log2);
+}
+
+// The same in a window, and of scores that a cap may bound. Who adds several walks over a tile has windows that no query passes.
+template <typename T, int D, bool ORDERED, int M = 8192 / D, bool SUMMED = false, bool CAPS = false>
+__global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
+    attention_backward_windowed(const __grid_constant__ TensorMap tDk, const __grid_constant__ TensorMap tDv, const __grid_constant__ TensorMap tQ,
+                                const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, T* gOut,
+                                float* gDq, float* gDk, float* gDv, int* gTurn, int* gAdded, const float* gRows, int G, int walks, int group, int T_, int S,
+                                int blocks, int tiles, int together, int all, int back, long long stride_b, long long stride_t, long long stride_h, float scale,
+                                float scale_log2, float cap_log2, int left, int right) {
+  static_assert(!(ORDERED && SUMMED), "walks over a tile add in any order");
+  extern __shared__ __align__(1024) char sX[];
+  __shared__ Rings sR;
+  Plain<Tile<D, M>, Sees::WINDOW, ORDERED, CAPS, !SUMMED> w(G, walks, group, T_, S, blocks, tiles, together, all);
+  w.left = left, w.right = right, w.cap_log2 = cap_log2;
+  const Earlier<T> earlier{gOut, stride_b, stride_t, stride_h, gAdded + 1, G * walks * group, back, {}};
+  if constexpr (SUMMED)
+    tile_of_keys<T, D, ORDERED, false>(Sums{gDk}, Sums{gDv}, earlier, tQ, tK, tV, tDout, gDq, gTurn, gAdded, gRows, sX, sR, w, scale, scale_log2);
+  else
+    tile_of_keys<T, D, ORDERED, false>(tDk, tDv, earlier, tQ, tK, tV, tDout, gDq, gTurn, gAdded, gRows, sX, sR, w, scale, scale_log2);
 }
 
 // What comes before and after walks over the heads from the last to the first: the pass begins with those that were touched last, and leaves its last ones
@@ -885,11 +948,12 @@ template <int D, int M> ROOFTILE_DEVICE void clear(float* gDq, int* gTurn, long 
   if (begins) gTurn[row / M * 2] = gTurn[row / M * 2 + 1] = 0;
 }
 
-// The rows of lse and delta, zeros in gDq, gTurn and gAdded (how many tiles have been taken, then Earlier's): 2048 / D queries of a head a block.
-template <typename T, int D, int BLOCK_M = 8192 / D>
+// The rows of lse and delta, less the gradient of lse where there is one (OF_LSE), zeros in gDq, gTurn and gAdded (how many tiles have been taken, then
+// Earlier's): 2048 / D queries of a head a block.
+template <typename T, int D, int BLOCK_M = 8192 / D, bool OF_LSE = false>
 __global__ void __launch_bounds__(256)
-    prepare(float* gDq, int* gTurn, int* gAdded, float* gRows, const T* gDout, const T* gOut, const float* gLse, int H, int T_, long long stride_gb,
-            long long stride_gt, long long stride_gh, long long stride_ob, long long stride_ot, long long stride_oh) {
+    prepare(float* gDq, int* gTurn, int* gAdded, float* gRows, const T* gDout, const T* gOut, const float* gLse, const float* gDlse, int H, int T_,
+            long long stride_gb, long long stride_gt, long long stride_gh, long long stride_ob, long long stride_ot, long long stride_oh) {
   constexpr int LANES = D / 8, ROWS = 256 / LANES;
   const int padded = ceil_div(T_, BLOCK_M) * BLOCK_M, chunks = padded / ROWS, i_bh = from_the_end() / chunks;
   const int i_t = from_the_end() % chunks * ROWS + threadIdx.x / LANES, i_d = threadIdx.x % LANES * 8;
@@ -900,6 +964,7 @@ __global__ void __launch_bounds__(256)
   if (row == 0 && i_d == 0) gAdded[0] = 0;
   prepare_query<BLOCK_M, D>(gRows, head(gDout, stride_gb, stride_gt, stride_gh, i_bh, H), head(gOut, stride_ob, stride_ot, stride_oh, i_bh, H), gLse, i_bh,
                             i_t, i_d, T_, padded);
+  if (OF_LSE && i_d == 0 && i_t < T_) gRows[(long long)i_bh * padded * 2 + (i_t / BLOCK_M * 2 + 1) * BLOCK_M + i_t % BLOCK_M] -= gDlse[(long long)i_bh * T_ + i_t];
 }
 
 // A half of dQ, rounded, a warp 16 of its queries, all of whose sums are under way at once; gRow is the first's.
@@ -933,7 +998,7 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(BLOCK_M * D / 64)
                        i_t);
 }
 
-// ---- the kernels of a window and of packed sequences -------------------------------------------------------------------------
+// ---- the kernels of packed sequences -----------------------------------------------------------------------------------------
 
 // Where `sequences` lie, which tile of keys is whose, the longest walks first, and which block of queries: sequence b's begin with at_q / BLOCK_M + b, where
 // there is room for them. Offsets that are none (they go down, or beyond the tensor) stay within it. One block.
@@ -970,22 +1035,21 @@ struct Place {
   int i_bh, i_block, at, T;
   long long row;
 };
-template <bool RAGGED> ROOFTILE_DEVICE Place place(int i, int T_, int blocks, const int* gSpans, const int* gOfBlock) {
+ROOFTILE_DEVICE Place place(int i, int T_, int blocks, const int* gSpans, const int* gOfBlock) {
   const int i_bh = i / blocks, i_block = i % blocks;
-  if (!RAGGED) return {i_bh, i_block, 0, T_, (long long)i_bh * T_};
   const Span x = reinterpret_cast<const Span*>(gSpans)[gOfBlock[i_block]];
   return {i_bh, i_block - x.i_block, x.at_q, x.T, (long long)i_bh * T_ + x.at_q};
 }
 
-// As `prepare`; delta less the gradient of lse.
-template <typename T, int D, bool RAGGED, int M = 8192 / D>
+// As `prepare`.
+template <typename T, int D, int M = 8192 / D>
 __global__ void __launch_bounds__(256)
-    prepare_banded(float* gDq, int* gTurn, float* gRows, const int* gSpans, const int* gOfBlock, const T* gDout, const T* gOut, const float* gLse,
+    prepare_ragged(float* gDq, int* gTurn, float* gRows, const int* gSpans, const int* gOfBlock, const T* gDout, const T* gOut, const float* gLse,
                    const float* gDlse, int H, int T_, int blocks, long long stride_gb, long long stride_gt, long long stride_gh, long long stride_ob,
                    long long stride_ot, long long stride_oh) {
   constexpr int LANES = D / 8, ROWS = 256 / LANES, CHUNKS = M / ROWS;
   const int i = from_the_end() / CHUNKS, i_row = from_the_end() % CHUNKS * ROWS + threadIdx.x / LANES, i_d = threadIdx.x % LANES * 8;
-  const Place x = place<RAGGED>(i, T_, blocks, gSpans, gOfBlock);
+  const Place x = place(i, T_, blocks, gSpans, gOfBlock);
   const int i_t = x.i_block * M + i_row;
   let_next_stand_by();
   if (x.T == 0) return;
@@ -996,31 +1060,30 @@ __global__ void __launch_bounds__(256)
   if (i_d == 0 && i_t < x.T) gRow[M + i_row] -= gDlse[x.row + i_t];
 }
 
-template <typename T, int D, bool RAGGED, bool ORDERED, bool SUMMED = false, int M = 8192 / D, bool CAPS = false>
+template <typename T, int D, bool ORDERED, int M = 8192 / D, bool SUMMED = false, bool CAPS = false>
 __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
-    attention_backward_banded(const __grid_constant__ TensorMap tQ, const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV,
+    attention_backward_ragged(const __grid_constant__ TensorMap tQ, const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV,
                               const __grid_constant__ TensorMap tDout, T* gDk, T* gDv, float* gDq, float* gDkSums, float* gDvSums, int* gTurn,
-                              const float* gRows, const int* gSpans, const int* gOfTile, int G, int walks, int group, int T_, int S, int blocks, int most,
-                              int left, int right, float scale, float scale_log2, float cap_log2) {
+                              const float* gRows, const int* gSpans, const int* gOfTile, int G, int walks, int group, int blocks, int most, float scale,
+                              float scale_log2, float cap_log2, int left, int right) {
   static_assert(!(ORDERED && SUMMED), "walks over a tile add in any order");
   extern __shared__ __align__(1024) char sX[];
   __shared__ Rings sR;
   __shared__ Band sBand;
-  Banded<D, RAGGED, ORDERED, M, CAPS> w(reinterpret_cast<const Span*>(gSpans), gOfTile, G, walks, group, T_, S, blocks, left, right);
-  w.cap_log2 = cap_log2;
+  Ragged<D, ORDERED, M, CAPS> w(reinterpret_cast<const Span*>(gSpans), gOfTile, G, walks, group, blocks, left, right, cap_log2);
   if (w.count == 0) {  // no query sees these keys, if there are any
     earlier_done();    // or this kernel could end before `prepare`, and `finish` begin
     if (SUMMED) return;
     Wide<T> none;
     fill(none, T(0.0f));
     for (int i = threadIdx.x; i < w.rows() * (D / 8); i += blockDim.x) {
-      const long long at = w.at(S, G) + (long long)(i / (D / 8)) * G * D + i % (D / 8) * 8;
+      const long long at = w.at(G) + (long long)(i / (D / 8)) * G * D + i % (D / 8) * 8;
       store_global(gDk + at, none);
       store_global(gDv + at, none);
     }
     return;
   }
-  w.tell(sBand, w.at(S, G), most);
+  w.tell(sBand, w.at(G), most);
   if constexpr (SUMMED)
     tile_of_keys<T, D, ORDERED, false>(Sums{gDkSums}, Sums{gDvSums}, Earlier<T>{}, tQ, tK, tV, tDout, gDq, gTurn, nullptr, gRows, sX, sR, w, scale,
                                        scale_log2);
@@ -1029,14 +1092,14 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
                                        scale_log2);
 }
 
-template <typename T, int D, bool RAGGED, int M = 8192 / D>
+template <typename T, int D, int M = 8192 / D>
 __global__ void ROOFTILE_EARLY __launch_bounds__(M * D / 64)
-    finish_banded(T* gOut, const float* gDq, const int* gSpans, const int* gOfBlock, int H, int T_, int blocks, long long stride_b, long long stride_t,
+    finish_ragged(T* gOut, const float* gDq, const int* gSpans, const int* gOfBlock, int H, int T_, int blocks, long long stride_b, long long stride_t,
                   long long stride_h, float scale) {
   constexpr int N = Tile<D, M>::N, HALF = Tile<D, M>::HALF;
   __shared__ __align__(1024) char sX[N * LINE];
   const int i = from_the_end();
-  const Place x = place<RAGGED>(i / 2, T_, blocks, gSpans, gOfBlock);
+  const Place x = place(i / 2, T_, blocks, gSpans, gOfBlock);
   const int i_half = i % 2, i_t = x.i_block * M + (D == 64) * i_half * N, i_d = (D == 128) * i_half * 64;
   earlier_done();
   if (i_t >= x.T) return;
