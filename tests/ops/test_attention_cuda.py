@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+from itertools import product
 
 import pytest
 import torch
@@ -289,9 +290,9 @@ def rounds(monkeypatch, back, together=1):
 @pytest.mark.parametrize("causal, ordered", [(True, False), (False, False), (True, True), (False, True)])
 def test_nobody_waits_for_who_comes_later(causal, ordered):
     """A head's tiles have all been dealt out before the first block that rounds its dq, and its first, the longest of those that go by turns, long before."""
-    for t, s in [(1, 1), (100, 5000), (640, 640), (1024, 1024), (5000, 300), (9000, 9000), (16384, 16384), (40000, 40000)]:
+    for s, group, of_queries in product((1, 300, 640, 1024, 5000, 9000, 16384, 40000), (1, 2, 8), (16, 8)):  # 8 in a window
         tiles = -(-s // 128)
-        together, back = cuda_kernels.dealt(causal, ordered, t, tiles)
+        together, back = cuda_kernels.dealt(causal, ordered, group, tiles, of_queries)
         heads = 2 * back + together + 1
         dealt_out = [
             h for at in range(0, heads, together) for _ in range(tiles) for h in range(at, min(at + together, heads))
