@@ -1,5 +1,5 @@
 """What compute-sanitizer looks at (tests/test_sanitizer.py): `python tests/sanitized.py OP` launches every kernel of an operator and of its gradient once on each
-small case; `planted.TOOL` launches a kernel of tests/cuda/planted.cu instead, with a fault for that tool."""
+small case; `planted.TOOL` launches a kernel of tests/cuda/planted.cu instead, with a fault for that tool; `unseen.TOOL` one of unseen.cu, with none."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ from rooftile.cuda.launch import launch
 from rooftile.cuda.source import Source
 from rooftile.workbench.check import with_gradients
 
-PLANTED = Source(Path(__file__).parent / "cuda" / "planted.cu")
+PLANTED, UNSEEN = (Source(Path(__file__).parent / "cuda" / f"{name}.cu") for name in ("planted", "unseen"))
 
 
 def on_gpu(value):
@@ -30,9 +30,23 @@ def planted(tool: str) -> None:
         launch(PLANTED, "no_barrier_before", 1, 128, out, x)
 
 
+def unseen(tool: str, device: str = "cuda") -> None:
+    x = torch.arange(128.0).to(device)
+    out = torch.empty(128, device=device)
+    if tool == "initcheck":
+        copied = torch.empty_like(out)
+        launch(UNSEEN, "written_by_a_bulk_copy", 1, 128, copied, x)
+        launch(UNSEEN, "read", 1, 128, out, copied)
+        assert torch.equal(out, 2 * x)
+    else:
+        launch(UNSEEN, "handed_over_by_one_lane", 1, 64, out, x, 4)
+        assert torch.equal(out, x.view(4, 32).flip(1).flatten())
+
+
 def main(name: str) -> None:
-    if name.startswith("planted."):
-        planted(name.removeprefix("planted."))
+    kind, _, tool = name.partition(".")
+    if tool:
+        {"planted": planted, "unseen": unseen}[kind](tool)
     else:
         count = 0
         for op in with_gradients([OPS[name]]):

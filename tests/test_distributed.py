@@ -3,6 +3,7 @@
 import contextlib
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -232,10 +233,27 @@ def test_near_ones_exchange_at_once_only_where_the_model_leaves_room(kind, scarc
     sharded, knobs = [], {}
     monkeypatch.setattr(Team, "_near", lambda self: True)
     monkeypatch.setattr(Team, "_scarce", lambda self, model: scarce)
+    monkeypatch.setattr(Team, "_unshared", lambda self: "all blocks")
     monkeypatch.setattr(parallel, "DistributedDataParallel", lambda model, **given: knobs.update(given))
-    monkeypatch.setattr("torch.distributed.fsdp.fully_shard", lambda module, **given: sharded.append(type(module).__name__))
+    monkeypatch.setattr("torch.distributed.device_mesh.DeviceMesh.from_group", lambda group, device: f"{group} on {device}")
+    monkeypatch.setattr("torch.distributed.fsdp.fully_shard", lambda m, **given: sharded.append(type(m).__name__) or knobs.update(given))
     team, model = Team(TrainConfig()), GPT2(GPT2Config(vocab_size=8, n_positions=4, n_embd=8, n_layer=2, n_head=1))
     team.kind = kind
     team.wrap(model)
     assert sharded == ([] if kind == "ddp" else ["Block", "Block", "GPT2"] if scarce else ["GPT2"])
     assert ("bucket_cap_mb" in knobs) is (kind == "ddp" and not scarce)
+    assert knobs["process_group" if kind == "ddp" else "mesh"] == (
+        None if scarce else "all blocks" if kind == "ddp" else "all blocks on cuda"
+    )
+
+
+def test_an_exchange_beside_nothing_has_all_of_nccls_blocks(monkeypatch):
+    given = {}
+    nccl = SimpleNamespace(Options=lambda: SimpleNamespace(config=SimpleNamespace(min_ctas=None)))
+    monkeypatch.setattr(dist, "ProcessGroupNCCL", nccl, raising=False)  # which a PyTorch for CPUs lacks
+    monkeypatch.setattr(dist, "new_group", lambda **knobs: given.update(knobs) or "a group")
+    team = Team(TrainConfig())
+    team.device = "cpu"
+    assert team._unshared() is None and not given  # gloo takes no such options
+    team.device = "cuda:1"
+    assert team._unshared() == "a group" and given["backend"] == "nccl" and given["pg_options"].config.min_ctas == parallel.BLOCKS == 64

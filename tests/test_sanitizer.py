@@ -1,6 +1,11 @@
-"""NVIDIA's compute-sanitizer over every kernel of every operator, on a GPU: `make test-sanitizer`. Some ten minutes of one GPU."""
+"""NVIDIA's compute-sanitizer over every kernel of every operator, on a GPU: `make test-sanitizer`. Some ten minutes of one GPU.
+
+Three things it does not see, and reports what hangs on them: memory that a bulk copy has written (initcheck), one lane of a warp that tells others
+through an mbarrier what all its lanes have done, and how Triton's warp specialisation hands work to warps (racecheck). The first two are shown by
+kernels of tests/cuda/unseen.cu, in which the simulator finds nothing; what they explain is passed over here, line by line."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -8,14 +13,32 @@ from pathlib import Path
 
 import pytest
 
+import rooftile
+import sanitized
+from rooftile.cuda import simulator
 from rooftile.workbench.check import all_ops
 
 TOOLS = ("memcheck", "racecheck", "initcheck")
-pytestmark = [
+PACKAGE = Path(rooftile.__file__).parent
+# Their kernels read what cuBLAS or a kernel of ours has stored by bulk copies; each of their parts is looked at by itself.
+READ_BULK_COPIES = {"gated_mlp", "linear_cross_entropy", "linear_cross_entropy_ahead", "mlp", "rotary_attention"}
+# Of a file the words in whose lines accesses are ordered though racecheck does not see it.
+ORDERED = {
+    "v6_hopper_wide_backward.cu": ("sP[",),  # told by one lane of each warp
+    "gluon_kernels.py": ("def forward(", "gl.warp_specialize("),  # Triton's own, before and behind the warps' work
+    "gluon_options_kernels.py": ("def forward(", "gl.warp_specialize(", "sTold."),  # and a tile's number, told by one lane
+}
+on_a_gpu = [
     pytest.mark.gpu,
     pytest.mark.thorough,
     pytest.mark.skipif(shutil.which("compute-sanitizer") is None, reason="needs compute-sanitizer"),
 ]
+
+
+def gpu(test):
+    for mark in on_a_gpu:
+        test = mark(test)
+    return test
 
 
 def sanitize(tool: str, name: str) -> subprocess.CompletedProcess[str]:
@@ -27,22 +50,89 @@ def sanitize(tool: str, name: str) -> subprocess.CompletedProcess[str]:
         "--error-exitcode",
         "9",
         "--print-limit",
-        "5",
+        "1000" if tool == "racecheck" else "5",
         *(["--padding", "4096"] if tool == "memcheck" else []),
     ]
-    script = Path(__file__).parent / "sanitized.py"
     env = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    return subprocess.run([*words, sys.executable, str(script), name], env=env, capture_output=True, text=True, timeout=500)
+    return subprocess.run([*words, sys.executable, sanitized.__file__, name], env=env, capture_output=True, text=True, timeout=500)
 
 
+def source_line(file: str, number: int) -> str:
+    (found,) = (p for p in PACKAGE.rglob(file))
+    return found.read_text().splitlines()[number - 1]
+
+
+def unexplained(report: str) -> list[str]:
+    """The races of a report, each from its first line to the last access, of which an access is on no line of ORDERED."""
+    races = re.findall(r"^=+ +(?:Error|Warning): Race reported.*(?:\n=+ +and .*)+", report, re.M)
+    return [race for race in races if not all(ordered(*place) for place in places(race))]
+
+
+def places(race: str) -> list[tuple[str, int]]:
+    made = [(file, int(line)) for file, line in re.findall(r" in (\S+):(\d+)", race)]
+    assert len(made) == len(race.splitlines()), race
+    return made
+
+
+def ordered(file: str, line: int) -> bool:
+    return any(words in source_line(file, line) for words in ORDERED.get(file, ()))
+
+
+REPORT = """========= COMPUTE-SANITIZER
+========= Error: Race reported between Read access at own_keys(int)+0x1740 in v6_hopper_wide_backward.cu:{read}
+=========     and Write access at own_values(int)+0x5590 in v6_hopper_wide_backward.cu:{write} [5952 hazards]
+=========
+32 launches
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+"""
+
+
+def test_a_race_is_passed_over_only_where_both_lines_are_known():
+    (file,) = PACKAGE.rglob("v6_hopper_wide_backward.cu")
+    lines = [i for i, line in enumerate(file.read_text().splitlines(), 1) if "sP[" in line]
+    assert len(lines) == 2
+    assert unexplained(REPORT.format(write=lines[0], read=lines[1])) == []
+    assert len(unexplained(REPORT.format(write=lines[0], read=lines[1] + 1))) == 1
+    assert len(unexplained(REPORT.format(write=lines[0] + 1, read=lines[1]))) == 1
+
+
+@pytest.mark.parametrize("file", ORDERED)
+def test_what_is_passed_over_is_there(file):
+    (found,) = PACKAGE.rglob(file)
+    assert [words for words in ORDERED[file] if words not in found.read_text()] == []
+
+
+@pytest.mark.parametrize("tool", ["racecheck", "initcheck"])
+def test_the_simulator_finds_nothing_in_what_a_tool_does_not_see(tool):
+    with simulator.active():
+        sanitized.unseen(tool, "cpu")
+
+
+@gpu
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize("name", [op.spec.name for op in all_ops()])
 def test_nothing_is_found(name, tool):
+    if tool == "initcheck" and name in READ_BULK_COPIES:
+        pytest.skip("reads what bulk copies wrote, which initcheck does not see")
     found = sanitize(tool, name)
-    assert found.returncode == 0, (found.stdout + found.stderr)[-3000:]
+    said = (found.stdout + found.stderr)[-3000:]
+    if tool == "racecheck" and found.returncode == 9:
+        assert "launches\n" in found.stdout and unexplained(found.stdout) == [], said
+    else:
+        assert found.returncode == 0, said
 
 
+@gpu
 @pytest.mark.parametrize("tool", TOOLS)
 def test_what_is_planted_is_found(tool):
     found = sanitize(tool, f"planted.{tool}")
     assert found.returncode == 9, (found.stdout + found.stderr)[-3000:]
+    assert tool != "racecheck" or unexplained(found.stdout)
+
+
+@gpu
+@pytest.mark.parametrize("tool", ["racecheck", "initcheck"])
+def test_what_a_tool_does_not_see(tool):
+    """Red when it learns to: what is passed over for it can then be looked at."""
+    found = sanitize(tool, f"unseen.{tool}")
+    assert found.returncode == 9 and "Error" not in found.stderr, (found.stdout + found.stderr)[-3000:]

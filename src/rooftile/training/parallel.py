@@ -20,6 +20,8 @@ from rooftile.training.errors import TrainError
 
 __all__ = ["Team"]
 
+BLOCKS = 64  # of a kernel of NCCL's at most: what it has channels for
+
 
 class Team:
     """The processes of a run; of one alone, where `parallel` is none."""
@@ -60,15 +62,28 @@ class Team:
             return model
         freed = self._scarce(model)
         at_once = not freed and self._near()
+        group = self._unshared() if at_once else None
         if self.kind == "ddp":
             buckets = {"bucket_cap_mb": sum(p.nbytes for p in model.parameters()) // 2**20 + 1} if at_once else {}
-            return DistributedDataParallel(model, gradient_as_bucket_view=True, **buckets)  # or each gradient is in memory twice
+            return DistributedDataParallel(
+                model, process_group=group, gradient_as_bucket_view=True, **buckets
+            )  # or gradients are there twice
+        from torch.distributed.device_mesh import DeviceMesh
         from torch.distributed.fsdp import fully_shard  # a second to import, which no other run should wait for
 
         for block in () if at_once else getattr(model, "layers", None) or model.h:
             fully_shard(block, reshard_after_forward=freed)
-        fully_shard(model)
+        fully_shard(model, mesh=None if group is None else DeviceMesh.from_group(group, "cuda"))
         return model
+
+    def _unshared(self) -> dist.ProcessGroup | None:
+        """All processes, for exchanges that nothing else runs beside: NCCL by itself leaves most multiprocessors to others, and links are then not
+        full. None, the group there is, on CPUs."""
+        if not self.device.startswith("cuda"):
+            return None
+        options = dist.ProcessGroupNCCL.Options()
+        options.config.min_ctas = BLOCKS
+        return dist.new_group(backend="nccl", pg_options=options)
 
     def _near(self) -> bool:
         """Whether all processes are on one machine, and its GPUs, if they have some, reach each other's memory."""

@@ -159,8 +159,8 @@ def _sum_rows(source, sort, to, dout, indices, padding_idx, config, clears, adde
     more = ", true" if added else ""
     launch(source, f"sums<{dtype}, {key}, {KEY[order.dtype]}, {width}, {vectors}, {config['tokens']}{more}>",
            blocks, BLOCK, to, partial, dout, keys, order, borders, v, base, n, stride, strips, span, share)  # fmt: skip
-    launch(source, f"join<{dtype}, {key}, {four}{more}>", (cdiv(spans, BLOCK), cdiv(n, 8 * four)), BLOCK, to, partial, keys, borders, m,
-           v, base, n, span)  # fmt: skip
+    launch(source, f"join<{dtype}, {key}, {four}{more}>", (cdiv(spans, BLOCK), cdiv(n, 8 * four)), BLOCK, to, partial, keys, borders, v,
+           base, n, span)  # fmt: skip
 
 
 def _shares(source):

@@ -7,7 +7,7 @@ from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda_rows import alone, any_row, even, upto, wider_than
-from rooftile.ops._shared.cuda_shares import ALL, VISIT, VISIT_BACKWARD, pick_visit, visits
+from rooftile.ops._shared.cuda_shares import ALL, VISIT, VISIT_BACKWARD, visits
 from rooftile.ops._shared.few_rows import for_many
 from rooftile.ops._shared.launch import cdiv, dense_like, power_of_2, row, rows
 from rooftile.ops.softmax.cuda_kernels import (
@@ -28,6 +28,7 @@ from rooftile.ops.softmax.cuda_kernels import (
     by_visits_backward,
     parked,
     pick_ahead,
+    pick_exchange,
     pick_online,
     pick_pipeline,
 )
@@ -155,7 +156,7 @@ LOG_FORWARD = for_many(
         "blocks of a cluster wait for numbers alone, the row waits",
         visits(8 * 512),
         VISIT,
-        pick_visit,
+        pick_exchange,
         sources=(V8,),
         declines=parked,
     ),
@@ -163,7 +164,7 @@ LOG_FORWARD = for_many(
     Kernel("cuda.v3_block_row", log_block_row, "a block a row", any_row, sources=(V3,)),
 )
 LOG_BACKWARD = (
-    Kernel("cuda.v8_exchange", log_exchange_backward, "blocks of a cluster wait for numbers alone", visits(4 * 1024), VISIT_BACKWARD, pick_visit,
+    Kernel("cuda.v8_exchange", log_exchange_backward, "blocks of a cluster wait for numbers alone", visits(4 * 1024), VISIT_BACKWARD, pick_exchange,
            sources=(V8,), declines=alone),
     Kernel("cuda.v6_pipeline", log_pipeline_backward, "row after row a block, the next ones in flight", upto(4), PIPELINE, pick_pipeline,
            sources=(V6,)),

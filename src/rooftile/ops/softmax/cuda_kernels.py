@@ -250,14 +250,18 @@ PIPELINE = tuple(
     )
 )  # fmt: skip
 
-AHEAD = tuple(
-    {"cluster": c, "vecs": v, "per": p} for c, v, p in ((8, 8, 4), (2, 4, 2), (8, 16, 6), (4, 8, 4), (2, 8, 4), (1, 8, 4), (8, 4, 4))
-)
+AHEAD = tuple({"cluster": c, "vecs": v, "per": p} for c, v, p in ((8, 8, 4), (2, 4, 2), (8, 16, 6), (4, 8, 4), (2, 8, 4), (8, 4, 4)))
+
+
+def pick_exchange(call):
+    """As `pick_visit`, but of one block nobody is told anything."""
+    config = pick_visit(call)
+    return {**config, "cluster": max(2, config["cluster"])}
 
 
 def pick_ahead(call):
     """Parts of 32 KB: four blocks of 256 threads a multiprocessor, or where two are a row two of 512. Simulated: four blocks a row."""
-    config = pick_visit(call)
+    config = pick_exchange(call)
     if not row(call).is_cuda:
         return config
     return AHEAD[1] if config["cluster"] == 2 else {**config, "per": 4}
@@ -282,7 +286,7 @@ FORWARD = for_many(
         "blocks of a cluster wait for numbers alone, each exponential once",
         visits(8 * 512),
         VISIT,
-        pick_visit,
+        pick_exchange,
         sources=(V8,),
         declines=parked,
     ),
@@ -312,7 +316,7 @@ FORWARD = for_many(
     Kernel("cuda.v1_thread_row", thread_row, "a thread a row", lambda call: any_row(call) or long_sums(call["x"], 65536), sources=(V1,)),
 )
 BACKWARD = (
-    Kernel("cuda.v8_exchange", exchange_backward, "blocks of a cluster wait for numbers alone", visits(4 * 1024), VISIT_BACKWARD, pick_visit,
+    Kernel("cuda.v8_exchange", exchange_backward, "blocks of a cluster wait for numbers alone", visits(4 * 1024), VISIT_BACKWARD, pick_exchange,
            sources=(V8,), declines=alone),
     Kernel("cuda.v7_cluster", cluster_backward, "a cluster of blocks a row", clusters(4), CLUSTER_BACKWARD, pick_cluster, sources=(V7,), declines=alone),
     Kernel("cuda.v6_pipeline", pipeline_backward, "row after row a block, the next ones in flight", upto(4), PIPELINE, pick_pipeline,

@@ -131,16 +131,16 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 
 // add a segment's partial sums in their order. One of more than FAR spans is shared by the block's 32 groups of lanes.
 template <typename T, typename Key, int WIDTH, bool ADDED = false>
 __global__ void ROOFTILE_EARLY __launch_bounds__(256, 4) join(T* __restrict__ gDw, const float* __restrict__ gPartial, const Key* __restrict__ gKeys,
-                                               const int* __restrict__ gBorders, int M, int V, int base, long long N, int span) {
+                                               const int* __restrict__ gBorders, int V, int base, long long N, int span) {
   constexpr int LANES = 8, GROUPS = 256 / LANES, FAR = 32;
   __shared__ float sSum[GROUPS][LANES * WIDTH];
   __shared__ int sRow[256], sFrom[256], sTo[256], sCuts;  // of the segment its row, the span it begins in and the one behind its last
   const int group = int(threadIdx.x) / LANES, l = int(threadIdx.x) % LANES, i_s = int(blockIdx.x) * 256 + int(threadIdx.x);
   const long long i_n = (blockIdx.y * LANES + l) * (long long)WIDTH, behind = (i_s + 1ll) * span;
-  const int i_v = behind < M ? int(gKeys[behind - 1]) - base : 0, count = gBorders[V];  // asked for together: a key behind the count is none
   if (threadIdx.x == 0) sCuts = 0;
   __syncthreads();
-  if (behind < count) {
+  if (behind < gBorders[V]) {
+    const int i_v = int(gKeys[behind - 1]) - base;
     const int begin = gBorders[i_v], end = gBorders[i_v + 1];
     if (end - begin > SHORT && begin >= behind - span && end > behind) {
       const int n = atomicAdd(&sCuts, 1);  // in any order: each is added by itself
