@@ -82,7 +82,7 @@ class Team:
         if not self.device.startswith("cuda"):
             return None
         options = dist.ProcessGroupNCCL.Options()
-        options.config.min_ctas = BLOCKS
+        options.config.min_ctas = options.config.max_ctas = BLOCKS  # one of them alone NCCL refuses
         return dist.new_group(backend="nccl", pg_options=options)
 
     def _near(self) -> bool:
