@@ -340,6 +340,7 @@ def test_losses_are_looked_at_only_when_due(tiny, monkeypatch):
     assert looks == ["item"]  # the trap does close
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("model", [GPT2Config(vocab_size=300, n_positions=32, n_embd=32, n_layer=1, n_head=2), SMALL_LLAMA])
 def test_benchmark_rows(model):
     setup = Setup(model, batch_size=2, context=24, device="cpu", dtype="float32")

@@ -412,6 +412,7 @@ def test_turned_back_where_it_is_written(t, causal, h, g, back, together, name, 
     assert torch.allclose(made[0].float(), wanted[0].float(), rtol=2.0**-7, atol=1e-6)  # from the numbers that rope would find
 
 
+@pytest.mark.thorough
 def test_turning_back_races_with_nobody(monkeypatch):
     assert alike(*turned_back(140, 2, 2, True, 1, 1, "cuda.v5_hopper_ordered", monkeypatch, level="all"))
 

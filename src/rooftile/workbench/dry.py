@@ -134,8 +134,9 @@ class StandIn:
         return True
 
 
-def compile_all(names: list[str], arch: int, every: bool = False) -> list[Compiled]:
-    """A large case of every kernel, as it would choose its config; `every`: a ragged one and all large cases, the last with every config."""
+def compile_all(names: list[str], arch: int, every: bool = False, lean: bool = True) -> list[Compiled]:
+    """A large case of every kernel, as it would choose its config; `every`: a ragged one and all large cases, the last with every config; `lean`: those
+    that can do without what a gradient reads also so, held to the same arithmetic, which takes a disassembler half a second."""
     if os.environ.get("ROOFTILE_DRY_GPU") != "1":
         raise ValueError("set ROOFTILE_DRY_GPU=1: the stand-in driver wants a process of its own")
     stand_in = StandIn(arch)
@@ -148,7 +149,7 @@ def compile_all(names: list[str], arch: int, every: bool = False) -> list[Compil
             cases = [c for c in cases if c.dtype != torch.float16 or torch.bfloat16 not in op.spec.dtypes] or cases
             for i, case in enumerate(cases):
                 if i == len(cases) - 1 or (every and (i == 0 or "bench" in case.use)):
-                    made += _compile(stand_in, op, kernel, case, every=every and i == len(cases) - 1)
+                    made += _compile(stand_in, op, kernel, case, every and i == len(cases) - 1, lean and kernel.lean)
     return made
 
 
@@ -161,7 +162,7 @@ def _other_arithmetic(computes: list[tuple[str, Counter[str]]], lean: Callable[[
     return "; ".join(f"{name} has {dict(a)} with what a gradient reads and {dict(b)} without" for name, a, b in apart)
 
 
-def _compile(stand_in: StandIn, op: Op, kernel: Kernel, case: Case, every: bool) -> list[Compiled]:
+def _compile(stand_in: StandIn, op: Op, kernel: Kernel, case: Case, every: bool, lean: bool) -> list[Compiled]:
     """The heuristic's config of a case, and on the last case it takes every config."""
     call = blank(op.spec, case, "meta")
     configs = [kernel.heuristic(call), *(kernel.configs if every else ())]
@@ -171,9 +172,9 @@ def _compile(stand_in: StandIn, op: Op, kernel: Kernel, case: Case, every: bool)
         stand_in.utils.computes.clear()
         launched, problem = stand_in.utils.launches, ""
         try:
-            stand_in.utils.counts = kernel.lean
+            stand_in.utils.counts = lean
             kernel.bound(config)(*call.values())
-            if kernel.lean:
+            if lean:
                 problem = _other_arithmetic(stand_in.utils.computes, functools.partial(kernel.bound(config, save=False), *call.values()))
         except Exception as error:
             problem = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
