@@ -381,6 +381,22 @@ def test_a_gradient_missing_a_term_is_refused(name):
     assert "failed" in {v.status for v in statuses}, statuses
 
 
+@pytest.mark.parametrize("variant", ["normal", "masked_rows", "nan"])
+@pytest.mark.parametrize("name", ["log_softmax", "rmsnorm_backward", "quantize", "attention"])
+def test_who_is_looked_at_no_further_would_not_have_passed(name, variant):
+    """Controls, the right answer, and that with one place wrong by a little, by a lot or by NaN: what `read` says of each, `passes` says sooner."""
+    spec, seen = OPS[name].spec, set()
+    for case in [c for c in spec.cases if "smoke" in c.use and all(isinstance(n, int) and n > 0 for n in c.dims.values())][:3]:
+        for gauge in Problem(spec, case, variant if variant in spec.families else "normal", "cpu").gauges:
+            near = [gauge.expected.clone() for _ in range(3)]
+            for out, wrong in zip(near, (1.001, 2.0, torch.nan)):
+                out.view(-1)[0] = (out.view(-1)[0].double() * wrong).to(out.dtype)
+            for out in [gauge.expected, *near, *gauge.controls().values()]:
+                assert gauge.passes(out) is gauge.read(out).passed
+                seen.add(gauge.passes(out))
+    assert seen == {True, False}
+
+
 @pytest.mark.parametrize("name", [n for n, op in OPS.items() if not op.spec.exact])
 def test_a_case_that_can_refuse_nothing_fails(name, monkeypatch):
     """With a tolerance so wide that wrong answers pass, the case itself must fail."""
