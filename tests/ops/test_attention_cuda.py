@@ -90,7 +90,7 @@ TOO_MUCH = {  # as it stands and wrong; T and S where it shows
 }
 
 
-@pytest.mark.sampled(11)
+@pytest.mark.thorough
 @pytest.mark.parametrize("stands", TOO_MUCH)
 def test_who_passes_by_what_is_wanted_is_seen(stands, tmp_path, monkeypatch):
     instead, (t, s, d) = TOO_MUCH[stands]
@@ -339,7 +339,8 @@ PLANTED = {  # as it stands and wrong; the kernel and the order of blocks and th
 }
 
 
-@pytest.mark.parametrize("stands", some(PLANTED, "!= int(2 * anew(w.tiles))"))
+@pytest.mark.thorough
+@pytest.mark.parametrize("stands", PLANTED)
 def test_a_share_taken_too_early_or_of_another_head_is_seen(stands, tmp_path, monkeypatch):
     instead, name, seed = PLANTED[stands]
     monkeypatch.setattr(cuda_kernels, "V5", rewritten(cuda_kernels.V5, stands, instead, tmp_path))

@@ -86,7 +86,7 @@ TILES = {  # offsets into M numbers
 
 
 @pytest.mark.sampled(13)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("offsets", TILES.values(), ids=list(TILES))
 @pytest.mark.parametrize(
     "kernel, config",
