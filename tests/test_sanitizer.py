@@ -1,4 +1,4 @@
-"""NVIDIA's compute-sanitizer over every kernel of every operator, on a GPU: `make test-sanitizer`. Five minutes on 16 cores.
+"""NVIDIA's compute-sanitizer over every kernel of every operator, on a GPU: `make test-sanitizer`.
 
 Four things it does not see, and reports what hangs on them: memory that a bulk copy has written (initcheck), one lane of a warp that tells others
 through an mbarrier what all its lanes have done, how Triton's warp specialisation hands work to warps, and which lane has made an mbarrier (racecheck).
