@@ -102,9 +102,10 @@ def pick_persistent(call: Call, short: int = 1024, most: int = 4) -> dict[str, i
     ):  # measured: half as many warps keep two tiles on their way as well, and write half the partial rows
         warps, per_sm = min(8, warps), max(1, 8 // warps)
     rows = 4 if block < 1024 or (block == 1024 and "dsum" not in call) else 2 if block <= 4096 else 1  # of 4 with dsum few programs fit
-    per = min(most, rows)
+    there = row(call).numel() // max(1, row(call).shape[-1])
+    per = min(most, rows, power_of_2(max(1, there)))  # and no more than there are: one row's way is shorter without three others beside it
     waiting = 2 * (3 if "dsum" in call else 2) * per * block * row(call).itemsize
-    return {"rows": per, "warps": warps, "per_sm": per_sm, "stages": 3 if waiting <= 128 * 1024 else 2}
+    return {"rows": per, "warps": warps, "per_sm": per_sm, "stages": 1 if there <= per else 3 if waiting <= 128 * 1024 else 2}
 
 
 ONCE = tuple(

@@ -66,7 +66,7 @@ def gated(gate, up, act, config):
     block = tile(n, config["block"])
     tiles = cdiv(n, block)
     launch(_forward, (m * tiles,), g, u, out, n, tiles, *strides, ACT=act, BLOCK=block, POLICY=evict_last(g, u),
-           num_warps=min(config["warps"], max(1, block // 256)))  # fmt: skip
+           num_warps=min(config["warps"], max(1, block // 64)))  # fmt: skip
     return out
 
 
@@ -76,7 +76,7 @@ def gated_backward(dout, gate, up, act, config, again=False):
     block = tile(n, config["block"])
     tiles = cdiv(n, block)
     launch(_backward, (m * tiles,), dout, g, u, dgate, dup, n, tiles, *strides, apart or n, apart or n, ACT=act, AGAIN=again, BLOCK=block,
-           POLICY=evict_last(dout, g, u), num_warps=min(config["warps"], max(1, block // 256)))  # fmt: skip
+           POLICY=evict_last(dout, g, u), num_warps=min(config["warps"], max(1, block // 64)))  # fmt: skip
     return results
 
 
@@ -96,8 +96,11 @@ _TILES = tuple({"block": b, "warps": w} for b, w in ((4096, 8), (2048, 4), (1024
 
 
 def pick(call):
-    """A result of under 16 MB is 2000 tiles of 4096 or fewer, too few to even out over 132 multiprocessors: a quarter of that each."""
+    """A result of under 16 MB is 2000 tiles of 4096 or fewer, too few to even out over 132 multiprocessors: a quarter of that each. Of a few rows the way
+    through a program decides: 2 elements a lane."""
     out = call["gate"].numel() // (2 if call["up"] is None else 1)
+    if out <= 2**16:
+        return {"block": 256, "warps": 4}
     return _TILES[0] if out * call["gate"].itemsize >= 2**24 else {"block": 1024, "warps": 4}
 
 
