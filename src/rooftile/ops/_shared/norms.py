@@ -91,21 +91,23 @@ def pick_forward(call: Call) -> dict[str, int]:
 def pick_persistent(call: Call, short: int = 1024, most: int = 4) -> dict[str, int]:
     """8 columns a lane where the row is that wide: the rows of a tile, `most` of them, then lie in one lane, and their share of dweight adds up
     there. Three stages: two tiles (32 KiB at N=1024) are on their way through shared memory while one is worked on; two where those would fill
-    it, as dsum waits there too. 16 warps of 128 registers; rows of up to 128 columns go to one warp, `short` elements of them."""
+    it, as dsum waits there too. 16 warps of 128 registers; rows of up to 128 columns go to one warp, `short` elements of them.
+    Of few rows a program each."""
     block = power_of_2(row(call).shape[-1])
     if block <= 128:
         return {"rows": short // block, "warps": 1, "per_sm": 16, "stages": 1}
-    warps = min(16, max(1, block // 256))
-    per_sm = max(1, 16 // warps)
+    if few(row(call)):
+        return {"rows": 1, "warps": warps(block), "per_sm": 1, "stages": 1}
+    wide = min(16, max(1, block // 256))
+    per_sm = max(1, 16 // wide)
     if (
         "dsum" not in call and 1024 <= block <= 4096
     ):  # measured: half as many warps keep two tiles on their way as well, and write half the partial rows
-        warps, per_sm = min(8, warps), max(1, 8 // warps)
+        wide, per_sm = min(8, wide), max(1, 8 // wide)
     rows = 4 if block < 1024 or (block == 1024 and "dsum" not in call) else 2 if block <= 4096 else 1  # of 4 with dsum few programs fit
-    there = row(call).numel() // max(1, row(call).shape[-1])
-    per = min(most, rows, power_of_2(max(1, there)))  # and no more than there are: one row's way is shorter without three others beside it
+    per = min(most, rows)
     waiting = 2 * (3 if "dsum" in call else 2) * per * block * row(call).itemsize
-    return {"rows": per, "warps": warps, "per_sm": per_sm, "stages": 1 if there <= per else 3 if waiting <= 128 * 1024 else 2}
+    return {"rows": per, "warps": wide, "per_sm": per_sm, "stages": 3 if waiting <= 128 * 1024 else 2}
 
 
 ONCE = tuple(

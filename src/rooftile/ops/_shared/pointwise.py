@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from rooftile.ops._shared.cuda import misaligned
 from rooftile.ops._shared.cuda_rows import uneven
 from rooftile.ops._shared.launch import cdiv, power_of_2, rows
+
+
+@triton.jit
+def place(tiles, SOLE: tl.constexpr, BLOCK: tl.constexpr):
+    """Row and columns of a program's tile. A sole row needs no division, which all loads would wait for."""
+    if SOLE:
+        i_m = tl.full([], 0, tl.int64)
+        i_tile = tl.program_id(0)
+    else:
+        i_m = (tl.program_id(0) // tiles).to(tl.int64)
+        i_tile = tl.program_id(0) % tiles
+    return i_m, i_tile.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
 
 
 def together(*tensors: Tensor) -> tuple[int, int, list[Tensor], list[int]]:
@@ -42,3 +56,8 @@ def tile(n: int, most: int) -> int:
     if n >= 8 * most:
         return most
     return min((max(256, most >> i) for i in range(3)), key=lambda t: cdiv(n, t) * t) if n > 256 else max(16, power_of_2(n))
+
+
+def warps(block: int, config: dict[str, int]) -> int:
+    """Of a program whose tile is narrower than its config's: 8 elements a lane, or as few as the config has."""
+    return min(config["warps"], max(1, block // min(256, config["block"] // config["warps"])))

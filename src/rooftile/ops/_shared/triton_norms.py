@@ -92,10 +92,20 @@ def _forward(gX, gXb, gR, gW, gB, gSeed, gSum, gOut, gMean, gRstd, M, N, stride_
 
 
 @triton.jit
+def factor(gW, i_n, in_n, offset):
+    """What a column is multiplied by."""
+    rW = parameter(gW, i_n, in_n)
+    if gW is not None and offset is not None:
+        rW += offset
+    return rW
+
+
+@triton.jit
 def _backward(gDout, gDsum, gX, gW, gMean, gRstd, gSums, gSeed, gDx, gDr, gDw, gDb, gDxb, M, N, stride_dout, stride_dsum, stride_x, threshold, scale,
               offset, LAYER: tl.constexpr, B: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-              LANE: tl.constexpr):  # fmt: skip
-    """Whole rows, or strips of rows whose sums are known: this is then their second and last read."""
+              ONE: tl.constexpr, LANE: tl.constexpr):  # fmt: skip
+    """Whole rows, or strips of rows whose sums are known: this is then their second and last read. ONE: a program has one tile at most, and asks for
+    the weight with it."""
     AXIS: tl.constexpr = 0 if gSums is None else 1
     i_p = tl.program_id(AXIS)
     programs = tl.num_programs(AXIS)
@@ -105,10 +115,8 @@ def _backward(gDout, gDsum, gX, gW, gMean, gRstd, gSums, gSeed, gDx, gDr, gDw, g
     rDw = tl.zeros([BLOCK_N], tl.float32)
     rDb = tl.zeros([BLOCK_N], tl.float32)
     rDxb = tl.zeros([BLOCK_N], tl.float32)
-    if gW is not None:
-        rW = tl.load(gW + i_n, mask=in_n, other=0.0).to(tl.float32)
-        if offset is not None:
-            rW += offset
+    if not ONE:
+        rW = factor(gW, i_n, in_n, offset)
     for i_tile in tl.range(i_p, tl.cdiv(M, ROWS), programs, num_stages=STAGES):
         i_m = (i_tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
         in_m = i_m < M
@@ -118,6 +126,8 @@ def _backward(gDout, gDsum, gX, gW, gMean, gRstd, gSums, gSeed, gDx, gDr, gDw, g
         if LAYER:
             mean = tl.load(gMean + i_m, mask=in_m, other=0.0)
         rRstd = tl.load(gRstd + i_m, mask=in_m, other=0.0)
+        if ONE:
+            rW = factor(gW, i_n, in_n, offset)
         if gSums is not None:
             along = tl.load(gSums + i_m, mask=in_m, other=0.0)
             if LAYER:
@@ -255,8 +265,8 @@ def backward(dout, dsum, x, weight, bias, mean, rstd, norm, config=None):
         dxb = None if dx_bias is None else partial[(len(columns) - 1) * programs :]
     seed, least, factor, lane = drawn(norm, dout, block)
     launch(_backward, grid, dout, dsum, x, weight, mean, rstd, sums, seed, dx, dr, dw, db, dxb, m, n, stride_dout, stride_dsum, stride_x, least,
-           factor, offset, LAYER=norm.layer, B=bias is not None, ROWS=per, BLOCK_N=block, STAGES=stages, LANE=lane, num_warps=warps,
-           enable_fp_fusion=n > 1)  # fmt: skip
+           factor, offset, LAYER=norm.layer, B=bias is not None, ROWS=per, BLOCK_N=block, STAGES=stages, ONE=cdiv(m, per) <= grid[-1],
+           LANE=lane, num_warps=warps, enable_fp_fusion=n > 1)  # fmt: skip
     if partial is not None and columns:
         _add_all(partial, columns)
     made = made if dx is not None else made[1:]

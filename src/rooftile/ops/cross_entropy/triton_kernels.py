@@ -219,20 +219,23 @@ def _ahead(gX, gTarget, gLoss, gCount, gPeak, gLogsum, gMiss, V, stride_x, ignor
 @triton.jit
 def _backward(gDloss, gX, gTarget, gCount, gPeak, gLogsum, gMiss, gDx, M, V, stride_dloss, stride_x, stride_dx, ignore, smoothing, z,
               softcap, Z: tl.constexpr, CAP: tl.constexpr, ROWS: tl.constexpr, BLOCK_V: tl.constexpr):  # fmt: skip
-    tiles = tl.cdiv(V, BLOCK_V)
+    """Tiles of one row, or of several short ones: these are whole, need no division, and are asked for beside their targets, which takes as long."""
+    SHORT: tl.constexpr = ROWS > 1
     i_p = tl.program_id(0)
-    i_m = (i_p // tiles * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    i_v = i_p % tiles * BLOCK_V + tl.arange(0, BLOCK_V)
+    tiles = 1 if SHORT else tl.cdiv(V, BLOCK_V)
+    i_m = ((i_p if SHORT else i_p // tiles) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    i_v = (0 if SHORT else i_p % tiles * BLOCK_V) + tl.arange(0, BLOCK_V)
     i_t = tl.load(gTarget + i_m, mask=i_m < M, other=0)
     counts = (i_m < M) & (i_t != ignore)
     mask = (i_m < M)[:, None] & (i_v < V)[None, :]
-    rX = tl.load(gX + i_m[:, None] * stride_x + i_v[None, :], mask=mask & counts[:, None], other=0.0, eviction_policy="evict_first").to(
+    asked = i_m < M if SHORT else counts  # padding is read for nothing, or not at all
+    rX = tl.load(gX + i_m[:, None] * stride_x + i_v[None, :], mask=mask & asked[:, None], other=0.0, eviction_policy="evict_first").to(
         tl.float32
     )
-    peak = tl.load(gPeak + i_m, mask=counts, other=0.0)
-    logsum = tl.load(gLogsum + i_m, mask=counts, other=0.0)
-    miss = tl.load(gMiss + i_m, mask=counts, other=0.0)
-    scale = tl.load(gDloss + i_m * stride_dloss, mask=counts, other=0.0) / tl.load(gCount)
+    peak = tl.load(gPeak + i_m, mask=asked, other=0.0)
+    logsum = tl.load(gLogsum + i_m, mask=asked, other=0.0)
+    miss = tl.load(gMiss + i_m, mask=asked, other=0.0)
+    scale = tl.load(gDloss + i_m * stride_dloss, mask=asked, other=0.0) / tl.load(gCount)
     rG = _gradient(
         rX,
         i_v[None, :] == i_t[:, None],
@@ -352,6 +355,11 @@ def _roomy(configs):
     return lambda call: {"block": 4096, "warps": 8} if call["softcap"] else configs[0]
 
 
+def _pick_tile(call):
+    """Short rows, which wait for nothing, take 16 bytes a lane, and many programs."""
+    return {"block": 1024, "warps": 4} if call["logits"].shape[1] <= 512 else _roomy(_TILES)(call)
+
+
 def _sooner(most):
     """CUDA C++ takes tanh in two instructions where Triton's takes many, and keeps more of a very long row in flight."""
 
@@ -383,7 +391,7 @@ BACKWARD = (
         "tiles that know their row's sums: one read, one write",
         lambda call: off_gpu(call["logits"]),
         _TILES,
-        _roomy(_TILES),
+        _pick_tile,
         declines=_sooner(200_000),
     ),
 )
@@ -394,7 +402,7 @@ OVERWRITE = (
         "the same, into the logits' own memory",
         _writable,
         _TILES,
-        _roomy(_TILES),
+        _pick_tile,
         declines=_sooner(200_000),
     ),
 )

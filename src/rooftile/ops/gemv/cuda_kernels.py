@@ -121,10 +121,12 @@ _LAST = FORWARD[0].sources[0]
 
 
 def pick_gradients(call):
-    """A matrix of half a gigabyte and more is read and written one after the other. Two blocks a multiprocessor where it is still much larger than the
-    caches: fewer rows of both are open at a time."""
+    """A matrix much larger than the caches is read and written one after the other, unless it has few rows, of which one launch is too short. Two blocks a
+    multiprocessor up to half a gigabyte: fewer rows are open at a time."""
     size = call["a"].numel() * call["a"].itemsize
-    return _GRADIENTS[1 if size >= 1 << 29 else 2 if size >= 1 << 27 else 0]
+    if size < 1 << 27:
+        return _GRADIENTS[0]
+    return _GRADIENTS[2 if call["a"].shape[0] <= 1024 else 1 if size >= 1 << 29 else 3]
 
 
 def _backward_refuses(call):

@@ -11,16 +11,16 @@ import triton.language as tl
 
 from rooftile.core.kernel import Kernel
 from rooftile.ops._shared.launch import cdiv, launch, off_gpu
-from rooftile.ops._shared.pointwise import no_rows, tile, together
+from rooftile.ops._shared.pointwise import no_rows, place, tile, together, warps
 from rooftile.ops._shared.policy import evict_last
 from rooftile.ops._shared.triton_activations import activate, activate_with_slope
 from rooftile.ops.glu.reference import GELU
 
 
 @triton.jit
-def _forward(gGate, gUp, gOut, N, tiles, stride_gate, stride_up, ACT: tl.constexpr, BLOCK: tl.constexpr, POLICY: tl.constexpr):
-    i_m = (tl.program_id(0) // tiles).to(tl.int64)
-    i_n = (tl.program_id(0) % tiles).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+def _forward(gGate, gUp, gOut, N, tiles, stride_gate, stride_up, ACT: tl.constexpr, SOLE: tl.constexpr, BLOCK: tl.constexpr,
+             POLICY: tl.constexpr):  # fmt: skip
+    i_m, i_n = place(tiles, SOLE, BLOCK)
     rGate = tl.load(gGate + i_m * stride_gate + i_n, mask=i_n < N, eviction_policy=POLICY).to(tl.float32)
     rUp = tl.load(gUp + i_m * stride_up + i_n, mask=i_n < N, eviction_policy=POLICY).to(tl.float32)
     rOut = activate(rGate, ACT) * rUp
@@ -29,9 +29,8 @@ def _forward(gGate, gUp, gOut, N, tiles, stride_gate, stride_up, ACT: tl.constex
 
 @triton.jit
 def _backward(gDout, gGate, gUp, gDgate, gDup, N, tiles, stride_dout, stride_gate, stride_up, stride_dgate, stride_dup,
-              ACT: tl.constexpr, AGAIN: tl.constexpr, BLOCK: tl.constexpr, POLICY: tl.constexpr):  # fmt: skip
-    i_m = (tl.program_id(0) // tiles).to(tl.int64)
-    i_n = (tl.program_id(0) % tiles).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+              ACT: tl.constexpr, AGAIN: tl.constexpr, SOLE: tl.constexpr, BLOCK: tl.constexpr, POLICY: tl.constexpr):  # fmt: skip
+    i_m, i_n = place(tiles, SOLE, BLOCK)
     rDout = tl.load(gDout + i_m * stride_dout + i_n, mask=i_n < N, eviction_policy=POLICY).to(tl.float32)
     rGate = tl.load(gGate + i_m * stride_gate + i_n, mask=i_n < N, eviction_policy=POLICY).to(tl.float32)
     rUp = tl.load(gUp + i_m * stride_up + i_n, mask=i_n < N, eviction_policy=POLICY).to(tl.float32)
@@ -40,6 +39,11 @@ def _backward(gDout, gGate, gUp, gDgate, gDup, N, tiles, stride_dout, stride_gat
     tl.store(gDup + i_m * stride_dup + i_n, (rDout * rY).to(gDup.dtype.element_ty), mask=i_n < N)
     if AGAIN:
         tl.store(gDout + i_m * stride_dout + i_n, (rY * rUp).to(gDout.dtype.element_ty), mask=i_n < N)
+
+
+def results(call):
+    """How many elements come out."""
+    return call["gate"].numel() // (2 if call["up"] is None else 1)
 
 
 def halves(gate, up):
@@ -65,8 +69,8 @@ def gated(gate, up, act, config):
     m, n, (g, u), strides = together(g, u)
     block = tile(n, config["block"])
     tiles = cdiv(n, block)
-    launch(_forward, (m * tiles,), g, u, out, n, tiles, *strides, ACT=act, BLOCK=block, POLICY=evict_last(g, u),
-           num_warps=min(config["warps"], max(1, block // 64)))  # fmt: skip
+    launch(_forward, (m * tiles,), g, u, out, n, tiles, *strides, ACT=act, SOLE=m == 1, BLOCK=block, POLICY=evict_last(g, u),
+           num_warps=warps(block, config))  # fmt: skip
     return out
 
 
@@ -75,8 +79,8 @@ def gated_backward(dout, gate, up, act, config, again=False):
     m, n, (dout, g, u), strides = together(dout, *halves(gate, up))
     block = tile(n, config["block"])
     tiles = cdiv(n, block)
-    launch(_backward, (m * tiles,), dout, g, u, dgate, dup, n, tiles, *strides, apart or n, apart or n, ACT=act, AGAIN=again, BLOCK=block,
-           POLICY=evict_last(dout, g, u), num_warps=min(config["warps"], max(1, block // 64)))  # fmt: skip
+    launch(_backward, (m * tiles,), dout, g, u, dgate, dup, n, tiles, *strides, apart or n, apart or n, ACT=act, AGAIN=again, SOLE=m == 1,
+           BLOCK=block, POLICY=evict_last(dout, g, u), num_warps=warps(block, config))  # fmt: skip
     return results
 
 
@@ -93,13 +97,19 @@ def _forms(run, act):
 
 # 16 elements a lane and tensor: 4 loads of 16 bytes in flight forward and 6 backward, 130 KB and more a multiprocessor of 2048 threads
 _TILES = tuple({"block": b, "warps": w} for b, w in ((4096, 8), (2048, 4), (1024, 4), (2048, 8), (8192, 16), (4096, 4)))
+FEW = 2**16  # elements: so few programs that the way through one decides
+
+
+def elements(call):
+    """Of the result."""
+    return call["gate"].numel() // (2 if call["up"] is None else 1)
 
 
 def pick(call):
     """A result of under 16 MB is 2000 tiles of 4096 or fewer, too few to even out over 132 multiprocessors: a quarter of that each. Of a few rows the way
     through a program decides: 2 elements a lane."""
-    out = call["gate"].numel() // (2 if call["up"] is None else 1)
-    if out <= 2**16:
+    out = elements(call)
+    if out <= FEW:
         return {"block": 256, "warps": 4}
     return _TILES[0] if out * call["gate"].itemsize >= 2**24 else {"block": 1024, "warps": 4}
 

@@ -35,7 +35,9 @@ def _biased(left, right, bias, residual):
 def linear_add_backward(dout, x, weight, bias):
     g = flat(dout)
     # of a float32 weight the gradient, summed in float32, is not rounded
-    return product(g, weight.to(x.dtype)).view(x.shape), product(g.t(), flat(x), dtype=weight.dtype), _dbias(g, bias)
+    dweight = product(g.t(), flat(x), dtype=weight.dtype)
+    dbias = _dbias(g, bias)  # finds in the L2 what the product read last, and the next product what this reads
+    return product(g, weight.to(x.dtype)).view(x.shape), dweight, dbias
 
 
 def _dbias(g, bias):

@@ -9,14 +9,15 @@ import triton.language as tl
 
 from rooftile.core.kernel import Kernel
 from rooftile.ops._shared.launch import cdiv, launch, off_gpu
-from rooftile.ops._shared.pointwise import no_rows, tile, together
+from rooftile.ops._shared.pointwise import no_rows, place, tile, together, warps
 from rooftile.ops._shared.policy import evict_last
 
 
 @triton.jit
-def _add(gX, gResidual, gOut, N, tiles, stride_x, stride_residual, stride_out, BLOCK: tl.constexpr, POLICY: tl.constexpr):
-    i_m = (tl.program_id(0) // tiles).to(tl.int64)
-    i_n = (tl.program_id(0) % tiles).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+def _add(
+    gX, gResidual, gOut, N, tiles, stride_x, stride_residual, stride_out, SOLE: tl.constexpr, BLOCK: tl.constexpr, POLICY: tl.constexpr
+):
+    i_m, i_n = place(tiles, SOLE, BLOCK)
     rX = tl.load(gX + i_m * stride_x + i_n, mask=i_n < N, eviction_policy=POLICY).to(tl.float32)
     rSum = rX + tl.load(gResidual + i_m * stride_residual + i_n, mask=i_n < N, eviction_policy=POLICY).to(tl.float32)
     tl.store(gOut + i_m * stride_out + i_n, rSum.to(gOut.dtype.element_ty), mask=i_n < N)
@@ -34,8 +35,8 @@ def _sum(x, residual, out, config):
     out, stride_out = (residual, stride_residual) if out is None else (out, n)
     block = tile(n, config["block"])
     tiles = cdiv(n, block)
-    launch(_add, (m * tiles,), x, residual, out, n, tiles, stride_x, stride_residual, stride_out, BLOCK=block,
-           POLICY=evict_last(x, residual), num_warps=min(config["warps"], max(1, block // 256)))  # fmt: skip
+    launch(_add, (m * tiles,), x, residual, out, n, tiles, stride_x, stride_residual, stride_out, SOLE=m == 1, BLOCK=block,
+           POLICY=evict_last(x, residual), num_warps=warps(block, config))  # fmt: skip
 
 
 def residual_add(x, residual, *, config):
