@@ -391,7 +391,7 @@ def pick(call):
         return CONFIGS_WIDE[0]
     keys, rows = page if table is None else table.shape[1] * page, t * h // max(g, 1)
     offered = (TWO, FOUR) if d > 64 else (TWO,)
-    if rows <= 16 and d > 64 and (table is None or page % 64 == 0):  # more queries, or many small pages a tile, hold it up
+    if rows <= 16 and d > 64 and (table is None or page % 16 == 0):  # more queries, or a vector of pages a tile, hold it up
         offered = (TWO, ONE, FOUR)
 
     def end(config):

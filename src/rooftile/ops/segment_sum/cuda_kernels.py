@@ -132,8 +132,9 @@ _ROWS = tuple(
 )
 # 16 float32 numbers a thread are 16 KB a block in flight and 57 KB of shared memory: 3 blocks a multiprocessor, 8 numbers 8 KB and 33 KB: 6
 _TILES = tuple({"each": e, "per_sm": p} for e, p in ((16, 3), (8, 6), (16, 12), (8, 24), (16, 24), (32, 2), (32, 12)))
-# 32 float32 numbers a thread in 3 stages are 111 KB of shared memory, 2 blocks a multiprocessor with 64 KB each on their way
-_LAID = tuple({"each": e, "per_sm": p, "stages": s} for e, p, s in ((32, 2, 3), (16, 3, 3), (16, 2, 5), (8, 6, 3), (16, 6, 3), (32, 4, 3)))
+# 32 float32 numbers a thread in 3 stages are 111 KB of shared memory, 2 blocks a multiprocessor with 64 KB each on their way, and then 2 more: whoever is
+# done first takes the next
+_LAID = tuple({"each": e, "per_sm": p, "stages": s} for e, p, s in ((32, 4, 3), (32, 2, 3), (16, 3, 3), (16, 2, 5), (8, 6, 3), (16, 6, 3)))
 FEW = 1 << 23  # numbers: 4 tiles of 32 a thread for each of an H200's 264 blocks
 _CHUNKS = tuple({"rows": r} for r in (128, 64, 32, 256, 512))
 BACKWARD_RUNGS = (

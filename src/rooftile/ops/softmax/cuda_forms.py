@@ -176,9 +176,22 @@ MASKED_FORWARD = (
     Kernel("cuda.v5_online", masked_online, "one read of what it may look at, the row parked", _masked, ONLINE, pick_online, sources=(V5,)),
     Kernel("cuda.v3_block_row", masked_block_row, "a block a row", lambda call: any_row(call) or _counted(call), sources=(V3,)),
 )
+
+
+def _pick_causal(call):
+    """A third more blocks than there is room for: rows are of any length, and whoever is done first takes the next."""
+    config = pick_pipeline(call)
+    return {**config, "per": config["per"] * 4 // 3} if call["causal"] else config
+
+
+def _whole(call):
+    """Why Triton is sooner, or None."""
+    return None if call["causal"] else "rows are read from end to end, which Triton's programs do sooner"
+
+
 MASKED_BACKWARD = (
     Kernel("cuda.v6_pipeline", masked_pipeline_backward, "row after row a block, the next ones in flight",
-           lambda call: upto(4)(call) or _counted(call), PIPELINE, pick_pipeline, sources=(V6,)),
+           lambda call: upto(4)(call) or _counted(call), PIPELINE, _pick_causal, sources=(V6,), declines=_whole),
     Kernel("cuda.v3_block_row", masked_block_row_backward, "a block a row, two reads", lambda call: any_row(call) or _counted(call),
            sources=(V3,)),
 )  # fmt: skip
