@@ -7,7 +7,7 @@ from rooftile.ops._shared.cuda import BLOCK
 from rooftile.ops._shared.launch import cdiv
 from rooftile.ops._shared.pointwise import no_rows, ragged, together
 from rooftile.ops.glu.reference import GELU
-from rooftile.ops.glu.triton_kernels import FEW, elements, gradients, halves
+from rooftile.ops.glu.triton_kernels import MANY, elements, gradients, halves
 
 V1, V2 = (Source.beside(__file__, f"{name}.cu") for name in ("v1_naive", "v2_vector"))
 NAMES = {"silu": "Silu", "relu": "Relu", "gelu": "Gelu", "gelu_tanh": "GeluTanh"}
@@ -63,8 +63,8 @@ def _rung(name, run, act, idea, configs):
 
 def _few(call):
     """Why Triton's programs are sooner through, or None."""
-    n = elements(call)
-    return f"{n} elements are a few small programs, of which Triton's are sooner through" if n <= FEW else None
+    size = elements(call) * call["gate"].itemsize
+    return f"a result of {size} bytes is a few small programs, of which Triton's are sooner through" if size < MANY else None
 
 
 def _named(args, act):
@@ -80,7 +80,7 @@ def _tensors(call):
 def pick_vector(call, configs):
     """What the Triton kernel has in flight, 64 bytes a thread forward and 96 backward, unless so few elements were left for the last
     multiprocessors: then a vector a thread."""
-    return configs[0] if elements(call) * call["gate"].itemsize >= 2**24 else {"vecs": 1, "threads": 128}
+    return configs[0] if elements(call) * call["gate"].itemsize >= MANY else {"vecs": 1, "threads": 128}
 
 
 _VECTORS = tuple({"vecs": v, "threads": t} for v, t in ((2, 256), (1, 256), (4, 128), (2, 128), (1, 128), (2, 512), (1, 512), (4, 256)))

@@ -97,7 +97,7 @@ def _forms(run, act):
 
 # 16 elements a lane and tensor: 4 loads of 16 bytes in flight forward and 6 backward, 130 KB and more a multiprocessor of 2048 threads
 _TILES = tuple({"block": b, "warps": w} for b, w in ((4096, 8), (2048, 4), (1024, 4), (2048, 8), (8192, 16), (4096, 4)))
-FEW = 2**16  # elements: so few programs that the way through one decides
+FEW, MANY = 2**16, 2**24  # elements of so few programs that the way through one decides; bytes of enough to even out
 
 
 def elements(call):
@@ -111,7 +111,7 @@ def pick(call):
     out = elements(call)
     if out <= FEW:
         return {"block": 256, "warps": 4}
-    return _TILES[0] if out * call["gate"].itemsize >= 2**24 else {"block": 1024, "warps": 4}
+    return _TILES[0] if out * call["gate"].itemsize >= MANY else {"block": 1024, "warps": 4}
 
 
 def kernels(act):
