@@ -349,7 +349,7 @@ def test_losses_are_records(monkeypatch, tmp_path):
     ours, theirs = training_records.bench("losses.llama-1.2b", [], torch.device("cpu"), "r", None, tmp_path)
     assert asked == [("rooftile", "bfloat16", 0, 1024, 500), *(("torch", "float32", seed, 1024, 500) for seed in range(3))]
     assert ours.extra["band"] == pytest.approx(0.2) and ours.extra["outside_band"] == 0 and len(theirs.extra["losses"]) == 3
-    assert "| 2.000 | 0.200 | 0.000 |" in pages.losses({("cpu", ours.op, ours.case): [ours, theirs]})
+    assert "| 2.000 | 0.200 | 0.000 | 0.000, 0.000, 0.100 |" in pages.losses({("cpu", ours.op, ours.case): [ours, theirs]})
     assert len(list(tmp_path.glob("*/losses.llama-1.2b.jsonl"))) == 1
 
 

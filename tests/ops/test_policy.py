@@ -45,7 +45,7 @@ def test_triton_hands_it_to_the_hardware(policy):
     arguments = dict.fromkeys(("gX", "gResidual", "gOut"), "*bf16") | dict.fromkeys(
         ("N", "tiles", "stride_x", "stride_residual", "stride_out"), "i32"
     )
-    constants = {"BLOCK": 1024, "POLICY": policy}
+    constants = {"SOLE": True, "BLOCK": 1024, "POLICY": policy}
     source = ASTSource(_add, arguments | dict.fromkeys(constants, "constexpr"), constants)
     ptx = compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
     loads = re.findall(r"ld\.global\S*", ptx)

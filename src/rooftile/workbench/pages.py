@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rooftile.core.kernel import OPS, Op
 from rooftile.core.record import Record, Status
-from rooftile.workbench import ledger
+from rooftile.workbench import ledger, training_records
 from rooftile.workbench.check import all_ops, with_gradients
 
 STALE = " (stale)"
@@ -222,8 +222,15 @@ def losses(table: Table) -> str:
         if name.startswith("losses.") and ours is not None:
             mark = STALE if ledger.is_stale(ours) else ""
             facts = [f"{ours.extra[n]:.3f}" for n in ("loss", "band", "outside_band")]
-            lines.append([device, name.removeprefix("losses."), f"`{case}`", facts[0] + mark, *facts[1:]])
-    return rows(["device", "model", "case", "final loss", "three seeds of PyTorch lie apart, at most", "outside them, at most"], lines)
+            seeds = [x for r in records if r.run == ours.run and r.kernel == "peer.torch" for x in r.extra["losses"]]
+            runs = [ours.extra["losses"], *seeds]
+            theirs = (training_records.outside(seed, [x for x in runs if x is not seed]) for seed in seeds)
+            lines.append(
+                [device, name.removeprefix("losses."), f"`{case}`", facts[0] + mark, *facts[1:], ", ".join(f"{x:.3f}" for x in theirs)]
+            )
+    return rows(
+        ["device", "model", "case", "final loss", "three seeds of PyTorch lie apart, at most", "ours outside them, at most",
+         "each seed outside the others and ours, at most"], lines)  # fmt: skip
 
 
 def scaling(table: Table) -> str:

@@ -100,9 +100,13 @@ def _losses(name: str, where: torch.device, run: str, progress: Console | None, 
 
 def band(ours: list[float], theirs: list[list[float]]) -> dict[str, float]:
     """Of smoothed series: the widest the others lie apart at a step, and the furthest that ours lies above or below all of them."""
-    mine, each = smooth(ours), list(zip(*map(smooth, theirs)))
-    outside = max(max(a - max(others), min(others) - a, 0.0) for a, others in zip(mine, each))
-    return {"band": max(max(others) - min(others) for others in each), "outside_band": outside}
+    each = zip(*map(smooth, theirs))
+    return {"band": max(max(others) - min(others) for others in each), "outside_band": outside(ours, theirs)}
+
+
+def outside(one: list[float], others: list[list[float]]) -> float:
+    """Of smoothed series: the furthest that one lies above or below all others at a step."""
+    return max(max(a - max(rest), min(rest) - a, 0.0) for a, rest in zip(smooth(one), zip(*map(smooth, others))))
 
 
 def smooth(x: list[float]) -> list[float]:

@@ -319,7 +319,7 @@ def _decode(by_hand, q, k_cache, v_cache, lengths, k_scale, v_scale, block_table
     if splits > 1:
         by, more = (launch_described, {"launch_pdl": True}) if early else (launch, {})  # Triton's own dispatch knows the option
         by(_combine, (b * t * h,), part, part_max, part_sum, sink, out, lse, b * t * h, t, h, splits, sink.stride(0), SINKS=sinks is not None,
-           **both, CHUNK=min(64, power_of_2(splits)), num_warps=4, **more)  # fmt: skip
+           **both, CHUNK=min(64, power_of_2(splits)), num_warps=2, **more)  # fmt: skip
     return out, lse
 
 
@@ -391,7 +391,7 @@ def pick(call):
         return CONFIGS_WIDE[0]
     keys, rows = page if table is None else table.shape[1] * page, t * h // max(g, 1)
     offered = (TWO, FOUR) if d > 64 else (TWO,)
-    if rows <= 16 and d > 64 and (table is None or page % 16 == 0):  # more queries, or a vector of pages a tile, hold it up
+    if rows <= 32 and d > 64 and (table is None or page % 16 == 0):  # more queries, or a vector of pages a tile, hold it up
         offered = (TWO, ONE, FOUR)
 
     def end(config):
