@@ -36,6 +36,14 @@ def test_pytorchs_own_takes_what_the_operator_takes(name):
     peers.peer_run("torch", spec, small[0], spec.draw(small[0], 0, here), here)()
 
 
+def test_what_is_compiled_has_no_workers_to_wait_for():
+    """Seen on a GPU: all was recorded, and the process stood at its end until it was killed, as Inductor waited for its workers."""
+    from torch._inductor import config
+
+    with config.patch(compile_threads=8):
+        assert peers.function("compile", OPS["gelu"].spec) is not None and config.compile_threads == 1
+
+
 def test_a_library_is_not_asked_for_what_it_does_not_have():
     assert peers.function("liger", OPS["adamw"].spec) is None
 

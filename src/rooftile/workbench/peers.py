@@ -147,10 +147,18 @@ def _flex_block_mask(left: int, right: int, t: int, s: int, offsets: tuple[tuple
     return flex.create_block_mask(seen, None, None, t, s, device=device)
 
 
+def _compiled(run: Function) -> Function:
+    """Compiled by this process alone: most was compiled ahead, by others side by side, and for workers of its own Inductor waits at the end, up to 300 s."""
+    from torch._inductor import config
+
+    config.compile_threads = 1
+    return torch.compile(run, dynamic=False)
+
+
 @functools.cache
 def _flex(on_gpu: bool) -> Function:
     run = _module("torch.nn.attention.flex_attention").flex_attention
-    return torch.compile(run, dynamic=False) if on_gpu else run
+    return _compiled(run) if on_gpu else run
 
 
 def _flexed(q: Any, k: Any, v: Any, scale: float, left: int, right: int, softcap: float, offsets: tuple[tuple[int, ...], ...] = ()) -> Any:
@@ -267,7 +275,7 @@ def function(name: str, spec: OpSpec) -> Function | None:
     if name == "compile":
         torch._dynamo.reset()
         torch._functorch.config.donated_buffer = False  # the graph is walked more than once
-        return torch.compile(COMPILABLE.get(spec.name, plain), dynamic=False)
+        return _compiled(COMPILABLE.get(spec.name, plain))
     return LIBRARIES.get((name, spec.name))
 
 
