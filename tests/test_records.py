@@ -433,6 +433,19 @@ def test_a_run_that_has_ended_is_kept_whatever_comes_of_the_next(monkeypatch, tm
     assert [r.kernel for r in read(file)] == ["rooftile.one", "rooftile.whole"]
 
 
+def test_a_run_that_was_cut_off_hides_no_whole_one(tmp_path):
+    """Seen red: one of two GPUs, whose lease ended, took the others' lines from the page, and nothing was to be measured again."""
+    digest, case = training_records.training_digest(scaling.NAME), "B4_T4096-bfloat16"
+    made = [Record(scaling.NAME, f"rooftile.{n}", case, Status.PASSED, digest=digest, run="whole") for n in scaling.RUNS]
+    cut = [replace(r, run="cut") for r in made[:2]]
+    (tmp_path / "gpu").mkdir()
+    file = tmp_path / "gpu" / f"{scaling.NAME}.jsonl"
+    append(file, cut)
+    assert ledger.latest(tmp_path)["gpu", scaling.NAME, case] == cut and ledger.due(tmp_path, "gpu")(scaling.NAME)
+    append(file, [*made, *cut])
+    assert ledger.latest(tmp_path)["gpu", scaling.NAME, case] == made and not ledger.due(tmp_path, "gpu")(scaling.NAME)
+
+
 def test_a_step_whose_turns_lie_apart_is_said_to_be_unsteady():
     """As the peers' are that launch one by one, where something else keeps the host busy."""
     facts = {"extra": {"tokens_per_s": 1000.0, "peak_bytes": 2**30, "loss": 2.0}, "run": "r"}

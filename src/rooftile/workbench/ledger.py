@@ -11,7 +11,7 @@ from typing import Any
 import rooftile.ops  # noqa: F401  fills OPS
 from rooftile.core.kernel import OPS
 from rooftile.core.record import Record, Status, read
-from rooftile.workbench import explain, training_records
+from rooftile.workbench import explain, scaling, training_records
 
 GATE = "gate-"  # and a kernel's name: the case of a record that says what the gate said of it
 HOST = "host-"  # and a case's name: the host's time of a call of it
@@ -25,17 +25,18 @@ def every(folder: Path) -> Iterator[tuple[str, Record]]:
 
 
 def latest(folder: Path) -> dict[tuple[str, str, str], list[Record]]:
-    """(device, operator, case) -> the records of the last run that measured it, so that what is compared was interleaved. Of a case that its operator has
-    no more there are none: nobody could measure it again."""
-    table: dict[tuple[str, str, str], list[Record]] = {}
+    """(device, operator, case) -> the records of the last run that measured it, so that what is compared was interleaved; of one that was cut off only
+    where there is no whole one. Of a case that its operator has no more there are none: nobody could measure it again."""
+    table: dict[tuple[str, str, str], dict[str, list[Record]]] = {}
     for device, r in every(folder):
-        if not _asked(r.op, r.case):
-            continue
-        known = table.setdefault((device, r.op, r.case), [])
-        if known and known[0].run != r.run:
-            known.clear()
-        known.append(r)
-    return table
+        if _asked(r.op, r.case):
+            table.setdefault((device, r.op, r.case), {}).setdefault(r.run, []).append(r)
+    return {key: ([x for x in runs.values() if not _cut_off(x)] or [*runs.values()])[-1] for key, runs in table.items()}
+
+
+def _cut_off(records: list[Record]) -> bool:
+    """Only processes beside one are written one by one."""
+    return records[0].op == scaling.NAME and {f"rooftile.{n}" for n in scaling.RUNS} != {r.kernel for r in records}
 
 
 @functools.cache
@@ -65,7 +66,7 @@ def due(folder: Path, device: str) -> Callable[..., bool]:
         records = [r for c in cases for r in known.get((device, op, c), ())]
         every = op in OPS and not (case or "").startswith(HOST)  # of a call the host's time is that of who is chosen
         kernels = {k.name for k in OPS[op].kernels[:-1] or OPS[op].kernels} if every else set()
-        return not records or any(map(is_stale, records)) or not kernels <= {r.kernel for r in records}
+        return not records or any(map(is_stale, records)) or _cut_off(records) or not kernels <= {r.kernel for r in records}
 
     return asks
 
