@@ -253,6 +253,18 @@ def test_every_config_compiles_within_its_limits(tmp_path, arch):
     assert [f"{r['kernel']} {r['file']} {r['instance']}: {r['fault']}" for r in rows if r["fault"]] == [] and status == 0
 
 
+def test_a_config_is_compiled_where_it_has_room():
+    """Seen red: two blocks were to hold a row of 512 KB, which no tuning would ask of them."""
+    op = OPS["cross_entropy_ahead"]
+    kernel = op.kernel("cuda.v7_cluster")
+
+    def asked(kernel):
+        return next(w.shared for w in build.instances(op, kernel, every=True) if w.instance.endswith("false, 2, 512>"))
+
+    assert 100_000 < asked(kernel) <= kernel.limits.shared_bytes
+    assert asked(replace(kernel, limits=Limits(shared_bytes=1000))) > 1000  # where it has room for no case, that is its fault
+
+
 def test_a_wrong_architecture_is_one_sentence(tmp_path):
     status, said = command(tmp_path, "vector_add", "--arch", "sm_9")
     assert status == 2 and "'sm_9' is none" in said and "Traceback" not in said

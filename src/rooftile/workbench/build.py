@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from rooftile.core.kernel import Kernel, Op
+from rooftile.core.kernel import Config, Kernel, Op
 from rooftile.core.spec import Case
 from rooftile.cuda import compile as compiler
 from rooftile.cuda.launch import Launch, recording
@@ -96,9 +96,9 @@ def instances(op: Op, kernel: Kernel, every: bool) -> list[Wanted]:
 
 
 def launches(op: Op, kernel: Kernel, every: bool) -> Iterator[Launch]:
-    last: dict[str, Any] = {}
+    taken: list[dict[str, Any]] = []
     for use in ("bench", "smoke"):
-        if use == "smoke" and last and not every:
+        if use == "smoke" and taken and not every:
             break  # small cases differ in alignment alone, and on a CPU's tensors they are dealt out as for the simulator
         for call in (c for case in op.spec.cases if use in case.use for c in _calls(op, case, use)):
             with recording() as seen:
@@ -106,11 +106,20 @@ def launches(op: Op, kernel: Kernel, every: bool) -> Iterator[Launch]:
                     continue
                 kernel.bound(kernel.heuristic(call))(*call.values())
             yield from seen
-            last = last if last and use == "smoke" else call
-    with recording() as seen:
-        for config in kernel.configs if last and every else ():
-            kernel.bound(config)(*last.values())
-    yield from seen
+            if use == "bench" or not taken:
+                taken.append(call)
+    for config in kernel.configs if taken and every else ():
+        yield from _of_config(kernel, config, taken)
+
+
+def _of_config(kernel: Kernel, config: Config, taken: list[dict[str, Any]]) -> list[Launch]:
+    """On the last case that it has room for: of one that does not fit a case tuning thinks as little. Where it fits none, on the first, for the fault."""
+    for call in reversed(taken):
+        with recording() as seen:
+            kernel.bound(config)(*call.values())
+        if all(launch.shared <= kernel.limits.shared_bytes for launch in seen):
+            break
+    return seen
 
 
 def _calls(op: Op, case: Case, use: str) -> Iterator[dict[str, Any]]:
