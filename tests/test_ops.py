@@ -168,9 +168,29 @@ def test_what_takes_long_compiles_within_its_limits_elsewhere(names, arch):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", APART)  # what is composed of others' kernels has their configs
 def test_triton_compiles_within_its_limits_in_every_config(name):
     compiles_within_its_limits([name], 90, every=True)
+
+
+TIGHT = """
+import dataclasses, json
+from rooftile.core.kernel import OPS, Limits
+from rooftile.workbench import dry
+op = OPS["residual_add"]
+kernel = op.kernel("triton")
+tight = dataclasses.replace(kernel, limits=Limits(registers=4))
+op.kernels = tuple(tight if k is kernel else k for k in op.kernels)
+rows = [r for r in dry.compile_all(["residual_add"], 90, every=True) if (r.op, r.kernel) == ("residual_add", "triton")]
+print(json.dumps([len(kernel.configs), [r.config for r in rows if "registers, the limit is 4" in r.fault]]))
+"""
+
+
+def test_a_config_that_keeps_to_the_limits_nowhere_is_told():
+    made = processes.run(code=TIGHT, ROOFTILE_DRY_GPU="1")
+    assert made.returncode == 0, made.stderr[-2000:]
+    count, told = json.loads(made.stdout)
+    assert len({json.dumps(config, sort_keys=True) for config in told}) >= count
 
 
 @pytest.mark.gpu

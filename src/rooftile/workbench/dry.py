@@ -26,7 +26,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from rooftile.core.kernel import Kernel, Op, shared_memory
+from rooftile.core.kernel import Config, Kernel, Op, shared_memory
 from rooftile.core.spec import Case
 from rooftile.workbench import check as gate
 from rooftile.workbench.explain import blank, operator
@@ -135,7 +135,7 @@ class StandIn:
 
 
 def compile_all(names: list[str], arch: int, every: bool = False, lean: bool = True) -> list[Compiled]:
-    """A large case of every kernel, as it would choose its config; `every`: a ragged one and all large cases, the last with every config; `lean`: those
+    """A large case of every kernel, as it would choose its config; `every`: a ragged one and all large cases, and every config; `lean`: those
     that can do without what a gradient reads also so, held to the same arithmetic, which takes a disassembler half a second."""
     if os.environ.get("ROOFTILE_DRY_GPU") != "1":
         raise ValueError("set ROOFTILE_DRY_GPU=1: the stand-in driver wants a process of its own")
@@ -147,10 +147,27 @@ def compile_all(names: list[str], arch: int, every: bool = False, lean: bool = T
         for kernel in [k for k in op.kernels[:-1] if not k.sources and arch in (k.architectures or (arch,))]:  # CUDA C++ is for build.py
             cases = [c for c in op.spec.cases if {"smoke", "bench"} & set(c.use) and kernel.refuse(blank(op.spec, c, "meta")) is None]
             cases = [c for c in cases if c.dtype != torch.float16 or torch.bfloat16 not in op.spec.dtypes] or cases
-            for i, case in enumerate(cases):
-                if i == len(cases) - 1 or (every and (i == 0 or "bench" in case.use)):
-                    made += _compile(stand_in, op, kernel, case, every and i == len(cases) - 1, lean and kernel.lean)
+            posed = [c for i, c in enumerate(cases) if i == len(cases) - 1 or (every and (i == 0 or "bench" in c.use))]
+            both = lean and kernel.lean
+            chosen = [_compile(stand_in, op, kernel, case, kernel.heuristic(blank(op.spec, case, "meta")), both) for case in posed]
+            right = [rows[0].config for rows in chosen if not any(row.fault for row in rows)]
+            made += [row for rows in chosen for row in rows]
+            for config in (c for c in kernel.configs if every and posed and c not in right):
+                made += _of_config(stand_in, op, kernel, config, cases, both)
     return made
+
+
+def _of_config(stand_in: StandIn, op: Op, kernel: Kernel, config: Config, cases: list[Case], lean: bool) -> list[Compiled]:
+    """On the last case, or where it breaks the limits there on another large one or one that it is chosen for: it is not for every case, and tuning would not
+    choose it there. Where there is none, its fault is the last's. A case for which nothing new is compiled shares another's, and its fault."""
+    first = _compile(stand_in, op, kernel, cases[-1], config, lean)
+    if not any(row.fault for row in first):
+        return first
+    for case in [c for c in reversed(cases[:-1]) if "bench" in c.use or kernel.heuristic(blank(op.spec, c, "meta")) == config]:
+        made = _compile(stand_in, op, kernel, case, config, lean)
+        if all(row.function and not row.fault for row in made):
+            return made
+    return first
 
 
 def _other_arithmetic(computes: list[tuple[str, Counter[str]]], lean: Callable[[], Any]) -> str:
@@ -162,37 +179,33 @@ def _other_arithmetic(computes: list[tuple[str, Counter[str]]], lean: Callable[[
     return "; ".join(f"{name} has {dict(a)} with what a gradient reads and {dict(b)} without" for name, a, b in apart)
 
 
-def _compile(stand_in: StandIn, op: Op, kernel: Kernel, case: Case, every: bool, lean: bool) -> list[Compiled]:
-    """The heuristic's config of a case, and on the last case it takes every config."""
+def _compile(stand_in: StandIn, op: Op, kernel: Kernel, case: Case, config: Config, lean: bool) -> list[Compiled]:
     call = blank(op.spec, case, "meta")
-    configs = [kernel.heuristic(call), *(kernel.configs if every else ())]
-    made = []
-    for config in [c for i, c in enumerate(configs) if c not in configs[:i]]:
-        stand_in.log.clear()
-        stand_in.utils.computes.clear()
-        launched, problem = stand_in.utils.launches, ""
-        try:
-            stand_in.utils.counts = lean
-            kernel.bound(config)(*call.values())
-            if lean:
-                problem = _other_arithmetic(stand_in.utils.computes, functools.partial(kernel.bound(config, save=False), *call.values()))
-        except Exception as error:
-            problem = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-        for used in [dict(u) for u in stand_in.log]:
-            made.append(
-                Compiled(
-                    op.spec.name,
-                    kernel.name,
-                    case.id,
-                    dict(config),
-                    stand_in.arch,
-                    fault=problem or kernel.limits.broken(used["registers"], used["spill_bytes"], used["shared_bytes"], stand_in.arch),
-                    **used,
-                )
-            )
-        if not stand_in.log:  # nothing new: it shares what another operator or case has compiled, or it failed before
-            problem = problem or ("" if stand_in.utils.launches > launched else "it launched nothing")
-            made.append(Compiled(op.spec.name, kernel.name, case.id, dict(config), stand_in.arch, "", 0, 0, 0, problem))
+    stand_in.log.clear()
+    stand_in.utils.computes.clear()
+    launched, problem = stand_in.utils.launches, ""
+    try:
+        stand_in.utils.counts = lean
+        kernel.bound(config)(*call.values())
+        if lean:
+            problem = _other_arithmetic(stand_in.utils.computes, functools.partial(kernel.bound(config, save=False), *call.values()))
+    except Exception as error:
+        problem = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    made = [
+        Compiled(
+            op.spec.name,
+            kernel.name,
+            case.id,
+            dict(config),
+            stand_in.arch,
+            fault=problem or kernel.limits.broken(used["registers"], used["spill_bytes"], used["shared_bytes"], stand_in.arch),
+            **used,
+        )
+        for used in stand_in.log
+    ]
+    if not made:  # nothing new: it shares what another operator or case has compiled, or it failed before
+        problem = problem or ("" if stand_in.utils.launches > launched else "it launched nothing")
+        made.append(Compiled(op.spec.name, kernel.name, case.id, dict(config), stand_in.arch, "", 0, 0, 0, problem))
     return made
 
 
@@ -200,7 +213,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("ops", nargs="*")
     parser.add_argument("--arch", type=int, choices=ARCHITECTURES, default=90)
-    parser.add_argument("--every", action="store_true", help="all large cases, and on the last of them every config: some 5 minutes")
+    parser.add_argument("--every", action="store_true", help="all large cases, and every config on the last that it is for: some 5 minutes")
     parser.add_argument("--json", action="store_true")
     wanted = parser.parse_args()
     rows = compile_all(wanted.ops, wanted.arch, wanted.every)
