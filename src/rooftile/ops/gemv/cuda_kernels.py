@@ -121,8 +121,8 @@ _LAST = FORWARD[0].sources[0]
 
 
 def pick_gradients(call):
-    """A matrix much larger than the caches is read and written one after the other, unless it has few rows, of which one launch is too short. Two blocks a
-    multiprocessor up to half a gigabyte: fewer rows are open at a time."""
+    """A matrix much larger than the caches is read by one launch and written by another, unless it has few rows: the second then costs more than it spares. Two
+    blocks a multiprocessor up to half a gigabyte: fewer rows are open at a time."""
     size = call["a"].numel() * call["a"].itemsize
     if size < 1 << 27:
         return _GRADIENTS[0]
