@@ -84,7 +84,7 @@ def backward(ordered, m, dout, q, k, v, out, lse, causal, scale, into=None, turn
     blocks, all_walks = walk * b * h, tiles * b * g * walks
     sums = q.new_empty(blocks, 2, m * d // 2, dtype=torch.float32)
     turn = q.new_empty(blocks, 2, dtype=torch.int32)
-    added = q.new_empty(1 + b * h, dtype=torch.int32)  # tiles taken, and additions to each head
+    counts = q.new_empty(1 + 2 * b * h, dtype=torch.int32)  # tiles taken, additions to each head, and tiles that have cleared some of it
     rows = q.new_empty(blocks, 2, m, dtype=torch.float32)  # lse to base 2 and delta of each block of queries
     key_sums = sums_of_keys(k, b * tiles) if walks > 1 else (rows, rows)
     kind, flags, and_turned = f"{CTYPE[q.dtype]}, {d}", f"{str(causal).lower()}, {str(ordered).lower()}", ", true" if turned else ""
@@ -97,15 +97,15 @@ def backward(ordered, m, dout, q, k, v, out, lse, causal, scale, into=None, turn
         flags = f"{str(ordered).lower()}, {m}, {str(walks > 1).lower()}, {str(cap > 0).lower()}"
         instance, factor, rest = f"attention_backward_windowed<{kind}, {flags}>", 2 * scale / cap if cap else scale, (cap * LOG2E, *bounds)
         and_queries = f", {m}, true"
-    launch(V5, f"prepare<{kind}{and_queries}>", blocks * m * d // 2048, 256, sums, turn, added, rows, dout, out, lse,
-           window.dlse.contiguous() if window else lse, h, t, *dout.stride()[:3], *out.stride()[:3])  # fmt: skip
+    together, back = dealt(causal or window is not None, ordered, group, tiles, 16 if window is None else 8)
+    ends = min(back * group, b * h)  # heads: the first have nobody before them who clears, and the last nobody behind them who rounds
+    launch(V5, f"prepare<{kind}{and_queries}>", blocks * m * d // 2048, 256, sums, turn, counts, rows, dout, out, lse,
+           window.dlse.contiguous() if window else lse, ends, b * h, h, t, *dout.stride()[:3], *out.stride()[:3])  # fmt: skip
     maps = [TensorMap(x, (1, 64, 1, 64), 128) for x in (dk, dv)]
     maps += [TensorMap(x, (1, n, 1, 64), 128) for x, n in ((q, m), (k, KEYS), (v, KEYS), (dout, m))]
-    together, back = dealt(causal or window is not None, ordered, group, tiles, 16 if window is None else 8)
-    back = back if causal or window or d == 128 else b * g  # Plain::ROUNDS
-    left = min(back * group, b * h) * walk  # blocks of queries of the last walks, which nobody comes after
-    launch(V5, instance, min(all_walks, resident(q, 1)), 384, *maps, dq, sums, *key_sums, turn, added, rows, g, walks, group, t, s, walk, tiles, together,
-           all_walks, back * group, *dq.stride()[:3], scale, factor * LOG2E, *rest, shared=shared_bytes(d, m))  # fmt: skip
+    left = (ends if causal or window or d == 128 else b * h) * walk  # blocks of queries; Plain::ROUNDS
+    launch(V5, instance, min(all_walks, resident(q, 1)), 384, *maps, dq, sums, *key_sums, turn, counts, rows, g, walks, group, t, s, walk, tiles, together,
+           all_walks, b * h, back * group, *dq.stride()[:3], scale, factor * LOG2E, *rest, shared=shared_bytes(d, m))  # fmt: skip
     launch(V5, f"finish<{kind}{last}>", left * 2, m * d // 64, dq, sums, (blocks - left) * 2, h, t, *dq.stride()[:3], scale, *tables)
     if walks > 1:
         finish_keys(dk, dv, key_sums, scale, turn, turn, s)

@@ -127,7 +127,8 @@ template <class X_, Sees SEES, bool ORDERED, bool CAPS_ = false, bool ENDS_ = fa
   // A walk's first step to the queries that see a key of the half; of a window at D = 64 all steps would have 1 % more instructions.
   static constexpr bool CUTS = CAUSAL || (WINDOW && X::D == 128);
   static constexpr bool ENDS = ENDS_ && X::D == 128;  // a walk's last step by the half that it still sees
-  static constexpr bool ROUNDS = SEES != Sees::ALL || X::D == 128;  // of D = 64 and all keys the walk came out 1 to 4 % slower beside it
+  static constexpr bool CLEARS = true;                              // sums of heads to come, and
+  static constexpr bool ROUNDS = SEES != Sees::ALL || X::D == 128;  // of earlier ones: of D = 64 and all keys the walk came out 1 to 4 % slower beside it
   // So many operands of P are made after dS; the others before, for fewer registers.
   static constexpr int LATE = X::BLOCK_M == 80 ? 2 : WINDOW && X::D == 64 ? 4 : 8;
   int G, walks, together, all;  // walks: of a tile, each over `group` of the heads that share it; all: walks of all tiles
@@ -227,7 +228,7 @@ struct Band {
 // Sequences of their own, and in each a window, open to either side where it has no bound.
 template <int D, bool ORDERED, int M = 8192 / D, bool CAPS_ = false> struct Ragged : Work {
   using X = Tile<D, M>;
-  static constexpr bool CUTS = D == 128, CAPS = CAPS_, ENDS = false, ROUNDS = false;  // CUTS: as Plain's of a window
+  static constexpr bool CUTS = D == 128, CAPS = CAPS_, ENDS = false, CLEARS = false, ROUNDS = false;  // CUTS: as Plain's of a window
   static constexpr int LATE = M == 80 ? 2 : 8;
   float cap_log2;
   int at_q = 0, at_k = 0, i_first, i_sums, padded, left, right;
@@ -290,8 +291,8 @@ struct Tables {
 template <typename T> struct Earlier {
   T* g;
   long long stride_b, stride_t, stride_h;
-  int* gAdded;
-  int H, back;
+  int* gAdded;           // behind it as many numbers of how many tiles have cleared some of a head
+  int H, heads, back;    // heads: of all batches
   Tables tables;
 };
 
@@ -378,8 +379,12 @@ ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const Ten
   mbarrier_arrive(&sR.v.full[0]);
 }
 
+// How many tiles have a share of a walk's heads, which is block i_tile and every `tiles`-th behind it.
+template <class W> ROOFTILE_DEVICE int cleared_by(const W& w) { return min(anew(w.tiles), anew(w.group) * anew(w.blocks)); }
+
 // One thread: a warpgroup's halves of dQ, added in global memory while both multiply on.
-template <bool ORDERED, class W> ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, int* gAdded, const char* sDq, Rings& sR, W w, int half) {
+template <bool ORDERED, class T, class W>
+ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, const Earlier<T>& earlier, const char* sDq, Rings& sR, W w, int half) {
   constexpr int HALF = W::X::HALF, HALF_BYTES = W::X::HALF_BYTES;
   earlier_done();
   for (unsigned n = 0, step = 0;; ++n) {
@@ -389,6 +394,12 @@ template <bool ORDERED, class W> ROOFTILE_DEVICE void drain(float* gDq, int* gTu
     const int blocks = sR.blocks;
     w.begin(sR, sR.keys[n % 2]);
     mbarrier_arrive(&sR.v.empty[0]);
+    if constexpr (W::CLEARS) {
+      if (w.i_bh >= int(anew(earlier.back))) {
+        while (load_acquire(earlier.gAdded + (w.i_bh + anew(earlier.heads))) != cleared_by(w)) spin_pause();
+        fence_async_global();  // this thread knows of the zeros, but it is the engine that adds to them
+      }
+    }
     int i_half = 2 * int(w.first_block()) + half;  // of all there are
 #pragma unroll 1
     for (int i = w.first; step < end; ++step, i_half += 2) {
@@ -411,8 +422,37 @@ template <bool ORDERED, class W> ROOFTILE_DEVICE void drain(float* gDq, int* gTu
       bulk_wait<0>();            // carried out, all of them: to have read shared memory is not enough
       fence_async_global();      // the engine has added, but it is this thread that says so
       __threadfence();
-      atomicAdd(gAdded + w.i_bh, 1);
+      atomicAdd(earlier.gAdded + w.i_bh, 1);
     }
+  }
+}
+
+// A warp: zeros for the heads that are `back` behind the walk's own, the tile's share of them. Memory has little to do meanwhile, and the L2 still has them when
+// they are added to. Those who add were dealt out LEAD tiles after this one.
+template <class T, class W> ROOFTILE_DEVICE void clear_later(float* gDq, const Earlier<T>& earlier, Rings& sR, const W& w) {
+  constexpr int HALF = W::X::HALF;
+  Vec<float, 4> zeros;
+  fill(zeros, 0.0f);
+  earlier_done();
+  for (unsigned n = 0, end = 0;; ++n) {
+    consumer_wait(sR.v, nth_stage<1>(n));
+    if (end == sR.end) return;
+    end = sR.end;
+    const unsigned i_bh = sR.keys[n % 2].i_bh + anew(earlier.back), share = i_bh < anew(earlier.heads) ? anew(w.group) * anew(w.blocks) : 0;
+    unsigned i = sR.keys[n % 2].i_tile;
+    consumer_release(sR.v, nth_stage<1>(n));
+    if (i >= share) continue;
+#pragma unroll 1
+    for (; i < share; i += anew(w.tiles)) {
+      float* gMine = gDq + ((long long)i_bh * anew(w.blocks) + i) * 2 * HALF + lane() * 4;
+#pragma unroll 4
+      for (int k = 0; k < 2 * HALF; k += 4 * WARP) store_global(gMine + k, zeros);
+    }
+    fence_async_global();  // it is an engine that adds
+    __syncwarp();
+    if (lane() > 0) continue;
+    __threadfence();  // for all lanes, by the one that says so
+    atomicAdd(earlier.gAdded + (i_bh + anew(earlier.heads)), 1);
   }
 }
 
@@ -880,7 +920,7 @@ ROOFTILE_DEVICE void tile_of_keys(const Out& dk_to, const Out& dv_to, const Earl
   if (threadIdx.x == 0) {
     let_next_stand_by();
     pipeline_init(sR.k, 1, 8);
-    pipeline_init(sR.v, 1, 8 + 2);  // and those who drain
+    pipeline_init(sR.v, 1, 8 + 2 + W::CLEARS);  // and those who drain, and who clears
     pipeline_init(sR.q, 1, 8);
     pipeline_init(sR.dout, 1, 8);
     pipeline_init(sR.ds, 8, 1);
@@ -892,7 +932,9 @@ ROOFTILE_DEVICE void tile_of_keys(const Out& dk_to, const Out& dv_to, const Earl
     const int i_warp = (threadIdx.x - 256) / WARP;
     if (threadIdx.x == 256) produce(sX, sR, tQ, tK, tV, tDout, gRows, gDq, gTaken, earlier, w);
     if (threadIdx.x == 256 + WARP || threadIdx.x == 256 + 2 * WARP)
-      drain<ORDERED>(gDq, gTurn, earlier.gAdded, sX + W::X::DQ + (i_warp - 1) * W::X::HALF_BYTES, sR, w, i_warp - 1);
+      drain<ORDERED>(gDq, gTurn, earlier, sX + W::X::DQ + (i_warp - 1) * W::X::HALF_BYTES, sR, w, i_warp - 1);
+    if constexpr (W::CLEARS)
+      if (i_warp == 3) clear_later(gDq, earlier, sR, w);
   } else {
     registers_raise<240>();
     multiply<T, D, ORDERED, TURNED>(dk_to, dv_to, earlier, uniform(sX), *uniform(&sR), w, uniform(threadIdx.x / 128), scale, scale_log2);
@@ -904,13 +946,13 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
     attention_backward(const __grid_constant__ TensorMap tDk, const __grid_constant__ TensorMap tDv, const __grid_constant__ TensorMap tQ,
                        const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, T* gOut,
                        float* gDq, float* gDk, float* gDv, int* gTurn, int* gAdded, const float* gRows, int G, int walks, int group, int T_, int S, int blocks,
-                       int tiles, int together, int all, int back, long long stride_b, long long stride_t, long long stride_h, float scale, float scale_log2, const float* gCos, const float* gSin) {
+                       int tiles, int together, int all, int heads, int back, long long stride_b, long long stride_t, long long stride_h, float scale, float scale_log2, const float* gCos, const float* gSin) {
   static_assert(!TURNED || (D == 64 && !SUMMED), "a pair's numbers lie in one line of shared memory, or one thread");
   static_assert(!(ORDERED && SUMMED), "walks over a tile add in any order");
   extern __shared__ __align__(1024) char sX[];
   __shared__ Rings sR;
   const Plain<Tile<D, M>, CAUSAL ? Sees::EARLIER : Sees::ALL, ORDERED> w(G, walks, group, T_, S, blocks, tiles, together, all);
-  const Earlier<T> earlier{gOut, stride_b, stride_t, stride_h, gAdded + 1, G * walks * group, back, {gCos, gSin}};
+  const Earlier<T> earlier{gOut, stride_b, stride_t, stride_h, gAdded + 1, G * walks * group, heads, back, {gCos, gSin}};
   if constexpr (SUMMED)
     tile_of_keys<T, D, ORDERED, TURNED>(Sums{gDk}, Sums{gDv}, earlier, tQ, tK, tV, tDout, gDq, gTurn, gAdded, gRows, sX, sR, w, scale, scale_log2);
   else
@@ -923,14 +965,14 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
     attention_backward_windowed(const __grid_constant__ TensorMap tDk, const __grid_constant__ TensorMap tDv, const __grid_constant__ TensorMap tQ,
                                 const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, T* gOut,
                                 float* gDq, float* gDk, float* gDv, int* gTurn, int* gAdded, const float* gRows, int G, int walks, int group, int T_, int S,
-                                int blocks, int tiles, int together, int all, int back, long long stride_b, long long stride_t, long long stride_h, float scale,
+                                int blocks, int tiles, int together, int all, int heads, int back, long long stride_b, long long stride_t, long long stride_h, float scale,
                                 float scale_log2, float cap_log2, int left, int right) {
   static_assert(!(ORDERED && SUMMED), "walks over a tile add in any order");
   extern __shared__ __align__(1024) char sX[];
   __shared__ Rings sR;
   Plain<Tile<D, M>, Sees::WINDOW, ORDERED, CAPS, !SUMMED> w(G, walks, group, T_, S, blocks, tiles, together, all);
   w.left = left, w.right = right, w.cap_log2 = cap_log2;
-  const Earlier<T> earlier{gOut, stride_b, stride_t, stride_h, gAdded + 1, G * walks * group, back, {}};
+  const Earlier<T> earlier{gOut, stride_b, stride_t, stride_h, gAdded + 1, G * walks * group, heads, back, {}};
   if constexpr (SUMMED)
     tile_of_keys<T, D, ORDERED, false>(Sums{gDk}, Sums{gDv}, earlier, tQ, tK, tV, tDout, gDq, gTurn, gAdded, gRows, sX, sR, w, scale, scale_log2);
   else
@@ -942,25 +984,25 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
 ROOFTILE_DEVICE int from_the_end() { return int(gridDim.x - 1 - blockIdx.x); }
 
 // Zeros to add to, for 2048 / D queries; `row` of all is this thread's.
-template <int D, int M> ROOFTILE_DEVICE void clear(float* gDq, int* gTurn, long long row, bool begins) {
+template <int D> ROOFTILE_DEVICE void clear(float* gDq, long long row) {
   float4* gZero = reinterpret_cast<float4*>(gDq + (row - threadIdx.x / (D / 8)) * D);
   gZero[threadIdx.x] = gZero[threadIdx.x + 256] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  if (begins) gTurn[row / M * 2] = gTurn[row / M * 2 + 1] = 0;
 }
 
-// The rows of lse and delta, less the gradient of lse where there is one (OF_LSE), zeros in gDq, gTurn and gAdded (how many tiles have been taken, then
-// Earlier's): 2048 / D queries of a head a block.
+// The rows of lse and delta, less the gradient of lse where there is one (OF_LSE), zeros in gTurn, gAdded (how many tiles have been taken, then Earlier's)
+// and the first heads' gDq: 2048 / D queries of a head a block.
 template <typename T, int D, int BLOCK_M = 8192 / D, bool OF_LSE = false>
 __global__ void __launch_bounds__(256)
-    prepare(float* gDq, int* gTurn, int* gAdded, float* gRows, const T* gDout, const T* gOut, const float* gLse, const float* gDlse, int H, int T_,
-            long long stride_gb, long long stride_gt, long long stride_gh, long long stride_ob, long long stride_ot, long long stride_oh) {
+    prepare(float* gDq, int* gTurn, int* gAdded, float* gRows, const T* gDout, const T* gOut, const float* gLse, const float* gDlse, int first, int heads,
+            int H, int T_, long long stride_gb, long long stride_gt, long long stride_gh, long long stride_ob, long long stride_ot, long long stride_oh) {
   constexpr int LANES = D / 8, ROWS = 256 / LANES;
   const int padded = ceil_div(T_, BLOCK_M) * BLOCK_M, chunks = padded / ROWS, i_bh = from_the_end() / chunks;
   const int i_t = from_the_end() % chunks * ROWS + threadIdx.x / LANES, i_d = threadIdx.x % LANES * 8;
   const long long row = (long long)i_bh * padded + i_t;
   let_next_stand_by();
-  clear<D, BLOCK_M>(gDq, gTurn, row, i_t % BLOCK_M == 0 && i_d == 0);
-  if (i_t == 0 && i_d == 0) gAdded[1 + i_bh] = 0;
+  if (i_bh < first) clear<D>(gDq, row);
+  if (i_t % BLOCK_M == 0 && i_d == 0) gTurn[row / BLOCK_M * 2] = gTurn[row / BLOCK_M * 2 + 1] = 0;
+  if (i_t == 0 && i_d == 0) gAdded[1 + i_bh] = gAdded[1 + heads + i_bh] = 0;
   if (row == 0 && i_d == 0) gAdded[0] = 0;
   prepare_query<BLOCK_M, D>(gRows, head(gDout, stride_gb, stride_gt, stride_gh, i_bh, H), head(gOut, stride_ob, stride_ot, stride_oh, i_bh, H), gLse, i_bh,
                             i_t, i_d, T_, padded);
@@ -1053,7 +1095,8 @@ __global__ void __launch_bounds__(256)
   const int i_t = x.i_block * M + i_row;
   let_next_stand_by();
   if (x.T == 0) return;
-  clear<D, M>(gDq, gTurn, (long long)i * M + i_row, i_row == 0 && i_d == 0);
+  clear<D>(gDq, (long long)i * M + i_row);
+  if (i_row == 0 && i_d == 0) gTurn[i * 2ll] = gTurn[i * 2ll + 1] = 0;
   float* gRow = gRows + (long long)i * 2 * M;
   prepare_query<M, D>(gRow - x.i_block * 2 * M, head(gDout + x.at * stride_gt, stride_gb, stride_gt, stride_gh, x.i_bh, H),
                             head(gOut + x.at * stride_ot, stride_ob, stride_ot, stride_oh, x.i_bh, H), gLse + x.row, 0, i_t, i_d, x.T, 0);
