@@ -100,8 +100,8 @@ def test_the_logits_are_never_whole(dtype):
     x, w, b = torch.randn(m, k, dtype=dtype), torch.randn(v, k, dtype=dtype), torch.randn(v, dtype=dtype)
     call = (x, w, torch.randint(0, v, (m,)), b, -100, 0.1, 0.01, 5.0)
     for name in NAMES:
-        op = OPS[name]
-        assert largest(op.launch, (*call, "mean", chunk)) == v * k  # the weight's gradient; a chunk's logits are half of it
+        op, sums = OPS[name], ("float32",) * (name == NAMES[1])
+        assert largest(op.launch, (*call, "mean", chunk, *sums)) == v * k  # the weight's gradient; a chunk's logits are half of it
         assert largest(op.spec.reference, (*call, "mean", chunk)) >= m * v
     back = (torch.randn(m), *call[:4], torch.ones(()), *call[4:], chunk)
     assert largest(OPS["linear_cross_entropy"].backward.launch, back) == v * k
@@ -120,6 +120,55 @@ def test_the_logits_are_never_whole(dtype):
 def test_rows_of_a_chunk(case):
     m, k, v, rows = case
     assert chunked.chunk_rows(m, k, v) == rows
+
+
+@pytest.mark.parametrize(
+    "m, k, chunk, rows", [(5000, 2500, None, 5000), (5001, 2500, None, 1792), (5000, 2500, 4992, 4992), (50, 4, 50, 50), (51, 4, 50, 50)]
+)
+def test_who_makes_all_gradients_at_once(m, k, chunk, rows, monkeypatch):
+    """bfloat16 rows up to twice as many as columns, or those of a chunk that has all: logits of 2 M V bytes and no sums of 4 V K."""
+    asked, begin = [], chunked._Gradients.__init__
+    monkeypatch.setattr(chunked, "_chunks", lambda x, weight, target, bias, ignore_index, chunk: asked.append(chunk) or [])
+    monkeypatch.setattr(chunked._Gradients, "__init__", lambda self, *of: asked.append(of[-1]) or begin(self, *of))
+    x, w, target, one = (
+        torch.ones(m, k, dtype=torch.bfloat16),
+        torch.ones(9000, k, dtype=torch.bfloat16),
+        torch.zeros(m, dtype=torch.int64),
+        torch.ones(()),
+    )
+    chunked.backward(one, x, w, target, None, one, -100, 0.0, 0.0, 0.0, chunk)
+    assert asked == [torch.bfloat16 if rows == m else torch.float32, rows]
+    assert chunked.all_at_once(x, w, chunk) == (rows == m)
+    for others in ((x, w.float()), (x.half(), w.half()), (x.float(), w.float())):
+        assert not chunked.all_at_once(*others, chunk)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_all_at_once_is_what_chunks_make_rounded_once_more(reduction):
+    x, w, b, target = leaves(torch.bfloat16, 30, 16, 300)
+    upstream = torch.randn(30 if reduction == "none" else ())
+
+    def gradients(chunk):
+        return torch.autograd.grad(linear_cross_entropy(x, w, target, b, reduction=reduction, chunk=chunk), (x, w, b), upstream)
+
+    whole, chunks = gradients(None), gradients(8)
+    assert chunked.all_at_once(x, w, None) and all(g.dtype == torch.bfloat16 for g in whole)
+    for a, e in zip(whole, chunks):
+        torch.testing.assert_close(a, e, rtol=2.0**-7, atol=2.0**-9 * e.abs().max().item())
+
+
+def test_sums_in_16_bits_are_of_all_rows_at_once():
+    x, w, _, target = leaves(torch.bfloat16)
+    call = (target, None, -100, 0.0, 0.0, 0.0, "mean")
+    ahead = OPS["linear_cross_entropy_ahead"]
+    with pytest.raises(ValueError, match="sums is bfloat16, for bfloat16 of 14 rows at once; x is bfloat16, a chunk 13 rows"):
+        ahead(x, w, *call, 13, "bfloat16")
+    with pytest.raises(ValueError, match="sums is bfloat16, for bfloat16 of 14 rows at once; x is float16, a chunk 14 rows"):
+        ahead(x.half(), w.half(), *call, None, "bfloat16")
+    with pytest.raises(ValueError, match="sums is 'float16', it takes 'float32' and 'bfloat16'"):
+        ahead(x, w, *call, None, "float16")
+    for chunk in (None, 14, 20):
+        assert ahead(x, w, *call, chunk, "bfloat16")[3].dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("m", [0, 1, 127, 128, 1025, 2049, 16385])

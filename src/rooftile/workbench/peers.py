@@ -197,7 +197,7 @@ def _flex_attention_varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens
 
 
 def _liger_linear_cross_entropy(x: Any, weight: Any, target: Any, bias: Any, ignore_index: int, label_smoothing: float, z_loss: float,
-                                softcap: float, reduction: str, chunk: int | None) -> Any:  # fmt: skip
+                                softcap: float, reduction: str, chunk: int | None, sums: str) -> Any:  # fmt: skip
     run = _module("liger_kernel.ops.fused_linear_cross_entropy").LigerFusedLinearCrossEntropyFunction.apply
     made = run(x, weight, target, bias, None, ignore_index, z_loss, label_smoothing, reduction, softcap or None)
     return made[0] if isinstance(made, tuple) else made

@@ -4,6 +4,7 @@ from torch import Tensor
 from rooftile.core.kernel import Op
 from rooftile.ops.linear_cross_entropy import chunked_kernels as chunked
 from rooftile.ops.linear_cross_entropy import triton_kernels
+from rooftile.ops.linear_cross_entropy.chunked_kernels import all_at_once
 from rooftile.ops.linear_cross_entropy.spec import AHEAD, SPEC
 
 _linear_cross_entropy = Op(SPEC, *chunked.FORWARD, backward=chunked.BACKWARD)
@@ -21,8 +22,9 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor
         target: [...] int64, the class of each row, or `ignore_index`: such a row's loss and gradient are 0.
         bias: [V] of the same dtype or float32.
         ignore_index, label_smoothing, z_loss, softcap, reduction: as in `cross_entropy`.
-        chunk: rows whose logits exist at once; None takes what the shape asks for, max(2048, M K / V): the memory of x, and enough
-            rows for full matrix products.
+        chunk: rows whose logits exist at once; None takes what the shape asks for: 2048 or M K / V, the memory of x, and enough rows for full
+            matrix products; K where that is more and a gradient is wanted, and up to 2 K rows of bfloat16 as a whole, for logits then weigh
+            less than the sums of the weight's gradient that several chunks would need.
 
     Returns:
         float32, a scalar, or [...] for "none". Logits and their gradient are rounded to x's dtype, as two operators would hand them over; the
@@ -46,7 +48,8 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor
     wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias))
     op = _ahead if wanted and reduction != "none" else _linear_cross_entropy
     flat = x if x.dim() == 2 else x.reshape(target.numel(), x.shape[-1])
-    loss = op(flat, weight, target.reshape(-1), bias, ignore_index, label_smoothing, z_loss, softcap, reduction, chunk)[0]
+    sums = ("bfloat16" if all_at_once(flat, weight, chunk) else "float32",) if op is _ahead else ()
+    loss = op(flat, weight, target.reshape(-1), bias, ignore_index, label_smoothing, z_loss, softcap, reduction, chunk, *sums)[0]
     return loss.view(target.shape) if reduction == "none" else loss
 
 

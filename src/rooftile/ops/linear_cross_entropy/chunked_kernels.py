@@ -5,7 +5,7 @@ vendor's (_shared/products.py), the loss and its gradient are cross_entropy's ow
 
     bytes     of an element of the logits: written by the product, read by the loss, written by the gradient (which reads it again for
               "none"), read by two products: 10 in 16 bits, against 6 K operations; of an element of the weight's gradient 8 a chunk, as it
-              is added up in float32
+              is added up in float32, and 2 where all rows are one chunk
     ahead     a mean's or sum's gradient is made in the forward pass, with the loss, for dloss / count = 1 and scaled in the backward pass:
               M K + V K multiplications. Scaled late, a mean over many rows does not sink below what float16 can say.
     none      there dloss has a number for each row, and the weight's gradient, summed over rows, cannot be scaled afterwards. To scale before
@@ -25,18 +25,31 @@ FULL = 2048  # rows a product needs: the accumulator's 8 bytes at 4.2 TB/s take 
 TILE = 128  # rows of a tile of the vendor's products
 
 
-def chunk_rows(m, k, v):
-    """Rows whose logits take the memory of x, M K / V, but not fewer than FULL; chunks of one size, in whole tiles."""
-    most = max(FULL, m * k // max(1, v))
+def all_at_once(x, weight, chunk):
+    """Up to 2 K rows of bfloat16 logits weigh no more than the float32 sums of the weight's gradient, which more chunks than one would take: one writes that
+    gradient as it is handed on. float16 cannot say it before it is scaled, and a float32 weight's is float32 anyway."""
+    m, k = x.shape
+    return x.dtype == weight.dtype == torch.bfloat16 and m <= (2 * k if chunk is None else chunk)
+
+
+def chunk_rows(m, k, v, full=FULL):
+    """Rows whose logits take the memory of x, M K / V, but not fewer than `full`; chunks of one size, in whole tiles."""
+    most = max(full, m * k // max(1, v))
     even = cdiv(m, max(1, cdiv(m, most)))
     return max(1, min(m, cdiv(even, TILE) * TILE))
 
 
+def _with_gradients(x, weight, chunk):
+    """Rows of a chunk: K at least, as a 16-bit gradient of the weight, 2 V K bytes, comes to lie beside the sums when no logits are left."""
+    (m, k), v = x.shape, weight.shape[0]
+    return chunk or chunk_rows(m, k, v, max(FULL, k))
+
+
 def _chunks(x, weight, target, bias, ignore_index, chunk):
     """Chunk by chunk: its rows, and its logits in a buffer that the next chunk takes over."""
-    (m, k), v = x.shape, weight.shape[0]
+    m, v = x.shape[0], weight.shape[0]
     check_target(target, v, ignore_index)
-    size = min(m, chunk or chunk_rows(m, k, v))
+    size = min(m, chunk)
     whole = cdiv(v, 8) * 8  # rows begin at whole 16 bytes, for wide loads and the tensor cores, where V = 50257 would not
     buffer = x.new_empty(size, whole)
     buffer[:, v:].zero_()  # a CPU's bfloat16 products (AMX) read it too, and multiply it by zeros: a NaN that lay there would come through
@@ -53,18 +66,18 @@ def _reduced(row, target, ignore_index, reduction):
 
 
 class _Gradients:
-    """Of x a chunk at a time, of weight and bias added up in float32 over the chunks."""
+    """Of x a chunk at a time, of weight and bias added up over the chunks: the bias's in float32, the weight's in `sums`."""
 
-    def __init__(self, x, weight, bias):
+    def __init__(self, x, weight, bias, sums):
         (m, k), v = x.shape, weight.shape[0]
         make = x.new_empty if m else x.new_zeros
         self.x, self.weight, self.dx = x, weight, make(m, k)
-        self.dweight = make(v, k, dtype=torch.float32)
+        self.dweight = make(v, k, dtype=sums)
         self.dbias = None if bias is None else make(v, dtype=torch.float32)
 
     def add(self, rows, g):
         product(g, self.weight, out=self.dx[rows])
-        # 16 bits in, float32 out: no rounding between chunks; the first finds nothing to add to
+        # 16 bits in, float32 out where there are several: no rounding between chunks; the first finds nothing to add to
         product(g.t(), self.x[rows], out=self.dweight, add=self.dweight if rows.start else None)
         if self.dbias is not None:
             torch.add(self.dbias if rows.start else 0, g.sum(0, dtype=torch.float32), out=self.dbias)
@@ -79,17 +92,18 @@ def forward(x, weight, target, bias, ignore_index, label_smoothing, z_loss, soft
     settings = (ignore_index, label_smoothing, z_loss, softcap)
     weight, bias = _low(x, weight, bias)
     row = x.new_empty(x.shape[0], dtype=torch.float32)
-    for rows, logits in _chunks(x, weight, target, bias, ignore_index, chunk):
+    for rows, logits in _chunks(x, weight, target, bias, ignore_index, chunk or chunk_rows(*x.shape, weight.shape[0])):
         row[rows] = OPS["cross_entropy"].launch(logits, target[rows], *settings, "none")[0]
     return _reduced(row, target, ignore_index, reduction)
 
 
-def ahead(x, weight, target, bias, ignore_index, label_smoothing, z_loss, softcap, reduction, chunk):
+def ahead(x, weight, target, bias, ignore_index, label_smoothing, z_loss, softcap, reduction, chunk, sums):
     settings = (ignore_index, label_smoothing, z_loss, softcap)
     weight, bias = _low(x, weight, bias)
     row = x.new_empty(x.shape[0], dtype=torch.float32)
-    made = _Gradients(x, weight, bias)
-    for rows, logits in _chunks(x, weight, target, bias, ignore_index, chunk):
+    made = _Gradients(x, weight, bias, getattr(torch, sums))
+    rows_at_once = _with_gradients(x, weight, chunk) if sums == "float32" else x.shape[0]
+    for rows, logits in _chunks(x, weight, target, bias, ignore_index, rows_at_once):
         row[rows] = OPS["cross_entropy_ahead"].launch(logits, target[rows], *settings)
         made.add(rows, logits)
     gbias = row.new_empty(0) if bias is None else made.dbias
@@ -109,8 +123,9 @@ def ahead_backward(dloss, weight, bias, count, gx, gweight, gbias):
 def backward(dloss, x, weight, target, bias, count, ignore_index, label_smoothing, z_loss, softcap, chunk):
     settings = (ignore_index, label_smoothing, z_loss, softcap)
     low, low_bias = _low(x, weight, bias)
-    made = _Gradients(x, low, low_bias)
-    for rows, logits in _chunks(x, low, target, low_bias, ignore_index, chunk):
+    whole = all_at_once(x, weight, chunk)
+    made = _Gradients(x, low, low_bias, x.dtype if whole else torch.float32)
+    for rows, logits in _chunks(x, low, target, low_bias, ignore_index, x.shape[0] if whole else _with_gradients(x, low, chunk)):
         _, _, *saved = OPS["cross_entropy"].launch(logits, target[rows], *settings, "none")
         OPS["cross_entropy_overwrite"].launch(dloss[rows] if dloss.dim() else dloss, logits, target[rows], count, *saved, *settings)
         made.add(rows, logits)

@@ -20,22 +20,28 @@ def linear_cross_entropy_backward(dloss: Tensor, x: Tensor, weight: Tensor, targ
 
 
 def linear_cross_entropy_ahead(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, label_smoothing: float,
-                               z_loss: float, softcap: float, reduction: str,
-                               chunk: int | None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """With what the gradients would be were dloss / count 1: gx in x's dtype, gweight and gbias in float32."""
+                               z_loss: float, softcap: float, reduction: str, chunk: int | None,
+                               sums: str = "float32") -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """With what the gradients would be were dloss / count 1: gx in x's dtype, gweight in `sums`, gbias in float32."""
     logits, settings = _logits(x, weight, bias), (ignore_index, label_smoothing, z_loss, softcap)
     loss, count, *saved = cross_entropy(logits, target, *settings, reduction)
     with torch.no_grad():
         one = torch.ones_like(count)
         gx, gweight, gbias = _products(cross_entropy_backward(one, logits, target, one, *saved, *settings), x, weight)
-    return loss, count, gx, gweight, gbias if bias is not None else gbias.new_empty(0)
+    return (
+        loss,
+        count,
+        gx,
+        gweight if gweight.dtype == torch.float64 else gweight.to(getattr(torch, sums)),
+        gbias if bias is not None else gbias.new_empty(0),
+    )
 
 
 def linear_cross_entropy_ahead_backward(dloss: Tensor, weight: Tensor, bias: Tensor | None, count: Tensor, gx: Tensor, gweight: Tensor,
                                         gbias: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     scale = torch.where(count > 0, dloss / count, 0)  # nothing but padding: no gradient, as PyTorch has it
     dbias = gx.new_empty(0) if bias is None else (gbias * scale).to(bias.dtype)
-    return (wide(gx) * scale).to(gx.dtype), (gweight * scale).to(weight.dtype), dbias
+    return (wide(gx) * scale).to(gx.dtype), (wide(gweight) * scale).to(weight.dtype), dbias
 
 
 def _logits(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -1,3 +1,5 @@
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 
@@ -27,6 +29,13 @@ def validate_ahead(call, dims):
     validate(call, dims)
     if call["reduction"] == "none":
         raise ValueError("linear_cross_entropy_ahead: reduction is 'none', whose gradient is not known ahead; it takes mean, sum")
+    m, at_once, given = dims["M"], call["chunk"] or dims["M"], call["x"].dtype
+    if call["sums"] == "bfloat16" and (given == torch.float16 or at_once < m):
+        raise ValueError(
+            f"linear_cross_entropy_ahead: sums is bfloat16, for bfloat16 of {m} rows at once; x is {str(given).removeprefix('torch.')}, a chunk {at_once} rows"
+        )
+    if call["sums"] not in ("float32", "bfloat16"):
+        raise ValueError(f"linear_cross_entropy_ahead: sums is {call['sums']!r}, it takes 'float32' and 'bfloat16'")
     dims["N"] = 0 if call["bias"] is None else dims["V"]  # of gbias
 
 
@@ -37,7 +46,7 @@ def drawn(call, case, gen):
     return ignored(call, case, gen)
 
 
-def torch_linear_cross_entropy(x, weight, target, bias, ignore_index, label_smoothing, z_loss, softcap, reduction, chunk):
+def torch_linear_cross_entropy(x, weight, target, bias, ignore_index, label_smoothing, z_loss, softcap, reduction, chunk, sums="float32"):
     logits = F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
     return torch_cross_entropy(logits, target, ignore_index, label_smoothing, z_loss, softcap, reduction)
 
@@ -63,16 +72,19 @@ SUMMED = (
     case(3, 16, 11, PLAIN, torch.float32, "nothing but padding: the mean is 0/0, as PyTorch has it", padding="all"),
     case(300, 16, 500, PLAIN, torch.float32, "the chunk that the shape asks for", chunk=None),
 )
+AT_ONCE = (
+    case(11, 24, 68, PLAIN, torch.bfloat16, "all rows at once: the weight's gradient in 16 bits", BOTH, chunk=None, sums="bfloat16"),
+    case(9, 40, 300, SUM, torch.bfloat16, "the same, with padding and smoothing, in a chunk that is longer", chunk=16, sums="bfloat16"),
+    case(0, 16, 8, {**PLAIN, "reduction": "sum"}, torch.bfloat16, "no rows at once", chunk=None, sums="bfloat16"),
+)
 NONE = (
     case(10, 24, 67, {**SMOOTH, "z_loss": 0.01}, torch.float32, "a loss for each row", BOTH),
     *across(FLOATS, case(10, 24, 67, {**SMOOTH, "softcap": 2.0}, why="a loss for each row, capped")),
     case(7, 16, 40, {**CAPPED, "reduction": "none"}, torch.float32, "soft cap and z-loss, a loss for each row", bias=None),
 )
-ANCHORS = across(
-    (torch.bfloat16,),
-    case(8192, 4096, 128256, PLAIN, why="anchor, Llama 3's head: the accumulator's bytes count", use=("bench",), chunk=None, bias=None),
-    case(16384, 768, 50304, PLAIN, why="anchor, GPT-2's head: a short K, the logits' bytes count", use=("bench",), chunk=None, bias=None),
-)
+ANCHOR = {"dtype": torch.bfloat16, "use": ("bench",), "chunk": None, "bias": None}
+LLAMA = partial(case, 8192, 4096, 128256, PLAIN, why="anchor, Llama 3's head", **ANCHOR)
+GPT2 = case(16384, 768, 50304, PLAIN, why="anchor, GPT-2's head: a short K, the logits' bytes count", **ANCHOR)
 ONE = Arg("", "f32")
 ARGS = {
     "x": Arg("M K"),
@@ -98,7 +110,7 @@ SPEC = OpSpec(
     "linear_cross_entropy",
     linear_cross_entropy,
     returns={"loss": Arg("...", "f32"), "count": ONE},
-    cases=(*NONE, *SUMMED, *ANCHORS),
+    cases=(*NONE, *SUMMED, LLAMA(), GPT2),
     validate=validate,
     flops=product(1),
     backward=Backward(linear_cross_entropy_backward, grads=("x", "weight", "bias"), flops=product(3)),
@@ -109,8 +121,8 @@ SPEC = OpSpec(
 AHEAD = OpSpec(
     "linear_cross_entropy_ahead",
     linear_cross_entropy_ahead,
-    returns={"loss": Arg("...", "f32"), "count": ONE, "gx": Arg("M K"), "gweight": Arg("V K", "f32"), "gbias": Arg("N", "f32")},
-    cases=(*SUMMED, *ANCHORS),
+    returns={"loss": Arg("...", "f32"), "count": ONE, "gx": Arg("M K"), "gweight": Arg("V K", "@sums"), "gbias": Arg("N", "f32")},
+    cases=(*SUMMED, *AT_ONCE, LLAMA(sums="bfloat16"), GPT2),
     validate=validate_ahead,
     flops=product(3),
     backward=Backward(
