@@ -282,17 +282,21 @@ def test_in_turn_whatever_comes_first(seed):
 # ---- dq of earlier heads, rounded by those that come after -------------------------------------------------------------------
 
 
-def rounds(monkeypatch, back, together=1):
+def rounds(monkeypatch, back, together=1, ahead=None, clearing=None):
     """Heads here are too few to have any so long before them."""
-    monkeypatch.setattr(cuda_kernels, "dealt", lambda *_: (together, back))
+    monkeypatch.setattr(
+        cuda_kernels,
+        "dealt",
+        lambda by_turns, group, tiles, *_: cuda_kernels.Dealt(together, back, ahead or back, min(tiles, clearing or tiles)),
+    )
 
 
-@pytest.mark.parametrize("causal, ordered", [(True, False), (False, False), (True, True), (False, True)])
-def test_nobody_waits_for_who_comes_later(causal, ordered):
-    """A head's tiles have all been dealt out before the first block that rounds its dq, and its first, the longest of those that go by turns, long before."""
-    for s, group, of_queries in product((1, 300, 640, 1024, 5000, 9000, 16384, 40000), (1, 2, 8), (16, 8)):  # 8 in a window
+@pytest.mark.parametrize("by_turns, near", [(True, False), (True, True), (False, False)])
+def test_nobody_waits_for_who_comes_later(by_turns, near):
+    """A head's tiles have all been dealt out before the first block that rounds its dq or adds to what they clear, and long before."""
+    for s, group, of_queries in product((1, 300, 640, 1024, 5000, 9000, 16384, 40000), (1, 2, 8), (16, 8, 5)):  # 8 in a window
         tiles = -(-s // 128)
-        together, back = cuda_kernels.dealt(causal, ordered, group, tiles, of_queries)
+        together, back, ahead, clearing = cuda_kernels.dealt(by_turns, group, tiles, of_queries, near)
         heads = 2 * back + together + 1
         dealt_out = [
             h for at in range(0, heads, together) for _ in range(tiles) for h in range(at, min(at + together, heads))
@@ -301,9 +305,69 @@ def test_nobody_waits_for_who_comes_later(causal, ordered):
         for i, head in enumerate(dealt_out):
             first.setdefault(head, i)
             last[head] = i
-        for head in range(back, heads):
-            assert last[head - back] < first[head]
-            assert first[head] - first[head - back] >= (cuda_kernels.LEAD if together > 1 else cuda_kernels.LEAD + tiles)
+        close = near and together * tiles < cuda_kernels.LEAD
+        assert 1 <= clearing <= tiles and (clearing < tiles) == (close and tiles > 1)
+        for n, least in ((back, cuda_kernels.WAVE if close else cuda_kernels.LEAD), (ahead, cuda_kernels.WAVE)):
+            for head in range(n, heads):
+                assert last[head - n] < first[head]
+                assert first[head] - first[head - n] >= (least if together > 1 else least + tiles)
+        assert not close or first[back] - first[0] >= cuda_kernels.WAVE + together * tiles
+
+
+def test_how_many_heads_the_l2_holds():
+    of = {(d, t): cuda_kernels.heads_at_once(d, t) for d in (64, 128) for t in (128, 1024, 2048, 4096, 8192, 16384)}
+    assert [of[64, t] for t in (128, 1024, 2048, 4096, 8192, 16384)] == [8, 8, 8, 8, 4, 16]
+    assert [of[128, t] for t in (128, 1024, 2048, 4096, 8192, 16384)] == [16, 16, 8, 4, 16, 16]
+
+
+CLEARED = [  # T, S, D, causal, heads, of keys, back, together, ahead, tiles that clear: fewer than a head has, one, more than it has blocks
+    (260, 400, 64, True, 5, 5, 2, 1, 1, 2), (300, 300, 128, True, 4, 4, 2, 2, 2, 1), (300, 300, 64, False, 4, 2, 1, 1, 2, 2), (60, 400, 128, True, 6, 6, 4, 2, 2, 3),
+]  # fmt: skip
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("t, s, d, causal, h, g, back, together, ahead, clearing", CLEARED)
+def test_who_clears_for_whom(t, s, d, causal, h, g, back, together, ahead, clearing, name, monkeypatch):
+    """Tensors that nobody has cleared are NaN here."""
+    walking(monkeypatch, 2)
+    rounds(monkeypatch, back, 1 if name.endswith("ordered") else together, ahead, clearing)
+    call = problem(t, s, d, causal, torch.float16 if t % 4 else torch.bfloat16, b=2, h=h, g=g)
+    empty = torch.Tensor.new_empty
+    monkeypatch.setattr(
+        torch.Tensor,
+        "new_empty",
+        lambda self, *size, **more: empty(self, *size, **more).fill_(-1 if more.get("dtype") == torch.int32 else torch.nan),
+    )
+    assert close(call, computed(call, name))
+
+
+UNCLEARED = {  # as it stands and wrong
+    "store_global(gMine + k, zeros);": "",
+    "if (i_bh < first) clear<D>(gDq, row);": "if (i_bh + 1 < first) clear<D>(gDq, row);",
+    "i_bh + anew(earlier.ahead), share": "i_bh + 1 + anew(earlier.ahead), share",
+    "i += anew(earlier.clearing)) {\n      float* gMine": "i += 2 * anew(earlier.clearing)) {\n      float* gMine",
+    "k < 2 * HALF; k += 4 * WARP": "k < HALF; k += 4 * WARP",
+    "!= shares) spin_pause();": "> shares) spin_pause();",  # waits for nobody
+    "        fence_async_global();  // this thread knows of the zeros, but": "        //",
+    "    __threadfence();  // for all lanes, by the one that says so\n": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stands", some(UNCLEARED, "k < 2 * HALF; k += 4 * WARP"))
+def test_what_is_added_to_something_else_than_zeros_is_seen(stands, tmp_path, monkeypatch):
+    monkeypatch.setattr(cuda_kernels, "V5", rewritten(cuda_kernels.V5, stands, UNCLEARED[stands], tmp_path))
+    rounds(monkeypatch, 2, 1, 1)
+    monkeypatch.setattr(cuda_kernels, "resident", lambda *_: 4)  # blocks at once
+    call = problem(300, 130, 128, False, h=4)
+    empty = torch.Tensor.new_empty
+    monkeypatch.setattr(
+        torch.Tensor,
+        "new_empty",
+        lambda self, *size, **more: empty(self, *size, **more).fill_(0 if more.get("dtype") == torch.int32 else 9),
+    )
+    with contextlib.suppress(simulator.Found), simulator.active("all"):
+        assert not close(call, KERNELS["cuda.v5_hopper"].run(*call))
 
 
 SHARES = [  # T, S, D, causal, heads, of keys, back, together: blocks of queries that a tile rounds: none, one, or more than the rings have stages

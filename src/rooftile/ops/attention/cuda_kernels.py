@@ -15,7 +15,8 @@ from rooftile.ops.attention.refusals import for_the_copy_engine, too_small, wide
 V5 = Source.beside(__file__, "v5_hopper_backward.cu")
 LOG2E = 1.4426950408889634
 KEYS = 128  # of a block
-LEAD = 224  # tiles, not quite two for each multiprocessor
+LEAD, WAVE = 224, 128  # tiles: not quite two for each multiprocessor, and not quite one
+L2 = 24 << 20  # bytes: half of it, as either half keeps what the multiprocessors at the other one asked for
 LONG = 8192  # queries: of so many, causal, few blocks are cut by the mask
 
 
@@ -40,13 +41,36 @@ def walked(most, group, tiles):
     return max(n for n in range(1, group + 1) if group % n == 0 and n <= max(1, min(most, tiles // LEAD)))
 
 
-def dealt(causal, ordered, group, tiles, heads=16):
-    """Walks over tiles dealt out together, by heads of keys, and how many before its own a tile rounds dq of: that one's first tile was dealt out
-    LEAD tiles before at least. Where tiles go by turns, the longest first, the last ones are short; head by head the last may be as long as the first. Some
-    16 `heads` of queries at once: of fewer, more tiles add to the same dq at a time; of more, its sums leave the L2 before the next tile adds to them. 8
-    in a window, where they are wanted for longer."""
-    together = max(2, heads // group) if causal and not ordered else 1
-    return together, together * cdiv(LEAD, together * tiles) + (together == 1)
+def heads_at_once(d, t):
+    """Causal: so many as the L2 holds, with q and dout in 16 bits, keys and values as long as they, and dq in float32, but no more than makes a wave of
+    tiles at T = 1024. Of heads so long that it does not hold four, 16: their last tiles are short."""
+    fit = L2 // (12 * t * d)
+    return min(fit, d // 8) if fit >= 4 else 16
+
+
+class Dealt(NamedTuple):
+    """Of walks over tiles, by heads of keys: how many are dealt out together, how many before its own a tile rounds dq of, how many behind its own it clears
+    dq's sums of, and how many of a head's tiles do that."""
+
+    together: int
+    back: int
+    ahead: int
+    clearing: int
+
+
+def dealt(by_turns, group, tiles, heads, near):
+    """Where tiles go by turns, the longest first, the last ones are short; head by head the last may be as long as the first. Some `heads` of queries at
+    once: of fewer, more tiles add to the same dq at a time; of more, its sums leave the L2 before the next tile adds to them. What is rounded was
+    begun LEAD tiles before at least, which is long enough for nobody to wait. `near`: zeros stay in the L2 until they are added to where there is only a
+    WAVE between; by turns a head's first tiles clear then, which begin before the others, and they are through in time where its sums are few."""
+    if not by_turns:
+        return Dealt(1, cdiv(LEAD, tiles) + 1, cdiv(WAVE, tiles) + 1, tiles)
+    together = max(2, heads // group)
+    far = together * cdiv(LEAD, together * tiles)
+    if not near or together * tiles >= LEAD:
+        return Dealt(together, far, far, tiles)
+    ahead = together * cdiv(WAVE, together * tiles)
+    return Dealt(together, ahead + together, ahead, max(1, tiles // 4))
 
 
 def sums_of_keys(k, tiles):
@@ -97,15 +121,18 @@ def backward(ordered, m, dout, q, k, v, out, lse, causal, scale, into=None, turn
         flags = f"{str(ordered).lower()}, {m}, {str(walks > 1).lower()}, {str(cap > 0).lower()}"
         instance, factor, rest = f"attention_backward_windowed<{kind}, {flags}>", 2 * scale / cap if cap else scale, (cap * LOG2E, *bounds)
         and_queries = f", {m}, true"
-    together, back = dealt(causal or window is not None, ordered, group, tiles, 16 if window is None else 8)
-    ends = min(back * group, b * h)  # heads: the first have nobody before them who clears, and the last nobody behind them who rounds
+    # 8 heads in a window, where sums are wanted for longer
+    deal = dealt((causal or window is not None) and not ordered, group, tiles, 8 if window else heads_at_once(d, t), d == 64 and not window)
+    cleared, left = (
+        min(x * group, b * h) for x in (deal.ahead, deal.back)
+    )  # heads: the first, and the last, as nobody comes before and behind them who would
     launch(V5, f"prepare<{kind}{and_queries}>", blocks * m * d // 2048, 256, sums, turn, counts, rows, dout, out, lse,
-           window.dlse.contiguous() if window else lse, ends, b * h, h, t, *dout.stride()[:3], *out.stride()[:3])  # fmt: skip
+           window.dlse.contiguous() if window else lse, cleared, b * h, h, t, *dout.stride()[:3], *out.stride()[:3])  # fmt: skip
     maps = [TensorMap(x, (1, 64, 1, 64), 128) for x in (dk, dv)]
     maps += [TensorMap(x, (1, n, 1, 64), 128) for x, n in ((q, m), (k, KEYS), (v, KEYS), (dout, m))]
-    left = (ends if causal or window or d == 128 else b * h) * walk  # blocks of queries; Plain::ROUNDS
-    launch(V5, instance, min(all_walks, resident(q, 1)), 384, *maps, dq, sums, *key_sums, turn, counts, rows, g, walks, group, t, s, walk, tiles, together,
-           all_walks, b * h, back * group, *dq.stride()[:3], scale, factor * LOG2E, *rest, shared=shared_bytes(d, m))  # fmt: skip
+    left = (left if causal or window or d == 128 else b * h) * walk  # blocks of queries; Plain::ROUNDS
+    launch(V5, instance, min(all_walks, resident(q, 1)), 384, *maps, dq, sums, *key_sums, turn, counts, rows, g, walks, group, t, s, walk, tiles, deal.together,
+           all_walks, b * h, deal.back * group, deal.ahead * group, deal.clearing, *dq.stride()[:3], scale, factor * LOG2E, *rest, shared=shared_bytes(d, m))  # fmt: skip
     launch(V5, f"finish<{kind}{last}>", left * 2, m * d // 64, dq, sums, (blocks - left) * 2, h, t, *dq.stride()[:3], scale, *tables)
     if walks > 1:
         finish_keys(dk, dv, key_sums, scale, turn, turn, s)

@@ -127,7 +127,7 @@ template <class X_, Sees SEES, bool ORDERED, bool CAPS_ = false, bool ENDS_ = fa
   // A walk's first step to the queries that see a key of the half; of a window at D = 64 all steps would have 1 % more instructions.
   static constexpr bool CUTS = CAUSAL || (WINDOW && X::D == 128);
   static constexpr bool ENDS = ENDS_ && X::D == 128;  // a walk's last step by the half that it still sees
-  static constexpr bool CLEARS = true;                              // sums of heads to come, and
+  static constexpr bool CLEARS = true, UNHURRIED = SEES == Sees::ALL;  // sums of heads to come, and
   static constexpr bool ROUNDS = SEES != Sees::ALL || X::D == 128;  // of earlier ones: of D = 64 and all keys the walk came out 1 to 4 % slower beside it
   // So many operands of P are made after dS; the others before, for fewer registers.
   static constexpr int LATE = X::BLOCK_M == 80 ? 2 : WINDOW && X::D == 64 ? 4 : 8;
@@ -291,8 +291,9 @@ struct Tables {
 template <typename T> struct Earlier {
   T* g;
   long long stride_b, stride_t, stride_h;
-  int* gAdded;           // behind it as many numbers of how many tiles have cleared some of a head
-  int H, heads, back;    // heads: of all batches
+  int* gAdded;          // and behind it of each head how many tiles have cleared a share of it
+  int H, heads, back;   // heads: of all batches
+  int ahead, clearing;  // a walk's first tiles, so many, clear the heads `ahead` behind its own
   Tables tables;
 };
 
@@ -379,9 +380,6 @@ ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const Ten
   mbarrier_arrive(&sR.v.full[0]);
 }
 
-// How many tiles have a share of a walk's heads, which is block i_tile and every `tiles`-th behind it.
-template <class W> ROOFTILE_DEVICE int cleared_by(const W& w) { return min(anew(w.tiles), anew(w.group) * anew(w.blocks)); }
-
 // One thread: a warpgroup's halves of dQ, added in global memory while both multiply on.
 template <bool ORDERED, class T, class W>
 ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, const Earlier<T>& earlier, const char* sDq, Rings& sR, W w, int half) {
@@ -395,8 +393,9 @@ ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, const Earlier<T>& earlier, co
     w.begin(sR, sR.keys[n % 2]);
     mbarrier_arrive(&sR.v.empty[0]);
     if constexpr (W::CLEARS) {
-      if (w.i_bh >= int(anew(earlier.back))) {
-        while (load_acquire(earlier.gAdded + (w.i_bh + anew(earlier.heads))) != cleared_by(w)) spin_pause();
+      if (w.i_bh >= int(anew(earlier.ahead))) {
+        const int shares = min(anew(earlier.clearing), anew(w.group) * anew(w.blocks));
+        while (load_acquire(earlier.gAdded + (w.i_bh + anew(earlier.heads))) != shares) spin_pause();
         fence_async_global();  // this thread knows of the zeros, but it is the engine that adds to them
       }
     }
@@ -427,8 +426,9 @@ ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, const Earlier<T>& earlier, co
   }
 }
 
-// A warp: zeros for the heads that are `back` behind the walk's own, the tile's share of them. Memory has little to do meanwhile, and the L2 still has them when
-// they are added to. Those who add were dealt out LEAD tiles after this one.
+// A warp: zeros for later heads, a tile's share of which is block i_tile and every `clearing`-th behind it. Who adds to them waits, and was dealt out after all
+// who clear; the launcher has it so near behind them that the L2 still has the zeros, and so far that there is no wait. Where nothing hurries the
+// warp it takes its time: in a burst, they hold up the queries.
 template <class T, class W> ROOFTILE_DEVICE void clear_later(float* gDq, const Earlier<T>& earlier, Rings& sR, const W& w) {
   constexpr int HALF = W::X::HALF;
   Vec<float, 4> zeros;
@@ -438,15 +438,18 @@ template <class T, class W> ROOFTILE_DEVICE void clear_later(float* gDq, const E
     consumer_wait(sR.v, nth_stage<1>(n));
     if (end == sR.end) return;
     end = sR.end;
-    const unsigned i_bh = sR.keys[n % 2].i_bh + anew(earlier.back), share = i_bh < anew(earlier.heads) ? anew(w.group) * anew(w.blocks) : 0;
+    const unsigned i_bh = sR.keys[n % 2].i_bh + anew(earlier.ahead), share = i_bh < anew(earlier.heads) ? anew(w.group) * anew(w.blocks) : 0;
     unsigned i = sR.keys[n % 2].i_tile;
     consumer_release(sR.v, nth_stage<1>(n));
-    if (i >= share) continue;
+    if (i >= min(share, anew(earlier.clearing))) continue;
 #pragma unroll 1
-    for (; i < share; i += anew(w.tiles)) {
+    for (; i < share; i += anew(earlier.clearing)) {
       float* gMine = gDq + ((long long)i_bh * anew(w.blocks) + i) * 2 * HALF + lane() * 4;
 #pragma unroll 4
-      for (int k = 0; k < 2 * HALF; k += 4 * WARP) store_global(gMine + k, zeros);
+      for (int k = 0; k < 2 * HALF; k += 4 * WARP) {
+        if constexpr (W::UNHURRIED) spin_pause();
+        store_global(gMine + k, zeros);
+      }
     }
     fence_async_global();  // it is an engine that adds
     __syncwarp();
@@ -946,13 +949,13 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
     attention_backward(const __grid_constant__ TensorMap tDk, const __grid_constant__ TensorMap tDv, const __grid_constant__ TensorMap tQ,
                        const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, T* gOut,
                        float* gDq, float* gDk, float* gDv, int* gTurn, int* gAdded, const float* gRows, int G, int walks, int group, int T_, int S, int blocks,
-                       int tiles, int together, int all, int heads, int back, long long stride_b, long long stride_t, long long stride_h, float scale, float scale_log2, const float* gCos, const float* gSin) {
+                       int tiles, int together, int all, int heads, int back, int ahead, int clearing, long long stride_b, long long stride_t, long long stride_h, float scale, float scale_log2, const float* gCos, const float* gSin) {
   static_assert(!TURNED || (D == 64 && !SUMMED), "a pair's numbers lie in one line of shared memory, or one thread");
   static_assert(!(ORDERED && SUMMED), "walks over a tile add in any order");
   extern __shared__ __align__(1024) char sX[];
   __shared__ Rings sR;
   const Plain<Tile<D, M>, CAUSAL ? Sees::EARLIER : Sees::ALL, ORDERED> w(G, walks, group, T_, S, blocks, tiles, together, all);
-  const Earlier<T> earlier{gOut, stride_b, stride_t, stride_h, gAdded + 1, G * walks * group, heads, back, {gCos, gSin}};
+  const Earlier<T> earlier{gOut, stride_b, stride_t, stride_h, gAdded + 1, G * walks * group, heads, back, ahead, clearing, {gCos, gSin}};
   if constexpr (SUMMED)
     tile_of_keys<T, D, ORDERED, TURNED>(Sums{gDk}, Sums{gDv}, earlier, tQ, tK, tV, tDout, gDq, gTurn, gAdded, gRows, sX, sR, w, scale, scale_log2);
   else
@@ -965,14 +968,14 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
     attention_backward_windowed(const __grid_constant__ TensorMap tDk, const __grid_constant__ TensorMap tDv, const __grid_constant__ TensorMap tQ,
                                 const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, T* gOut,
                                 float* gDq, float* gDk, float* gDv, int* gTurn, int* gAdded, const float* gRows, int G, int walks, int group, int T_, int S,
-                                int blocks, int tiles, int together, int all, int heads, int back, long long stride_b, long long stride_t, long long stride_h, float scale,
+                                int blocks, int tiles, int together, int all, int heads, int back, int ahead, int clearing, long long stride_b, long long stride_t, long long stride_h, float scale,
                                 float scale_log2, float cap_log2, int left, int right) {
   static_assert(!(ORDERED && SUMMED), "walks over a tile add in any order");
   extern __shared__ __align__(1024) char sX[];
   __shared__ Rings sR;
   Plain<Tile<D, M>, Sees::WINDOW, ORDERED, CAPS, !SUMMED> w(G, walks, group, T_, S, blocks, tiles, together, all);
   w.left = left, w.right = right, w.cap_log2 = cap_log2;
-  const Earlier<T> earlier{gOut, stride_b, stride_t, stride_h, gAdded + 1, G * walks * group, heads, back, {}};
+  const Earlier<T> earlier{gOut, stride_b, stride_t, stride_h, gAdded + 1, G * walks * group, heads, back, ahead, clearing, {}};
   if constexpr (SUMMED)
     tile_of_keys<T, D, ORDERED, false>(Sums{gDk}, Sums{gDv}, earlier, tQ, tK, tV, tDout, gDq, gTurn, gAdded, gRows, sX, sR, w, scale, scale_log2);
   else
