@@ -87,8 +87,8 @@ def test_windows_of_heads_that_share_keys(d, name):
 @pytest.mark.parametrize("level", ["checks", pytest.param("all", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("d, h, g", [(64, 5, 5), (128, 6, 3)])
-def test_earlier_heads_are_rounded_on_the_way(d, h, g, name, level, monkeypatch):
-    monkeypatch.setattr(cuda_kernels, "dealt", lambda *_: (1, 2))
+def test_earlier_heads_are_rounded_and_later_ones_cleared_on_the_way(d, h, g, name, level, monkeypatch):
+    monkeypatch.setattr(cuda_kernels, "dealt", lambda by_turns, group, tiles, *_: cuda_kernels.Dealt(1, 2, 1, min(2, tiles)))
     call = window(170, 290, d, 60, 10, h=h, g=g)  # the first tile has keys that nobody sees, and a share of the rounding
     assert close(call, computed(call, name, level=level, seed=2))
 

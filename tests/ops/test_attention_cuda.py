@@ -349,7 +349,7 @@ UNCLEARED = {  # as it stands and wrong
     "i += anew(earlier.clearing)) {\n      float* gMine": "i += 2 * anew(earlier.clearing)) {\n      float* gMine",
     "k < 2 * HALF; k += 4 * WARP": "k < HALF; k += 4 * WARP",
     "!= shares) spin_pause();": "> shares) spin_pause();",  # waits for nobody
-    "        fence_async_global();  // this thread knows of the zeros, but": "        //",
+    "    fence_async_global();  // it is an engine that adds\n": "",
     "    __threadfence();  // for all lanes, by the one that says so\n": "",
 }  # fmt: skip
 
@@ -394,7 +394,7 @@ PLANTED = {  # as it stands and wrong; the kernel and the order of blocks and th
     "bulk_wait<0>();            //": ("bulk_wait_read<0>();  //", "cuda.v5_hopper", None),  # read, but not yet added
     "    __threadfence();\n      atomicAdd(": ("    atomicAdd(", "cuda.v5_hopper", None),
     "while (load_acquire(earlier.gAdded + i_bh) != int(2 * anew(w.tiles))) spin_pause();": ("", "cuda.v5_hopper", None),
-    "!= int(2 * anew(w.tiles))": ("< int(2 * anew(w.tiles)) - 1", "cuda.v5_hopper", 17),  # one half of one tile is missing
+    "!= int(2 * anew(w.tiles))": ("< int(2 * anew(w.tiles)) - 1", "cuda.v5_hopper", 6),  # one half of one tile is missing
     "((long long)i_bh * w.blocks + i)": ("((long long)(i_bh + 1) * w.blocks + i)", "cuda.v5_hopper", None),
     "i_bh = keys.i_bh - earlier.back;": ("i_bh = keys.i_bh - earlier.back + 1;", "cuda.v5_hopper", None),
     "int heads = i_bh < 0 ? 0": ("int heads = i_bh <= 0 ? 0", "cuda.v5_hopper", None),

@@ -157,7 +157,6 @@ BACKWARD = (
     backward_tiles((128, 64, 8, 3), (32, 128, 8, 3)),
     backward_tiles((64, 64, 4, 2), (32, 64, 4, 2)),
     backward_tiles((64, 32, 4, 3), (32, 128, 8, 2)),
-    backward_tiles((64, 64, 4, 2), (64, 128, 8, 2)),
     backward_tiles((64, 32, 8, 2), (16, 64, 8, 2)),
     backward_tiles((32, 32, 8, 1), (32, 32, 8, 1)),
     backward_tiles((16, 16, 8, 1), (32, 32, 8, 1)),
@@ -183,10 +182,10 @@ BACKWARD_OF = {
     "cap": 3,
     "dropout": 4,
     "scores": 2,
-    "scores before Hopper": 9,
-    "widest": 6,
-    "float32": 7,
-    "widest float32": 8,
+    "scores before Hopper": 8,
+    "widest": 5,
+    "float32": 6,
+    "widest float32": 7,
 }
 
 

@@ -396,7 +396,6 @@ ROOFTILE_DEVICE void drain(float* gDq, int* gTurn, const Earlier<T>& earlier, co
       if (w.i_bh >= int(anew(earlier.ahead))) {
         const int shares = min(anew(earlier.clearing), anew(w.group) * anew(w.blocks));
         while (load_acquire(earlier.gAdded + (w.i_bh + anew(earlier.heads))) != shares) spin_pause();
-        fence_async_global();  // this thread knows of the zeros, but it is the engine that adds to them
       }
     }
     int i_half = 2 * int(w.first_block()) + half;  // of all there are
