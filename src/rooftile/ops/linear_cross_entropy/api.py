@@ -14,7 +14,8 @@ _ahead = Op(AHEAD, *chunked.AHEAD, backward=(*triton_kernels.AHEAD_BACKWARD, *ch
 def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, *, ignore_index: int = -100,
                          label_smoothing: float = 0.0, z_loss: float = 0.0, softcap: float = 0.0, reduction: str = "mean",
                          chunk: int | None = None) -> Tensor:  # fmt: skip
-    """`cross_entropy` of the logits x weightᵀ + bias, a chunk of rows at a time: the logits never exist as a whole.
+    """`cross_entropy` of the logits x weightᵀ + bias, a chunk of rows at a time: the logits exist as a whole only where chunks would take
+    more memory than they do.
 
     Args:
         x: [..., K] float32, bfloat16 or float16, any strides.
