@@ -130,6 +130,26 @@ def test_beside_a_forward_that_makes_the_gradients_peers_make_them_too(name, mon
     assert peers.peer_run("torch", op.backward.spec, case, op.backward.spec.draw(case, 0, where), where) is None
 
 
+@pytest.mark.parametrize("name", peers.AHEAD)
+def test_and_so_do_we(name):
+    """What is timed returns the gradients of a loss of 1; what is held to PyTorch's result is the forward's."""
+    where, op = torch.device("cpu"), OPS[name]
+    case = next(c for c in op.spec.cases if "smoke" in c.use and c.dtype == torch.float32)
+    call = op.spec.draw(case, 0, where)
+    session = bench.Session("cpu")
+    session.hold([op])
+    leaves = {n: call[n].requires_grad_() for n in op.spec.backward.leaves}
+    wanted = torch.autograd.grad(op.spec.peer(**call), list(leaves.values()))
+    with torch.no_grad():
+        _, run = bench._candidate(session, op, op.kernel("chunked"), call, None)
+        timed = [run(), bench._both_ways(op, lambda: op(*call.values()), call)()]
+    for made in timed:
+        for a, e in zip(made, wanted):
+            torch.testing.assert_close(a, e, rtol=1e-4, atol=1e-6)
+    other = OPS["linear_cross_entropy"]
+    assert bench._both_ways(other, run, call) is run
+
+
 FLEX = {  # where its mask, its cap and its heads are not those of the plain call
     "attention": ["keys before the first query, so the diagonal", "two heads read a key head"],
     "attention_options": ["a window that crosses tiles"],

@@ -24,7 +24,7 @@ from rooftile.core.record import Environment, Record, Status, append
 from rooftile.core.spec import Case, OpSpec
 from rooftile.workbench import check as gate
 from rooftile.workbench import gatekeeper, ledger, scaling, training_records
-from rooftile.workbench.peers import PEERS, Run, copy_run, importable, own_run, peer_run
+from rooftile.workbench.peers import AHEAD, PEERS, Run, copy_run, importable, own_run, peer_run
 from rooftile.workbench.spread import CROWDED, Unit, spread
 
 
@@ -283,9 +283,24 @@ def _candidate(session: Session, op: Op, kernel: Kernel, call: dict[str, Any], o
             "errors": {"to_torch": error},
             "message": f"{error:.3g} away from PyTorch's result at this size",
         }, None
-    return {"status": Status.PASSED, "config": dict(config), "errors": {"to_torch": error}}, functools.partial(
-        kernel.bound(config, save=False), *call.values()
-    )
+    timed = functools.partial(kernel.bound(config, save=False), *call.values())
+    return {"status": Status.PASSED, "config": dict(config), "errors": {"to_torch": error}}, _both_ways(op, timed, call)
+
+
+def _both_ways(op: Op, run: Run, call: dict[str, Any]) -> Run:
+    """With what is left for the backward of a forward that makes the gradients, as a peer beside it is timed both ways."""
+    if op.spec.name not in AHEAD:
+        return run
+    backward = op.backward
+    assert backward is not None
+    upstream = {f"d{n}": torch.ones(()).to(call["x"].device) for n in op.spec.returns}
+
+    def both() -> Any:
+        made = run()
+        known = {**call, **dict(zip(op.spec.returns, made)), **upstream}
+        return backward.launch(*(known[n] for n in backward.names))
+
+    return both
 
 
 def _peer(
@@ -347,7 +362,7 @@ def _calls(session: Session, op: Op, case: Case, peers: list[str]) -> list[Recor
     written for whole blocks, say."""
     call = op.spec.draw(case, 0, session.where)
     args = tuple(call.values())
-    offered: dict[str, Run | None] = {op.choose(call).kernel.name: lambda: op(*args)}
+    offered: dict[str, Run | None] = {op.choose(call).kernel.name: _both_ways(op, lambda: op(*args), call)}
     offered |= {f"peer.{p}": peer_run(p, op.spec, case, call, session.where) for p in peers}
     versions = {n: run for n, run in offered.items() if run is not None}
     with torch.no_grad():

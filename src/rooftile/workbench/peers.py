@@ -263,7 +263,7 @@ def _foreach_adamw_measured(grads: Any, **rest: Any) -> Any:
 COMPILABLE: dict[str, Function] = {"adamw": _foreach_adamw, "adamw_measured": _foreach_adamw_measured}
 
 
-# Whose forward makes the gradients: beside it a peer is timed forward and backward, and beside the scaling that is left nobody is.
+# Whose forward makes the gradients: it is timed with the scaling that is left, a peer beside it forward and backward, and beside the scaling alone nobody is.
 AHEAD = ("linear_cross_entropy_ahead",)
 
 
