@@ -140,6 +140,14 @@ def test_copies(name, clean):
         )  # rounded to bfloat16
 
 
+def test_a_copy_that_is_under_way_when_a_blocks_turn_is_up_comes_in_its_next():
+    """Of 100 orders some end a turn with the thread that asked for it: nobody is left to run, and yet nobody waits for ever."""
+    for seed in range(1, 101):
+        x, out = floats(4), zeros(4)
+        simulated(HOPPER, "last", (1,), (2,), [out, x], seed=seed, level="values")
+        assert torch.equal(out, x)
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("name", CASES)
 def test_copies_in_any_order(name, seed):

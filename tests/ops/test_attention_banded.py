@@ -413,7 +413,7 @@ WRONG = {  # what stands in the kernels, what comes in its place, and in which p
     "x.i_block = x.at_q / M + b;": ("x.i_block = x.at_q / M;", "packed"),
     "length == mine.T && i < b": ("length == mine.T && i <= b", "packed"),
     "if (i_d == 0 && i_t < x.T) gRow[M + i_row] -= gDlse[x.row + i_t];": ("", "packed"),
-    "if (OF_LSE && i_d == 0 && i_t < T_) gRows": ("if (OF_LSE && i_d == 0 && i_t < T_ - 1) gRows", "window"),
+    "if (OF_LSE && i_d == 0 && i_t < T_) gRows": ("if (OF_LSE && i_d == 0 && i_t < T_ - 64) gRows", "window"),
     "gLse + x.row, 0, i_t, i_d, x.T, 0);": ("gLse + x.row, 0, i_t, i_d, T_, 0);", "packed"),
     "stride_t, x.T - i_t, scale);": ("stride_t, x.T - i_t + 1, scale);", "long"),
     "Slice::of(at_q, T), Slice": ("Slice::of(at_q + 1, T), Slice", "packed"),

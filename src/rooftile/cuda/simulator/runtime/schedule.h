@@ -221,14 +221,13 @@ void run_grid() {
   size_t limit = std::max(1u, 16384 / launch->threads);  // blocks with memory of their own at one time
   std::vector<std::unique_ptr<Block>> resident;
   launch->resident = &resident;
-  auto quiet = [&] {  // nothing can happen any more
-    for (auto& b : resident) {
-      if (!b->ready.empty()) return false;
-      for (auto& [at, m] : b->mbarriers)
-        if (!m.under_way.empty()) return false;
-    }
+  auto still = [](Block& b) {  // nothing can happen in it any more; a copy may be under way when its turn was up
+    if (!b.ready.empty()) return false;
+    for (auto& [at, m] : b.mbarriers)
+      if (!m.under_way.empty()) return false;
     return true;
   };
+  auto quiet = [&] { return std::all_of(resident.begin(), resident.end(), [&](auto& b) { return still(*b); }); };
   auto admit = [&] {
     if (idle_blocks.empty()) idle_blocks.push_back(std::make_unique<Block>());
     resident.push_back(std::move(idle_blocks.back()));
@@ -250,7 +249,7 @@ void run_grid() {
       if (launch->level == ALL) flush(b);
       leave(std::move(resident[turn_of]));
       resident.erase(resident.begin() + long(turn_of));
-    } else if (b.ready.empty() && (launch->cluster == 1 || (quiet() && (next == total || resident.size() == limit)))) {
+    } else if (still(b) && (launch->cluster == 1 || (quiet() && (next == total || resident.size() == limit)))) {
       deadlock(b);
     } else if (next < total && resident.size() < limit) {
       admit();
