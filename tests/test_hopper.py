@@ -57,6 +57,11 @@ def bulk_case():
     return ("bulk", (3,), (64,), [out, total, x, 64]), [(out, want.view(-1)), (total, want.sum(0))]
 
 
+def last_case():
+    x, out = floats(4), zeros(4)
+    return ("last", (1,), (2,), [out, x]), [(out, x)]
+
+
 def policies_case(size):
     x, out = floats(128), zeros(384)
     return ("policies", (1,), (32,), [out, x, size]), [(out, torch.cat([x, x[:-4], zeros(4), x]))]
@@ -118,6 +123,7 @@ def operand_stored_case():
 CASES = {
     "operand_stored": operand_stored_case,
     "bulk": bulk_case,
+    "last": last_case,
     "policies": functools.partial(policies_case, 1 << 40),
     "policies_of_few": functools.partial(policies_case, 512),
     "through_global": through_global_case,
@@ -143,8 +149,8 @@ def test_copies(name, clean):
 def test_a_copy_that_is_under_way_when_a_blocks_turn_is_up_comes_in_its_next():
     """Of 100 orders some end a turn with the thread that asked for it: nobody is left to run, and yet nobody waits for ever."""
     for seed in range(1, 101):
-        x, out = floats(4), zeros(4)
-        simulated(HOPPER, "last", (1,), (2,), [out, x], seed=seed, level="values")
+        call, [(out, x)] = last_case()
+        simulated(HOPPER, *call, seed=seed, level="values")
         assert torch.equal(out, x)
 
 
