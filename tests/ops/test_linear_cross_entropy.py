@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import processes
 from rooftile.core.kernel import OPS
 from rooftile.ops import LinearCrossEntropyLoss, cross_entropy, linear_cross_entropy
+from rooftile.ops.linear_cross_entropy import api
 from rooftile.ops.linear_cross_entropy import chunked_kernels as chunked
 from rooftile.workbench import check
 from rooftile.workbench.gauge import Gauge
@@ -155,6 +156,23 @@ def test_all_at_once_is_what_chunks_make_rounded_once_more(reduction):
     assert chunked.all_at_once(x, w, None) and all(g.dtype == torch.bfloat16 for g in whole)
     for a, e in zip(whole, chunks):
         torch.testing.assert_close(a, e, rtol=2.0**-7, atol=2.0**-9 * e.abs().max().item())
+
+
+def test_chunks_with_gradients_have_as_many_rows_as_a_weight_has_columns():
+    def rows(m, k, v, chunk=None):
+        return chunked._with_gradients(torch.empty(m, k, device="meta"), torch.empty(v, k, device="meta"), chunk)
+
+    assert rows(8193, 4096, 128256) == 2816 and chunked.chunk_rows(8193, 4096, 128256) == 1664
+    assert rows(16384, 768, 50304) == 2048 and rows(8193, 4096, 128256, 640) == 640
+
+
+@pytest.mark.parametrize("m, chunk, sums", [(32, None, "bfloat16"), (33, None, "float32"), (33, 33, "bfloat16"), (33, 32, "float32")])
+def test_who_asks_for_sums_in_16_bits(m, chunk, sums, monkeypatch):
+    asked, ahead = [], api._ahead
+    monkeypatch.setattr(api, "_ahead", lambda *call: asked.append(call[-2:]) or ahead(*call))
+    x, w, b, target = leaves(torch.bfloat16, m, 16, 300)
+    linear_cross_entropy(x, w, target, b, chunk=chunk)
+    assert asked == [(chunk, sums)]
 
 
 def test_sums_in_16_bits_are_of_all_rows_at_once():
