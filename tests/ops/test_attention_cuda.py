@@ -320,6 +320,20 @@ def test_how_many_heads_the_l2_holds():
     assert [of[128, t] for t in (128, 1024, 2048, 4096, 8192, 16384)] == [16, 16, 8, 4, 16, 16]
 
 
+@pytest.mark.parametrize("d, causal, name, asked", [
+    (64, True, "cuda.v5_hopper", (True, 8, True)), (128, True, "cuda.v5_hopper", (True, 16, False)),
+    (64, False, "cuda.v5_hopper", (False, 8, True)), (64, True, "cuda.v5_hopper_ordered", (False, 8, True)),
+])  # fmt: skip
+def test_how_tiles_are_dealt_out(d, causal, name, asked, monkeypatch):
+    """By turns where a mask makes them differ and nobody adds in turn; zeros come near where a head's sums are few."""
+    seen, dealt = [], cuda_kernels.dealt
+    monkeypatch.setattr(
+        cuda_kernels, "dealt", lambda by, group, tiles, heads, near: seen.append((by, heads, near)) or dealt(by, group, tiles, heads, near)
+    )
+    computed(problem(30, 30, d, causal), name)
+    assert seen == [asked]
+
+
 CLEARED = [  # T, S, D, causal, heads, of keys, back, together, ahead, tiles that clear: fewer than a head has, one, more than it has blocks
     (260, 400, 64, True, 5, 5, 2, 1, 1, 2), (300, 300, 128, True, 4, 4, 2, 2, 2, 1), (300, 300, 64, False, 4, 2, 1, 1, 2, 2), (60, 400, 128, True, 6, 6, 4, 2, 2, 3),
 ]  # fmt: skip
