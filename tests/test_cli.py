@@ -22,6 +22,7 @@ def rooftile(*words: str, **environment: str) -> subprocess.CompletedProcess:
 COMPOSED = {
     "linear_cross_entropy": "chunked",
     "linear_cross_entropy_ahead": "chunked",
+    "linear_cross_entropy_frozen": "chunked",
     "adamw_measured": "composed",
     "embedding_accumulate": "composed",
     "linear_add": "vendor",

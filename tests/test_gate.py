@@ -354,6 +354,7 @@ MISSING_TERM = {
         lambda c, d: torch.where(torch.arange(d.shape[1]) == c["target"][:, None], torch.zeros_like(d), d)
     ),
     "linear_cross_entropy_backward": _last_result_zero,
+    "linear_cross_entropy_frozen_backward": _only(lambda c: c["gx"]),
     "linear_cross_entropy_ahead_backward": _only(lambda c: packed([c["gx"], c["gweight"], c["gbias"]])),  # dloss and count forgotten
     "attention_backward": _zeroed("out"),
     "attention_qkvpacked_backward": _zeroed("out"),

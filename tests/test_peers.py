@@ -125,7 +125,7 @@ def test_beside_a_forward_that_makes_the_gradients_peers_make_them_too(name, mon
     monkeypatch.setattr(torch.autograd, "grad", lambda loss, leaves: asked.append(len(leaves)) or real(loss, leaves))
     with torch.no_grad():
         fact, run = bench._peer(op.spec, case, call, where, "torch", own)
-    assert run is not None and fact["errors"] == {"to_torch": 0.0} and set(asked) == {3}
+    assert run is not None and fact["errors"] == {"to_torch": 0.0} and set(asked) == {len(op.spec.backward.leaves)}
     assert bench.distance(op.spec, op.kernel("chunked").run, call, own) < 1e-5
     assert peers.peer_run("torch", op.backward.spec, case, op.backward.spec.draw(case, 0, where), where) is None
 
@@ -138,13 +138,13 @@ def test_and_so_do_we(name):
     call = op.spec.draw(case, 0, where)
     session = bench.Session("cpu")
     session.hold([op])
-    leaves = {n: call[n].requires_grad_() for n in op.spec.backward.leaves}
+    leaves = {n: call[n].requires_grad_() for n in op.spec.backward.leaves if call[n] is not None}
     wanted = torch.autograd.grad(op.spec.peer(**call), list(leaves.values()))
     with torch.no_grad():
         _, run = bench._candidate(session, op, op.kernel("chunked"), call, None)
         timed = [run(), bench._both_ways(op, lambda: op(*call.values()), call)()]
     for made in timed:
-        for a, e in zip(made, wanted):
+        for a, e in zip(made if isinstance(made, tuple) else [made], wanted, strict=True):
             torch.testing.assert_close(a, e, rtol=1e-4, atol=1e-6)
     other = OPS["linear_cross_entropy"]
     assert bench._both_ways(other, run, call) is run

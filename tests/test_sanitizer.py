@@ -22,7 +22,14 @@ from rooftile.workbench.check import all_ops
 TOOLS = ("memcheck", "racecheck", "initcheck")
 PACKAGE = Path(rooftile.__file__).parent
 # Their kernels read what cuBLAS or a kernel of ours has stored by bulk copies; each of their parts is looked at by itself.
-READ_BULK_COPIES = {"gated_mlp", "linear_cross_entropy", "linear_cross_entropy_ahead", "mlp", "rotary_attention"}
+READ_BULK_COPIES = {
+    "gated_mlp",
+    "linear_cross_entropy",
+    "linear_cross_entropy_ahead",
+    "linear_cross_entropy_frozen",
+    "mlp",
+    "rotary_attention",
+}
 # Of a file the words in whose lines accesses are ordered though racecheck does not see it.
 ORDERED = {
     "tma.cuh": ("cp.async.bulk.shared::cluster.global.mbarrier",),  # where one lane has said of each warp that it has read

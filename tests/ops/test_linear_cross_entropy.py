@@ -13,7 +13,7 @@ from rooftile.ops.linear_cross_entropy import chunked_kernels as chunked
 from rooftile.workbench import check
 from rooftile.workbench.gauge import Gauge
 
-NAMES = ("linear_cross_entropy", "linear_cross_entropy_ahead")
+NAMES = ("linear_cross_entropy", "linear_cross_entropy_ahead", "linear_cross_entropy_frozen")
 BOTH = [f"{n}{b}" for n in NAMES for b in ("", "_backward")]
 
 
@@ -45,10 +45,10 @@ def _counted(reduced):
 
 
 PLANTS = {  # what is spoilt, how, and in whose eyes
-    "a chunk skipped": (chunked._Gradients, "add", _skipped, ("linear_cross_entropy_backward", "linear_cross_entropy_ahead")),
+    "a chunk skipped": (chunked._Gradients, "add", _skipped, ("linear_cross_entropy_backward", "linear_cross_entropy_ahead", "linear_cross_entropy_frozen")),
     "the last chunk's weight gradient": (chunked._Gradients, "add", _last_only, ("linear_cross_entropy_backward", "linear_cross_entropy_ahead")),
     "smoothing dropped from the gradient": (OPS["cross_entropy_overwrite"], "launch", _unsmoothed, ("linear_cross_entropy_backward",)),
-    "smoothing dropped": (OPS["cross_entropy_ahead"], "launch", _unsmoothed, ("linear_cross_entropy_ahead",)),
+    "smoothing dropped": (OPS["cross_entropy_ahead"], "launch", _unsmoothed, NAMES[1:]),
     "padding counted": (chunked, "_reduced", _counted, NAMES),
 }  # fmt: skip
 
@@ -102,7 +102,7 @@ def test_the_logits_are_never_whole(dtype):
     call = (x, w, torch.randint(0, v, (m,)), b, -100, 0.1, 0.01, 5.0)
     for name in NAMES:
         op, sums = OPS[name], ("float32",) * (name == NAMES[1])
-        assert largest(op.launch, (*call, "mean", chunk, *sums)) == v * k  # the weight's gradient; a chunk's logits are half of it
+        assert largest(op.launch, (*call, "mean", chunk, *sums)) == v * k  # the weight, or its gradient; a chunk's logits are half of it
         assert largest(op.spec.reference, (*call, "mean", chunk)) >= m * v
     back = (torch.randn(m), *call[:4], torch.ones(()), *call[4:], chunk)
     assert largest(OPS["linear_cross_entropy"].backward.launch, back) == v * k
@@ -281,6 +281,25 @@ def test_without_a_gradient_none_is_made_and_a_second_backward_is_the_first():
     assert all(torch.equal(a, e) for a, e in zip(first, torch.autograd.grad(loss, (x, w, b))))
     loss = linear_cross_entropy(x, w.detach(), target, b.detach(), chunk=4)
     assert torch.equal(torch.autograd.grad(loss, x, torch.tensor(2.0))[0], 2 * first[0])
+
+
+@pytest.mark.parametrize("who, name", [("x", "frozen"), ("w", "ahead"), ("b", "ahead"), ("xw", "ahead"), ("xb", "ahead"), ("", None)])
+def test_a_head_that_is_frozen_gets_no_gradient_made(who, name, monkeypatch):
+    """LoRA's: a product of three less, and no tensor as large as the weight."""
+    asked, products, product = [], [], chunked.product
+    monkeypatch.setattr(chunked, "product", lambda *of, out, **more: products.append(tuple(out.shape)) or product(*of, out=out, **more))
+    for kind in ("ahead", "frozen"):
+        op = OPS[f"linear_cross_entropy_{kind}"]
+        monkeypatch.setattr(api, f"_{kind}", lambda *call, op=op, kind=kind: asked.append(kind) or op(*call))
+    x, w, b, target = leaves(m=40, v=200)
+    given = {"x": x, "w": w, "b": b}
+    x, w, b = (t.detach().requires_grad_(n in who) for n, t in given.items())
+    loss = linear_cross_entropy(x, w, target, b, chunk=8)
+    assert asked == [name] * (name is not None) and loss.requires_grad == bool(who)
+    assert sorted(set(products)) == [(8, 16)] * (who != "") + [(8, 200)] + [(200, 16)] * (name == "ahead")
+    if who == "x":
+        wanted = torch.autograd.grad(theirs(x, w, b, target, "mean"), x)
+        torch.testing.assert_close(torch.autograd.grad(loss, x), wanted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])

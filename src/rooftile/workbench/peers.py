@@ -197,7 +197,7 @@ def _flex_attention_varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens
 
 
 def _liger_linear_cross_entropy(x: Any, weight: Any, target: Any, bias: Any, ignore_index: int, label_smoothing: float, z_loss: float,
-                                softcap: float, reduction: str, chunk: int | None, sums: str) -> Any:  # fmt: skip
+                                softcap: float, reduction: str, chunk: int | None, sums: str = "float32") -> Any:  # fmt: skip
     run = _module("liger_kernel.ops.fused_linear_cross_entropy").LigerFusedLinearCrossEntropyFunction.apply
     made = run(x, weight, target, bias, None, ignore_index, z_loss, label_smoothing, reduction, softcap or None)
     return made[0] if isinstance(made, tuple) else made
@@ -209,6 +209,7 @@ LIBRARIES: dict[tuple[str, str], Function] = {
     # Liger's cross entropy makes the gradient in the forward, its rope turns its inputs where they lie: no figures to compare
     ("liger", "softmax"): _liger_softmax,
     ("liger", "linear_cross_entropy_ahead"): _liger_linear_cross_entropy,
+    ("liger", "linear_cross_entropy_frozen"): _liger_linear_cross_entropy,
     ("liger", "swiglu"): _liger_swiglu,
     ("liger", "gated_mlp"): _liger_gated_mlp,
     ("liger", "geglu"): _liger_geglu,
@@ -264,7 +265,7 @@ COMPILABLE: dict[str, Function] = {"adamw": _foreach_adamw, "adamw_measured": _f
 
 
 # Whose forward makes the gradients: it is timed with the scaling that is left, a peer beside it forward and backward, and beside the scaling alone nobody is.
-AHEAD = ("linear_cross_entropy_ahead",)
+AHEAD = ("linear_cross_entropy_ahead", "linear_cross_entropy_frozen")
 
 
 def function(name: str, spec: OpSpec) -> Function | None:

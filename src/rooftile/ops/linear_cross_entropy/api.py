@@ -5,10 +5,11 @@ from rooftile.core.kernel import Op
 from rooftile.ops.linear_cross_entropy import chunked_kernels as chunked
 from rooftile.ops.linear_cross_entropy import triton_kernels
 from rooftile.ops.linear_cross_entropy.chunked_kernels import all_at_once
-from rooftile.ops.linear_cross_entropy.spec import AHEAD, SPEC
+from rooftile.ops.linear_cross_entropy.spec import AHEAD, FROZEN, SPEC
 
 _linear_cross_entropy = Op(SPEC, *chunked.FORWARD, backward=chunked.BACKWARD)
 _ahead = Op(AHEAD, *chunked.AHEAD, backward=(*triton_kernels.AHEAD_BACKWARD, *chunked.AHEAD_BACKWARD))
+_frozen = Op(FROZEN, *chunked.FROZEN, backward=(*triton_kernels.FROZEN_BACKWARD, *chunked.FROZEN_BACKWARD))
 
 
 def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, *, ignore_index: int = -100,
@@ -46,8 +47,10 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor
         raise ValueError("linear_cross_entropy: x has 0 axes, needs at least 1 [... K]")
     if target.shape != x.shape[:-1]:
         raise ValueError(f"linear_cross_entropy: leading shape is {list(target.shape)} in target, but {list(x.shape[:-1])} in x")
-    wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias))
-    op = _ahead if wanted and reduction != "none" else _linear_cross_entropy
+    op = _linear_cross_entropy
+    if torch.is_grad_enabled() and reduction != "none":
+        trained = weight.requires_grad or (bias is not None and bias.requires_grad)
+        op = _ahead if trained else _frozen if x.requires_grad else op
     flat = x if x.dim() == 2 else x.reshape(target.numel(), x.shape[-1])
     sums = ("bfloat16" if all_at_once(flat, weight, chunk) else "float32",) if op is _ahead else ()
     loss = op(flat, weight, target.reshape(-1), bias, ignore_index, label_smoothing, z_loss, softcap, reduction, chunk, *sums)[0]

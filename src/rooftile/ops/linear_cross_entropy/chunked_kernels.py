@@ -66,19 +66,20 @@ def _reduced(row, target, ignore_index, reduction):
 
 
 class _Gradients:
-    """Of x a chunk at a time, of weight and bias added up over the chunks: the bias's in float32, the weight's in `sums`."""
+    """Of x a chunk at a time, of weight and bias added up over the chunks: the bias's in float32, the weight's in `sums`; None: of x alone."""
 
     def __init__(self, x, weight, bias, sums):
         (m, k), v = x.shape, weight.shape[0]
         make = x.new_empty if m else x.new_zeros
         self.x, self.weight, self.dx = x, weight, make(m, k)
-        self.dweight = make(v, k, dtype=sums)
-        self.dbias = None if bias is None else make(v, dtype=torch.float32)
+        self.dweight = None if sums is None else make(v, k, dtype=sums)
+        self.dbias = None if bias is None or sums is None else make(v, dtype=torch.float32)
 
     def add(self, rows, g):
         product(g, self.weight, out=self.dx[rows])
-        # 16 bits in, float32 out where there are several: no rounding between chunks; the first finds nothing to add to
-        product(g.t(), self.x[rows], out=self.dweight, add=self.dweight if rows.start else None)
+        if self.dweight is not None:
+            # 16 bits in, float32 out where there are several: no rounding between chunks; the first finds nothing to add to
+            product(g.t(), self.x[rows], out=self.dweight, add=self.dweight if rows.start else None)
         if self.dbias is not None:
             torch.add(self.dbias if rows.start else 0, g.sum(0, dtype=torch.float32), out=self.dbias)
 
@@ -97,27 +98,43 @@ def forward(x, weight, target, bias, ignore_index, label_smoothing, z_loss, soft
     return _reduced(row, target, ignore_index, reduction)
 
 
-def ahead(x, weight, target, bias, ignore_index, label_smoothing, z_loss, softcap, reduction, chunk, sums):
-    settings = (ignore_index, label_smoothing, z_loss, softcap)
+def _ahead(x, weight, target, bias, ignore_index, label_smoothing, z_loss, softcap, reduction, rows_at_once, sums):
     weight, bias = _low(x, weight, bias)
     row = x.new_empty(x.shape[0], dtype=torch.float32)
-    made = _Gradients(x, weight, bias, getattr(torch, sums))
-    rows_at_once = _with_gradients(x, weight, chunk) if sums == "float32" else x.shape[0]
+    made = _Gradients(x, weight, bias, sums)
     for rows, logits in _chunks(x, weight, target, bias, ignore_index, rows_at_once):
-        row[rows] = OPS["cross_entropy_ahead"].launch(logits, target[rows], *settings)
+        row[rows] = OPS["cross_entropy_ahead"].launch(logits, target[rows], ignore_index, label_smoothing, z_loss, softcap)
         made.add(rows, logits)
-    gbias = row.new_empty(0) if bias is None else made.dbias
-    return *_reduced(row, target, ignore_index, reduction), made.dx, made.dweight, gbias
+    return *_reduced(row, target, ignore_index, reduction), made
+
+
+def ahead(x, weight, target, bias, ignore_index, label_smoothing, z_loss, softcap, reduction, chunk, sums):
+    rows_at_once = _with_gradients(x, weight, chunk) if sums == "float32" else x.shape[0]
+    loss, count, made = _ahead(
+        x, weight, target, bias, ignore_index, label_smoothing, z_loss, softcap, reduction, rows_at_once, getattr(torch, sums)
+    )
+    return loss, count, made.dx, made.dweight, loss.new_empty(0) if bias is None else made.dbias
+
+
+def frozen(x, weight, target, bias, ignore_index, label_smoothing, z_loss, softcap, reduction, chunk):
+    """Two products of three, and no sums: chunks are the forward's."""
+    rows_at_once = chunk or chunk_rows(*x.shape, weight.shape[0])
+    loss, count, made = _ahead(x, weight, target, bias, ignore_index, label_smoothing, z_loss, softcap, reduction, rows_at_once, None)
+    return loss, count, made.dx
+
+
+def _scaled(t, like, dloss, count):
+    # Nothing but padding: no gradient, as PyTorch has it. With an axis, or a number beside 16 bits would be rounded to them first.
+    return torch.mul(t, torch.where(count > 0, dloss / count, 0).view(1), out=t.new_empty(t.shape, dtype=like.dtype))
 
 
 def ahead_backward(dloss, weight, bias, count, gx, gweight, gbias):
-    # Nothing but padding: no gradient, as PyTorch has it. With an axis, or a number beside 16 bits would be rounded to them first.
-    scale = torch.where(count > 0, dloss / count, 0).view(1)
+    dbias = gx.new_empty(0) if bias is None else _scaled(gbias, bias, dloss, count)
+    return _scaled(gx, gx, dloss, count), _scaled(gweight, weight, dloss, count), dbias
 
-    def scaled(t, like):
-        return torch.mul(t, scale, out=t.new_empty(t.shape, dtype=like.dtype))
 
-    return scaled(gx, gx), scaled(gweight, weight), gx.new_empty(0) if bias is None else scaled(gbias, bias)
+def frozen_backward(dloss, count, gx):
+    return _scaled(gx, gx, dloss, count)
 
 
 def backward(dloss, x, weight, target, bias, count, ignore_index, label_smoothing, z_loss, softcap, chunk):
@@ -150,4 +167,6 @@ def _kernel(run, idea, name):
 FORWARD = _kernel(forward, "chunks of rows in one buffer: the logits are never whole", "x")
 BACKWARD = _kernel(backward, "each chunk's logits made again and overwritten by their gradient", "x")
 AHEAD = _kernel(ahead, "each chunk's logits overwritten by their gradient while they are there", "x")
+FROZEN = _kernel(frozen, "each chunk's logits overwritten by their gradient and multiplied on once, to x's", "x")
+FROZEN_BACKWARD = _kernel(frozen_backward, "what the forward made, scaled by one number", "gx")
 AHEAD_BACKWARD = _kernel(ahead_backward, "what the forward made, scaled by one number", "gx")

@@ -44,6 +44,16 @@ def linear_cross_entropy_ahead_backward(dloss: Tensor, weight: Tensor, bias: Ten
     return (wide(gx) * scale).to(gx.dtype), (wide(gweight) * scale).to(weight.dtype), dbias
 
 
+def linear_cross_entropy_frozen(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, label_smoothing: float,
+                                z_loss: float, softcap: float, reduction: str, chunk: int | None) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """`linear_cross_entropy_ahead` where weight and bias get no gradient."""
+    return linear_cross_entropy_ahead(x, weight, target, bias, ignore_index, label_smoothing, z_loss, softcap, reduction, chunk)[:3]
+
+
+def linear_cross_entropy_frozen_backward(dloss: Tensor, count: Tensor, gx: Tensor) -> Tensor:
+    return (wide(gx) * torch.where(count > 0, dloss / count, 0)).to(gx.dtype)
+
+
 def _logits(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """In x's dtype, as two operators would hand them over: float32 weights are rounded to it first."""
     out = wide(x) @ wide(weight.to(x.dtype)).t()

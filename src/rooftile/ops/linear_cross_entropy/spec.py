@@ -11,6 +11,8 @@ from rooftile.ops.linear_cross_entropy.reference import (
     linear_cross_entropy_ahead,
     linear_cross_entropy_ahead_backward,
     linear_cross_entropy_backward,
+    linear_cross_entropy_frozen,
+    linear_cross_entropy_frozen_backward,
 )
 
 
@@ -25,10 +27,14 @@ def validate(call, dims):
         raise ValueError(f"linear_cross_entropy: chunk is {call['chunk']} rows, it must be 1 or more")
 
 
-def validate_ahead(call, dims):
+def validate_frozen(call, dims, name="linear_cross_entropy_frozen"):
     validate(call, dims)
     if call["reduction"] == "none":
-        raise ValueError("linear_cross_entropy_ahead: reduction is 'none', whose gradient is not known ahead; it takes mean, sum")
+        raise ValueError(f"{name}: reduction is 'none', whose gradient is not known ahead; it takes mean, sum")
+
+
+def validate_ahead(call, dims):
+    validate_frozen(call, dims, "linear_cross_entropy_ahead")
     m, at_once, given = dims["M"], call["chunk"] or dims["M"], call["x"].dtype
     if call["sums"] == "bfloat16" and (given == torch.float16 or at_once < m):
         raise ValueError(
@@ -130,6 +136,23 @@ AHEAD = OpSpec(
         grads=("x", "weight", "bias"),
         flops=lambda d: d["M"] * d["K"] + d["V"] * d["K"],
         moved=lambda call, results: sum(t.numel() * t.itemsize for t in (call["gx"], call["gweight"], call["gbias"], *results)),
+    ),
+    **COMMON,
+)
+
+# Where weight and bias get no gradient, as a head beside LoRA's adapters: a product less, and no sums.
+FROZEN = OpSpec(
+    "linear_cross_entropy_frozen",
+    linear_cross_entropy_frozen,
+    returns={"loss": Arg("...", "f32"), "count": ONE, "gx": Arg("M K")},
+    cases=(*SUMMED, LLAMA(), GPT2),
+    validate=validate_frozen,
+    flops=product(2),
+    backward=Backward(
+        linear_cross_entropy_frozen_backward,
+        grads=("x",),
+        flops=lambda d: d["M"] * d["K"],
+        moved=lambda call, results: sum(t.numel() * t.itemsize for t in (call["gx"], *results)),
     ),
     **COMMON,
 )
