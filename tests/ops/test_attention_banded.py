@@ -25,13 +25,19 @@ def drawn(shapes, dtype):
     return tuple(torch.randn(x, generator=gen).to(dtype) for x in shapes)
 
 
-def window(t, s, d, left, right, dtype=torch.bfloat16, b=1, h=1, g=0, cap=0.0, loud=1.0):
+def window(t, s, d, left, right, dtype=torch.bfloat16, b=1, h=1, g=0, cap=0.0, loud=1.0, masks=(), documents=0):
+    """masks: how many there are, of batches and of heads; of `documents`, one behind another, queries see the keys of their own alone."""
     g = g or h
     q, k, v, dout = drawn(((b, t, h, d), (b, s, g, d), (b, s, g, d), (b, t, h, d)), dtype)
     q *= loud
-    rules = (d**-0.5, left, right, cap, 0.0)
-    out, lse = options_reference.attention_options(q, k, v, None, None, None, None, None, *rules)
-    return dout, torch.randn(lse.shape), q, k, v, None, None, None, None, None, out, lse, *rules, False
+    rules, mask = (d**-0.5, left, right, cap, 0.0), None
+    if masks:
+        mask = torch.rand(*masks, t, s, generator=torch.Generator().manual_seed(t + s)) < 0.6
+        if documents:
+            mask &= torch.arange(t)[:, None] * documents // t == torch.arange(s) * documents // s
+        mask = mask.expand(b, h, t, s)
+    out, lse = options_reference.attention_options(q, k, v, None, None, None, mask, None, *rules)
+    return dout, torch.randn(lse.shape), q, k, v, None, None, None, mask, None, out, lse, *rules, False
 
 
 def packed(lengths_q, lengths_k, d, left, right, dtype=torch.bfloat16, h=1, g=0, offsets=torch.int32, cap=0.0):
@@ -203,6 +209,46 @@ def test_a_cap_that_is_forgotten_is_seen(stands, tmp_path, monkeypatch):
     assert not close(call, computed(call, "cuda.v5_hopper_ordered"))
 
 
+MASKED = {  # a mask of each head and of each batch, or one for all; blocks that it hides; rows of whole 16 bytes and not; with a window and a cap
+    "heads": lambda: window(200, 300, 128, -1, -1, h=2, masks=(1, 2)),
+    "batches": lambda: window(260, 150, 64, -1, 0, torch.float16, b=2, h=2, masks=(2, 1)),
+    "shared keys": lambda: window(150, 150, 128, 100, 20, b=2, h=4, g=2, masks=(2, 4)),
+    "one for all": lambda: window(330, 288, 64, 100, 30, b=2, h=4, g=2, masks=(1, 1)),
+    "documents": lambda: window(700, 640, 128, -1, 0, h=2, g=1, masks=(1, 1), documents=3),
+    "documents of 64": lambda: window(640, 700, 64, -1, -1, h=2, masks=(1, 2), documents=4),
+    "capped": lambda: window(200, 260, 128, 60, 10, h=4, g=2, masks=(1, 1), cap=4.0),
+}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("level", ["checks", pytest.param("all", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("problem", MASKED)
+def test_masks(problem, name, level):
+    call = MASKED[problem]()
+    if problem == "shared keys" and name == "cuda.v5_hopper_ordered":
+        assert "4 heads share 2 of keys and have masks of their own" in DENSE.kernel(name).refuse(dict(zip(DENSE.names, call)))
+        return
+    assert close(call, computed(call, name, level=level))
+
+
+@pytest.mark.parametrize("d, m", [(64, 128), (128, 64)])
+def test_a_walk_begins_and_ends_where_a_mask_lets_queries_see_its_keys(d, m):
+    mask = torch.zeros(1, 2, 700, 300, dtype=torch.bool)
+    mask[0, 0, 130, 5], mask[0, 0, 500, 127], mask[0, 1, 699, 299], mask[0, 1, 0, 128] = [True] * 4
+    with simulator.active("checks"):
+        of_heads, of_one = (
+            cuda_kernels.packed_bits(x, m, *reach) for x, reach in ((mask, (1000, 1000)), (mask[:, :1].expand(2, 4, -1, -1), (1000, 100)))
+        )
+    blocks, tile = 128 // m, [[1, 4], [5, 6], [5, 6]]  # of 128 queries; of a tile that nobody sees one that does not
+    wanted = [[a * blocks, b * blocks] for a, b in tile[:1]]
+    assert of_heads.spans[0].tolist() == wanted[0] and (of_heads.of_batch, of_heads.of_head) == (0, 1)
+    assert (of_heads.spans[:, 1] > of_heads.spans[:, 0]).all() and of_heads.spans[1].tolist() == [699 // m, 699 // m + 1]
+    assert of_heads.spans[4].tolist() == [0, blocks] and of_heads.spans[5].tolist() == [640 // m, -(-700 // m)]
+    assert len(of_one.spans) == 3 and (of_one.of_batch, of_one.of_head) == (0, 0)
+    assert of_one.spans[0].tolist() == [max(400 - 100, 128) // m, blocks * 4]  # query 300 is the first whose window has key 0
+
+
 EIGHTY = {  # queries before the first and past the last block, edges in every block, sequences that end within one, heads that share keys
     "window": lambda: window(330, 420, 128, 100, 20, h=2, g=1),
     "wide": lambda: window(600, 620, 128, 300, 20),
@@ -282,11 +328,10 @@ def test_in_turn_whatever_comes_first(call, seed):
 
 
 REFUSED = {
-    "a window and a soft cap alone, and the call has sinks": {"sinks": torch.zeros(2)},
+    "a window, a mask and a soft cap alone, and the call has sinks": {"sinks": torch.zeros(2)},
     "the call has bias, dropout": {"bias": torch.zeros(1), "seed": torch.zeros(2)},
     "D=64 and a soft cap of 3: it caps scores of D=128": {"softcap": 3.0},
     "the call is deterministic, and here dq is summed by atomics": {"deterministic": True},
-    "the call has mask": {"mask": torch.zeros(1)},
     "the call has dropout": {"seed": torch.tensor(3), "p": 0.1},
     "D=32, it is written for 64 and 128": {"q": torch.zeros(1, 4, 2, 32)},
     "dout with strides .* is not made of rows aligned": {"dout": torch.zeros(1, 1, 1, 1, dtype=torch.bfloat16).expand(1, 4, 2, 64)},
@@ -336,9 +381,9 @@ def test_who_asks_for_the_same_bits_has_tiles_add_in_turn(monkeypatch):
 @pytest.mark.thorough
 def test_no_spills_and_no_product_waits_for_another():
     found = {w.instance: w for op in (DENSE, PACKED) for n in NAMES for w in instances(op, op.kernel(n), every=True)}
-    assert {
-        f"attention_backward_{of}<__nv_bfloat16, 64, {o}, 128, false, false>" for of in ("windowed", "ragged") for o in ("true", "false")
-    } < set(found)
+    wanted = {f"windowed<__nv_bfloat16, 64, {o}, 128, false, false, {bits}>" for o in ("true", "false") for bits in ("true", "false")}
+    wanted |= {f"ragged<__nv_bfloat16, 64, {o}, 128, false, false>" for o in ("true", "false")}
+    assert {f"attention_backward_{x}" for x in wanted} < set(found)
     for w in found.values():
         made = compiler.compiled(w.source, w.instance, "sm_90a")
         assert (made.spill_bytes, made.loss) == (0, ""), w.instance
@@ -381,6 +426,7 @@ PROBLEMS = {
     "long": lambda: packed([1, 300], [1, 500], 128, 40, 0),
     "far": far,
     "far window": far_window,
+    **{f"masked, {n}": draw for n, draw in MASKED.items()},
 }
 WRONG = {  # what stands in the kernels, what comes in its place, and in which problem it is seen
     "first = max(0, low - int(anew(right))) / X::BLOCK_M;": ("first = max(0, low + 64 - int(anew(right))) / X::BLOCK_M;", "window"),
@@ -423,6 +469,23 @@ WRONG = {  # what stands in the kernels, what comes in its place, and in which p
     "i_tile = i_slot - x.i_slot, at_k": ("i_tile = i_slot, at_k", "several"),
     "to[at_k + row]": ("to[row]", "several"),
     "i_g = i_walk / walks, i_h": ("i_g = i_walk % G, i_h", "several"),
+    "{words.x >> from / 4, words.y >> from / 4}": ("{words.y >> from / 4, words.x >> from / 4}", "masked, heads"),
+    "words.y >> from / 4}": ("words.y}", "masked, heads"),
+    "+ x.i_h * int(anew(masks_h))": ("", "masked, heads"),
+    "x.i_b * int(anew(masks_b))": ("x.i_b * 0", "masked, batches"),
+    "of_masks(x) * (2ll * ceil_div": ("of_masks(x) * (1ll * ceil_div", "masked, one for all"),
+    "at = half * ceil_div(anew(T), 128u)": ("at = 0 * ceil_div(anew(T), 128u)", "masked, heads"),
+    "+ query / 128;": (";", "masked, heads"),
+    "__reduce_min_sync(ALL_LANES, first) * 128": ("__reduce_min_sync(ALL_LANES, first) * 128 + 128", "masked, documents"),
+    "__reduce_max_sync(ALL_LANES, end) * 128": ("__reduce_max_sync(ALL_LANES, end) * 128 - 128", "masked, documents"),
+    "if (gAny[(long long)i * across + j])": ("if (gAny[(long long)i + j])", "masked, documents"),
+    "x.blocks = span.y, x.count = (span.y - span.x) * group;": ("x.blocks = span.y, x.count = span.y - span.x;", "masked, one for all"),
+    "x = i_s + key < S ? ": ("x = true ? ", "masked, one for all"),
+    "min(16, S - i_s - key)": ("16", "masked, heads"),
+    "if (i_t + query < T_) {": ("{", "masked, heads"),
+    "four_bits(x.y) << 4": ("four_bits(x.y) << 8", "masked, one for all"),
+    "(bits >> 8 & 1) << j": ("(bits >> 7 & 1) << j", "masked, heads"),
+    "gBits[((at * 2 + half) * across + i_block)": ("gBits[((at * 2 + half) * across)", "masked, heads"),
 }  # fmt: skip
 
 
@@ -438,14 +501,14 @@ def faulty(source, problem, monkeypatch, name="cuda.v5_hopper_ordered", level="c
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_whole_it_has_no_fault(problem, monkeypatch):
-    assert not faulty(banded_kernels.V5, problem, monkeypatch)
+    assert not faulty(banded_kernels.V5, problem, monkeypatch, "cuda.v5_hopper" if "masked" in problem else "cuda.v5_hopper_ordered")
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("stands", WRONG)
 def test_a_wrong_kernel_is_seen(stands, tmp_path, monkeypatch):
     instead, problem = WRONG[stands]
-    name = "cuda.v5_hopper" if problem == "several" else "cuda.v5_hopper_ordered"
+    name = "cuda.v5_hopper" if problem == "several" or "masked" in problem else "cuda.v5_hopper_ordered"
     assert faulty(rewritten(banded_kernels.V5, stands, instead, tmp_path), problem, monkeypatch, name)
 
 

@@ -39,19 +39,25 @@ SAID = (
     ({"right": -1}, WIDE, None),
     ({"t": 1024}, "triton", "operations are done before its host code is; it pays from 4e9"),
     ({"d": 96}, "triton", "D=96, it is written for 128"),
-    ({"sinks": [8]}, "triton", "of all options it takes the window alone, the call has sinks"),
-    ({"seed": [], "p": 0.5}, "triton", "of all options it takes the window alone, the call has seed"),
-    ({"softcap": 2.0}, "triton", "of all options it takes the window alone, the call has softcap=2.0"),
+    ({"sinks": [8]}, "triton", "of all options it takes a window and a mask alone, the call has sinks"),
+    ({"seed": [], "p": 0.5}, "triton", "of all options it takes a window and a mask alone, the call has seed"),
+    ({"softcap": 2.0}, "triton", "of all options it takes a window and a mask alone, the call has softcap=2.0"),
     ({"scale": -1.0}, "triton", "scale=-1.0 is not positive"),
+)
+MASKED = (
+    ({"mask": [1, 8, 8192, 8192], "left": -1}, WIDE, None),
+    ({"mask": [1, 8, 8192, 8192], "left": -1, "d": 64}, "gluon", None),
+    ({"mask": [1, 8, 8192, 8192]}, "triton", "a mask and a window of 999 keys to the left"),
 )
 
 
 @pytest.mark.parametrize("op", BOTH)
 def test_which_calls_are_its_own(op):
-    asked = [[op, more] for more, _, _ in SAID]
+    said = SAID + MASKED * (op == "attention_options")
+    asked = [[op, more] for more, _, _ in said]
     done = processes.run(json.dumps(asked), code=CHOSEN, ROOFTILE_DRY_GPU="1")
     assert done.returncode == 0, done.stderr[-2000:]
-    for (more, chosen, why), (kernel, refused) in zip(SAID, json.loads(done.stdout)):
+    for (more, chosen, why), (kernel, refused) in zip(said, json.loads(done.stdout), strict=True):
         assert kernel == chosen, more
         assert why is None or why in refused[WIDE], more
 
@@ -88,6 +94,51 @@ def test_weights_go_from_step_to_step_as_pairs():
     assert done.returncode == 0, done.stderr[-2000:]
     products, permuted = map(int, done.stdout.split())
     assert products > 0 and permuted <= 16
+
+
+PACKED = """
+import json, sys, torch
+from rooftile.ops.attention.gluon_options_launchers import packed_bits
+from rooftile.workbench import check, interpreter
+
+shape, heads, turned, documents = json.loads(sys.argv[1])
+(b, h, t, s), gen = shape, torch.Generator().manual_seed(3)
+mask = torch.rand(shape, generator=gen) < 0.5
+if documents:
+    mask &= torch.arange(t)[:, None] * documents // t == torch.arange(s) * documents // s
+if turned:
+    mask = mask.transpose(2, 3).contiguous().transpose(2, 3)
+mask = mask.expand(b, heads, t, s)
+for watch in check.before_run:
+    watch([mask])
+words, spans, of_batch, of_head = packed_bits(mask)
+print(json.dumps([mask[:, :h].tolist(), words.tolist(), spans.tolist(), of_batch, of_head]))
+"""
+
+
+@pytest.mark.parametrize("shape, heads, turned, documents", [
+    ((2, 1, 70, 130), 3, False, 0), ((1, 2, 200, 300), 2, True, 0), ((1, 1, 300, 700), 2, False, 3), ((1, 1, 130, 40), 1, False, 0),
+])  # fmt: skip
+def test_a_mask_is_packed_where_the_kernel_holds_scores(shape, heads, turned, documents):
+    done = processes.run(json.dumps([shape, heads, turned, documents]), code=PACKED, TRITON_INTERPRET="1")
+    assert done.returncode == 0, done.stderr[-2000:]
+    mask, words, spans, of_batch, of_head = json.loads(done.stdout)
+    (b, h), tiles = shape[:2], -(-shape[2] // 128)
+    assert (of_batch, of_head) == (h * (b > 1), int(h > 1)) and len(words) == len(spans) == b * h * tiles
+    found = set()
+    for tile, rows in enumerate(words):
+        for row64, row in enumerate(rows):
+            for i_s, block in enumerate(row):
+                for thread, both in enumerate(block):
+                    for after, word in enumerate(both):
+                        query = tile % tiles * 128 + row64 * 64 + thread // 32 * 16 + thread % 32 // 4 + 8 * after
+                        key = i_s * 128 + thread % 4 * 2
+                        found |= {(tile // tiles, query, key + bit // 2 * 8 + bit % 2) for bit in range(32) if word >> bit & 1}
+    heads_of = [head for batch in mask for head in batch]
+    assert found == {(i, q, k) for i, head in enumerate(heads_of) for q, row in enumerate(head) for k, seen in enumerate(row) if seen}
+    for tile, (low, end) in enumerate(spans):
+        seen = {k // 128 for i, q, k in found if i == tile // tiles and q // 128 == tile % tiles}
+        assert (low, end) == (min(seen, default=0) * 128, max(seen, default=-1) * 128 + 128)
 
 
 LISTED = """

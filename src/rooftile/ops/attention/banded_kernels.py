@@ -1,5 +1,5 @@
-"""Attention's gradient for Hopper in CUDA C++ where queries see a window, or sequences lie one behind another: cuda_kernels.py's kernel over the blocks
-of queries that see a tile of keys. For sequences a kernel of one block writes where each lies and whose tile every block has: nothing waits for the host."""
+"""Attention's gradient for Hopper in CUDA C++ where queries see a window or what a mask shows, or sequences lie one behind another:
+cuda_kernels.py's kernel over the blocks of queries that see a tile of keys. For sequences a kernel of one block writes where each lies and whose tile every block has: nothing waits for the host."""
 
 import torch
 
@@ -26,8 +26,9 @@ def queries(d, ordered, t, left, right):
 def _options(ordered):
     def run(dout, dlse, q, k, v, sinks, bias, constant_bias, mask, seed, out, lse, scale, left, right, softcap, p, deterministic=False):
         t, d = q.shape[1], q.shape[3]
-        m = 8192 // d if softcap else queries(d, ordered, t, left, right)  # 80 capped ones would spill
-        made = backward(ordered, m, dout, q, k, v, out, lse, left < 0 <= right, scale, window=Window(left, right, softcap, dlse))
+        # 80 capped ones would spill, and bits come 128 at a time
+        m = 8192 // d if softcap or mask is not None else queries(d, ordered, t, left, right)
+        made = backward(ordered, m, dout, q, k, v, out, lse, left < 0 <= right, scale, window=Window(left, right, softcap, dlse, mask))
         return *made, q.new_empty(0), q.new_empty(0)
 
     return run
@@ -68,15 +69,24 @@ def _varlen(ordered):
 
 
 def _refuse(call):
-    asked = [n for n in ("sinks", "bias", "constant_bias", "mask", "seed") if call.get(n) is not None]
+    asked = [n for n in ("sinks", "bias", "constant_bias", "seed") if call.get(n) is not None]
     if asked:
-        return f"it takes a window and a soft cap alone, and the call has {', '.join('dropout' if n == 'seed' else n for n in asked)}"
+        return (
+            f"it takes a window, a mask and a soft cap alone, and the call has {', '.join('dropout' if n == 'seed' else n for n in asked)}"
+        )
     d = call["q"].shape[-1]
     if call["softcap"] > 0 and d != 128:
         return f"D={d} and a soft cap of {call['softcap']:g}: it caps scores of D=128"
     if d not in (64, 128):
         return f"D={d}, it is written for 64 and 128"
     return wider_values(call) or for_the_copy_engine(call) or off_gpu(call["q"])
+
+
+def _refuse_in_turn(call):
+    mask, (_, _, h, _), g = call["mask"], call["q"].shape, call["k"].shape[2]
+    if mask is not None and h > g and mask.stride(1) and mask.shape[1] > 1:
+        return f"{h} heads share {g} of keys and have masks of their own: a walk through several heads reads one mask"
+    return _refuse(call)
 
 
 def _refuse_packed(call):
@@ -88,14 +98,14 @@ def _unless_in_turn(refuse):
     return lambda call: "the call is deterministic, and here dq is summed by atomics" if call["deterministic"] else refuse(call)
 
 
-def _both(run, refuse):
+def _both(run, refuse, refuse_in_turn):
     said = {"limits": LIMITS, "architectures": (90,), "sources": (V5,), "declines": too_small_in_a_window}
     free, idea = _unless_in_turn(refuse), "blocks of queries that see a tile of keys"
     return (
         Kernel("cuda.v5_hopper", run(False), idea, free, varies="dq is summed by atomics", **said),
-        Kernel("cuda.v5_hopper_ordered", run(True), "the same, tiles of keys add to dq in turn", refuse, **said),
+        Kernel("cuda.v5_hopper_ordered", run(True), "the same, tiles of keys add to dq in turn", refuse_in_turn, **said),
     )
 
 
-BACKWARD = _both(_options, _refuse)
-VARLEN_BACKWARD = _both(_varlen, _refuse_packed)
+BACKWARD = _both(_options, _refuse, _refuse_in_turn)
+VARLEN_BACKWARD = _both(_varlen, _refuse_packed, _refuse_packed)

@@ -87,13 +87,36 @@ def finish_keys(dk, dv, key_sums, scale, spans, of_tile, most, ragged="false"):
 
 
 class Window(NamedTuple):
-    """What a query sees, from `left` keys before its own to `right` behind it (-1: all there are), what its scores are capped at (0: nothing), and the
-    gradient of lse."""
+    """What a query sees, from `left` keys before its own to `right` behind it (-1: all there are), what its scores are capped at (0: nothing), the
+    gradient of lse, and which of those keys a mask [B, H, T, S] leaves it."""
 
     left: int
     right: int
     softcap: float
     dlse: Tensor
+    mask: Tensor | None = None
+
+
+class Bits(NamedTuple):
+    """A mask's bits where the pass holds scores, of each tile of keys from which block of queries to which it is seen, and how many masks from batch to
+    batch and from head to head: 0 where all have the same."""
+
+    words: Tensor
+    spans: Tensor
+    of_batch: int
+    of_head: int
+
+
+def packed_bits(mask, m, left, right):
+    """Of a mask [B, H, T, S], for steps of m queries, in a window."""
+    b, h = (1 if stride == 0 else n for n, stride in zip(mask.shape, mask.stride()[:2]))
+    t, s = mask.shape[2:]
+    across, tiles = cdiv(t, 128), cdiv(s, KEYS)
+    words, spans, any_set = (mask.new_empty(b * h * tiles, *shape, dtype=torch.int32) for shape in ((2, across, 128, 2), (2,), (across,)))
+    wide = mask.stride(3) == 1 and all(x % 16 == 0 for x in (s, mask.data_ptr(), *mask.stride()[:3]))
+    launch(V5, f"pack_bits<{str(wide).lower()}>", any_set.numel(), 256, words, any_set, mask.view(torch.uint8), h, t, s, *mask.stride())
+    launch(V5, f"span_bits<{m}>", cdiv(b * h * tiles, 4), 128, spans, any_set, t, s, tiles, b * h * tiles, left, right)
+    return Bits(words, spans, h if b > 1 else 0, 1 if h > 1 else 0)
 
 
 def backward(ordered, m, dout, q, k, v, out, lse, causal, scale, into=None, turned=None, window=None):
@@ -103,7 +126,12 @@ def backward(ordered, m, dout, q, k, v, out, lse, causal, scale, into=None, turn
     dq, dk, dv = into or (x.new_empty(x.shape) for x in (q, k, v))
     lse = lse.contiguous()
     walk, tiles = cdiv(t, m), cdiv(s, KEYS)  # blocks of queries of a head, and of keys
+    bits, bounds = None, () if window is None else tuple(t + s if x < 0 else min(x, t + s) for x in window[:2])
+    if window and window.mask is not None:
+        bits = packed_bits(window.mask, m, *bounds)
     group = walked(256 // d, h // g, tiles * b * h) if causal and not ordered and not turned else h // g
+    if bits and bits.of_head:
+        group = 1  # a walk through several heads reads one mask
     walks = h // g // group  # of a tile
     blocks, all_walks = walk * b * h, tiles * b * g * walks
     sums = q.new_empty(blocks, 2, m * d // 2, dtype=torch.float32)
@@ -117,22 +145,23 @@ def backward(ordered, m, dout, q, k, v, out, lse, causal, scale, into=None, turn
     tables = turned or (rows, rows)
     instance, factor, rest = f"attention_backward<{kind}, {flags}{and_summed or last}>", scale, tables
     if window is not None:
-        cap, bounds = window.softcap, (t + s if x < 0 else min(x, t + s) for x in window[:2])
-        flags = f"{str(ordered).lower()}, {m}, {str(walks > 1).lower()}, {str(cap > 0).lower()}"
-        instance, factor, rest = f"attention_backward_windowed<{kind}, {flags}>", 2 * scale / cap if cap else scale, (cap * LOG2E, *bounds)
+        cap = window.softcap
+        flags = f"{str(ordered).lower()}, {m}, {str(walks > 1).lower()}, {str(cap > 0).lower()}, {str(bits is not None).lower()}"
+        instance, factor = f"attention_backward_windowed<{kind}, {flags}>", 2 * scale / cap if cap else scale
+        rest = (cap * LOG2E, *bounds, *(bits or (rows, rows, 0, 0)))
         and_queries = f", {m}, true"
     # 8 heads in a window, where sums are wanted for longer
     deal = dealt((causal or window is not None) and not ordered, group, tiles, 8 if window else heads_at_once(d, t), d == 64 and not window)
-    cleared, left = (
-        min(x * group, b * h) for x in (deal.ahead, deal.back)
-    )  # heads: the first, and the last, as nobody comes before and behind them who would
+    # heads: the first, and the last, as nobody comes before and behind them who would
+    cleared, left = (min(x * group, b * h) for x in (deal.ahead, deal.back))
     launch(V5, f"prepare<{kind}{and_queries}>", blocks * m * d // 2048, 256, sums, turn, counts, rows, dout, out, lse,
            window.dlse.contiguous() if window else lse, cleared, b * h, h, t, *dout.stride()[:3], *out.stride()[:3])  # fmt: skip
     maps = [TensorMap(x, (1, 64, 1, 64), 128) for x in (dk, dv)]
     maps += [TensorMap(x, (1, n, 1, 64), 128) for x, n in ((q, m), (k, KEYS), (v, KEYS), (dout, m))]
     left = (left if causal or window or d == 128 else b * h) * walk  # blocks of queries; Plain::ROUNDS
-    launch(V5, instance, min(all_walks, resident(q, 1)), 384, *maps, dq, sums, *key_sums, turn, counts, rows, g, walks, group, t, s, walk, tiles, deal.together,
-           all_walks, b * h, deal.back * group, deal.ahead * group, deal.clearing, *dq.stride()[:3], scale, factor * LOG2E, *rest, shared=shared_bytes(d, m))  # fmt: skip
+    launch(V5, instance, min(all_walks, resident(q, 1)), 384, *maps, dq, sums, *key_sums, turn, counts, rows, g, walks, group, t, s, walk, tiles,
+           deal.together, all_walks, b * h, deal.back * group, deal.ahead * group, deal.clearing, *dq.stride()[:3], scale, factor * LOG2E, *rest,
+           shared=shared_bytes(d, m))  # fmt: skip
     launch(V5, f"finish<{kind}{last}>", left * 2, m * d // 64, dq, sums, (blocks - left) * 2, h, t, *dq.stride()[:3], scale, *tables)
     if walks > 1:
         finish_keys(dk, dv, key_sums, scale, turn, turn, s)

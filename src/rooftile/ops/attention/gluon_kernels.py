@@ -187,6 +187,33 @@ def _seen(rS, last, end):
     return _keep(rS, gl.minimum(last + _rows(rS), end), "ge")
 
 
+@gluon.constexpr_function
+def _let_code():
+    return "{ .reg .pred p; .reg .b32 t; and.b32 t, $2, $3; setp.ne.s32 p, t, 0; selp.f32 $0, $1, 0fFF800000, p; }"
+
+
+@gluon.jit
+def _bits(gBits, M: gl.constexpr, N: gl.constexpr, LAYOUT: gl.constexpr):
+    """Of a mask's bits for 64 queries by 128 keys, which lie as lanes hold scores, a lane's two words: [M, 4], for its rows and its lane of the quad."""
+    layout: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(3, _quads(gl.zeros([M, N], gl.float32, LAYOUT)).type.layout))
+    i = gl.arange(0, M, gl.SliceLayout(1, layout))[:, None]
+    at = (i // 16 * 8 + i % 8) * 8 + gl.arange(0, 4, gl.SliceLayout(0, layout))[None, :] * 2 + i // 8 % 2
+    return gl.load(gBits + at)
+
+
+@gluon.jit
+def _let(rS, rBits):
+    """Scores of keys that the mask has a bit for; the others are -inf."""
+    rS4 = _quads(rS)
+    layout: gl.constexpr = rS4.type.layout
+    keys: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, layout))
+    of_key = 2 * gl.arange(0, rS4.shape[1], gl.SliceLayout(1, keys))[:, None] + gl.arange(0, 2, gl.SliceLayout(0, keys))[None, :]
+    rBits, rS4 = gl.broadcast(_per_row(rBits, rS4), rS4)
+    bit, rS4 = gl.broadcast(gl.expand_dims(gl.expand_dims(1 << of_key, 0), 2), rS4)
+    rS4 = gl.inline_asm_elementwise(_let_code(), "=f,f,r,r", [rS4, rBits, bit], dtype=gl.float32, is_pure=True, pack=1)
+    return gl.convert_layout(rS4.reshape(rS.shape), rS.type.layout, assert_trivial=True)
+
+
 @gluon.jit
 def _softmax(rS, rMax, rSum, scale_log2, MASKED: gl.constexpr):
     """(p, the accumulator's factor, maximum, sum)."""
@@ -267,21 +294,26 @@ def _scores(q, sQ, at, sK, k, PIECES: gl.constexpr, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def _step(q, sQ, at, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2, last, end,
-          GROUP: gl.constexpr, GROUPS: gl.constexpr, PIECES: gl.constexpr, STAGES: gl.constexpr, CUT: gl.constexpr,
+def _step(q, sQ, at, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2, last, end, gBits,
+          GROUP: gl.constexpr, GROUPS: gl.constexpr, PIECES: gl.constexpr, STAGES: gl.constexpr, CUT: gl.constexpr, BITS: gl.constexpr,
           S_LAYOUT: gl.constexpr, P_LAYOUT: gl.constexpr):  # fmt: skip
     """QK of this tile and PV of the last go out together; the softmax of this one runs under PV. CUT: which keys are `_seen`, all or not. One loop for
-    both: of two, one after the other, ptxas made the second's descriptors on the way to the first alone, which may be passed by."""
+    both: of two, one after the other, ptxas made the second's descriptors on the way to the first alone, which may be passed by. BITS: of a mask, on
+    their way while QK runs."""
     THREADS: gl.constexpr = GROUPS * 128 + 32
     mbarrier.wait(k_full.index(k), k_phase)
     _wait(TURN + GROUP, 256)
     rS = _scores(q, sQ, at, sK, k, PIECES, S_LAYOUT)
+    if BITS:
+        rBits = _bits(gBits, sQ.shape[1], sK.shape[1], S_LAYOUT)
     rP = _weights(rP, sK, P_LAYOUT)
     mbarrier.wait(v_full.index(v), v_phase)
     rAcc = warpgroup_mma(rP, sV.index(v), rAcc, is_async=True)
     _arrive(TURN + (GROUP + 1) % GROUPS, 256)
     rS = warpgroup_mma_wait(1, deps=(rS,))
     _arrive(K_EMPTY + k, THREADS)
+    if BITS:
+        rS = _let(rS, rBits)
     if CUT:
         if gl.minimum(last, end) < sK.shape[1] - 1:
             rS = _seen(rS, last, end)
@@ -395,7 +427,7 @@ def _consume(tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale
         for j in range(1, n):
             k, k_phase, v, v_phase, rP, rAcc, rMax, rSum = _step(
                 q, sQ, at, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2,
-                row + GROUP * BLOCK_M - (n - 1 - j) * BLOCK_N, BLOCK_N, GROUP, GROUPS, PIECES, STAGES, CAUSAL and ALL != BLOCK_N,
+                row + GROUP * BLOCK_M - (n - 1 - j) * BLOCK_N, BLOCK_N, 0, GROUP, GROUPS, PIECES, STAGES, CAUSAL and ALL != BLOCK_N, False,
                 S_LAYOUT, P_LAYOUT)  # fmt: skip
         row_done, i_bh_done = row, i_bh
         row, i_bh = row_after, i_bh_after

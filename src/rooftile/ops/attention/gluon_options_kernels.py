@@ -1,10 +1,13 @@
-"""FlashAttention forward for Hopper in Gluon with a window, of as many keys as there are, and of ragged sequences: what gluon_kernels.py does, and its steps.
+"""FlashAttention forward for Hopper in Gluon with a window or a mask, of as many keys as there are, and of ragged sequences: what gluon_kernels.py does,
+and its steps.
 
 Why this is another kernel than the plain one: which tiles there are is known on the device alone where lengths are, so programs take tiles from a
-list made there, one by one; and a tile's keys have two edges. What that asks for beside the plain kernel:
+list made there, one by one; a tile's keys have two edges; and a mask may hide any of them. What that asks for beside the plain kernel:
 
 * tiles of keys begin at the first key that the tile's first query sees, so the window's left edge lies in the first of them, however it is
   aligned; from there on they are visited upwards, and a mask is taken where the first query does not see a tile's last key;
+* of a mask a step reads two words a lane, bits in the places of its scores, and a tile visits the keys from the first to the last that any of its
+  queries sees: mask_kernels.py makes both;
 * the producer takes a tile by a counter, some steps before it is wanted, and tells its number in shared memory with the queries; -1: no more;
 * one sequence behind another: a tensor map of two axes more, which clips at the end of any slice (Triton's ragged descriptors have shown how).
   Rows x of 2^30 are at x - 2^30 + length of the slice, so that those past its end lie past the axis, and arrive as zeros or do not leave. What that
@@ -23,9 +26,11 @@ from rooftile.ops.attention.gluon_kernels import (
     V_EMPTY,
     _arrive,
     _begin,
+    _bits,
     _group_barrier,
     _hold,
     _keep,
+    _let,
     _load_tile,
     _next,
     _pairs,
@@ -52,11 +57,15 @@ def _tile(gTiles, i):
 
 
 @gluon.jit
-def _walk(row, T, S, left, right, ALL: gl.constexpr, BLOCK_N: gl.constexpr):
-    """(first key, tiles of keys) for queries from `row` on."""
+def _walk(row, T, S, left, right, gSpans, i_mask, ALL: gl.constexpr, BLOCK_N: gl.constexpr, BITS: gl.constexpr):
+    """(first key, tiles of keys) for queries from `row` on. BITS: of those that a mask lets any of them see, and no window has a left edge."""
     beside = row + S - T  # the key beside the first query
     low = gl.maximum(beside - left, 0)
     end = gl.minimum(gl.minimum(row + ALL, T) + (S - T) + right, S)
+    if BITS:
+        at = gSpans + (i_mask * gl.cdiv(T, ALL) + row // ALL) * 2
+        low = gl.load(at)
+        end = gl.minimum(end, gl.load(at + 1))
     return low, gl.maximum(gl.cdiv(end - low, BLOCK_N), 1)
 
 
@@ -86,8 +95,8 @@ def _told(sTold):
 
 
 @gluon.jit
-def _produce(tQ, tK, tV, gTiles, sQ, sK, sV, sTold, q_full, k_full, v_full, left, right, GROUPS: gl.constexpr, STAGES: gl.constexpr,
-             SHARED_BY: gl.constexpr):  # fmt: skip
+def _produce(tQ, tK, tV, gTiles, sQ, sK, sV, sTold, q_full, k_full, v_full, left, right, gSpans, masks_b, masks_h,
+             GROUPS: gl.constexpr, STAGES: gl.constexpr, SHARED_BY: gl.constexpr, BITS: gl.constexpr):  # fmt: skip
     BLOCK_M: gl.constexpr = sQ.shape[1]
     BLOCK_N: gl.constexpr = sK.shape[1]
     THREADS: gl.constexpr = GROUPS * 128 + 32
@@ -106,7 +115,7 @@ def _produce(tQ, tK, tV, gTiles, sQ, sK, sV, sTold, q_full, k_full, v_full, left
         mbarrier.expect(q_full.index(slot), tQ.block_type.nbytes * GROUPS)
         for w in gl.static_range(GROUPS):
             _load_tile(tQ, _place(tQ, i_b, i_h, at_q, T, row + w * BLOCK_M), q_full.index(slot), _box(sQ.index(slot * GROUPS + w), tQ))
-        first, n = _walk(row, T, S, left, right, GROUPS * BLOCK_M, BLOCK_N)
+        first, n = _walk(row, T, S, left, right, gSpans, i_b * masks_b + i_h * masks_h, GROUPS * BLOCK_M, BLOCK_N, BITS)
         for j in range(n):
             if j == gl.maximum(n - NEAR_THE_END, 0):
                 i_tile = gl.atomic_add(gTiles, 1, sem="relaxed")
@@ -131,8 +140,20 @@ def _produce(tQ, tK, tV, gTiles, sQ, sK, sV, sTold, q_full, k_full, v_full, left
 
 
 @gluon.jit
-def _open(rS, row, first, T, S, left, right, scale_log2):
+def _bits_of(gBits, i_mask, row, low, T, S, ALL: gl.constexpr, BITS: gl.constexpr):
+    """Of masks [64 queries, 128 keys, lanes, 2] where those are of queries from `row` and keys from `low` on."""
+    at = gBits
+    if BITS:
+        at += ((i_mask * gl.cdiv(T, ALL) * (ALL // 64) + row // 64).to(gl.int64) * gl.cdiv(S, 128) + low // 128) * 256
+    return at
+
+
+@gluon.jit
+def _open(rS, row, first, T, S, left, right, gBits, scale_log2, BITS: gl.constexpr):
     """The softmax of a tile's first step, where both edges may be: (p, maximum, sum)."""
+    if BITS:
+        layout: gl.constexpr = rS.type.layout
+        rS = _let(rS, _bits(gBits, rS.shape[0], rS.shape[1], layout))
     beside = row + (S - T) - first
     rS = _seen(rS, beside + right, S - 1 - first)
     rS = _keep(rS, beside - left + _rows(rS), "le")
@@ -159,7 +180,8 @@ def _leave(rAcc, rMax, rSum, tOut, gLse, sOut, i_b, i_h, begin, T, row, most, st
 
 @gluon.jit
 def _consume(tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full, scale_log2, left, right, H, most, stride_lse,
-             GROUPS: gl.constexpr, STAGES: gl.constexpr, Q_REGISTERS: gl.constexpr, GROUP: gl.constexpr):  # fmt: skip
+             gBits, gSpans, masks_b, masks_h, GROUPS: gl.constexpr, STAGES: gl.constexpr, Q_REGISTERS: gl.constexpr, BITS: gl.constexpr,
+             GROUP: gl.constexpr):  # fmt: skip
     BLOCK_M: gl.constexpr = sQ.shape[1]
     BLOCK_N: gl.constexpr = sK.shape[1]
     D: gl.constexpr = sV.shape[2]
@@ -177,7 +199,9 @@ def _consume(tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full
     if i_tile >= 0:
         mbarrier.wait(k_full.index(0), 0)
     row, T, S, begin, _, i_b, i_h = _tile(gTiles, i_tile)
-    low, n = _walk(row, T, S, left, right, ALL, BLOCK_N)
+    i_mask = i_b * masks_b + i_h * masks_h
+    low, n = _walk(row, T, S, left, right, gSpans, i_mask, ALL, BLOCK_N, BITS)
+    gMine = _bits_of(gBits, i_mask, row + GROUP * BLOCK_M, low, T, S, ALL, BITS)
     q = _queries(sQ, GROUP, Q_LAYOUT, Q_REGISTERS)
     _wait(TURN + GROUP, 256)
     rS = _scores(q, sQ, GROUP, sK, 0, 1, S_LAYOUT)
@@ -185,7 +209,7 @@ def _consume(tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full
     rS = warpgroup_mma_wait(0, deps=(rS,))
     if i_tile >= 0:
         _arrive(K_EMPTY + 0, THREADS)
-    rNew, rMax, rSum = _open(rS, row + GROUP * BLOCK_M, low, T, S, left, right, scale_log2)
+    rNew, rMax, rSum = _open(rS, row + GROUP * BLOCK_M, low, T, S, left, right, gMine, scale_log2, BITS)
     rP = _pairs(rNew, sK)
     v = 0
     v_phase = 0
@@ -201,7 +225,8 @@ def _consume(tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full
             first = low + j * BLOCK_N
             k, k_phase, v, v_phase, rP, rAcc, rMax, rSum = _step(
                 q, sQ, at, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2,
-                row + GROUP * BLOCK_M + S - T + right - first, S - 1 - first, GROUP, GROUPS, 1, STAGES, True, S_LAYOUT, P_LAYOUT)  # fmt: skip
+                row + GROUP * BLOCK_M + S - T + right - first, S - 1 - first, gMine + j * 256, GROUP, GROUPS, 1, STAGES, True, BITS,
+                S_LAYOUT, P_LAYOUT)  # fmt: skip
         # The next tile's first QK, this one's last PV, the next softmax under it, then this one's output. After the last tile that QK
         # runs on what lies in shared memory and is dropped.
         i += 1
@@ -211,7 +236,9 @@ def _consume(tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full
             mbarrier.wait(k_full.index(k), k_phase)
         row_done, T_done, begin_done, i_b_done, i_h_done = row, T, begin, i_b, i_h
         row, T, S, begin, _, i_b, i_h = _tile(gTiles, i_tile)
-        low, n = _walk(row, T, S, left, right, ALL, BLOCK_N)
+        i_mask = i_b * masks_b + i_h * masks_h
+        low, n = _walk(row, T, S, left, right, gSpans, i_mask, ALL, BLOCK_N, BITS)
+        gMine = _bits_of(gBits, i_mask, row + GROUP * BLOCK_M, low, T, S, ALL, BITS)
         after = (slot ^ 1) * GROUPS + GROUP
         q = _queries(sQ, after, Q_LAYOUT, Q_REGISTERS)
         _wait(TURN + GROUP, 256)
@@ -224,7 +251,7 @@ def _consume(tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full
         _arrive(Q_EMPTY + slot, THREADS)
         if i_tile >= 0:
             _arrive(K_EMPTY + k, THREADS)
-        rNew, max_after, sum_after = _open(rS, row + GROUP * BLOCK_M, low, T, S, left, right, scale_log2)
+        rNew, max_after, sum_after = _open(rS, row + GROUP * BLOCK_M, low, T, S, left, right, gMine, scale_log2, BITS)
         sum_after = _hold(sum_after)
         rAcc, rP = warpgroup_mma_wait(0, deps=(rAcc, rP))
         _arrive(V_EMPTY + v, THREADS)
@@ -239,9 +266,10 @@ def _consume(tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=("left", "right", "H", "most", "stride_lse"))
-def forward(gLse, gTiles, tQ, tK, tV, tOut, scale_log2, left, right, H, most, stride_lse, GROUPS: gl.constexpr, STAGES: gl.constexpr,
-             SHARED_BY: gl.constexpr, Q_REGISTERS: gl.constexpr, REGISTERS: gl.constexpr):  # fmt: skip
+@gluon.jit(do_not_specialize=("left", "right", "H", "most", "stride_lse", "masks_b", "masks_h"))
+def forward(gLse, gTiles, tQ, tK, tV, tOut, scale_log2, left, right, H, most, stride_lse, gBits, gSpans, masks_b, masks_h,
+             GROUPS: gl.constexpr, STAGES: gl.constexpr, SHARED_BY: gl.constexpr, Q_REGISTERS: gl.constexpr, BITS: gl.constexpr,
+             REGISTERS: gl.constexpr):  # fmt: skip
     AXES: gl.constexpr = len(tQ.block_type.shape)
     BLOCK_M: gl.constexpr = tQ.block_type.shape[AXES - 2]
     BLOCK_N: gl.constexpr = tK.block_type.shape[AXES - 2]
@@ -263,8 +291,9 @@ def forward(gLse, gTiles, tQ, tK, tV, tOut, scale_log2, left, right, H, most, st
     fence_async_shared()
     gl.warp_specialize([
         (_consume, (tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full, scale_log2, left, right, H, most, stride_lse,
-                    GROUPS, STAGES, Q_REGISTERS, 0)),
+                    gBits, gSpans, masks_b, masks_h, GROUPS, STAGES, Q_REGISTERS, BITS, 0)),
         (_consume, (tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full, scale_log2, left, right, H, most, stride_lse,
-                    GROUPS, STAGES, Q_REGISTERS, 1)),
-        (_produce, (tQ, tK, tV, gTiles, sQ, sK, sV, sTold, q_full, k_full, v_full, left, right, GROUPS, STAGES, SHARED_BY)),
+                    gBits, gSpans, masks_b, masks_h, GROUPS, STAGES, Q_REGISTERS, BITS, 1)),
+        (_produce, (tQ, tK, tV, gTiles, sQ, sK, sV, sTold, q_full, k_full, v_full, left, right, gSpans, masks_b, masks_h,
+                    GROUPS, STAGES, SHARED_BY, BITS)),
     ], [4, 1], [REGISTERS, 24])  # fmt: skip

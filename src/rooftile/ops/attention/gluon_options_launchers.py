@@ -1,4 +1,4 @@
-"""How FlashAttention's forward in Gluon is launched with a window, or on ragged sequences: gluon_options_kernels.py has the kernel."""
+"""How FlashAttention's forward in Gluon is launched with a window or a mask, or on ragged sequences: gluon_options_kernels.py has the kernel."""
 
 import math
 
@@ -10,6 +10,7 @@ from rooftile.core.kernel import Kernel
 from rooftile.ops._shared.launch import DRY, cdiv, launch, launch_described, resident
 from rooftile.ops.attention.gluon_launchers import HOPPER, L2_BYTES, NARROW, ROWS, WIDE, _tensor
 from rooftile.ops.attention.gluon_options_kernels import RAGGED_ROWS, forward
+from rooftile.ops.attention.mask_kernels import pack_bits, span_bits
 from rooftile.ops.attention.options_refusals import too_small_in_a_window
 from rooftile.ops.attention.refusals import for_the_copy_engine, wider_values
 from rooftile.ops.attention.tile_list_kernels import FIELDS, list_tiles
@@ -49,25 +50,42 @@ def _ragged(x, rows):
                             [1, 1, 1, rows, d], layout)  # fmt: skip
 
 
-def _forward(q, k, v, cu, lengths, reach, scale, config):
+def packed_bits(mask):
+    """A mask [B, H, T, S] as bits where the kernel holds scores, of each tile of queries from which key to which it sees any, and how many masks from
+    batch to batch and from head to head: 0 where all have the same."""
+    b, h = (1 if stride == 0 else n for n, stride in zip(mask.shape, mask.stride()[:2]))
+    t, s = mask.shape[2:]
+    tiles, across = b * h * cdiv(t, ALL), cdiv(s, 128)
+    words, any_set, spans = (
+        mask.new_empty(tiles, *n, dtype=torch.int32) for n in ((ALL // ROWS, across, 128, 2), (ALL // ROWS, across), (2,))
+    )
+    launch(pack_bits, (any_set.numel(),), words, any_set, mask.view(torch.uint8), h, t, s, cdiv(t, ALL) * (ALL // ROWS), across, *mask.stride(),
+           num_warps=4)  # fmt: skip
+    launch(span_bits, (tiles,), spans, any_set, across, ROWS=ALL // ROWS, BLOCK=128, num_warps=4)
+    return words, spans, h if b > 1 else 0, 1 if h > 1 else 0
+
+
+def _forward(q, k, v, cu, lengths, reach, scale, config, mask=None):
     """`cu` and `lengths` as in `tile_list`."""
     (h, d), t = q.shape[-2:], lengths[0]
     out = q.new_empty(q.shape)
     lse = q.new_empty((h, q.shape[0]) if cu else (q.shape[0], h, t), dtype=torch.float32)
     tiles, programs = tile_list(q, k, cu, lengths, reach, resident(q, 1))
 
+    bits = (tiles, tiles, 0, 0) if mask is None else packed_bits(mask)
+
     def view(x, rows):
         return _ragged(x, rows) if cu else _tensor(x, rows, d)
 
     tensors = (view(q, ROWS), view(k, config["block_n"]), view(v, config["block_n"]), view(out, ROWS))
     launch_described(forward, (programs,), lse, tiles, *tensors, scale * math.log2(math.e), *reach, h, t, lse.shape[-1],
-                     GROUPS=config["groups"], STAGES=config["stages"], SHARED_BY=h // k.shape[-2], Q_REGISTERS=config["q_registers"],
-                     REGISTERS=config["registers"], num_warps=4)  # fmt: skip
+                     *bits, GROUPS=config["groups"], STAGES=config["stages"], SHARED_BY=h // k.shape[-2], Q_REGISTERS=config["q_registers"],
+                     BITS=mask is not None, REGISTERS=config["registers"], num_warps=4)  # fmt: skip
     return out, lse
 
 
 def attention_options(q, k, v, sinks, bias, constant_bias, mask, seed, scale, left, right, softcap, p, deterministic=False, *, config):
-    return _forward(q, k, v, (), (q.shape[1], k.shape[1]), _reach({"left": left, "right": right}), scale, config)
+    return _forward(q, k, v, (), (q.shape[1], k.shape[1]), _reach({"left": left, "right": right}), scale, config, mask)
 
 
 def attention_varlen(
@@ -100,11 +118,13 @@ def _refuse(d):
             return f"it needs a Hopper GPU, the tensor is on {q.device}"
         if q.shape[-1] != d:
             return f"D={q.shape[-1]}, it is written for {d}"
-        asked = [n for n in ("sinks", "bias", "constant_bias", "mask", "seed") if call.get(n) is not None]
+        asked = [n for n in ("sinks", "bias", "constant_bias", "seed") if call.get(n) is not None]
         if call["softcap"]:
             asked.append(f"softcap={call['softcap']}")
         if asked:
-            return f"of all options it takes the window alone, the call has {', '.join(asked)}"
+            return f"of all options it takes a window and a mask alone, the call has {', '.join(asked)}"
+        if call.get("mask") is not None and call["left"] >= 0:
+            return f"a mask and a window of {call['left']} keys to the left: tiles begin at a window's edge, a mask's bits lie in blocks of 128 keys"
         if not call["scale"] > 0:
             return f"scale={call['scale']} is not positive, and the running maximum is taken before scaling"
         return wider_values(call) or for_the_copy_engine({n: call[n] if q.dim() == 4 else call[n][None] for n in "qkv"})

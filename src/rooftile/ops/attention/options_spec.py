@@ -11,11 +11,16 @@ ABSENT = ("sinks", "bias", "constant_bias", "mask", "seed")
 
 
 def mostly(shape, dtype, gen, dims):
-    """One key in five is hidden, and of a small problem the first query of a head sees none, on which PyTorch's fused kernels are NaN."""
-    mask = torch.rand(shape, generator=gen, device=gen.device) < 0.8
+    """One key in five is hidden, and of a small problem the first query of a head sees none, on which PyTorch's fused kernels are NaN. A case's letter
+    Masks is 1 where all heads have one; of so many Documents, one behind another, queries see the keys of their own."""
+    mask = torch.rand(shape[0], dims.get("Masks", shape[1]), *shape[2:], generator=gen, device=gen.device) < 0.8
+    if "Documents" in dims:
+        query, key = (torch.arange(n, device=gen.device) * dims["Documents"] // max(1, n) for n in shape[2:])
+        mask |= True
+        mask &= query[:, None] == key
     if shape[-1] < 1024:
         mask[:, :, :1] = False
-    return mask
+    return mask.expand(shape)
 
 
 def seed(shape, dtype, gen, dims):
@@ -121,6 +126,16 @@ SPEC = OpSpec(
             case(4, 600, 600, 24, 64, "the same of several batches", G=3, left=200, right=10),
         ),
         case(2, 33, 70, 2, 128, "a bias for all heads, a cap", given=("bias",), softcap=5.0, **{"H'": 1}),
+        *across(
+            FLOATS[1:],
+            case(2, 200, 333, 4, 128, "a mask of each head, two read a key head, on no border of tiles", RUN, given=("mask",), G=2),
+            case(2, 333, 200, 3, 64, "one mask for all heads, queries that see nothing, causal", RUN, given=("mask",), right=0, Masks=1),
+            case(1, 260, 300, 6, 128, "the same, three heads read a key head", given=("mask",), G=2, right=0, Masks=1),
+            case(1, 700, 650, 2, 64, "documents, whole tiles that a mask hides", given=("mask",), Masks=1, Documents=3),
+            case(1, 500, 650, 2, 128, "the same of fewer queries, causal", given=("mask",), right=0, Masks=1, Documents=3),
+            case(1, 300, 290, 3, 64, "a mask in a window", given=("mask",), left=100, right=30),
+        ),
+        case(1, 150, 200, 4, 128, "a mask and a cap", dtype=torch.bfloat16, given=("mask",), G=2, softcap=5.0, right=0),
         case(2, 66, 70, 2, 80, "a mask, sinks, dropout", given=("mask", "sinks"), p=0.1),
         case(1, 40, 70, 2, 192, "values of another width, a mask", dtype=torch.bfloat16, given=("mask",), Dv=128),
         case(1, 5, 9, 2, 16, "all dropped", p=1.0),
@@ -133,6 +148,8 @@ SPEC = OpSpec(
         case(4, 2048, 2048, 16, 128, "dropout", p=0.1, right=0, **BF16),
         case(4, 2048, 2048, 16, 64, "a bias for all batches, its gradient too", given=("bias",), **BF16, **{"B'": 1}),
         case(4, 4096, 4096, 16, 128, "a mask", given=("mask",), **BF16),
+        case(4, 4096, 4096, 16, 128, "four documents, one mask for all heads", given=("mask",), Masks=1, Documents=4, **BF16),
+        case(32, 512, 512, 12, 64, "BERT's, one mask for all heads", given=("mask",), Masks=1, **BF16),
     ),
     peer=torch_options,
     validate=validate,

@@ -65,6 +65,14 @@ ROOFTILE_DEVICE unsigned anew(unsigned x) {
 ROOFTILE_DEVICE int row_of(unsigned i_thread) { return i_thread / WARP % 4 * 16 + i_thread % WARP / 4; }
 ROOFTILE_DEVICE int column_of(unsigned i_thread) { return i_thread % 4 * 2; }
 
+// No weight where a mask has no bit: `words` are this thread's of 64 keys by 128 queries, as `pack_bits` has them, of which p's begin at `from`.
+template <int R> ROOFTILE_DEVICE void mask_bits(float (&p)[R], uint2 words, int from) {
+  const unsigned of_row[2] = {words.x >> from / 4, words.y >> from / 4};
+#pragma unroll
+  for (int j = 0; j < R; ++j)
+    if (!(of_row[j / 2 % 2] & 1u << (j / 4 * 2 + j % 2))) p[j] = 0.0f;
+}
+
 // Queries of a block from this one on.
 template <int QUERY> struct From {
   static constexpr int query = QUERY;
@@ -97,12 +105,14 @@ struct Rings {
   int first, blocks;
   unsigned end, n;
   int i_tile, masked, whole;
+  const uint2* gBits;  // of the tile's first block of queries
   unsigned ends[2];  // of each half, in a window: the last step's queries may have passed the first half's keys
   Keys keys[2];
   Pipeline<STAGES> q, dout;
   Pipeline<1> dq[2];    // one a warpgroup
   Pipeline<STAGES> ds;  // only ever full: who has waited for a step's dS knows that the one three steps before has been read
   Work next;            // of the one thread that brings it, which has few registers
+  bool several;
   int i_next;
   unsigned taken, turn;  // tiles, and of the rings of q and dout
 };
@@ -121,7 +131,7 @@ enum class Sees { ALL, EARLIER, WINDOW };
 // Every query sees all keys, those up to its own, or a window: query i the keys from i + S - T - left to i + S - T + right. Tiles are dealt out head by head,
 // so that heads have the L2 to themselves one after the other. Causal, the first keys are seen by the most queries: `together` heads have their tiles dealt
 // out together, the longest first, so that the last to begin are short. Those that add in turn begin with the last tile of a head.
-template <class X_, Sees SEES, bool ORDERED, bool CAPS_ = false, bool ENDS_ = false> struct Plain : Work {
+template <class X_, Sees SEES, bool ORDERED, bool CAPS_ = false, bool ENDS_ = false, bool BITS = false> struct Plain : Work {
   using X = X_;
   static constexpr bool CAUSAL = SEES == Sees::EARLIER, WINDOW = SEES == Sees::WINDOW, CAPS = CAPS_;
   // A walk's first step to the queries that see a key of the half; of a window at D = 64 all steps would have 1 % more instructions.
@@ -134,14 +144,18 @@ template <class X_, Sees SEES, bool ORDERED, bool CAPS_ = false, bool ENDS_ = fa
   int G, walks, together, all;  // walks: of a tile, each over `group` of the heads that share it; all: walks of all tiles
   int left, right, last;        // of a window: bounds, each T + S at most, and behind which block a walk ends
   float cap_log2;
+  const uint2* gBits;   // BITS: of a mask, [B, H, 64 keys, 128 queries, 128 threads], and
+  const int2* gSpans;   // of a tile the first block that sees any of it, and behind the last
+  int masks_b, masks_h;  // from batch to batch and from head to head, in masks
 
   ROOFTILE_DEVICE Plain(int G_, int walks_, int group_, int T_, int S_, int blocks_, int tiles_, int together_, int all_) {
     T = T_, S = S_, blocks = blocks_, tiles = tiles_, group = group_, G = G_, walks = walks_, together = together_, all = all_;
   }
   // The next tile. Who begins takes it: a block waits for those that add before it, and they are under way, however few have room at once. Where there is one
   // for each, all is known before `prepare` has cleared the counter.
-  ROOFTILE_DEVICE int next(int* gTaken, bool begins) const {
-    if (all > int(gridDim.x)) return earlier_done(), atomicAdd(gTaken, 1);
+  ROOFTILE_DEVICE bool several() const { return all > int(gridDim.x); }
+  ROOFTILE_DEVICE int next(int* gTaken, bool several, bool begins) const {
+    if (several) return earlier_done(), atomicAdd(gTaken, 1);
     return begins ? blockIdx.x : all;
   }
   ROOFTILE_DEVICE void take(int at) {
@@ -162,9 +176,18 @@ template <class X_, Sees SEES, bool ORDERED, bool CAPS_ = false, bool ENDS_ = fa
     count = (blocks - first) * group;
     masked = (i_tile + 1) * BLOCK_N > S ? NEVER : CAUSAL ? ceil_div(max(0, (i_tile + 1) * BLOCK_N - 1 + T - S), X::BLOCK_M) : 0;
   }
+  // To the queries that a mask lets see the keys. In turn every tile adds to each block that a window lets see it.
+  ROOFTILE_DEVICE void narrow(Work& x) {
+    if constexpr (BITS && !ORDERED) {
+      const int2 span = gSpans[of_masks(x)];
+      first = x.first = span.x, x.blocks = span.y, x.count = (span.y - span.x) * group;
+    }
+  }
+  ROOFTILE_DEVICE int of_masks(const Work& x) const { return (x.i_b * int(anew(masks_b)) + x.i_h * int(anew(masks_h))) * int(anew(tiles)) + x.i_tile; }  // which tile
   ROOFTILE_DEVICE void mark(Rings& sR, const Work& x) const {
     sR.masked = x.masked;
     if constexpr (WINDOW) sR.whole = x.whole;
+    if constexpr (BITS) sR.gBits = gBits + of_masks(x) * (2ll * ceil_div(anew(T), 128u) * 128);
     if constexpr (ENDS) {
       const bool passed = (x.blocks - 1) * X::BLOCK_M > x.i_tile * BLOCK_N + 63 + int(anew(T) - anew(S) + anew(left));
       sR.ends[1] = sR.end, sR.ends[0] = sR.end - (passed && x.count > 1);
@@ -189,6 +212,10 @@ template <class X_, Sees SEES, bool ORDERED, bool CAPS_ = false, bool ENDS_ = fa
   ROOFTILE_DEVICE int unseen(const Rings& sR, int half, int i) const { return sR.i_tile * BLOCK_N + half * 64 + T - S - (WINDOW ? right : 0) - i * X::BLOCK_M; }
   // No weight where a query does not see a key; a key past S is seen by none: its p may be inf, and inf times its row of zeros would be NaN in dQ.
   template <int R> ROOFTILE_DEVICE void mask(float (&p)[R], const Rings& sR, int half, int i, int from) const {
+    if constexpr (BITS) {
+      const unsigned query = i * X::BLOCK_M, at = half * ceil_div(anew(T), 128u) + query / 128;
+      mask_bits(p, sR.gBits[at * 128 + anew(threadIdx.x) % 128], query % 128);
+    }
     if constexpr (WINDOW) {
       if (i >= sR.masked && i < sR.whole) return;
       const int key = sR.i_tile * BLOCK_N + half * 64, behind = anew(right);
@@ -265,8 +292,10 @@ template <int D, bool ORDERED, int M = 8192 / D, bool CAPS_ = false> struct Ragg
   ROOFTILE_DEVICE long long first_block() const { return i_first; }
   ROOFTILE_DEVICE int end() const { return blocks; }
   ROOFTILE_DEVICE int between(const Work&, int) const { return sBand->between; }
-  ROOFTILE_DEVICE static int next(int*, bool begins) { return begins ? 0 : all; }
+  ROOFTILE_DEVICE static bool several() { return false; }
+  ROOFTILE_DEVICE static int next(int*, bool, bool begins) { return begins ? 0 : all; }
   ROOFTILE_DEVICE void take(int) {}
+  ROOFTILE_DEVICE static void narrow(Work&) {}
   ROOFTILE_DEVICE static int batch(const Work&) { return 0; }
   ROOFTILE_DEVICE static void mark(Rings& sR, const Work& x) { sR.masked = x.masked; }
   ROOFTILE_DEVICE void begin(const Rings&, const Keys&) {}
@@ -335,12 +364,14 @@ ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const Ten
     bring<X::PANELS>(sX + X::K, X::KEY_PANEL, tK, &sR.k.full[0], x.i_g, x.i_tile * BLOCK_N, w.of_k(x));
   };
   sR.n = ~0u, sR.end = sR.taken = sR.turn = 0;
-  sR.i_next = w.next(gTaken, true);
+  sR.several = w.several();
+  sR.i_next = w.next(gTaken, sR.several, true);
   for (; sR.i_next < w.all; ++sR.taken) {
     w.take(sR.i_next);
     x = w;
     x.blocks = w.end();
     anew(0);  // and read from there
+    w.narrow(x);
     if (sR.taken == 0) {
       keys();
       earlier_done();
@@ -358,7 +389,7 @@ ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const Ten
       if (sR.n != sR.taken) keys();
       if (++i == x.blocks) i = x.first, ++x.i_h, gRow += w.between(x, x.blocks) * 2 * M;  // the next head's, which lie behind this one's
     }
-    sR.i_next = w.next(gTaken, false);
+    sR.i_next = w.next(gTaken, sR.several, false);
     if constexpr (W::ROUNDS) {  // an earlier head's sums come behind the queries, by the same rings: most are there when the last product is
       const int i_bh = x.i_bh - earlier.back, share = i_bh < 0 ? 0 : anew(w.group) * w.blocks;
       if (x.i_tile < share) {
@@ -948,7 +979,8 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
     attention_backward(const __grid_constant__ TensorMap tDk, const __grid_constant__ TensorMap tDv, const __grid_constant__ TensorMap tQ,
                        const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, T* gOut,
                        float* gDq, float* gDk, float* gDv, int* gTurn, int* gAdded, const float* gRows, int G, int walks, int group, int T_, int S, int blocks,
-                       int tiles, int together, int all, int heads, int back, int ahead, int clearing, long long stride_b, long long stride_t, long long stride_h, float scale, float scale_log2, const float* gCos, const float* gSin) {
+                       int tiles, int together, int all, int heads, int back, int ahead, int clearing, long long stride_b, long long stride_t,
+                       long long stride_h, float scale, float scale_log2, const float* gCos, const float* gSin) {
   static_assert(!TURNED || (D == 64 && !SUMMED), "a pair's numbers lie in one line of shared memory, or one thread");
   static_assert(!(ORDERED && SUMMED), "walks over a tile add in any order");
   extern __shared__ __align__(1024) char sX[];
@@ -961,19 +993,23 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
     tile_of_keys<T, D, ORDERED, TURNED>(tDk, tDv, earlier, tQ, tK, tV, tDout, gDq, gTurn, gAdded, gRows, sX, sR, w, scale, scale_log2);
 }
 
-// The same in a window, and of scores that a cap may bound. Who adds several walks over a tile has windows that no query passes.
-template <typename T, int D, bool ORDERED, int M = 8192 / D, bool SUMMED = false, bool CAPS = false>
+// The same in a window, of scores that a cap may bound, and of what a mask's bits let through. Who adds several walks over a tile has windows that no query
+// passes.
+template <typename T, int D, bool ORDERED, int M = 8192 / D, bool SUMMED = false, bool CAPS = false, bool BITS = false>
 __global__ void ROOFTILE_EARLY __launch_bounds__(384, 1)
     attention_backward_windowed(const __grid_constant__ TensorMap tDk, const __grid_constant__ TensorMap tDv, const __grid_constant__ TensorMap tQ,
                                 const __grid_constant__ TensorMap tK, const __grid_constant__ TensorMap tV, const __grid_constant__ TensorMap tDout, T* gOut,
                                 float* gDq, float* gDk, float* gDv, int* gTurn, int* gAdded, const float* gRows, int G, int walks, int group, int T_, int S,
-                                int blocks, int tiles, int together, int all, int heads, int back, int ahead, int clearing, long long stride_b, long long stride_t, long long stride_h, float scale,
-                                float scale_log2, float cap_log2, int left, int right) {
+                                int blocks, int tiles, int together, int all, int heads, int back, int ahead, int clearing, long long stride_b,
+                                long long stride_t, long long stride_h, float scale, float scale_log2, float cap_log2, int left, int right,
+                                const uint2* gBits, const int2* gSpans, int masks_b, int masks_h) {
   static_assert(!(ORDERED && SUMMED), "walks over a tile add in any order");
   extern __shared__ __align__(1024) char sX[];
   __shared__ Rings sR;
-  Plain<Tile<D, M>, Sees::WINDOW, ORDERED, CAPS, !SUMMED> w(G, walks, group, T_, S, blocks, tiles, together, all);
-  w.left = left, w.right = right, w.cap_log2 = cap_log2;
+  static_assert(!(BITS && M == 80), "a block of queries lies in one block of bits");
+  Plain<Tile<D, M>, Sees::WINDOW, ORDERED, CAPS, !SUMMED, BITS> w(G, walks, group, T_, S, blocks, tiles, together, all);
+  w.left = left, w.right = right, w.cap_log2 = cap_log2, w.gBits = gBits, w.gSpans = gSpans;
+  w.masks_b = masks_b, w.masks_h = masks_h;
   const Earlier<T> earlier{gOut, stride_b, stride_t, stride_h, gAdded + 1, G * walks * group, heads, back, ahead, clearing, {}};
   if constexpr (SUMMED)
     tile_of_keys<T, D, ORDERED, false>(Sums{gDk}, Sums{gDv}, earlier, tQ, tK, tV, tDout, gDq, gTurn, gAdded, gRows, sX, sR, w, scale, scale_log2);
@@ -1009,6 +1045,67 @@ __global__ void __launch_bounds__(256)
   prepare_query<BLOCK_M, D>(gRows, head(gDout, stride_gb, stride_gt, stride_gh, i_bh, H), head(gOut, stride_ob, stride_ot, stride_oh, i_bh, H), gLse, i_bh,
                             i_t, i_d, T_, padded);
   if (OF_LSE && i_d == 0 && i_t < T_) gRows[(long long)i_bh * padded * 2 + (i_t / BLOCK_M * 2 + 1) * BLOCK_M + i_t % BLOCK_M] -= gDlse[(long long)i_bh * T_ + i_t];
+}
+
+// Which of four bytes are not 0.
+ROOFTILE_DEVICE unsigned four_bits(unsigned x) {
+  const unsigned any = (((x & 0x7f7f7f7f) + 0x7f7f7f7f) | x) >> 7 & 0x01010101;
+  return any * 0x10204080 >> 28;
+}
+
+// The bits of a mask [B, H, queries, keys], a byte each, as threads that multiply hold scores: of 64 keys by 128 queries two words of each of 128 threads,
+// for its keys 8 apart. Of keys and queries that are not there they are zeros. A block has a tile of keys; gAny: whether any of its bits is set. WIDE: rows
+// of whole 16 bytes.
+template <bool WIDE>
+__global__ void __launch_bounds__(256)
+    pack_bits(uint2* gBits, int* gAny, const unsigned char* gMask, int H, int T_, int S, long long stride_b, long long stride_h, long long stride_t,
+              long long stride_s) {
+  __shared__ unsigned short sBits[128][8];  // of a query: a key a bit
+  const int across = ceil_div(T_, 128), tiles = ceil_div(S, BLOCK_N), i_tile = blockIdx.x % tiles, i_block = blockIdx.x / tiles % across;
+  const int i_bh = blockIdx.x / tiles / across, i_t = i_block * 128, i_s = i_tile * BLOCK_N;
+  const unsigned char* gMine = gMask + (i_bh / H * stride_b + i_bh % H * stride_h + i_t * stride_t + i_s * stride_s);
+#pragma unroll
+  for (int i = threadIdx.x; i < 1024; i += 256) {
+    const int query = i / 8, key = i % 8 * 16;
+    const unsigned char* gKeys = gMine + query * stride_t + key * stride_s;
+    unsigned bits = 0;
+    if (i_t + query < T_) {
+      if constexpr (WIDE) {
+        const uint4 x = i_s + key < S ? *reinterpret_cast<const uint4*>(gKeys) : make_uint4(0, 0, 0, 0);
+        bits = four_bits(x.x) | four_bits(x.y) << 4 | four_bits(x.z) << 8 | four_bits(x.w) << 12;
+      } else {
+        for (int k = 0; k < min(16, S - i_s - key); ++k) bits |= unsigned(gKeys[k * stride_s] != 0) << k;
+      }
+    }
+    sBits[query][i % 8] = bits;
+  }
+  __syncthreads();
+  const int query = column_of(threadIdx.x), half = threadIdx.x / 128;
+  uint2 words = make_uint2(0, 0);
+#pragma unroll
+  for (int j = 0; j < 32; ++j) {
+    const unsigned bits = sBits[query + j / 2 * 8 + j % 2][warp()] >> lane() / 4;
+    words.x |= (bits & 1) << j, words.y |= (bits >> 8 & 1) << j;
+  }
+  const long long at = (long long)i_bh * tiles + i_tile;
+  gBits[((at * 2 + half) * across + i_block) * 128 + threadIdx.x % 128] = words;
+  const int any = __syncthreads_or(words.x | words.y);
+  if (threadIdx.x == 0) gAny[at * across + i_block] = any;
+}
+
+// Of a tile of keys a warp: the first block of queries that sees any of it, and behind the last, of those that a window lets see it, and of 128 as bits lie.
+// Where there is none, one that does not.
+template <int M>
+__global__ void __launch_bounds__(128) span_bits(int2* gSpans, const int* gAny, int T_, int S, int tiles, int all, int left, int right) {
+  const int i = blockIdx.x * 4 + warp(), across = ceil_div(T_, 128);
+  if (i >= all) return;
+  int first = across, end = 0;
+  for (int j = lane(); j < across; j += WARP)
+    if (gAny[(long long)i * across + j]) first = min(first, j), end = j + 1;
+  const int low = i % tiles * BLOCK_N + T_ - S, high = min(i % tiles * BLOCK_N + BLOCK_N, S) + T_ - S + left;
+  first = min(max(max(0, low - right), __reduce_min_sync(ALL_LANES, first) * 128), T_ - 1) / M;
+  end = min(min(T_, high), __reduce_max_sync(ALL_LANES, end) * 128);
+  if (lane() == 0) gSpans[i] = make_int2(first, max(ceil_div(end, M), first + 1));
 }
 
 // A half of dQ, rounded, a warp 16 of its queries, all of whose sums are under way at once; gRow is the first's.
