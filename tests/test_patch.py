@@ -40,7 +40,7 @@ CALLED = {
     "qwen3": GATED,
     "mistral": GATED,  # 24 tokens are fewer than its window of 32: no mask arrives
     "gemma2": GATED - {"attention", "swiglu"} | {"geglu", "attention_options"},  # a soft cap
-    "gemma3": GATED - {"attention", "swiglu"} | {"geglu"},  # more than its window of 16
+    "gemma3": GATED - {"attention", "swiglu"} | {"geglu", "attention_options"},  # more than its window of 16, which comes as a mask
     "gpt2": {"embedding", "layernorm", "gelu", "attention"},
 }
 
@@ -150,25 +150,25 @@ def test_compiles_into_one_graph(family):
     report = rooftile.patch(compiled)
     close({name.removeprefix("_orig_mod."): value for name, value in step(compiled).items()}, before)
     ours = {name.split(".")[1] for name in names if name.startswith("rooftile.")}
-    assert ours - {"attention"} == (CALLED[family] | {"linear_cross_entropy_ahead"}) - {
-        "attention"
-    }  # an older transformers or torch makes a mask
+    either = {"attention", "attention_options"}  # an older transformers or torch makes a mask
+    assert ours - either == (CALLED[family] | {"linear_cross_entropy_ahead"}) - either and ours & either
     report.undo()
     assert same(step(model), before)
 
 
 def test_calls_that_go_the_models_own_way():
-    """Padding, positions of each row, packed labels and counts of Trainer, a cache: the same numbers as before."""
+    """Positions of each row, packed labels and counts of Trainer, a cache, a mask of numbers: the same numbers as before."""
     model, patched = build("llama").eval(), build("llama").eval()
     rooftile.patch(patched)
     mask = torch.ones_like(IDS)
     mask[0, :5] = 0
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
-    padded = {"attention_mask": mask, "position_ids": positions}
-    assert gap(patched(IDS, **padded).logits[mask.bool()], model(IDS, **padded).logits[mask.bool()]) < 1e-5
+    added = torch.where(mask.bool()[:, None, None, :] & torch.ones(24, 24, dtype=torch.bool).tril(), 0.0, torch.finfo(torch.float32).min)
+    numbers = {"attention_mask": added, "position_ids": positions}
+    assert gap(patched(IDS, **numbers).logits[mask.bool()], model(IDS, **numbers).logits[mask.bool()]) < 1e-5
     with Called() as seen:
-        patched(IDS, **padded)
-    assert "rope" in seen.names and "attention" not in seen.names
+        patched(IDS, **numbers)
+    assert "rope" in seen.names and not {"attention", "attention_options"} & seen.names
     generate = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": 96}
     assert torch.equal(patched.generate(IDS, **generate), model.generate(IDS, **generate))
     model.train(), patched.train()
@@ -184,6 +184,21 @@ def test_calls_that_go_the_models_own_way():
     assert isinstance(patched(IDS, labels=IDS, return_dict=False), tuple)
     assert patched(IDS, labels=IDS, output_hidden_states=True).hidden_states[-1].shape == (2, 24, 64)
     assert inspect.signature(patched.forward) == inspect.signature(model.forward)  # Trainer keeps the columns that it names
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_is_a_mask_that_is_taken(family, side):
+    model, patched = build(family), build(family)
+    rooftile.patch(patched)
+    mask = torch.ones_like(IDS)
+    mask[0, slice(5) if side == "left" else slice(-5, None)] = 0
+    padded = {"attention_mask": mask, "position_ids": (mask.cumsum(-1) - 1).clamp(min=0), "labels": IDS.where(mask.bool(), -100)}
+    with Called() as seen:
+        close(step(patched, **padded), step(model, **padded))
+    assert "attention_options" in seen.names and "attention" not in seen.names
+    model.eval(), patched.eval()
+    assert gap(patched(IDS, **padded).logits[mask.bool()], model(IDS, **padded).logits[mask.bool()]) < 1e-5
 
 
 def test_what_cannot_be_taken_is_left_with_its_reason():

@@ -36,8 +36,8 @@ GATES = {
 }
 GELUS = {"NewGELUActivation": "tanh", "GELUTanh": "tanh", "PytorchGELUTanh": "tanh", "GELUActivation": "none"}
 OWN_WAY = (
-    "a call with a mask (padding, a window shorter than the sequence, what older versions make under torch.compile), dropout or a cache of "
-    "earlier tokens goes the model's own way"
+    "a call with dropout, a cache of earlier tokens or a mask of numbers (what is added to scores; padding and windows are boolean) goes the "
+    "model's own way"
 )
 CAPPED = "a call with dropout or for the weights themselves goes the model's own way"
 LOSS = "in training `logits` is None; a head that is wrapped, sharded or moved by hooks goes by logits and cross_entropy"
