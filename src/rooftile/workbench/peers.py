@@ -128,11 +128,8 @@ def _fa4_attention_varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_
 
 
 @functools.cache
-def _flex_block_mask(left: int, right: int, t: int, s: int, offsets: tuple[tuple[int, ...], ...], device: torch.device) -> Any:
-    """FlexAttention's mask, made once, outside what is timed. `offsets`: of sequences one behind another, or ()."""
-    flex = _module("torch.nn.attention.flex_attention")
-    if left < 0 and right < 0 and not offsets:
-        return None
+def _flex_seen(left: int, right: int, t: int, s: int, offsets: tuple[tuple[int, ...], ...], device: torch.device) -> Function:
+    """Which pairs of row and key see each other. `offsets`: of sequences one behind another, or ()."""
     cu_q, cu_k = (torch.tensor(x, device=device) for x in offsets or ((0, t), (0, s)))
     row, key = torch.arange(t, device=device), torch.arange(s, device=device)
     whose_row, whose_key = torch.bucketize(row, cu_q[1:], right=True), torch.bucketize(key, cu_k[1:], right=True)
@@ -144,7 +141,33 @@ def _flex_block_mask(left: int, right: int, t: int, s: int, offsets: tuple[tuple
             own = own & (j >= last[i] - left)
         return own & (j <= last[i] + right) if right >= 0 else own
 
-    return flex.create_block_mask(seen, None, None, t, s, device=device)
+    return seen
+
+
+@functools.cache
+def _flex_block_mask(left: int, right: int, t: int, s: int, offsets: tuple[tuple[int, ...], ...], device: torch.device) -> Any:
+    """FlexAttention's mask, made once, outside what is timed."""
+    if left < 0 and right < 0 and not offsets:
+        return None
+    flex = _module("torch.nn.attention.flex_attention")
+    return flex.create_block_mask(_flex_seen(left, right, t, s, offsets, device), None, None, t, s, device=device)
+
+
+_blocks = WeakIdKeyDictionary()  # of a mask that is a tensor
+
+
+def _flex_blocks_of(mask: torch.Tensor, left: int, right: int) -> Any:
+    """The same of a mask [B, H, T, S], in a window: what it hides whole blocks of is not walked."""
+    if mask not in _blocks:
+        flex = _module("torch.nn.attention.flex_attention")
+        (b, h), (t, s) = (1 if stride == 0 else n for n, stride in zip(mask.shape, mask.stride()[:2])), mask.shape[2:]
+        own, window = mask[:b, :h], _flex_seen(left, right, t, s, (), mask.device)
+
+        def seen(i_b: Any, i_h: Any, i: Any, j: Any) -> Any:
+            return own[i_b if b > 1 else 0, i_h if h > 1 else 0, i, j] & window(i_b, i_h, i, j)
+
+        _blocks[mask] = flex.create_block_mask(seen, b if b > 1 else None, h if h > 1 else None, t, s, device=mask.device)
+    return _blocks[mask]
 
 
 def _compiled(run: Function) -> Function:
@@ -161,11 +184,12 @@ def _flex(on_gpu: bool) -> Function:
     return _compiled(run) if on_gpu else run
 
 
-def _flexed(q: Any, k: Any, v: Any, scale: float, left: int, right: int, softcap: float, offsets: tuple[tuple[int, ...], ...] = ()) -> Any:
+def _flexed(q: Any, k: Any, v: Any, scale: float, left: int, right: int, softcap: float, offsets: tuple[tuple[int, ...], ...] = (),
+            mask: Any = None) -> Any:  # fmt: skip
     def capped(score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
         return softcap * torch.tanh(score / softcap)
 
-    block = _flex_block_mask(left, right, q.shape[1], k.shape[1], offsets, q.device)
+    block = _flex_block_mask(left, right, q.shape[1], k.shape[1], offsets, q.device) if mask is None else _flex_blocks_of(mask, left, right)
     heads = (x.transpose(1, 2) for x in (q, k, v))
     out = _flex(q.is_cuda)(
         *heads, score_mod=capped if softcap else None, block_mask=block, scale=scale, enable_gqa=q.shape[2] != k.shape[2]
@@ -179,8 +203,8 @@ def _flex_attention(q: Any, k: Any, v: Any, causal: bool, scale: float) -> Any:
 
 def _flex_attention_options(q: Any, k: Any, v: Any, sinks: Any, bias: Any, constant_bias: Any, mask: Any, seed: Any, scale: float, left: int,
                             right: int, softcap: float, p: float, deterministic: bool) -> Any:  # fmt: skip
-    _lacks("this use of FlexAttention", sinks=sinks, bias=bias, constant_bias=constant_bias, mask=mask, dropout=p)
-    return _flexed(q, k, v, scale, left, right, softcap)
+    _lacks("this use of FlexAttention", sinks=sinks, bias=bias, constant_bias=constant_bias, dropout=p)
+    return _flexed(q, k, v, scale, left, right, softcap, mask=mask)
 
 
 _told = WeakIdKeyDictionary()  # offsets on the host, asked for once: waiting for the device is not what is timed
