@@ -513,15 +513,16 @@ def test_a_wrong_kernel_is_seen(stands, tmp_path, monkeypatch):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize(
+    "problem, name", [(p, n) for p in PROBLEMS for n in NAMES if (p, n) != ("masked, shared keys", NAMES[1])]
+)  # refused
 def test_races(problem, name, monkeypatch):
     assert not faulty(banded_kernels.V5, problem, monkeypatch, name, "all")
 
 
 @pytest.mark.thorough
-def test_offsets_are_there_before_they_are_sorted(tmp_path, monkeypatch):
-    stands = "    gSpan[b] = x;\n  }\n  __syncthreads();"
-    assert faulty(
-        rewritten(banded_kernels.V5, stands, stands.replace("__syncthreads();", ""), tmp_path), "packed", monkeypatch, level="all"
-    )
+@pytest.mark.parametrize("stands, problem", [
+    ("    gSpan[b] = x;\n  }\n  __syncthreads();", "packed"), ("    sBits[query][i % 8] = bits;\n  }\n  __syncthreads();", "masked, one for all"),
+])  # fmt: skip
+def test_what_others_wrote_is_there_before_it_is_read(stands, problem, tmp_path, monkeypatch):
+    assert faulty(rewritten(banded_kernels.V5, stands, stands.replace("__syncthreads();", ""), tmp_path), problem, monkeypatch, level="all")

@@ -112,7 +112,6 @@ struct Rings {
   Pipeline<1> dq[2];    // one a warpgroup
   Pipeline<STAGES> ds;  // only ever full: who has waited for a step's dS knows that the one three steps before has been read
   Work next;            // of the one thread that brings it, which has few registers
-  bool several;
   int i_next;
   unsigned taken, turn;  // tiles, and of the rings of q and dout
 };
@@ -153,9 +152,8 @@ template <class X_, Sees SEES, bool ORDERED, bool CAPS_ = false, bool ENDS_ = fa
   }
   // The next tile. Who begins takes it: a block waits for those that add before it, and they are under way, however few have room at once. Where there is one
   // for each, all is known before `prepare` has cleared the counter.
-  ROOFTILE_DEVICE bool several() const { return all > int(gridDim.x); }
-  ROOFTILE_DEVICE int next(int* gTaken, bool several, bool begins) const {
-    if (several) return earlier_done(), atomicAdd(gTaken, 1);
+  ROOFTILE_DEVICE int next(int* gTaken, bool begins) const {
+    if (BITS || all > int(gridDim.x)) return earlier_done(), atomicAdd(gTaken, 1);  // BITS: no register is left for what one comparison wants all the time
     return begins ? blockIdx.x : all;
   }
   ROOFTILE_DEVICE void take(int at) {
@@ -292,8 +290,7 @@ template <int D, bool ORDERED, int M = 8192 / D, bool CAPS_ = false> struct Ragg
   ROOFTILE_DEVICE long long first_block() const { return i_first; }
   ROOFTILE_DEVICE int end() const { return blocks; }
   ROOFTILE_DEVICE int between(const Work&, int) const { return sBand->between; }
-  ROOFTILE_DEVICE static bool several() { return false; }
-  ROOFTILE_DEVICE static int next(int*, bool, bool begins) { return begins ? 0 : all; }
+  ROOFTILE_DEVICE static int next(int*, bool begins) { return begins ? 0 : all; }
   ROOFTILE_DEVICE void take(int) {}
   ROOFTILE_DEVICE static void narrow(Work&) {}
   ROOFTILE_DEVICE static int batch(const Work&) { return 0; }
@@ -364,8 +361,7 @@ ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const Ten
     bring<X::PANELS>(sX + X::K, X::KEY_PANEL, tK, &sR.k.full[0], x.i_g, x.i_tile * BLOCK_N, w.of_k(x));
   };
   sR.n = ~0u, sR.end = sR.taken = sR.turn = 0;
-  sR.several = w.several();
-  sR.i_next = w.next(gTaken, sR.several, true);
+  sR.i_next = w.next(gTaken, true);
   for (; sR.i_next < w.all; ++sR.taken) {
     w.take(sR.i_next);
     x = w;
@@ -389,7 +385,7 @@ ROOFTILE_DEVICE void produce(char* sX, Rings& sR, const TensorMap& tQ, const Ten
       if (sR.n != sR.taken) keys();
       if (++i == x.blocks) i = x.first, ++x.i_h, gRow += w.between(x, x.blocks) * 2 * M;  // the next head's, which lie behind this one's
     }
-    sR.i_next = w.next(gTaken, sR.several, false);
+    sR.i_next = w.next(gTaken, false);
     if constexpr (W::ROUNDS) {  // an earlier head's sums come behind the queries, by the same rings: most are there when the last product is
       const int i_bh = x.i_bh - earlier.back, share = i_bh < 0 ? 0 : anew(w.group) * w.blocks;
       if (x.i_tile < share) {
@@ -1047,67 +1043,6 @@ __global__ void __launch_bounds__(256)
   if (OF_LSE && i_d == 0 && i_t < T_) gRows[(long long)i_bh * padded * 2 + (i_t / BLOCK_M * 2 + 1) * BLOCK_M + i_t % BLOCK_M] -= gDlse[(long long)i_bh * T_ + i_t];
 }
 
-// Which of four bytes are not 0.
-ROOFTILE_DEVICE unsigned four_bits(unsigned x) {
-  const unsigned any = (((x & 0x7f7f7f7f) + 0x7f7f7f7f) | x) >> 7 & 0x01010101;
-  return any * 0x10204080 >> 28;
-}
-
-// The bits of a mask [B, H, queries, keys], a byte each, as threads that multiply hold scores: of 64 keys by 128 queries two words of each of 128 threads,
-// for its keys 8 apart. Of keys and queries that are not there they are zeros. A block has a tile of keys; gAny: whether any of its bits is set. WIDE: rows
-// of whole 16 bytes.
-template <bool WIDE>
-__global__ void __launch_bounds__(256)
-    pack_bits(uint2* gBits, int* gAny, const unsigned char* gMask, int H, int T_, int S, long long stride_b, long long stride_h, long long stride_t,
-              long long stride_s) {
-  __shared__ unsigned short sBits[128][8];  // of a query: a key a bit
-  const int across = ceil_div(T_, 128), tiles = ceil_div(S, BLOCK_N), i_tile = blockIdx.x % tiles, i_block = blockIdx.x / tiles % across;
-  const int i_bh = blockIdx.x / tiles / across, i_t = i_block * 128, i_s = i_tile * BLOCK_N;
-  const unsigned char* gMine = gMask + (i_bh / H * stride_b + i_bh % H * stride_h + i_t * stride_t + i_s * stride_s);
-#pragma unroll
-  for (int i = threadIdx.x; i < 1024; i += 256) {
-    const int query = i / 8, key = i % 8 * 16;
-    const unsigned char* gKeys = gMine + query * stride_t + key * stride_s;
-    unsigned bits = 0;
-    if (i_t + query < T_) {
-      if constexpr (WIDE) {
-        const uint4 x = i_s + key < S ? *reinterpret_cast<const uint4*>(gKeys) : make_uint4(0, 0, 0, 0);
-        bits = four_bits(x.x) | four_bits(x.y) << 4 | four_bits(x.z) << 8 | four_bits(x.w) << 12;
-      } else {
-        for (int k = 0; k < min(16, S - i_s - key); ++k) bits |= unsigned(gKeys[k * stride_s] != 0) << k;
-      }
-    }
-    sBits[query][i % 8] = bits;
-  }
-  __syncthreads();
-  const int query = column_of(threadIdx.x), half = threadIdx.x / 128;
-  uint2 words = make_uint2(0, 0);
-#pragma unroll
-  for (int j = 0; j < 32; ++j) {
-    const unsigned bits = sBits[query + j / 2 * 8 + j % 2][warp()] >> lane() / 4;
-    words.x |= (bits & 1) << j, words.y |= (bits >> 8 & 1) << j;
-  }
-  const long long at = (long long)i_bh * tiles + i_tile;
-  gBits[((at * 2 + half) * across + i_block) * 128 + threadIdx.x % 128] = words;
-  const int any = __syncthreads_or(words.x | words.y);
-  if (threadIdx.x == 0) gAny[at * across + i_block] = any;
-}
-
-// Of a tile of keys a warp: the first block of queries that sees any of it, and behind the last, of those that a window lets see it, and of 128 as bits lie.
-// Where there is none, one that does not.
-template <int M>
-__global__ void __launch_bounds__(128) span_bits(int2* gSpans, const int* gAny, int T_, int S, int tiles, int all, int left, int right) {
-  const int i = blockIdx.x * 4 + warp(), across = ceil_div(T_, 128);
-  if (i >= all) return;
-  int first = across, end = 0;
-  for (int j = lane(); j < across; j += WARP)
-    if (gAny[(long long)i * across + j]) first = min(first, j), end = j + 1;
-  const int low = i % tiles * BLOCK_N + T_ - S, high = min(i % tiles * BLOCK_N + BLOCK_N, S) + T_ - S + left;
-  first = min(max(max(0, low - right), __reduce_min_sync(ALL_LANES, first) * 128), T_ - 1) / M;
-  end = min(min(T_, high), __reduce_max_sync(ALL_LANES, end) * 128);
-  if (lane() == 0) gSpans[i] = make_int2(first, max(ceil_div(end, M), first + 1));
-}
-
 // A half of dQ, rounded, a warp 16 of its queries, all of whose sums are under way at once; gRow is the first's.
 template <bool TURNED = false, typename T>
 ROOFTILE_DEVICE void rows_of_half(T* gRow, const float* gHalf, char* sX, long long stride, int rows, float scale, const Tables& tables = {}, int i_t = 0) {
@@ -1246,6 +1181,69 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(M * D / 64)
   earlier_done();
   if (i_t >= x.T) return;
   rows_of_half(head(gOut, stride_b, stride_t, stride_h, x.i_bh, H)[x.at + i_t] + i_d, gDq + (long long)i * HALF, sX, stride_t, x.T - i_t, scale);
+}
+
+// ---- a mask's bits ----------------------------------------------------------------------------------------------------------
+
+// Which of four bytes are not 0.
+ROOFTILE_DEVICE unsigned four_bits(unsigned x) {
+  const unsigned any = (((x & 0x7f7f7f7f) + 0x7f7f7f7f) | x) >> 7 & 0x01010101;
+  return any * 0x10204080 >> 28;
+}
+
+// The bits of a mask [B, H, queries, keys], a byte each, as threads that multiply hold scores: of 64 keys by 128 queries two words of each of 128 threads,
+// for its keys 8 apart. Of keys and queries that are not there they are zeros. A block has a tile of keys; gAny: whether any of its bits is set. WIDE: rows
+// of whole 16 bytes.
+template <bool WIDE>
+__global__ void __launch_bounds__(256)
+    pack_bits(uint2* gBits, int* gAny, const unsigned char* gMask, int H, int T_, int S, long long stride_b, long long stride_h, long long stride_t,
+              long long stride_s) {
+  __shared__ unsigned short sBits[128][8];  // of a query: a key a bit
+  const int across = ceil_div(T_, 128), tiles = ceil_div(S, BLOCK_N), i_tile = blockIdx.x % tiles, i_block = blockIdx.x / tiles % across;
+  const int i_bh = blockIdx.x / tiles / across, i_t = i_block * 128, i_s = i_tile * BLOCK_N;
+  const unsigned char* gMine = gMask + (i_bh / H * stride_b + i_bh % H * stride_h + i_t * stride_t + i_s * stride_s);
+#pragma unroll
+  for (int i = threadIdx.x; i < 1024; i += 256) {
+    const int query = i / 8, key = i % 8 * 16;
+    const unsigned char* gKeys = gMine + query * stride_t + key * stride_s;
+    unsigned bits = 0;
+    if (i_t + query < T_) {
+      if constexpr (WIDE) {
+        const uint4 x = i_s + key < S ? *reinterpret_cast<const uint4*>(gKeys) : make_uint4(0, 0, 0, 0);
+        bits = four_bits(x.x) | four_bits(x.y) << 4 | four_bits(x.z) << 8 | four_bits(x.w) << 12;
+      } else {
+        for (int k = 0; k < min(16, S - i_s - key); ++k) bits |= unsigned(gKeys[k * stride_s] != 0) << k;
+      }
+    }
+    sBits[query][i % 8] = bits;
+  }
+  __syncthreads();
+  const int query = column_of(threadIdx.x), half = threadIdx.x / 128;
+  uint2 words = make_uint2(0, 0);
+#pragma unroll
+  for (int j = 0; j < 32; ++j) {
+    const unsigned bits = sBits[query + j / 2 * 8 + j % 2][warp()] >> lane() / 4;
+    words.x |= (bits & 1) << j, words.y |= (bits >> 8 & 1) << j;
+  }
+  const long long at = (long long)i_bh * tiles + i_tile;
+  gBits[((at * 2 + half) * across + i_block) * 128 + threadIdx.x % 128] = words;
+  const int any = __syncthreads_or(words.x | words.y);
+  if (threadIdx.x == 0) gAny[at * across + i_block] = any;
+}
+
+// Of a tile of keys a warp: the first block of queries that sees any of it, and behind the last, of those that a window lets see it, and of 128 as bits lie.
+// Where there is none, one that does not.
+template <int M>
+__global__ void __launch_bounds__(128) span_bits(int2* gSpans, const int* gAny, int T_, int S, int tiles, int all, int left, int right) {
+  const int i = blockIdx.x * 4 + warp(), across = ceil_div(T_, 128);
+  if (i >= all) return;
+  int first = across, end = 0;
+  for (int j = lane(); j < across; j += WARP)
+    if (gAny[(long long)i * across + j]) first = min(first, j), end = j + 1;
+  const int low = i % tiles * BLOCK_N + T_ - S, high = min(i % tiles * BLOCK_N + BLOCK_N, S) + T_ - S + left;
+  first = min(max(max(0, low - right), __reduce_min_sync(ALL_LANES, first) * 128), T_ - 1) / M;
+  end = min(min(T_, high), __reduce_max_sync(ALL_LANES, end) * 128);
+  if (lane() == 0) gSpans[i] = make_int2(first, max(ceil_div(end, M), first + 1));
 }
 
 // ---- dK and dV of several walks ----------------------------------------------------------------------------------------------
