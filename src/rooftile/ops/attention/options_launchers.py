@@ -183,6 +183,7 @@ BACKWARD_OF = {
     "dropout": 4,
     "scores": 2,
     "scores before Hopper": 8,
+    "narrow masked before Hopper": 2,
     "widest": 5,
     "float32": 6,
     "widest float32": 7,
@@ -205,7 +206,8 @@ def _by_width(configs, index):
         if (
             0 < architecture(call["q"]) < 90
         ):  # whose tensor cores want both factors in registers, beside a tile of scores and what is added to them
-            kind = f"{kind} before Hopper" if f"{kind} before Hopper" in index else kind
+            masked = [f"{kind} masked before Hopper"] * (call.get("mask") is not None)
+            kind = next((x for x in (*masked, f"{kind} before Hopper") if x in index), kind)
         return configs[index[kind]]
 
     return pick
