@@ -1,5 +1,6 @@
 """Attention's gradient for Hopper in CUDA C++ where queries see a window or what a mask shows, or sequences lie one behind another:
-cuda_kernels.py's kernel over the blocks of queries that see a tile of keys. For sequences a kernel of one block writes where each lies and whose tile every block has: nothing waits for the host."""
+cuda_kernels.py's kernel over the blocks of queries that see a tile of keys. For sequences a kernel of one block writes where each lies and whose tile
+every block has: nothing waits for the host."""
 
 import torch
 
