@@ -101,11 +101,12 @@ import json, sys, torch
 from rooftile.ops.attention.gluon_options_launchers import packed_bits
 from rooftile.workbench import check, interpreter
 
-shape, heads, turned, documents = json.loads(sys.argv[1])
+shape, heads, turned, documents, hidden = json.loads(sys.argv[1])
 (b, h, t, s), gen = shape, torch.Generator().manual_seed(3)
 mask = torch.rand(shape, generator=gen) < 0.5
 if documents:
     mask &= torch.arange(t)[:, None] * documents // t == torch.arange(s) * documents // s
+mask[:, :, :hidden] = False
 if turned:
     mask = mask.transpose(2, 3).contiguous().transpose(2, 3)
 mask = mask.expand(b, heads, t, s)
@@ -116,11 +117,12 @@ print(json.dumps([mask[:, :h].tolist(), words.tolist(), spans.tolist(), of_batch
 """
 
 
-@pytest.mark.parametrize("shape, heads, turned, documents", [
-    ((2, 1, 70, 130), 3, False, 0), ((1, 2, 200, 300), 2, True, 0), ((1, 1, 300, 700), 2, False, 3), ((1, 1, 130, 40), 1, False, 0),
+@pytest.mark.parametrize("shape, heads, turned, documents, hidden", [
+    ((2, 1, 70, 130), 3, False, 0, 0), ((1, 2, 200, 300), 2, True, 0, 0), ((1, 1, 300, 700), 2, False, 3, 0), ((1, 1, 130, 40), 1, False, 0, 0),
+    ((1, 1, 300, 40), 1, False, 0, 140),
 ])  # fmt: skip
-def test_a_mask_is_packed_where_the_kernel_holds_scores(shape, heads, turned, documents):
-    done = processes.run(json.dumps([shape, heads, turned, documents]), code=PACKED, TRITON_INTERPRET="1")
+def test_a_mask_is_packed_where_the_kernel_holds_scores(shape, heads, turned, documents, hidden):
+    done = processes.run(json.dumps([shape, heads, turned, documents, hidden]), code=PACKED, TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stderr[-2000:]
     mask, words, spans, of_batch, of_head = json.loads(done.stdout)
     (b, h), tiles = shape[:2], -(-shape[2] // 128)

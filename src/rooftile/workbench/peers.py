@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch.utils.weak import WeakIdKeyDictionary
 
 from rooftile.core.spec import Case, OpSpec
+from rooftile.ops.attention.masks import distinct
 
 Run = Callable[[], Any]
 Function = Callable[..., Any]
@@ -160,7 +161,7 @@ def _flex_blocks_of(mask: torch.Tensor, left: int, right: int) -> Any:
     """The same of a mask [B, H, T, S], in a window: what it hides whole blocks of is not walked."""
     if mask not in _blocks:
         flex = _module("torch.nn.attention.flex_attention")
-        (b, h), (t, s) = (1 if stride == 0 else n for n, stride in zip(mask.shape, mask.stride()[:2])), mask.shape[2:]
+        (b, h), (t, s) = distinct(mask), mask.shape[2:]
         own, window = mask[:b, :h], _flex_seen(left, right, t, s, (), mask.device)
 
         def seen(i_b: Any, i_h: Any, i: Any, j: Any) -> Any:

@@ -9,6 +9,7 @@ from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.tensor_map import SliceMap
 from rooftile.ops.attention.cuda_kernels import KEYS, LIMITS, LOG2E, V5, Window, backward, finish_keys, shared_bytes, sums_of_keys, walked
 from rooftile.ops.attention.cuda_kernels import queries as unmasked
+from rooftile.ops.attention.masks import distinct
 from rooftile.ops.attention.options_refusals import too_small_in_a_window
 from rooftile.ops.attention.refusals import for_the_copy_engine, wider_values
 
@@ -85,7 +86,7 @@ def _refuse(call):
 
 def _refuse_in_turn(call):
     mask, (_, _, h, _), g = call["mask"], call["q"].shape, call["k"].shape[2]
-    if mask is not None and h > g and mask.stride(1) and mask.shape[1] > 1:
+    if mask is not None and h > g and distinct(mask)[1] > 1:
         return f"{h} heads share {g} of keys and have masks of their own: a walk through several heads reads one mask"
     return _refuse(call)
 

@@ -10,6 +10,7 @@ from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.cuda.tensor_map import TensorMap
 from rooftile.ops._shared.launch import cdiv, resident
+from rooftile.ops.attention.masks import bits, distinct
 from rooftile.ops.attention.refusals import for_the_copy_engine, too_small, wider_values
 
 V5 = Source.beside(__file__, "v5_hopper_backward.cu")
@@ -97,26 +98,16 @@ class Window(NamedTuple):
     mask: Tensor | None = None
 
 
-class Bits(NamedTuple):
-    """A mask's bits where the pass holds scores, of each tile of keys from which block of queries to which it is seen, and how many masks from batch to
-    batch and from head to head: 0 where all have the same."""
-
-    words: Tensor
-    spans: Tensor
-    of_batch: int
-    of_head: int
-
-
 def packed_bits(mask, m, left, right):
     """Of a mask [B, H, T, S], for steps of m queries, in a window."""
-    b, h = (1 if stride == 0 else n for n, stride in zip(mask.shape, mask.stride()[:2]))
+    b, h = distinct(mask)
     t, s = mask.shape[2:]
     across, tiles = cdiv(t, 128), cdiv(s, KEYS)
     words, spans, any_set = (mask.new_empty(b * h * tiles, *shape, dtype=torch.int32) for shape in ((2, across, 128, 2), (2,), (across,)))
     wide = mask.stride(3) == 1 and all(x % 16 == 0 for x in (s, mask.data_ptr(), *mask.stride()[:3]))
     launch(V5, f"pack_bits<{str(wide).lower()}>", any_set.numel(), 256, words, any_set, mask.view(torch.uint8), h, t, s, *mask.stride())
     launch(V5, f"span_bits<{m}>", cdiv(b * h * tiles, 4), 128, spans, any_set, t, s, tiles, b * h * tiles, left, right)
-    return Bits(words, spans, h if b > 1 else 0, 1 if h > 1 else 0)
+    return bits(words, spans, b, h)
 
 
 def backward(ordered, m, dout, q, k, v, out, lse, causal, scale, into=None, turned=None, window=None):
@@ -126,11 +117,11 @@ def backward(ordered, m, dout, q, k, v, out, lse, causal, scale, into=None, turn
     dq, dk, dv = into or (x.new_empty(x.shape) for x in (q, k, v))
     lse = lse.contiguous()
     walk, tiles = cdiv(t, m), cdiv(s, KEYS)  # blocks of queries of a head, and of keys
-    bits, bounds = None, () if window is None else tuple(t + s if x < 0 else min(x, t + s) for x in window[:2])
+    masked, bounds = None, () if window is None else tuple(t + s if x < 0 else min(x, t + s) for x in window[:2])
     if window and window.mask is not None:
-        bits = packed_bits(window.mask, m, *bounds)
+        masked = packed_bits(window.mask, m, *bounds)
     group = walked(256 // d, h // g, tiles * b * h) if causal and not ordered and not turned else h // g
-    if bits and bits.of_head:
+    if masked and masked.of_head:
         group = 1  # a walk through several heads reads one mask
     walks = h // g // group  # of a tile
     blocks, all_walks = walk * b * h, tiles * b * g * walks
@@ -146,9 +137,9 @@ def backward(ordered, m, dout, q, k, v, out, lse, causal, scale, into=None, turn
     instance, factor, rest = f"attention_backward<{kind}, {flags}{and_summed or last}>", scale, tables
     if window is not None:
         cap = window.softcap
-        flags = f"{str(ordered).lower()}, {m}, {str(walks > 1).lower()}, {str(cap > 0).lower()}, {str(bits is not None).lower()}"
+        flags = f"{str(ordered).lower()}, {m}, {str(walks > 1).lower()}, {str(cap > 0).lower()}, {str(masked is not None).lower()}"
         instance, factor = f"attention_backward_windowed<{kind}, {flags}>", 2 * scale / cap if cap else scale
-        rest = (cap * LOG2E, *bounds, *(bits or (rows, rows, 0, 0)))
+        rest = (cap * LOG2E, *bounds, *(masked or (rows, rows, 0, 0)))
         and_queries = f", {m}, true"
     # 8 heads in a window, where sums are wanted for longer
     deal = dealt((causal or window is not None) and not ordered, group, tiles, 8 if window else heads_at_once(d, t), d == 64 and not window)

@@ -11,6 +11,7 @@ from rooftile.ops._shared.launch import DRY, cdiv, launch, launch_described, res
 from rooftile.ops.attention.gluon_launchers import HOPPER, L2_BYTES, NARROW, ROWS, WIDE, _tensor
 from rooftile.ops.attention.gluon_options_kernels import RAGGED_ROWS, forward
 from rooftile.ops.attention.mask_kernels import pack_bits, span_bits
+from rooftile.ops.attention.masks import bits, distinct
 from rooftile.ops.attention.options_refusals import too_small_in_a_window
 from rooftile.ops.attention.refusals import for_the_copy_engine, wider_values
 from rooftile.ops.attention.tile_list_kernels import FIELDS, list_tiles
@@ -51,9 +52,8 @@ def _ragged(x, rows):
 
 
 def packed_bits(mask):
-    """A mask [B, H, T, S] as bits where the kernel holds scores, of each tile of queries from which key to which it sees any, and how many masks from
-    batch to batch and from head to head: 0 where all have the same."""
-    b, h = (1 if stride == 0 else n for n, stride in zip(mask.shape, mask.stride()[:2]))
+    """Of a mask [B, H, T, S]; spans are of tiles of queries, from key to key."""
+    b, h = distinct(mask)
     t, s = mask.shape[2:]
     tiles, across = b * h * cdiv(t, ALL), cdiv(s, 128)
     words, any_set, spans = (
@@ -62,7 +62,7 @@ def packed_bits(mask):
     launch(pack_bits, (any_set.numel(),), words, any_set, mask.view(torch.uint8), h, t, s, cdiv(t, ALL) * (ALL // ROWS), across, *mask.stride(),
            num_warps=4)  # fmt: skip
     launch(span_bits, (tiles,), spans, any_set, across, ROWS=ALL // ROWS, BLOCK=128, num_warps=4)
-    return words, spans, h if b > 1 else 0, 1 if h > 1 else 0
+    return bits(words, spans, b, h)
 
 
 def _forward(q, k, v, cu, lengths, reach, scale, config, mask=None):
@@ -72,14 +72,14 @@ def _forward(q, k, v, cu, lengths, reach, scale, config, mask=None):
     lse = q.new_empty((h, q.shape[0]) if cu else (q.shape[0], h, t), dtype=torch.float32)
     tiles, programs = tile_list(q, k, cu, lengths, reach, resident(q, 1))
 
-    bits = (tiles, tiles, 0, 0) if mask is None else packed_bits(mask)
+    masked = (tiles, tiles, 0, 0) if mask is None else packed_bits(mask)
 
     def view(x, rows):
         return _ragged(x, rows) if cu else _tensor(x, rows, d)
 
     tensors = (view(q, ROWS), view(k, config["block_n"]), view(v, config["block_n"]), view(out, ROWS))
     launch_described(forward, (programs,), lse, tiles, *tensors, scale * math.log2(math.e), *reach, h, t, lse.shape[-1],
-                     *bits, GROUPS=config["groups"], STAGES=config["stages"], SHARED_BY=h // k.shape[-2], Q_REGISTERS=config["q_registers"],
+                     *masked, GROUPS=config["groups"], STAGES=config["stages"], SHARED_BY=h // k.shape[-2], Q_REGISTERS=config["q_registers"],
                      BITS=mask is not None, REGISTERS=config["registers"], num_warps=4)  # fmt: skip
     return out, lse
 

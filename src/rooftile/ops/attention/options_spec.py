@@ -12,14 +12,15 @@ ABSENT = ("sinks", "bias", "constant_bias", "mask", "seed")
 
 def mostly(shape, dtype, gen, dims):
     """One key in five is hidden, and of a small problem the first query of a head sees none, on which PyTorch's fused kernels are NaN. A case's letter
-    Masks is 1 where all heads have one; of so many Documents, one behind another, queries see the keys of their own."""
+    Masks is 1 where all heads have one; of so many Documents, one behind another, queries see the keys of their own; the first Hidden queries see none, and the first Hidden keys none sees."""
     mask = torch.rand(shape[0], dims.get("Masks", shape[1]), *shape[2:], generator=gen, device=gen.device) < 0.8
     if "Documents" in dims:
         query, key = (torch.arange(n, device=gen.device) * dims["Documents"] // max(1, n) for n in shape[2:])
         mask |= True
         mask &= query[:, None] == key
     if shape[-1] < 1024:
-        mask[:, :, :1] = False
+        mask[:, :, : dims.get("Hidden", 1)] = False
+        mask[..., : dims.get("Hidden", 0)] = False
     return mask.expand(shape)
 
 
@@ -133,6 +134,7 @@ SPEC = OpSpec(
             case(1, 260, 300, 6, 128, "the same, three heads read a key head", given=("mask",), G=2, right=0, Masks=1),
             case(1, 700, 650, 2, 64, "documents, whole tiles that a mask hides", given=("mask",), Masks=1, Documents=3),
             case(1, 500, 650, 2, 128, "the same of fewer queries, causal", given=("mask",), right=0, Masks=1, Documents=3),
+            case(1, 300, 290, 2, 64, "whole tiles of queries that see nothing, and of keys that nobody sees", given=("mask",), Hidden=140),
             case(1, 300, 290, 3, 64, "a mask in a window", given=("mask",), left=100, right=30),
         ),
         case(1, 150, 200, 4, 128, "a mask and a cap", dtype=torch.bfloat16, given=("mask",), G=2, softcap=5.0, right=0),
