@@ -12,6 +12,7 @@ from rooftile.ops.attention.gluon_options_launchers import KERNELS as GLUON_OPTI
 from rooftile.ops.attention.gluon_options_launchers import VARLEN as GLUON_VARLEN
 from rooftile.ops.attention.ladder_kernels import BACKWARD as LADDER_BACKWARD
 from rooftile.ops.attention.ladder_kernels import FORWARD as LADDER
+from rooftile.ops.attention.latent_kernels import BACKWARD as LATENT_BACKWARD
 from rooftile.ops.attention.options_launchers import KERNELS as OPTIONS
 from rooftile.ops.attention.options_launchers import KERNELS_BACKWARD as OPTIONS_BACKWARD
 from rooftile.ops.attention.options_launchers import VARLEN, VARLEN_BACKWARD
@@ -31,9 +32,10 @@ _attention = Op(
     *KERNELS,
     *LADDER,
     backward=ranked(
-        (CUDNN_BACKWARD, *KERNELS_BACKWARD, *CUDA_BACKWARD, *WIDE_BACKWARD, *LADDER_BACKWARD),
+        (CUDNN_BACKWARD, *KERNELS_BACKWARD, *CUDA_BACKWARD, *LATENT_BACKWARD, *WIDE_BACKWARD, *LADDER_BACKWARD),
         "cuda.v5_hopper",
         "cuda.v5_hopper_ordered",
+        "cuda.v7_hopper_latent",
         "cuda.v6_hopper_wide",
     ),
 )
