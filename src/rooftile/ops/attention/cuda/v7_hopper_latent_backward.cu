@@ -259,7 +259,7 @@ ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, const 
   queries<T>(dq, queries_by_ds + int(AT_DS + (step - 1) % DS_STAGES * DS_BYTES), keys_by_d);
   wgmma_wait<0>(dq);
   add_queries(gDq + (long long)i_half * SUMS, dq);
-  barrier_sync(1, 256);  // both have read K and V
+  barrier_sync(1, 256);  // they need not meet: of K each has read last the half that its dK goes to, and V before
   store_rows<T, DV>(tDv, sX + AT_V + half * HALF * DV * 2, dv, 1.0f, w, half);
   store_rows<T, D>(tDk, sX + AT_K + half * HALF * D * 2, dk, scale, w, half);
   if (anew(threadIdx.x) % 128 == 0) bulk_wait_read<0>();
