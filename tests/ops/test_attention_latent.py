@@ -82,6 +82,16 @@ def test_what_it_refuses(said):
         assert re.search(said, KERNEL.refuse(call) or "")
 
 
+def test_who_asks_for_the_same_bits_has_two_passes(monkeypatch):
+    names, call = [], {n: torch.zeros(1, 2048, 4, 128 if n in ("dout", "v", "out") else 192, dtype=torch.bfloat16) for n in OP.names[:5]}
+    call |= {"lse": torch.zeros(1, 4, 2048), "causal": True, "scale": 1.0}
+    with simulator.active("checks"):
+        for asked in (False, True):
+            monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda asked=asked: asked)
+            names.append(OP.choose(call).kernel.name)
+    assert names == ["cuda.v7_hopper_latent", "cuda.v6_hopper_wide"]
+
+
 def test_no_spills_and_no_product_waits_for_another():
     found = {w.instance: w for w in instances(OP, KERNEL, every=True)}
     assert {"attention_backward<__half, true>", "attention_backward<__nv_bfloat16, false>"} <= set(found)
