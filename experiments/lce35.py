@@ -1,0 +1,22 @@
+import torch
+from rooftile.core import timing
+from rooftile import linear_cross_entropy
+dev = torch.device("cuda"); torch.manual_seed(0)
+def whole(f, x, w, t):
+    def run():
+        x.grad = w.grad = None
+        f(x, w, t).backward()
+    return run
+for m, k, v in ((8192, 4096, 128256),):
+    x = torch.randn(m, k, device=dev, dtype=torch.bfloat16, requires_grad=True)
+    w = (torch.randn(v, k, device=dev, dtype=torch.bfloat16) / k**0.5).requires_grad_()
+    t = torch.randint(0, v, (m,), device=dev)
+    vs = {f"ours {c}": whole(lambda x, w, t, c=c: linear_cross_entropy(x, w, t, chunk=c), x, w, t) for c in (None, 4096, 2816)}
+    vs["compile"] = whole(torch.compile(lambda x, w, t: torch.nn.functional.cross_entropy((x @ w.t()).float(), t)), x, w, t)
+    peak = {}
+    for n, f in vs.items():
+        f(); x.grad = w.grad = None; torch.cuda.synchronize(); b = torch.cuda.memory_allocated(); torch.cuda.reset_peak_memory_stats()
+        f(); torch.cuda.synchronize(); peak[n] = (torch.cuda.max_memory_allocated() - b) / 1e9
+    x.grad = w.grad = None
+    c = timing.compare(vs, dev, budget_ms=500)
+    print(m, k, v, "noise %.3f" % c.noise, *(f"\n    {n}: {c.timings[n].us:.0f} us, {6 * m * k * v / c.timings[n].us / 1e6:.0f} TFLOP/s, {peak[n]:.2f} GB" for n in sorted(vs, key=lambda n: c.timings[n].us)), flush=True)

@@ -1,0 +1,3 @@
+bash .gpu/u3.sh
+cp -r $OUT/records.tgz /root/r1.tgz
+bash .gpu/counters.sh gemv
