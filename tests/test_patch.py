@@ -29,6 +29,24 @@ FAMILIES = {
     "gemma2": ("Gemma2Config", "Gemma2ForCausalLM", {"final_logit_softcapping": 2.0, "attn_logit_softcapping": 3.0, "sliding_window": 16}),
     "gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM", {"sliding_window": 16}),
     "gpt2": ("GPT2Config", "GPT2LMHeadModel", {}),
+    "deepseek_v3": (
+        "DeepseekV3Config",
+        "DeepseekV3ForCausalLM",
+        {
+            "num_key_value_heads": 4,
+            "q_lora_rank": 24,
+            "kv_lora_rank": 16,
+            "qk_nope_head_dim": 32,
+            "qk_rope_head_dim": 16,
+            "v_head_dim": 32,
+            "first_k_dense_replace": 2,
+            "n_routed_experts": 4,
+            "n_group": 1,
+            "topk_group": 1,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+        },
+    ),
 }
 GPT2 = {"vocab_size": 97, "n_positions": 64, "n_embd": 64, "n_layer": 2, "n_head": 4, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
         "bos_token_id": 0, "eos_token_id": 0}  # fmt: skip
@@ -42,6 +60,7 @@ CALLED = {
     "gemma2": GATED - {"attention", "swiglu"} | {"geglu", "attention_options"},  # a soft cap
     "gemma3": GATED - {"attention", "swiglu"} | {"geglu", "attention_options"},  # more than its window of 16, which comes as a mask
     "gpt2": {"embedding", "layernorm", "gelu", "attention"},
+    "deepseek_v3": GATED,
 }
 
 
@@ -133,7 +152,7 @@ def test_bfloat16_is_as_near_to_float32_as_theirs(family):
             assert gap(ours, truth) < 1.5 * gap(own, truth), name
 
 
-@pytest.mark.parametrize("family", ["qwen3", "gemma2", "gpt2"])
+@pytest.mark.parametrize("family", ["qwen3", "gemma2", "gpt2", "deepseek_v3"])
 def test_compiles_into_one_graph(family):
     """Compiled before patching, and run before it too; what is in the graph is ours."""
     model, names = build(family), set()
@@ -209,6 +228,9 @@ def test_what_cannot_be_taken_is_left_with_its_reason():
         "attention: attn_implementation is 'eager', and rooftile.attention takes the calls of 'sdpa'"
     }
     assert left("llama", head_dim=264) == {"attention: a head has 264 dimensions, rooftile.attention takes up to 256"}
+    assert left("deepseek_v3", qk_nope_head_dim=256) == {"attention: a head has 272 dimensions, rooftile.attention takes up to 256"}
+    (why,) = left("deepseek_v3", first_k_dense_replace=1)
+    assert why.startswith("experts: each is a product of the tokens that chose it")
     assert not left("gemma2") and "attention: now rooftile.attention in" in str(rooftile.patch(build("gemma2")))
     (why,) = left("llama", hidden_act="gelu_fast")
     assert why.startswith("gated mlp: its activation is FastGELUActivation, those known are SiLUActivation, ")
@@ -236,9 +258,27 @@ def test_less_is_kept():
     report.undo()
 
 
+def test_pairs_that_are_neighbours_come_out_half_a_head_apart():
+    """As transformers leaves them: a cache of keys may have been begun by either."""
+    from transformers.models.deepseek_v3 import modeling_deepseek_v3 as theirs
+
+    gen = torch.Generator().manual_seed(0)
+    q, k, angle = (torch.randn(*shape, generator=gen) for shape in ((2, 4, 7, 16), (2, 1, 7, 16), (2, 7, 8)))
+    cos, sin = (f(torch.cat([angle, angle], -1)) for f in (torch.cos, torch.sin))
+    assert forwards.ROTATIONS.keys() == {"apply_rotary_pos_emb", "apply_rotary_pos_emb_interleave"}
+    for name, ours in forwards.ROTATIONS.items():
+        for got, wanted in zip(ours(q, k, cos, sin), getattr(theirs, name)(q, k, cos, sin), strict=True):
+            torch.testing.assert_close(got, wanted)
+
+
+def test_an_output_that_nobody_names_is_no_loss_of_ours():
+    with pytest.raises(ValueError, match="its forward says that it returns None, which is not one output"):
+        forwards.causal_lm(lambda self, labels=None: None, "model", 0.0)
+
+
 def test_refusals():
     with pytest.raises(
-        ValueError, match=r"Linear holds no model of a family that is known: Gemma, .*, GPT2, Llama, Mistral, Qwen2, Qwen3$"
+        ValueError, match=r"Linear holds no model of a family that is known: DeepseekV3, Gemma, .*, GPT2, Llama, Mistral, Qwen2, Qwen3$"
     ):
         rooftile.patch(nn.Linear(2, 2))
     opt = transformers.OPTForCausalLM(

@@ -7,8 +7,9 @@ text: `rebound` gives its forward other meanings for two of the names it uses.
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from types import FunctionType
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from rooftile.patching.again import linear_of
 
 __all__ = [
     "LARGEST_HEAD",
+    "ROTATIONS",
     "Interfaces",
     "attend",
     "causal_lm",
@@ -28,7 +30,6 @@ __all__ = [
     "plain_mlp",
     "rebound",
     "rms_norm",
-    "rotate",
 ]
 
 LARGEST_HEAD = 256  # dimensions of a head that `attention` takes
@@ -102,6 +103,19 @@ def rebound(function: Callable[..., Any], **names: Any) -> Callable[..., Any]:
 
 def rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *_: Any, unsqueeze_dim: int = 1, **__: Any) -> tuple[Tensor, Tensor]:
     """In the place of `apply_rotary_pos_emb`. cos and sin are [B or 1, T, D] with each angle twice; a row for each token is a table too."""
+    return _turned(q, k, cos, sin, unsqueeze_dim, interleaved=False)
+
+
+def rotate_pairs(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *_: Any, unsqueeze_dim: int = 1, **__: Any) -> tuple[Tensor, Tensor]:
+    """In the place of DeepSeek's `apply_rotary_pos_emb_interleave`: a pair's numbers are neighbours before, and half a head apart after."""
+    q, k = _turned(q, k, cos, sin, unsqueeze_dim, interleaved=True)
+    return tuple(x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2) for x in (q, k))  # type: ignore[return-value]
+
+
+ROTATIONS = {"apply_rotary_pos_emb": rotate, "apply_rotary_pos_emb_interleave": rotate_pairs}
+
+
+def _turned(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int, interleaved: bool) -> tuple[Tensor, Tensor]:
     half = cos.shape[-1] // 2
     positions = None
     if cos.shape[0] > 1:
@@ -109,7 +123,7 @@ def rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *_: Any, unsqueeze_di
     cos, sin = (t[..., :half].reshape(-1, half) for t in (cos, sin))
     if cos.dtype != q.dtype:
         cos, sin = cos.float(), sin.float()
-    return rope(q, k, cos, sin, positions, layout="BHTD" if unsqueeze_dim == 1 else "BTHD")
+    return rope(q, k, cos, sin, positions, interleaved=interleaved, layout="BHTD" if unsqueeze_dim == 1 else "BTHD")
 
 
 class Interfaces:
@@ -160,6 +174,7 @@ def causal_lm(original: Callable[..., Any], base: str, softcap: float) -> Callab
     """The whole model's forward: labels in training mode make a loss straight from the hidden states, and `logits` is None."""
     names = list(inspect.signature(original).parameters)[1:]
     output = _output_class(original)
+    others = [f.name for f in fields(output) if f.name not in ("loss", "logits")]
 
     @functools.wraps(original)  # Trainer reads the signature
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -174,15 +189,19 @@ def causal_lm(original: Callable[..., Any], base: str, softcap: float) -> Callab
         options, share = _reduction(call.get("num_items_in_batch"), hidden.device)
         loss = linear_cross_entropy(hidden, self.lm_head.weight, target.to(hidden.device), self.lm_head.bias, ignore_index=ignore,
                                     softcap=softcap, **options)  # fmt: skip
-        kept = {name: made.get(name) for name in ("past_key_values", "hidden_states", "attentions")}
+        kept = {name: made.get(name) for name in others}
         return output(loss=loss / share, logits=None, **kept)
 
     return forward
 
 
 def _output_class(original: Callable[..., Any]) -> Any:
-    scope = inspect.unwrap(original).__globals__
-    return scope.get("CausalLMOutputWithPast") or scope["CausalLMOutputWithCrossAttentions"]
+    """What its forward says that it returns, where not a tuple."""
+    said = inspect.unwrap(original).__annotations__.get("return")
+    kinds = [kind for kind in get_args(said) or (said,) if kind is not tuple and is_dataclass(kind)]
+    if len(kinds) != 1:
+        raise ValueError(f"its forward says that it returns {said}, which is not one output of transformers'")
+    return kinds[0]
 
 
 def _plain(layer: nn.Module) -> bool:

@@ -15,6 +15,7 @@ from rooftile.patching.report import SLOTS, Entry, Report, Swap
 __all__ = ["FAMILIES", "patch"]
 
 FAMILIES = {
+    "deepseek_v3": "DeepseekV3",
     "gemma": "Gemma",
     "gemma2": "Gemma2",
     "gemma3": "Gemma3",
@@ -50,7 +51,7 @@ def patch(model: nn.Module, *, keep_logits: bool = False) -> Report:
     may be moved, compiled, wrapped by PEFT, sharded, checkpointed and saved as before, and these may have come first.
 
     Args:
-        model: of a family we know (Gemma, Gemma2, Gemma3, GPT2, Llama, Mistral, Qwen2, Qwen3), or what wraps one: PEFT, torch.compile, DDP.
+        model: of a family we know (DeepseekV3, Gemma, Gemma2, Gemma3, GPT2, Llama, Mistral, Qwen2, Qwen3), or what wraps one: PEFT, torch.compile, DDP.
         keep_logits: labels in training mode make the logits too, as transformers does; else the loss comes straight from the hidden states
             (`linear_cross_entropy`) and `logits` of the result is None. What reads them while it trains, as TRL's SFTTrainer does, needs
             True. Without labels, or in eval mode, there are logits in any case.
@@ -64,7 +65,7 @@ def patch(model: nn.Module, *, keep_logits: bool = False) -> Report:
     Example:
         >>> patch(torch.nn.Linear(2, 2))
         Traceback (most recent call last):
-        ValueError: patch: Linear holds no model of a family that is known: Gemma, Gemma2, Gemma3, GPT2, Llama, Mistral, Qwen2, Qwen3
+        ValueError: patch: Linear holds no model of a family that is known: DeepseekV3, Gemma, Gemma2, Gemma3, GPT2, Llama, Mistral, Qwen2, Qwen3
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"patch: model must be a torch.nn.Module, got {type(model).__name__}")
@@ -145,6 +146,11 @@ def _parts(module: nn.Module, keep_logits: bool) -> Iterator[Part]:
         yield _embedding(module, scaled=bool(family))
     elif family and name == "MLP":
         yield _mlp(module)
+    elif family and name == "MoE":
+        yield Part(
+            {"experts": ""},
+            note="each is a product of the tokens that chose it, and rooftile has no grouped product; the shared ones are gated mlps",
+        )
     elif family and name == "Attention":
         yield from _attention(module)
     elif family and name in ("ForCausalLM", "LMHeadModel"):
@@ -182,8 +188,9 @@ def _attention(module: nn.Module) -> Iterator[Part]:
     forward = type(module).forward
     scope, why = inspect.unwrap(forward).__globals__, _why_not(module)
     operators, names, note = {}, {}, ""
-    if "apply_rotary_pos_emb" in scope:
-        operators["rotary embedding"], names["apply_rotary_pos_emb"] = "rope", forwards.rotate
+    for name, turn in forwards.ROTATIONS.items():
+        if name in scope:
+            operators["rotary embedding"], names[name] = "rope", turn
     if why:
         yield Part({"attention": ""}, note=why)
     else:
@@ -203,8 +210,9 @@ def _why_not(module: nn.Module) -> str:
     asked, cap = module.config._attn_implementation, getattr(module, "attn_logit_softcapping", None)
     if asked != "sdpa" and not (asked == "eager" and cap):  # who asks for eager wants the weights; with a cap there is no other choice
         return f"attn_implementation is {asked!r}, and rooftile.attention takes the calls of 'sdpa'"
-    if module.head_dim > forwards.LARGEST_HEAD:
-        return f"a head has {module.head_dim} dimensions, rooftile.attention takes up to {forwards.LARGEST_HEAD}"
+    head = module.qk_head_dim if hasattr(module, "qk_head_dim") else module.head_dim  # DeepSeek's: of queries and keys
+    if head > forwards.LARGEST_HEAD:
+        return f"a head has {head} dimensions, rooftile.attention takes up to {forwards.LARGEST_HEAD}"
     return "it looks at another sequence" if getattr(module, "is_cross_attention", False) else ""
 
 
