@@ -271,6 +271,17 @@ def test_pairs_that_are_neighbours_come_out_half_a_head_apart():
             torch.testing.assert_close(got, wanted)
 
 
+@pytest.mark.parametrize("family", ["llama", "gpt2", "deepseek_v3"])
+def test_what_else_a_model_returns_comes_along(family):
+    model = build(family)
+    call = {"input_ids": IDS, "labels": IDS, "use_cache": True, "output_hidden_states": True}
+    theirs = model(**call)
+    rooftile.patch(model)
+    ours = model(**call)
+    assert set(ours.keys()) == set(theirs.keys()) - {"logits"} and len(ours.keys()) >= 3
+    assert gap(ours.hidden_states[-1], theirs.hidden_states[-1]) < 1e-5
+
+
 def test_an_output_that_nobody_names_is_no_loss_of_ours():
     with pytest.raises(ValueError, match="its forward says that it returns None, which is not one output"):
         forwards.causal_lm(lambda self, labels=None: None, "model", 0.0)
