@@ -1,7 +1,7 @@
 """The forwards that take the place of a model's own, each for one kind of module.
 
 Where a call asks for what our operator does not do, the model's own forward answers it; the report says when. Attention keeps the model's own
-text: `rebound` gives its forward other meanings for two of the names it uses.
+text: `rebound` gives its forward other meanings for some of the names it uses.
 """
 
 import functools
