@@ -489,9 +489,13 @@ WRONG = {  # what stands in the kernels, what comes in its place, and in which p
 }  # fmt: skip
 
 
-def faulty(source, problem, monkeypatch, name="cuda.v5_hopper_ordered", level="checks"):
-    for module in (banded_kernels, cuda_kernels):  # of which one has what both launch
-        monkeypatch.setattr(module, "V5", source)
+def faulty(problem, monkeypatch, name="cuda.v5_hopper_ordered", level="checks", stands="", instead="", into=None):
+    """With one text for another, in whichever file has it."""
+    if stands:
+        (which,) = (n for n in ("V5", "BITS") if stands in getattr(cuda_kernels, n).text)
+        source = rewritten(getattr(cuda_kernels, which), stands, instead, into)
+        for module in (banded_kernels, cuda_kernels):  # of which one has what both launch
+            monkeypatch.setattr(module, which, source, raising=module is cuda_kernels)
     call = PROBLEMS[problem]()
     with contextlib.suppress(simulator.Found):
         return not close(call, computed(call, name, level))
@@ -501,7 +505,7 @@ def faulty(source, problem, monkeypatch, name="cuda.v5_hopper_ordered", level="c
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_whole_it_has_no_fault(problem, monkeypatch):
-    assert not faulty(banded_kernels.V5, problem, monkeypatch, "cuda.v5_hopper" if "masked" in problem else "cuda.v5_hopper_ordered")
+    assert not faulty(problem, monkeypatch, "cuda.v5_hopper" if "masked" in problem else "cuda.v5_hopper_ordered")
 
 
 @pytest.mark.thorough
@@ -509,7 +513,7 @@ def test_whole_it_has_no_fault(problem, monkeypatch):
 def test_a_wrong_kernel_is_seen(stands, tmp_path, monkeypatch):
     instead, problem = WRONG[stands]
     name = "cuda.v5_hopper" if problem == "several" or "masked" in problem else "cuda.v5_hopper_ordered"
-    assert faulty(rewritten(banded_kernels.V5, stands, instead, tmp_path), problem, monkeypatch, name)
+    assert faulty(problem, monkeypatch, name, stands=stands, instead=instead, into=tmp_path)
 
 
 @pytest.mark.thorough
@@ -517,7 +521,7 @@ def test_a_wrong_kernel_is_seen(stands, tmp_path, monkeypatch):
     "problem, name", [(p, n) for p in PROBLEMS for n in NAMES if (p, n) != ("masked, shared keys", NAMES[1])]
 )  # refused
 def test_races(problem, name, monkeypatch):
-    assert not faulty(banded_kernels.V5, problem, monkeypatch, name, "all")
+    assert not faulty(problem, monkeypatch, name, "all")
 
 
 @pytest.mark.thorough
@@ -525,4 +529,5 @@ def test_races(problem, name, monkeypatch):
     ("    gSpan[b] = x;\n  }\n  __syncthreads();", "packed"), ("    sBits[query][i % 8] = bits;\n  }\n  __syncthreads();", "masked, one for all"),
 ])  # fmt: skip
 def test_what_others_wrote_is_there_before_it_is_read(stands, problem, tmp_path, monkeypatch):
-    assert faulty(rewritten(banded_kernels.V5, stands, stands.replace("__syncthreads();", ""), tmp_path), problem, monkeypatch, level="all")
+    without = stands.replace("__syncthreads();", "")
+    assert faulty(problem, monkeypatch, level="all", stands=stands, instead=without, into=tmp_path)

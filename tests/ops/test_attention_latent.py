@@ -108,9 +108,8 @@ ORDERING = re.compile(
     r"(producer_\w+|consumer_\w+)\(.*?\);|wgmma_(commit|wait<.>)\(.*?\);"
 )
 LINES = latent_kernels.V7.text.splitlines()
-# What the simulator does not miss: a warp is brought together for wgmma, which it always is there; what lanes had read was read before another barrier; and of
-# K a warpgroup reads last the half that its own dK goes to, so that the two need not meet.
-FREE = [i for i, line in enumerate(LINES) if line.strip() == "__syncwarp();" or "barrier_sync(1, 256);" in line]
+# What the simulator does not miss: a warp is brought together for wgmma, which it always is there.
+FREE = [i for i, line in enumerate(LINES) if line.strip() == "__syncwarp();"]
 NEEDED = [
     i
     for i, line in enumerate(LINES)

@@ -7,7 +7,19 @@ import torch
 from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.tensor_map import SliceMap
-from rooftile.ops.attention.cuda_kernels import KEYS, LIMITS, LOG2E, V5, Window, backward, finish_keys, shared_bytes, sums_of_keys, walked
+from rooftile.ops.attention.cuda_kernels import (
+    BITS,
+    KEYS,
+    LIMITS,
+    LOG2E,
+    V5,
+    Window,
+    backward,
+    finish_keys,
+    shared_bytes,
+    sums_of_keys,
+    walked,
+)
 from rooftile.ops.attention.cuda_kernels import queries as unmasked
 from rooftile.ops.attention.masks import distinct
 from rooftile.ops.attention.options_refusals import too_small_in_a_window
@@ -100,8 +112,8 @@ def _unless_in_turn(refuse):
     return lambda call: "the call is deterministic, and here dq is summed by atomics" if call["deterministic"] else refuse(call)
 
 
-def _both(run, refuse, refuse_in_turn):
-    said = {"limits": LIMITS, "architectures": (90,), "sources": (V5,), "declines": too_small_in_a_window}
+def _both(run, sources, refuse, refuse_in_turn):
+    said = {"limits": LIMITS, "architectures": (90,), "sources": sources, "declines": too_small_in_a_window}
     free, idea = _unless_in_turn(refuse), "blocks of queries that see a tile of keys"
     return (
         Kernel("cuda.v5_hopper", run(False), idea, free, varies="dq is summed by atomics", **said),
@@ -109,5 +121,5 @@ def _both(run, refuse, refuse_in_turn):
     )
 
 
-BACKWARD = _both(_options, _refuse, _refuse_in_turn)
-VARLEN_BACKWARD = _both(_varlen, _refuse_packed, _refuse_packed)
+BACKWARD = _both(_options, (V5, BITS), _refuse, _refuse_in_turn)
+VARLEN_BACKWARD = _both(_varlen, (V5,), _refuse_packed, _refuse_packed)

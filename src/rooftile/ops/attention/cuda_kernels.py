@@ -13,7 +13,7 @@ from rooftile.ops._shared.launch import cdiv, resident
 from rooftile.ops.attention.masks import bits, distinct
 from rooftile.ops.attention.refusals import for_the_copy_engine, too_small, wider_values
 
-V5 = Source.beside(__file__, "v5_hopper_backward.cu")
+V5, BITS = (Source.beside(__file__, f"{name}.cu") for name in ("v5_hopper_backward", "mask_bits"))
 LOG2E = 1.4426950408889634
 KEYS = 128  # of a block
 LEAD, WAVE = 224, 128  # tiles: not quite two for each multiprocessor, and not quite one
@@ -105,8 +105,8 @@ def packed_bits(mask, m, left, right):
     across, tiles = cdiv(t, 128), cdiv(s, KEYS)
     words, spans, any_set = (mask.new_empty(b * h * tiles, *shape, dtype=torch.int32) for shape in ((2, across, 128, 2), (2,), (across,)))
     wide = mask.stride(3) == 1 and all(x % 16 == 0 for x in (s, mask.data_ptr(), *mask.stride()[:3]))
-    launch(V5, f"pack_bits<{str(wide).lower()}>", any_set.numel(), 256, words, any_set, mask.view(torch.uint8), h, t, s, *mask.stride())
-    launch(V5, f"span_bits<{m}>", cdiv(b * h * tiles, 4), 128, spans, any_set, t, s, tiles, b * h * tiles, left, right)
+    launch(BITS, f"pack_bits<{str(wide).lower()}>", any_set.numel(), 256, words, any_set, mask.view(torch.uint8), h, t, s, *mask.stride())
+    launch(BITS, f"span_bits<{m}>", cdiv(b * h * tiles, 4), 128, spans, any_set, t, s, tiles, b * h * tiles, left, right)
     return bits(words, spans, b, h)
 
 

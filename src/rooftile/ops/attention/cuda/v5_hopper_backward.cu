@@ -12,11 +12,13 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "rooftile/add.cuh"
 #include "rooftile/attention.cuh"
 #include "rooftile/early.cuh"
 #include "rooftile/fragments.cuh"
 #include "rooftile/pipeline.cuh"
 #include "rooftile/reduce.cuh"
+#include "rooftile/registers.cuh"
 #include "rooftile/slices.cuh"
 #include "rooftile/sync.cuh"
 #include "rooftile/vec.cuh"
@@ -43,29 +45,11 @@ template <int D_, int M = 8192 / D_> struct Tile {
   static_assert(!APART || KEYS == QUERY_PANEL, "a panel of dS for each");
 };
 
-// The same in all lanes of a warp, and what the assembler cannot make anew: it stays in the uniform registers that descriptors are read from, where what
-// follows from threadIdx would be brought there before each product, and an address of shared memory be made from its parts in each step.
-ROOFTILE_DEVICE unsigned uniform(unsigned x) { return __shfl_sync(ALL_LANES, x, 0); }
-template <typename T> ROOFTILE_DEVICE T* uniform(T* sX) {
-#ifdef ROOFTILE_SIMULATOR
-  return sX;
-#else
-  return static_cast<T*>(__cvta_shared_to_generic(uniform(shared_address(sX))));
-#endif
-}
-
-// A number of which the assembler does not know that it was there before: what follows from it would be computed ahead of a walk, or of all of them, and
-// there are no registers to keep it in.
-ROOFTILE_DEVICE unsigned anew(unsigned x) {
-  unsigned as_array[1] = {x};
-  pin(as_array);
-  return as_array[0];
-}
 // Where a product has this thread's first number, in 64 rows of its warpgroup.
 ROOFTILE_DEVICE int row_of(unsigned i_thread) { return i_thread / WARP % 4 * 16 + i_thread % WARP / 4; }
 ROOFTILE_DEVICE int column_of(unsigned i_thread) { return i_thread % 4 * 2; }
 
-// No weight where a mask has no bit: `words` are this thread's of 64 keys by 128 queries, as `pack_bits` has them, of which p's begin at `from`.
+// No weight where a mask has no bit: `words` are this thread's of 64 keys by 128 queries, as pack_bits of mask_bits.cu has them, of which p's begin at `from`.
 template <int R> ROOFTILE_DEVICE void mask_bits(float (&p)[R], uint2 words, int from) {
   const unsigned of_row[2] = {words.x >> from / 4, words.y >> from / 4};
 #pragma unroll
@@ -662,14 +646,6 @@ struct Sums {
 template <class Out> constexpr bool ADDS = false;
 template <> constexpr bool ADDS<Sums> = true;
 
-ROOFTILE_DEVICE void add_four(float* g, float a, float b, float c, float d) {
-#ifdef ROOFTILE_SIMULATOR
-  atomicAdd(g, a), atomicAdd(g + 1, b), atomicAdd(g + 2, c), atomicAdd(g + 3, d);
-#else
-  ROOFTILE_SM90("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(g)), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
-#endif
-}
-
 template <typename T, int D, class Out, class W>
 ROOFTILE_DEVICE void store_keys(const Out& to, char* sX, float (&d)[D / 2], float scale, const Keys& keys, const W& w, int half) {
   using X = typename W::X;
@@ -1181,69 +1157,6 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(M * D / 64)
   earlier_done();
   if (i_t >= x.T) return;
   rows_of_half(head(gOut, stride_b, stride_t, stride_h, x.i_bh, H)[x.at + i_t] + i_d, gDq + (long long)i * HALF, sX, stride_t, x.T - i_t, scale);
-}
-
-// ---- a mask's bits ----------------------------------------------------------------------------------------------------------
-
-// Which of four bytes are not 0.
-ROOFTILE_DEVICE unsigned four_bits(unsigned x) {
-  const unsigned any = (((x & 0x7f7f7f7f) + 0x7f7f7f7f) | x) >> 7 & 0x01010101;
-  return any * 0x10204080 >> 28;
-}
-
-// The bits of a mask [B, H, queries, keys], a byte each, as threads that multiply hold scores: of 64 keys by 128 queries two words of each of 128 threads,
-// for its keys 8 apart. Of keys and queries that are not there they are zeros. A block has a tile of keys; gAny: whether any of its bits is set. WIDE: rows
-// of whole 16 bytes.
-template <bool WIDE>
-__global__ void __launch_bounds__(256)
-    pack_bits(uint2* gBits, int* gAny, const unsigned char* gMask, int H, int T_, int S, long long stride_b, long long stride_h, long long stride_t,
-              long long stride_s) {
-  __shared__ unsigned short sBits[128][8];  // of a query: a key a bit
-  const int across = ceil_div(T_, 128), tiles = ceil_div(S, BLOCK_N), i_tile = blockIdx.x % tiles, i_block = blockIdx.x / tiles % across;
-  const int i_bh = blockIdx.x / tiles / across, i_t = i_block * 128, i_s = i_tile * BLOCK_N;
-  const unsigned char* gMine = gMask + (i_bh / H * stride_b + i_bh % H * stride_h + i_t * stride_t + i_s * stride_s);
-#pragma unroll
-  for (int i = threadIdx.x; i < 1024; i += 256) {
-    const int query = i / 8, key = i % 8 * 16;
-    const unsigned char* gKeys = gMine + query * stride_t + key * stride_s;
-    unsigned bits = 0;
-    if (i_t + query < T_) {
-      if constexpr (WIDE) {
-        const uint4 x = i_s + key < S ? *reinterpret_cast<const uint4*>(gKeys) : make_uint4(0, 0, 0, 0);
-        bits = four_bits(x.x) | four_bits(x.y) << 4 | four_bits(x.z) << 8 | four_bits(x.w) << 12;
-      } else {
-        for (int k = 0; k < min(16, S - i_s - key); ++k) bits |= unsigned(gKeys[k * stride_s] != 0) << k;
-      }
-    }
-    sBits[query][i % 8] = bits;
-  }
-  __syncthreads();
-  const int query = column_of(threadIdx.x), half = threadIdx.x / 128;
-  uint2 words = make_uint2(0, 0);
-#pragma unroll
-  for (int j = 0; j < 32; ++j) {
-    const unsigned bits = sBits[query + j / 2 * 8 + j % 2][warp()] >> lane() / 4;
-    words.x |= (bits & 1) << j, words.y |= (bits >> 8 & 1) << j;
-  }
-  const long long at = (long long)i_bh * tiles + i_tile;
-  gBits[((at * 2 + half) * across + i_block) * 128 + threadIdx.x % 128] = words;
-  const int any = __syncthreads_or(words.x | words.y);
-  if (threadIdx.x == 0) gAny[at * across + i_block] = any;
-}
-
-// Of a tile of keys a warp: the first block of queries that sees any of it, and behind the last, of those that a window lets see it, and of 128 as bits lie.
-// Where there is none, one that does not.
-template <int M>
-__global__ void __launch_bounds__(128) span_bits(int2* gSpans, const int* gAny, int T_, int S, int tiles, int all, int left, int right) {
-  const int i = blockIdx.x * 4 + warp(), across = ceil_div(T_, 128);
-  if (i >= all) return;
-  int first = across, end = 0;
-  for (int j = lane(); j < across; j += WARP)
-    if (gAny[(long long)i * across + j]) first = min(first, j), end = j + 1;
-  const int low = i % tiles * BLOCK_N + T_ - S, high = min(i % tiles * BLOCK_N + BLOCK_N, S) + T_ - S + left;
-  first = min(max(max(0, low - right), __reduce_min_sync(ALL_LANES, first) * 128), T_ - 1) / M;
-  end = min(min(T_, high), __reduce_max_sync(ALL_LANES, end) * 128);
-  if (lane() == 0) gSpans[i] = make_int2(first, max(ceil_div(end, M), first + 1));
 }
 
 // ---- dK and dV of several walks ----------------------------------------------------------------------------------------------

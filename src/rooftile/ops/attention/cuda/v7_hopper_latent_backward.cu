@@ -10,11 +10,13 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "rooftile/add.cuh"
 #include "rooftile/attention.cuh"
 #include "rooftile/early.cuh"
 #include "rooftile/fragments.cuh"
 #include "rooftile/pipeline.cuh"
 #include "rooftile/reduce.cuh"
+#include "rooftile/registers.cuh"
 #include "rooftile/vec.cuh"
 
 using namespace rooftile;
@@ -108,13 +110,6 @@ template <typename T> ROOFTILE_DEVICE void queries(float (&d)[D / 4], const Matr
 
 // ---- what threads compute ----------------------------------------------------------------------------------------------------
 
-// A number of which the assembler does not know that it was there before: what follows from it would be kept in registers all along.
-ROOFTILE_DEVICE unsigned anew(unsigned x) {
-  unsigned as_array[1] = {x};
-  pin(as_array);
-  return as_array[0];
-}
-
 // p = 2^(s scale - lse) in place, queries along the columns; one past T has lse = inf and so no weight.
 ROOFTILE_DEVICE void weights(float (&s)[32], const float* sLse2, float scale_log2) {
 #pragma unroll
@@ -162,14 +157,6 @@ template <typename T> ROOFTILE_DEVICE void store_score_gradients(char* sDs, cons
   }
 }
 
-// Four floats of memory, added to.
-ROOFTILE_DEVICE void add_four(float* g, float a, float b, float c, float d) {
-#ifdef ROOFTILE_SIMULATOR
-  atomicAdd(g, a), atomicAdd(g + 1, b), atomicAdd(g + 2, c), atomicAdd(g + 3, d);
-#else
-  ROOFTILE_SM90("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(g)), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
-#endif
-}
 ROOFTILE_DEVICE void add_queries(float* gSums, const float (&dq)[D / 4]) {
   float* gMine = gSums + anew(threadIdx.x) % 128 * 4;
 #pragma unroll
@@ -250,7 +237,6 @@ ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, const 
       i_half += i == w.first ? 2 + 2 * i : 2;  // the next head's lie behind this one's
     }
     wgmma_wait<0>(dk);
-    __syncwarp();
     if (anew(threadIdx.x) % WARP == 0) producer_commit(sR.ds, at_ds);
     if (++i == w.blocks) i = w.first;
   } while (++step < w.count);
@@ -259,7 +245,7 @@ ROOFTILE_DEVICE void multiply(const TensorMap& tDk, const TensorMap& tDv, const 
   queries<T>(dq, queries_by_ds + int(AT_DS + (step - 1) % DS_STAGES * DS_BYTES), keys_by_d);
   wgmma_wait<0>(dq);
   add_queries(gDq + (long long)i_half * SUMS, dq);
-  barrier_sync(1, 256);  // they need not meet: of K each has read last the half that its dK goes to, and V before
+  // V has been read by both, and of K a warpgroup has read last the half that its dK goes to.
   store_rows<T, DV>(tDv, sX + AT_V + half * HALF * DV * 2, dv, 1.0f, w, half);
   store_rows<T, D>(tDk, sX + AT_K + half * HALF * D * 2, dk, scale, w, half);
   if (anew(threadIdx.x) % 128 == 0) bulk_wait_read<0>();
