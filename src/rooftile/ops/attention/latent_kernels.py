@@ -16,9 +16,9 @@ BLOCK, KEYS = 64, 128  # queries of a step, keys of a block
 SHARED = 2 * ((KEYS + 3 * BLOCK) * D + (KEYS + 2 * BLOCK) * DV + 2 * KEYS * BLOCK) + 5 * BLOCK * 4  # bytes: AT_K and what follows
 
 
-def hopper_latent(dout, q, k, v, out, lse, causal, scale, *, into=None):
+def hopper_latent(dout, q, k, v, out, lse, causal, scale):
     (b, t, h, _), (s, g) = q.shape, k.shape[1:3]
-    dq, dk, dv = into or tuple(x.new_empty(x.shape) for x in (q, k, v))
+    dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
     kind, blocks = CTYPE[q.dtype], cdiv(t, BLOCK) * b * h
     sums = q.new_empty(blocks, BLOCK * D, dtype=torch.float32)
     rows = q.new_empty(blocks, 2, BLOCK, dtype=torch.float32)  # lse to base 2 and delta
