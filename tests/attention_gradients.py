@@ -15,6 +15,13 @@ def problem(t, s, d, causal, dtype=torch.bfloat16, b=1, h=1, g=0):
     return dout, q, k, v, *reference.attention(q, k, v, causal, scale), causal, scale
 
 
+def far_below_zero(d):
+    """lse near -160: past the end keys score 0, and 2^(0 - lse) is inf."""
+    dout, q, k, v, *_ = problem(70, 40, d, False)
+    q, k = q.abs() * 64 / d**0.5, -k.abs() * 64 / d**0.5
+    return dout, q, k, v, *reference.attention(q, k, v, False, 1 / 16), False, 1 / 16
+
+
 def close(call, got):
     """Within a few roundings of P and dS to 16 bits, as a share of the largest element or of one: NaN is not."""
     wanted = reference.attention_backward(*(x.double() if isinstance(x, torch.Tensor) else x for x in call))

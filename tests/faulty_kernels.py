@@ -1,8 +1,16 @@
 """Kernels with a line changed, which a test must find out."""
 
+import re
+
 import pytest
 
 from rooftile.cuda.source import Source, read
+
+# What orders threads, copies and products.
+ORDERING = re.compile(
+    r"__sync(threads|warp)\(\);|mbarrier_(wait|arrive|arrive_expect)\(.*?\);|fence_async\(\);|(bulk|copy)_(commit|wait|wait_read)(<[^(]*>)?\(\);|"
+    r"barrier_sync\(.*?\);|(producer|consumer)_\w+\(.*\);|wgmma_(commit|wait<.>)\(.*?\);|(?<= )(wgmma_)?fence\(d.*\);"
+)
 
 
 def some(faults, *now):
@@ -29,8 +37,18 @@ def rewritten(source, stands, instead, folder):
     return saved(source, texts[found[0]].replace(stands, instead), folder, found[0])
 
 
-def without(source, line, ordering, folder, path=None):
+def orders(text, *free):
+    """The indices of the lines that order something, but for those with any of these words."""
+    known = ("ROOFTILE_DEVICE", *free)
+    return [
+        i
+        for i, line in enumerate(text.splitlines())
+        if ORDERING.search(line) and not line.startswith("//") and not any(words in line for words in known)
+    ]
+
+
+def without(source, line, folder, path=None):
     """The kernel with one line that orders something, the index of which is given, taken away: of its own file, or of a header."""
     lines = read(path or source.path).splitlines()
-    lines[line] = ordering.sub(";", lines[line], count=1)
+    lines[line] = ORDERING.sub(";", lines[line], count=1)
     return saved(source, "\n".join(lines) + "\n", folder, path)

@@ -1,12 +1,11 @@
 """Our own product for Hopper in the simulator: factors however they lie, every edge, and that no line that orders anything can be taken away."""
 
 import itertools
-import re
 
 import pytest
 import torch
 
-from faulty_kernels import rewritten, without
+from faulty_kernels import orders, rewritten, without
 from rooftile.core.kernel import OPS
 from rooftile.cuda import compile as compiler
 from rooftile.cuda import simulator
@@ -194,16 +193,7 @@ def test_an_edge_that_is_not_clipped_is_seen(box, monkeypatch):
         assert everything()
 
 
-ORDERING = re.compile(
-    r"__syncthreads\(\);|__syncwarp\(\);|fence_async\(\);|bulk_(commit|wait_read<0>)\(\);|(producer|consumer)_\w+\(.*?\);|"
-    r"wgmma_(commit|wait<.>)\(.*?\);|(?<= )wgmma_fence\(d\);"
-)
-NEEDED = [
-    (path, i)
-    for path in (HEADER, products.V1.path)
-    for i, line in enumerate(read(path).splitlines())
-    if ORDERING.search(line) and not line.startswith("//")
-]
+NEEDED = [(path, i) for path in (HEADER, products.V1.path) for i in orders(read(path))]
 
 
 def faulty(source, folder, monkeypatch, seeds=SEEDS):
@@ -231,4 +221,4 @@ def test_whole_it_has_no_fault(tmp_path, monkeypatch):
 @pytest.mark.thorough
 @pytest.mark.parametrize("path, line", NEEDED, ids=[f"{path.stem}-{i + 1}" for path, i in NEEDED])
 def test_no_barrier_fence_or_wait_can_be_taken_away(path, line, tmp_path, monkeypatch):
-    assert faulty(without(products.V1, line, ORDERING, tmp_path, path), tmp_path, monkeypatch)
+    assert faulty(without(products.V1, line, tmp_path, path), tmp_path, monkeypatch)

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from faulty_kernels import rewritten, some, without
+from faulty_kernels import orders, rewritten, some, without
 from rooftile.core.kernel import OPS
 from rooftile.cuda import compile as compiler
 from rooftile.cuda import simulator
@@ -189,10 +189,6 @@ def test_no_spills_and_no_product_waits_for_another():
 # ---- faults ------------------------------------------------------------------------------------------------------------------
 
 SHORT_RING = next(c for c in kernels.CONFIGS if c["STAGES"] == 3 and c["LAG"] == 1)
-ORDERING = re.compile(
-    r"__syncthreads\(\);|__syncwarp\(\);|fence_async\(\);|copy_(commit|wait<[^(]*>)\(\);|barrier_sync\(.*?\);|(producer|consumer)_\w+\(.*?\);|"
-    r"wgmma_(commit|wait<.>)\(.*?\);|(?<= )wgmma_fence\(d\);"
-)
 WRONG = {  # as it stands, and with an error: rows, columns, sums, places
     "tiles.M - row : 0": "tiles.M - row - 1 : 0",
     "column < biased ?": "column + 8 < biased ?",
@@ -236,12 +232,7 @@ def test_a_wrong_place_or_sum_is_seen(stands, tmp_path, monkeypatch):
 
 
 # What the simulator does not miss: that copies of zeros have ended before the block does. The walk's own lines are taken away in test_gemm_hopper.py.
-FREE = ("  copy_wait<0>",)
-NEEDED = [
-    i
-    for i, line in enumerate(kernels.V1.text.splitlines())
-    if ORDERING.search(line) and not line.startswith("//") and not any(word in line for word in FREE)
-]
+NEEDED = orders(kernels.V1.text, "  copy_wait<0>")
 
 
 def faulty(source, monkeypatch, seeds=SEEDS) -> bool:
@@ -270,4 +261,4 @@ def test_whole_it_has_no_fault(monkeypatch):
 @pytest.mark.thorough
 @pytest.mark.parametrize("line", NEEDED, ids=[f"line-{i + 1}" for i in NEEDED])
 def test_no_barrier_fence_or_wait_can_be_taken_away(line, tmp_path, monkeypatch):
-    assert faulty(without(kernels.V1, line, ORDERING, tmp_path), monkeypatch)
+    assert faulty(without(kernels.V1, line, tmp_path), monkeypatch)
