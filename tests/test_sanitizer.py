@@ -35,6 +35,7 @@ ORDERED = {
     "tma.cuh": ("cp.async.bulk.shared::cluster.global.mbarrier",),  # where one lane has said of each warp that it has read
     "v5_hopper_backward.cu": ("sMine[4 * i]",),
     "v6_hopper_wide_backward.cu": ("(sLse2 + ", "(sDelta + ", "sP[j * 128]"),
+    "v7_hopper_latent_backward.cu": ("(sDelta + ",),
     "gluon_kernels.py": ("def forward(", "if GROUPS == 2:"),  # Triton's own, before and behind the work of warps
     "gluon_options_kernels.py": ("def forward(", "gl.warp_specialize(", "sTold."),  # and a tile's number, told by one lane
 }
