@@ -124,7 +124,8 @@ def test_who_asks_for_the_same_bits_has_two_passes(monkeypatch):
 
 # ---- what it is compiled to --------------------------------------------------------------------------------------------------
 
-BUILT = {V5: (168, 24), ORDERED: (168, 21), V6: (168, 20), V7: (255, 8)}  # registers a thread at most, and how many instances there are at least
+# Registers a thread at most, and how many instances there are at least.
+BUILT = {V5: (168, 24), ORDERED: (168, 21), V6: (168, 20), V7: (255, 8)}
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == V7 else pytest.mark.thorough) for n in KERNELS])
