@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import rooftile
+from rooftile.patching.again import linear_of
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 
@@ -20,6 +21,15 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
         (lambda: rooftile.gelu(X.to_sparse()), "gelu: x is sparse_coo, takes strided"),
         (lambda: rooftile.layernorm(X, eps="a"), "layernorm: eps is 'a', takes float"),
         (lambda: rooftile.attention(*[torch.randn(1, 4, 2, 16)] * 3, causal="yes"), "attention: causal is 'yes', takes bool"),
+        (lambda: rooftile.softmax(X.numpy()), "softmax: x must be a tensor, got ndarray"),
+        (
+            lambda: rooftile.cross_entropy(X, torch.zeros(4).long(), label_smoothing="a"),
+            "cross_entropy: label_smoothing is 'a', takes float",
+        ),
+        (
+            lambda: rooftile.grad_norm([X.clone().requires_grad_()]),
+            "grad_norm has no gradient, and grads requires one: call it under torch",
+        ),
         (lambda: rooftile.patch(None), "patch: model must be a torch.nn.Module, got NoneType"),
     ],
 )
@@ -47,6 +57,27 @@ def test_a_gradient_is_differentiated_once(name, autocast):
         dx.norm().backward()
 
 
+def test_a_product_of_a_factor_made_again_is_differentiated_once():
+    """Where the gradient that comes in is a constant, too: there PyTorch's once_differentiable gives another constant."""
+    x, weight = X.clone().requires_grad_(), torch.randn(3, 4, requires_grad=True)
+    made = linear_of(rooftile.swiglu, rooftile.swiglu_again, (x,), weight, F.linear)
+    (dx,) = torch.autograd.grad(made.sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="its gradient cannot be differentiated again"):
+        (dx.norm() + x.sum()).backward()
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_result_is_written_in_place(autocast):
+    """As `out += x`: though a product that makes it gives a view of its rows."""
+    x, weight = X.clone().requires_grad_(), torch.randn(8, 8)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        for f in (lambda: rooftile.linear_add(x, weight, X), lambda: rooftile.mlp(x, weight, None, weight, None)):
+            plain, out = f(), f()
+            out *= 2
+            (theirs,), (ours,) = (torch.autograd.grad(y.sum(), x) for y in (plain * 2, out))
+            assert torch.equal(ours, theirs)
+
+
 def test_what_hands_gradients_on_is_differentiated_again():
     x, y = X.clone().requires_grad_(), X.clone().requires_grad_()
     ours, theirs = (
@@ -61,6 +92,8 @@ def test_transforms():
     x = X.clone().requires_grad_()
     torch.vmap(rooftile.gelu)(x).sum().backward()
     torch.testing.assert_close(x.grad, torch.autograd.grad(F.gelu(x).sum(), x)[0])
+    row_by_row, at_once = (torch.autograd.functional.jacobian(rooftile.gelu, X, vectorize=v) for v in (False, True))
+    assert torch.equal(at_once, row_by_row)
     takes, forward = (
         "gelu: of torch.func's transforms it takes vmap, here are Grad$",
         "no forward-mode derivatives: differentiate backward$",

@@ -152,33 +152,46 @@ class Op:
                     return result
         if register.needs_second_door(args):
             return self.entry(*args)
-        try:
-            if self.plan is not None and torch.is_grad_enabled() and self.plan.wants_grad(args):
+        if self.plan is not None and torch.is_grad_enabled() and self.plan.wants_grad(args):
+            try:
                 return register.Eager.apply(self, *args)
-            result = self.launch(*args, save=not self._saves)
-            if self._known.worth_learning():
-                self._learn(args)
-            return result
-        except RuntimeError as error:
-            # vmap, func.grad and their like end here: to look for them at each call would cost each call time
-            transforms = [level.key().name for level in torch._C._functorch.get_interpreter_stack() or ()]
-            if not transforms:
-                raise
-            if set(transforms) != {"Vmap"}:
-                raise RuntimeError(
-                    f"{self.spec.name}: of torch.func's transforms it takes vmap, here are {', '.join(transforms)}"
-                ) from error
-        return self.entry(*args)
+            except RuntimeError as error:
+                if not self._in_vmap(args, error):
+                    raise
+            return self.entry(*args)
+        if self.plan is None and torch.is_grad_enabled():
+            self._refuse_gradient(args)
+        result = self.launch(*args, save=not self._saves)
+        if self._known.worth_learning():
+            self._learn(args)
+        return result
+
+    def _in_vmap(self, args: Sequence[Any], error: Exception) -> bool:
+        """vmap, func.grad and their like end in an error: to look for them at each call would cost each call time."""
+        transforms = register.transforms(args)
+        if set(transforms) <= {"Vmap"}:
+            return bool(transforms)
+        raise RuntimeError(f"{self.spec.name}: of torch.func's transforms it takes vmap, here are {', '.join(transforms)}") from error
+
+    def _refuse_gradient(self, args: Sequence[Any]) -> None:
+        """A result without a gradient must not end somebody's graph in silence."""
+        for name, value in zip(self.names, args):
+            if any(isinstance(t, Tensor) and t.requires_grad for t in (value if isinstance(value, (list, tuple)) else (value,))):
+                raise ValueError(
+                    f"{self.spec.name} has no gradient, and {name} requires one: call it under torch.no_grad(), or detach {name}"
+                )
 
     def launch(self, *args: Any, save: bool = True) -> Any:
         """Straight to the chosen kernel. The choice is remembered by shapes, strides, alignment, dtypes, devices and parameters. `save`: for all results;
         without it the kernel may leave out those that only a gradient reads."""
         try:
             key = self._key(args, save)
-        except RuntimeError:  # a tensor without memory, a sparse one
-            self.spec.bind(dict(zip(self.names, args)))
+            run = self._memo.get(key)
+        except (RuntimeError, TypeError) as error:  # a tensor without memory, as vmap's; a sparse one; what is no tensor and has no hash
+            if self._in_vmap(args, error):
+                return self.entry(*args)
+            self._check(dict(zip(self.names, args)))
             raise
-        run = self._memo.get(key)
         if run is None:
             if len(self._memo) >= 8192:  # lengths that never repeat must not fill the memory
                 self._memo.clear()
@@ -197,6 +210,8 @@ class Op:
 
     def _learn(self, args: Sequence[Any]) -> None:
         """From a call without gradient that went well, once it is clear what runs it."""
+        if register.transforms(args):
+            return
         run = self._memo.get(self._key(args, not self._saves))
         if run is not None and not isinstance(run, replay.Rehearsal):
             free = torch.are_deterministic_algorithms_enabled() if self._varies else None
@@ -204,10 +219,7 @@ class Op:
 
     def _resolve(self, args: Sequence[Any], save: bool) -> Callable[..., Any]:
         call = dict(zip(self.names, args))
-        self.spec.bind(call)
-        for name, (kinds, words) in self._kinds.items():
-            if not isinstance(call[name], kinds):
-                raise ValueError(f"{self.spec.name}: {name} is {call[name]!r}, takes {words}")
+        self._check(call)
         choice = self.choose(call)
         where, slow = device_of(args), choice.kernel is self.kernels[-1] and len(self.kernels) > 1 and choice.source != "forced"
         if slow and where is not None and where.type == "cuda" and not self._warned:
@@ -223,6 +235,12 @@ class Op:
             what = f"{written[0]} is a view of numbers that stand in memory with the other sign, as z.conj().imag is"
             raise ValueError(f"{self.spec.name}: {what}: it cannot be written in place")
         return lambda *args: run(*map(_with_their_signs, args))
+
+    def _check(self, call: Call) -> None:
+        for name, (kinds, words) in self._kinds.items():
+            if not isinstance(call[name], kinds):
+                raise ValueError(f"{self.spec.name}: {name} is {call[name]!r}, takes {words}")
+        self.spec.bind(call)
 
     @functools.cached_property
     def _kinds(self) -> dict[str, tuple[tuple[type, ...], str]]:

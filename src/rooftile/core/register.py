@@ -6,6 +6,7 @@ Eager calls go through one thin autograd.Function straight to the chosen kernel.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -46,6 +47,12 @@ def needs_second_door(args: Sequence[Any]) -> bool:
         if type(a) not in _PLAIN and isinstance(a, Tensor):
             return True
     return False
+
+
+def transforms(args: Sequence[Any] = ()) -> list[str]:
+    """torch.func's, that this call is inside of. The vmap of autograd's is_grads_batched stands on no stack: its tensors show it."""
+    stack = [level.key().name for level in torch._C._functorch.get_interpreter_stack() or ()]
+    return stack or ["Vmap"] * any("Batched" in str(torch._C._dispatch_keys(a)) for a in args if isinstance(a, Tensor))
 
 
 class Plan:
@@ -110,8 +117,7 @@ class Plan:
             made = call(*ordered)
         made = made if isinstance(made, (tuple, list)) else (made,)
         if torch.is_grad_enabled():  # create_graph=True
-            sources = [t for t in ordered if isinstance(t, Tensor) and t.requires_grad]
-            made = Once.apply(self.name, made, *sources) if sources else made
+            made = _tied(self.name, made, ordered)
         for group, g in zip(self.groups, made):
             for i in group:
                 out[i] = g if needs[i] else None
@@ -123,7 +129,7 @@ class Eager(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, op: Operator, *args: Any) -> Any:
-        result = op.launch(*args)
+        result = _own(op.launch(*args))
         results = result if isinstance(result, tuple) else (result,)
         plan = op.plan
         assert plan is not None
@@ -152,6 +158,37 @@ class Once(torch.autograd.Function):
         raise RuntimeError(f"{ctx.name}: its gradient cannot be differentiated again, that of PyTorch's own operator can")
 
 
+def _own(result: Any) -> Any:
+    """A kernel may give a view of what it made, and nobody else has that. But autograd lets nobody write to a view that comes from a function."""
+    if isinstance(result, tuple):
+        return tuple(map(_own, result))
+    return result.data if result is not None and result._is_view() else result
+
+
+def _tied(name: str, made: Sequence[Tensor | None], inputs: Sequence[Any]) -> Sequence[Tensor | None]:
+    sources = [t for t in inputs if isinstance(t, Tensor) and t.requires_grad]
+    return Once.apply(name, made, *sources) if sources else made
+
+
+def once(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Of an autograd function's backward: it is not differentiated again. PyTorch's once_differentiable says so only where the gradient that comes in
+    requires one itself."""
+
+    def refusing(backward: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(backward)
+        def run(ctx: Any, *grads: Tensor | None) -> Any:
+            inputs = (*grads, *ctx.saved_tensors) if torch.is_grad_enabled() else ()  # create_graph=True
+            with torch.no_grad():
+                made = backward(ctx, *grads)
+            if not inputs:
+                return made
+            return _tied(name, [g if g is None else g.detach() for g in made], inputs)
+
+        return run
+
+    return refusing
+
+
 def second_door(op: Operator) -> Any:
     """Define torch.ops.rooftile.<name> with implementation, fake, autograd and, where the spec asks, autocast."""
     spec = op.spec
@@ -161,7 +198,7 @@ def second_door(op: Operator) -> Any:
     def implementation(*args: Any, **kwargs: Any) -> Any:
         if forward_ad._current_level >= 0:
             _refuse_tangents((*args, *kwargs.values()))
-        return op.launch(*_all(spec, args, kwargs))
+        return _own(op.launch(*_all(spec, args, kwargs)))
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         return spec.empty_returns(spec.complete(args, kwargs))

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from rooftile.core.register import once
 
 __all__ = ["linear_of"]
 
@@ -39,7 +40,7 @@ class _LinearOf(torch.autograd.Function):
         return linear(make(*kept), weight)
 
     @staticmethod
-    @once_differentiable
+    @once("a gated perceptron's last product")
     def backward(ctx, grad):
         weight, *kept = ctx.saved_tensors
         made = grad @ weight
