@@ -28,6 +28,22 @@ def test_any_leading_axes(lead):
     torch.testing.assert_close(scaled_dot_product_attention(q, k, v), F.scaled_dot_product_attention(q, k, v))
 
 
+@pytest.mark.parametrize("shape", [(5, 7), (4, 5, 7), (1, 1, 5, 7), (3, 1, 5, 7), (2, 3, 4, 5, 7), (2, 1, 1, 1, 7)])
+def test_a_mask_broadcasts_to_any_leading_axes(shape):
+    q, k, v, mask = drawn((2, 3, 4, 5, 16), (2, 3, 4, 7, 16), (2, 3, 4, 7, 16), shape)
+    for m in (mask, mask > -1):
+        torch.testing.assert_close(scaled_dot_product_attention(q, k, v, m), F.scaled_dot_product_attention(q, k, v, m))
+
+
+def test_leading_axes_that_do_not_fit_are_told():
+    """Also where there are as many in all: the 6 were paired in the order of memory."""
+    q, k, mask = drawn((2, 3, 4, 5, 16), (3, 2, 4, 5, 16), (2, 1, 5, 5))
+    with pytest.raises(ValueError, match=r"are \[2, 3, 4, 5, 16\], \[3, 2, 4, 5, 16\], .*all axes before the last 3 must be the same"):
+        scaled_dot_product_attention(q, k, k)
+    with pytest.raises(ValueError, match=r"attn_mask is \[2, 1, 5, 5\], which does not broadcast to \[2, 3, 4, 5, 5\]"):
+        scaled_dot_product_attention(q, q, q, mask)
+
+
 def test_shared_heads_are_asked_for():
     q, k, v = drawn((2, 4, 5, 16), (2, 2, 7, 16), (2, 2, 7, 16))
     wanted = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
@@ -70,6 +86,25 @@ def test_the_module_alone_causal_and_on_itself():
     assert not torch.equal(ours.train()(x, x, x)[0], ours(x, x, x)[0])
     with pytest.raises(ValueError, match="variant is 'paged', takes flash or standard"):
         MultiheadAttention(32, 4, variant="paged")
+
+
+@pytest.mark.parametrize(
+    "given, sentence",
+    [
+        ({"attn_mask": torch.zeros(5, 7, dtype=torch.int64)}, "attn_mask is int64, takes bool, True at a key that is not seen, or floats"),
+        ({"key_padding_mask": torch.zeros(2, 7, dtype=torch.uint8)}, "key_padding_mask is uint8, takes bool"),
+        ({"attn_mask": torch.zeros(2, 5, 7)}, r"attn_mask is \[2, 5, 7\], it must be \[8, 5, 7\] or \[5, 7\]"),
+        ({"attn_mask": torch.zeros(7, 5)}, r"attn_mask is \[7, 5\], it must be \[8, 5, 7\] or \[5, 7\]"),
+        ({"key_padding_mask": torch.zeros(2, 5)}, r"key_padding_mask is \[2, 5\], it must be \[2, 7\]"),
+        ({"key": torch.zeros(7, 32)}, r"query, key and value have \(3, 2, 3\) axes, it takes 3 of each, or 2 without a batch"),
+        ({"value": torch.zeros(2, 7, 20)}, r"value is \[2, 7, 20\], its last axis must be 32"),
+    ],
+)
+def test_what_the_module_cannot_take_is_a_sentence(given, sentence):
+    """A mask of whole numbers above all: it was added to the scores."""
+    q, kv = drawn((2, 5, 32), (2, 7, 32))
+    with pytest.raises(ValueError, match=sentence):
+        MultiheadAttention(32, 4, batch_first=True)(**{"query": q, "key": kv, "value": kv, **given})
 
 
 def llama():

@@ -38,9 +38,16 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     t, s = q.shape[2], k.shape[2]
     if is_causal and t < s:  # from the first key on: no query sees those past the T-th
         k, v, s = k[:, :, :t], v[:, :, :t], t
-    mask = attn_mask
-    if mask is not None and mask.dim() > 4:
-        mask = mask.expand(*query.shape[:-3], *mask.shape[-3:]).flatten(0, -4)
+    mask, lead = attn_mask, query.shape[:-3]
+    if query.dim() > 4 and not (key.shape[:-3] == value.shape[:-3] == lead):
+        said = ", ".join(str(list(x.shape)) for x in (query, key, value))
+        raise ValueError(f"scaled_dot_product_attention: query, key and value are {said}: all axes before the last 3 must be the same")
+    if mask is not None and len(lead) > 1 and mask.shape[:-3] not in ((), (1,)):
+        if mask.dim() - 3 > len(lead) or any(n not in (1, m) for n, m in zip(mask.shape[-4::-1], lead[::-1])):
+            raise ValueError(
+                f"scaled_dot_product_attention: attn_mask is {list(mask.shape)}, which does not broadcast to {[*lead, q.shape[1], t, k.shape[2]]}"
+            )
+        mask = mask.expand(*lead, *mask.shape[-3:]).flatten(0, -4)
     more = {} if mask is None else {"mask": mask} if mask.dtype == torch.bool else {"bias": mask}
     out = attention(q, k, v, scale=scale, causal=is_causal and t == s, dropout_p=dropout_p, layout="BHTD",
                     window=(None, t - s) if is_causal and t > s else None, **more)  # fmt: skip
@@ -84,6 +91,12 @@ class MultiheadAttention(nn.MultiheadAttention):
                 is_causal: bool = False) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """(out, weights or None). is_causal without a mask is enough, and aligned to the last key; beside a mask it is a hint, which the mask says
         already, as in PyTorch."""
+        axes = query.dim(), key.dim(), value.dim()
+        if axes not in ((3, 3, 3), (2, 2, 2)):
+            raise ValueError(f"MultiheadAttention: query, key and value have {axes} axes, it takes 3 of each, or 2 without a batch")
+        for name, x, features in (("query", query, self.embed_dim), ("key", key, self.kdim), ("value", value, self.vdim)):
+            if x.shape[-1] != features:
+                raise ValueError(f"MultiheadAttention: {name} is {list(x.shape)}, its last axis must be {features}")
         single = query.dim() == 2
         if single:
             query, key, value = (x.unsqueeze(0 if self.batch_first else 1) for x in (query, key, value))
@@ -91,7 +104,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         if not self.batch_first:
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
         q, k, v = (x.unflatten(-1, (self.num_heads, self.head_dim)) for x in self._projected(query, key, value))
-        mask, bias = self._seen(attn_mask, key_padding_mask, q)
+        mask, bias = self._seen(attn_mask, key_padding_mask, q, k)
         p, causal = self.dropout if self.training else 0.0, is_causal and attn_mask is None
         if need_weights or self.variant == "standard":
             out, weights = _standard(q, k, v, mask, bias, p, causal)
@@ -117,17 +130,24 @@ class MultiheadAttention(nn.MultiheadAttention):
             weights = self.in_proj_weight.chunk(3)
         return tuple(F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases))
 
-    def _seen(self, attn_mask: Tensor | None, padding: Tensor | None, q: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """(True where a key is seen, what is added), each a broadcast [B|1, H|1, T|1, S]."""
+    def _seen(self, attn_mask: Tensor | None, padding: Tensor | None, q: Tensor, k: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """(True where a key is seen, what is added), each a broadcast [B|1, H|1, T|1, S|1]."""
         seen: Tensor | None = None
         added: Tensor | None = None
-        for mask in (attn_mask, padding):
+        b, t, h, s = *q.shape[:3], k.shape[1]
+        for name, mask, shape in (("attn_mask", attn_mask, [b * h, t, s]), ("key_padding_mask", padding, [b, s])):
             if mask is None:
                 continue
-            if mask is padding:
-                mask = mask[:, None, None]
-            elif mask.dim() == 3:
-                mask = mask.unflatten(0, (q.shape[0], self.num_heads))
+            if mask.dtype != torch.bool and not mask.is_floating_point():
+                raise ValueError(
+                    f"MultiheadAttention: {name} is {str(mask.dtype).removeprefix('torch.')}, takes bool, True at a key that is not seen, or floats, which are added"
+                )
+            if list(mask.shape) == shape:
+                mask = mask.unflatten(0, (b, h)) if name == "attn_mask" else mask[:, None, None]
+            elif name != "attn_mask" or mask.dim() not in (2, 4) or any(n not in (1, m) for n, m in zip(mask.shape[::-1], (s, t, h, b))):
+                raise ValueError(
+                    f"MultiheadAttention: {name} is {list(mask.shape)}, it must be {shape}{f' or {[t, s]}' if name == 'attn_mask' else ''}"
+                )
             if mask.dtype == torch.bool:
                 seen = ~mask if seen is None else seen & ~mask
             else:
