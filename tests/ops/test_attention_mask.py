@@ -50,6 +50,7 @@ def test_one_length_a_sequence_makes_one_head():
         ({"lengths": torch.tensor([-1])}, "a length is -1, but there are 4 keys"),
         ({"lengths": torch.tensor([1.0])}, "lengths is float32, takes int64, int32"),
         ({"lengths": torch.tensor(1)}, "lengths has 0 axes"),
+        ({"lengths": [4]}, "lengths must be a tensor, got list"),
         ({"keys": -1}, "keys is -1, it must be 0 at least"),
         ({"repeats": 0}, "repeats is 0, it must be 1 at least"),
         ({"to": torch.int8}, "to is 'int8', it takes bool, float32, bfloat16, float16"),

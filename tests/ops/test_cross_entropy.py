@@ -126,8 +126,9 @@ def test_soft_cap_and_z_loss_are_their_formulas():
 
 @pytest.mark.parametrize("name", ["z_loss", "softcap"])
 def test_below_zero_is_refused(name):
-    with pytest.raises(ValueError, match=f"{name} is -1.0, it must be 0"):
-        cross_entropy(torch.zeros(1, 2), torch.tensor([0]), **{name: -1.0})
+    for wrong in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=f"{name} is {wrong}, it must be 0"):
+            cross_entropy(torch.zeros(1, 2), torch.tensor([0]), **{name: wrong})
 
 
 @pytest.mark.parametrize("config", [ONLINE[2], {"threads": 128, "vecs": 2, "stages": 5, "per": 1}])

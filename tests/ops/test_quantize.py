@@ -89,6 +89,7 @@ def test_a_block_of_zeros_and_the_smallest_numbers():
         (lambda: quantize(torch.zeros(2, 2, 2), block="128x128"), r"x has 3 axes \[2, 2, 2\]"),
         (lambda: quantize(torch.zeros(2, 2, dtype=torch.int32)), "x is int32, takes float32, bfloat16, float16"),
         (lambda: dequantize(torch.zeros(2, 2, dtype=torch.int8), torch.zeros(3)), r"scale is \[3\], for values \[2, 2\] it is \[\] or \[2\] or \[2, 1\] or \[1, 1\]"),
+        (lambda: dequantize(torch.zeros(2, 2, dtype=torch.int8), 0.5), "dequantize: scale must be a tensor, got float"),
         (lambda: dequantize(torch.zeros(2, 2), torch.zeros(())), "values is float32, takes float8_e4m3fn, float8_e5m2, int8"),
         (lambda: dequantize(torch.zeros(2, 2, dtype=torch.int8), torch.zeros(()), to=torch.int8), "to is 'int8', it takes float32, bfloat16, float16"),
     ],

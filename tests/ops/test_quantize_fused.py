@@ -185,6 +185,7 @@ def test_8_bits_are_held_to_what_they_may_be_rounded_to(plant):
         (lambda x: swiglu_quantize(x, block="tensor"), "swiglu_quantize: block is 'tensor', it takes token, 1x128"),
         (lambda x: swiglu_quantize(x[:, :5]), "N is 5 in gate, .* N must be even"),
         (lambda x: swiglu_quantize(x, x[:, :4]), r"gate is \[3, 6\], but up \[3, 4\]"),
+        (lambda x: swiglu_quantize(x, torch.float8_e5m2), "swiglu_quantize: up must be a tensor, got dtype"),
         (lambda x: add_rmsnorm_quantize(x, x[:2]), r"x is \[3, 6\], but residual \[2, 6\]"),
         (lambda x: rmsnorm_quantize(x, x[0, :4]), "N is 4 in weight, but 6 in x"),
         (lambda x: rmsnorm_quantize(x.clone().requires_grad_()), r"rmsnorm_quantize has no gradient, and x requires one: .*no_grad"),

@@ -46,6 +46,8 @@ def test_messages_have_both_numbers():
         segment_sum(x, torch.empty(0, dtype=torch.int64))
     with pytest.raises(ValueError, match="offsets is float32, takes int32, int64"):
         segment_sum(x, torch.tensor([0.0, 4.0]))
+    with pytest.raises(ValueError, match="x must be a tensor, got list"):
+        segment_sum([1.0], torch.tensor([0, 1]))
     with pytest.raises(ValueError, match="x has 0 axes"):
         segment_sum(torch.tensor(1.0), torch.tensor([0, 1]))
 

@@ -63,6 +63,8 @@ def test_log_softmax_along_any_axis(dim):
     "call, said",
     [
         (lambda x: softmax(x, 0, scale=2.0), "dim is 0, but scores of a scale or a mask are normalised along the last of 2 axes"),
+        (lambda x: softmax(x, None), "softmax: dim is None, takes int"),
+        (lambda x: log_softmax(x.tolist(), 0), "log_softmax: x must be a tensor, got list"),
         (lambda x: softmax(x[0], causal=True), r"causal rows are the last but one axis, x has 1 \[4\]"),
         (lambda x: softmax(x, mask=torch.ones(3)), "mask is float32, takes bool"),
         (lambda x: softmax(x, mask=torch.ones(3, dtype=torch.bool)), r"mask is \[3\], which does not broadcast to x's \[3, 4\]"),

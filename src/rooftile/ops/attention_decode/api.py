@@ -47,12 +47,12 @@ def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tenso
         True
     """
     given = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "sinks": sinks, "k_scale": k_scale, "v_scale": v_scale}
-    wanting = [n for n, x in given.items() if x is not None and x.requires_grad] if torch.is_grad_enabled() else []
+    wanting = [n for n, x in given.items() if isinstance(x, Tensor) and x.requires_grad] if torch.is_grad_enabled() else []
     if wanting:
         raise ValueError(
             f"attention_decode has no gradient, and {wanting[0]} requires one: call it under torch.no_grad(), or detach {wanting[0]}"
         )
-    if window is not None and window < 1:
+    if isinstance(window, int) and window < 1:
         raise ValueError(f"attention_decode: window is {window}, it takes 1 or more, or None for all keys")
     rest = (block_table, sinks, q.shape[-1] ** -0.5 if scale is None else scale, window or 0, softcap)
     if k_cache.dtype == torch.float8_e4m3fn:

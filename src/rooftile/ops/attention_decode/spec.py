@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import torch
@@ -25,8 +26,8 @@ def validate(call: Call, dims: dict) -> None:
     if call["block_table"] is not None and not (dims["M"] and 16 <= dims["S"] <= 256):
         raise ValueError(f"attention_decode: {dims['M']} pages of {dims['S']} keys, it takes 1 page or more, of 16 to 256 keys")
     for name in ("window", "softcap"):
-        if call[name] < 0:
-            raise ValueError(f"attention_decode: {name} is {call[name]}, and must be 0 (none) or more")
+        if not 0 <= call[name] < math.inf:
+            raise ValueError(f"attention_decode: {name} is {call[name]}, and must be 0 (none) or more, and finite")
 
 
 def edges(b: int, room: int, t: int, page: int) -> list[int]:

@@ -30,6 +30,6 @@ def attention_mask(lengths: Tensor, queries: int, keys: int | None = None, *, ca
         tensor([[[[ True, False],
                   [ True, False]]]])
     """
-    lengths = lengths[:, None] if lengths.dim() == 1 else lengths
+    lengths = lengths[:, None] if isinstance(lengths, Tensor) and lengths.dim() == 1 else lengths
     name = str(to).removeprefix("torch.")
     return _attention_mask(lengths, queries, queries if keys is None else keys, causal, repeats, name)

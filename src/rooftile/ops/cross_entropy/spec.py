@@ -1,3 +1,5 @@
+import math
+
 import torch
 import torch.nn.functional as F
 
@@ -18,8 +20,8 @@ def validate(call, dims):
     if not 0 <= call["label_smoothing"] <= 1:
         raise ValueError(f"cross_entropy: label_smoothing is {call['label_smoothing']}, it lies between 0 and 1")
     for name in ("z_loss", "softcap"):
-        if call[name] < 0:
-            raise ValueError(f"cross_entropy: {name} is {call[name]}, it must be 0 (none) or above")
+        if not 0 <= call[name] < math.inf:
+            raise ValueError(f"cross_entropy: {name} is {call[name]}, it must be 0 (none) or above, and finite")
     if dims["V"] == 0:
         raise ValueError(f"cross_entropy: logits is [{dims['M']}, 0], there is no class to choose")
     dims["..."] = (dims["M"],) if call["reduction"] == "none" else ()  # the loss: a number for each row, or one

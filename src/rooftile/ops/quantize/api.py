@@ -27,6 +27,9 @@ def _matrix(x: Tensor, block: str) -> Tensor:
 
 def _no_gradient(name: str, **tensors: Tensor | None) -> None:
     """A result without a gradient must not end somebody's graph in silence."""
+    for n, t in tensors.items():
+        if t is not None and not isinstance(t, Tensor):
+            raise ValueError(f"{name}: {n} must be a tensor, got {type(t).__name__}")
     wanting = [n for n, t in tensors.items() if t is not None and t.requires_grad] if torch.is_grad_enabled() else []
     if wanting:
         raise ValueError(f"{name} has no gradient, and {wanting[0]} requires one: call it under torch.no_grad(), or detach {wanting[0]}")
@@ -110,7 +113,7 @@ def dequantize(values: Tensor, scale: Tensor, zero: Tensor | None = None, *, to:
         >>> dequantize(torch.tensor([2], dtype=torch.int8), torch.tensor(0.5), to=torch.float32)
         tensor([1.])
     """
-    _no_gradient("dequantize", scale=scale)
+    _no_gradient("dequantize", values=values, scale=scale)
     block = _block_of(tuple(scale.shape), tuple(values.shape))
     x = _matrix(values, block)
     flat = scale if block in ("tensor", "128x128") else scale.reshape(-1) if block == "token" else scale.reshape(len(x), scale.shape[-1])

@@ -32,9 +32,9 @@ def segment_sum(x: Tensor, offsets: Tensor) -> Tensor:
         >>> segment_sum(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 2, 2, 3]))
         tensor([3., 0., 3.])
     """
+    if not isinstance(x, Tensor) or x.dim() == 2:
+        return _segment_sum(x, offsets)
     if x.dim() == 0:
         raise ValueError("segment_sum: x has 0 axes, needs 1 or more [M, ...]")
-    if x.dim() == 2:
-        return _segment_sum(x, offsets)
     shape = x.shape[1:]
     return _segment_sum(x.reshape(x.shape[0], shape.numel()), offsets).reshape(-1 if shape.numel() else offsets.numel() - 1, *shape)

@@ -1,3 +1,5 @@
+from numbers import Integral
+
 import torch
 from torch import Tensor
 
@@ -54,9 +56,15 @@ def softmax(x: Tensor, dim: int = -1, *, scale: float = 1.0, causal: bool = Fals
     """
     if scale != 1.0 or causal or mask is not None:
         return _scores(x, dim, scale, causal, mask)
-    if dim == -1 or dim == x.dim() - 1:
-        return _softmax(x)
-    return _softmax(x.transpose(dim, -1)).transpose(dim, -1)
+    return _along(_softmax, x, dim)
+
+
+def _along(op: Op, x: Tensor, dim: int) -> Tensor:
+    if dim == -1 or not isinstance(x, Tensor) or dim == x.dim() - 1:
+        return op(x)
+    if not isinstance(dim, Integral):
+        raise ValueError(f"{op.spec.name}: dim is {dim!r}, takes int")
+    return op(x.transpose(dim, -1)).transpose(dim, -1)
 
 
 def _scores(x: Tensor, dim: int, scale: float, causal: bool, mask: Tensor | None) -> Tensor:
@@ -98,9 +106,7 @@ def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
         >>> log_softmax(torch.zeros(2))
         tensor([-0.6931, -0.6931])
     """
-    if dim == -1 or dim == x.dim() - 1:
-        return _log_softmax(x)
-    return _log_softmax(x.transpose(dim, -1)).transpose(dim, -1)
+    return _along(_log_softmax, x, dim)
 
 
 class Softmax(torch.nn.Module):
