@@ -115,6 +115,13 @@ def test_wrong_lists():
         rooftile.adamw(call["params"], call["grads"][:2], call["exp_avgs"], call["exp_avg_sqs"], call["hyper"])
     with pytest.raises(ValueError, match=r"hyper is \[2, 4\], needs \[3, 4\]"):
         rooftile.adamw(call["params"], call["grads"], call["exp_avgs"], call["exp_avg_sqs"], call["hyper"][:2])
+    for name, value, words in (
+        ("beta1", 2.0, "2.0, it must be in"),
+        ("beta2", math.nan, "nan, it must be in"),
+        ("eps", -1.0, "-1.0, it must be"),
+    ):
+        with pytest.raises(ValueError, match=f"adamw: {name} is {words}"):
+            rooftile.adamw(*(call[n] for n in ("params", "grads", "exp_avgs", "exp_avg_sqs", "hyper")), **{name: value})
 
 
 def test_clipping_beside_pytorch():

@@ -107,6 +107,13 @@ def test_what_the_module_cannot_take_is_a_sentence(given, sentence):
         MultiheadAttention(32, 4, batch_first=True)(**{"query": q, "key": kv, "value": kv, **given})
 
 
+def test_transformers_mask_of_whole_numbers_is_refused():
+    """It was added to the scores."""
+    q, k = drawn((2, 4, 5, 16), (2, 2, 7, 16))
+    with pytest.raises(ValueError, match="attention_mask is int64, takes bool, True where a key is seen, or floats"):
+        huggingface._attend(torch.nn.Module(), q, k, k, torch.ones(2, 1, 5, 7, dtype=torch.int64))
+
+
 def llama():
     from transformers import LlamaConfig, LlamaForCausalLM
 

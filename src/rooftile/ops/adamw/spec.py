@@ -28,6 +28,11 @@ def _fits(call: Call, dims) -> None:
         dtypes = list(dict.fromkeys(t.dtype for t in (*call[name], *(call["exp_avg_sqs"] if name == "exp_avgs" else []))))
         if len(dtypes) > 1:
             raise ValueError(f"adamw: {name} are {dtypes[0]} and {dtypes[1]}, the tensors of a list have one dtype")
+    for name in ("beta1", "beta2"):
+        if not 0 <= call[name] < 1:
+            raise ValueError(f"adamw: {name} is {call[name]}, it must be in [0, 1)")
+    if not call["eps"] >= 0:
+        raise ValueError(f"adamw: eps is {call['eps']}, it must be at least 0")
     if call["masters"] and call["seed"] is not None:
         raise ValueError("adamw: masters and a seed are both given: with float32 masters nothing is left to round at random")
 

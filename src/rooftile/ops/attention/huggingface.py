@@ -30,6 +30,11 @@ def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attent
         raise ValueError("rooftile's attn_implementation takes no paged cache: continuous batching is for attention_decode")
     mask, bias = attention_mask, position_bias
     if mask is not None and mask.dtype != torch.bool:
+        if not mask.is_floating_point():
+            found = str(mask.dtype).removeprefix("torch.")
+            raise ValueError(
+                f"rooftile's attn_implementation: attention_mask is {found}, takes bool, True where a key is seen, or floats, which are added"
+            )
         mask, bias = None, mask if bias is None else bias + mask
     causal = attention_mask is None and (getattr(module, "is_causal", False) if is_causal is None else is_causal)
     out = attention(query, key, value, layout="BHTD", causal=causal, scale=scaling, softcap=softcap or 0.0, sinks=s_aux, mask=mask,
