@@ -79,6 +79,7 @@ def test_messages():
     x = torch.ones(2, 4)
     for call, words in [
         ({"p": 1.5}, "p is 1.5, it lies between 0 and 1"),
+        ({"p": 1.5, "training": False}, "p is 1.5, it lies between 0 and 1"),
         ({"norm": "batch"}, "norm is 'batch', takes layer or rms"),
         ({"norm": "batch", "p": 0.0}, "norm is 'batch', takes layer or rms"),
         ({"weight": torch.ones(5)}, "N is 5 in weight, but 4 in x"),

@@ -42,6 +42,8 @@ def dropout_add_norm(x: Tensor, residual: Tensor, weight: Tensor | None = None, 
         >>> dropout_add_norm(torch.ones(1, 2), torch.tensor([[0.0, 2.0]]), p=0.0, eps=0.0)
         (tensor([[-1.,  1.]]), tensor([[1., 3.]]))
     """
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout_add_norm: p is {p}, it lies between 0 and 1")
     if p == 0 or not training:
         if norm == "layer":
             return add_layernorm(x, residual, weight, bias, eps)
