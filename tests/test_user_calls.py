@@ -34,8 +34,9 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
     ],
 )
 def test_wrong_input_is_a_sentence(call, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        call()
+    for autocast in (False, True):
+        with pytest.raises(ValueError, match=sentence), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            call()
 
 
 def test_numbers_of_numpy_are_numbers():

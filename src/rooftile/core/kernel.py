@@ -150,8 +150,15 @@ class Op:
                 result = call(*args)
                 if result is not known.MISS:
                     return result
+        if self.plan is None and torch.is_grad_enabled():
+            self._refuse_gradient(args)
         if register.needs_second_door(args):
-            return self.entry(*args)
+            try:
+                return self.entry(*args)
+            except RuntimeError:  # also of what the schema does not take, which PyTorch tells in the schema's words
+                if not torch.compiler.is_compiling():
+                    self._check(dict(zip(self.names, args)))
+                raise
         if self.plan is not None and torch.is_grad_enabled() and self.plan.wants_grad(args):
             try:
                 return register.Eager.apply(self, *args)
@@ -159,8 +166,6 @@ class Op:
                 if not self._in_vmap(args, error):
                     raise
             return self.entry(*args)
-        if self.plan is None and torch.is_grad_enabled():
-            self._refuse_gradient(args)
         result = self.launch(*args, save=not self._saves)
         if self._known.worth_learning():
             self._learn(args)
