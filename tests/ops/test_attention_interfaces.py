@@ -76,6 +76,13 @@ def test_the_module_is_pytorchs(options, batch_first, variant):
         assert nothing is None
 
 
+def test_the_modules_arguments_are_in_pytorchs_order():
+    given = 8, 2, 0.0, True, False, False, None, None, True, "meta", torch.bfloat16
+    assert [(p.device, p.dtype) for p in MultiheadAttention(*given).parameters()] == [
+        (p.device, p.dtype) for p in torch.nn.MultiheadAttention(*given).parameters()
+    ]
+
+
 def test_the_module_alone_causal_and_on_itself():
     ours, (x,) = MultiheadAttention(32, 4, dropout=0.5), drawn((6, 32))
     ours.eval()
