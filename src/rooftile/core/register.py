@@ -161,7 +161,7 @@ class Once(torch.autograd.Function):
 def _own(result: Any) -> Any:
     """A kernel may give a view of what it made, and nobody else has that. But autograd lets nobody write to a view that comes from a function."""
     if isinstance(result, tuple):
-        return tuple(map(_own, result))
+        return tuple([t.data if t is not None and t._is_view() else t for t in result])
     return result.data if result is not None and result._is_view() else result
 
 
