@@ -40,7 +40,10 @@ OWN_WAY = (
     "a call with dropout, a cache of earlier tokens or a mask of numbers (what is added to scores; padding and windows are boolean) goes the "
     "model's own way"
 )
-CAPPED = "a call with dropout or for the weights themselves goes the model's own way"
+CAPPED = (
+    "a call with dropout, for the weights themselves or with a mask that is trained goes the model's own way; of any other mask of numbers only "
+    "the sign is read: a key is seen where it is not negative"
+)
 LOSS = "in training `logits` is None; a head that is wrapped, sharded or moved by hooks goes by logits and cross_entropy"
 
 
@@ -96,7 +99,9 @@ class Part:
 
 
 def _put(report: Report, name: str, module: nn.Module, part: Part) -> None:
-    function, why = None, "" if part.make else part.note
+    function, why, known = None, "" if part.make else part.note, _class(module)
+    if not why and type(module).forward is not known.forward:
+        why = f"its forward is {type(module).__name__}'s own, not {known.__name__}'s"
     if not why and not Swap.free(module):
         why = "its forward has been replaced by someone else"
     if not why:
@@ -122,13 +127,17 @@ def _is_ours(forward: Any) -> bool:
 
 
 def _class(module: nn.Module) -> type:
-    """Its class; fully_shard puts one of its own before it."""
-    return next(c for c in type(module).__mro__ if not c.__name__.startswith("FSDP"))
+    """The class of it that we know: a user's subclass comes before it, and fully_shard's."""
+    return next((c for c in type(module).__mro__ if _family_of(c) or c in (nn.LayerNorm, nn.Embedding)), type(module))
 
 
 def _family(module: nn.Module) -> str:
-    """Hugging Face's word for the family whose modelling file defines this module's class, or ""."""
-    parts = _class(module).__module__.split(".")
+    return _family_of(_class(module))
+
+
+def _family_of(kind: type) -> str:
+    """Hugging Face's word for the family whose modelling file defines this class, or ""."""
+    parts = kind.__module__.split(".")
     known = parts[:2] == ["transformers", "models"] and len(parts) == 4 and parts[3] == f"modeling_{parts[2]}"
     return parts[2] if known and parts[2] in FAMILIES else ""
 
@@ -185,7 +194,7 @@ def _mlp(module: nn.Module) -> Part:
 
 
 def _attention(module: nn.Module) -> Iterator[Part]:
-    forward = type(module).forward
+    forward = _class(module).forward
     scope, why = inspect.unwrap(forward).__globals__, _why_not(module)
     operators, names, note = {}, {}, ""
     for name, turn in forwards.ROTATIONS.items():
@@ -218,10 +227,11 @@ def _why_not(module: nn.Module) -> str:
 
 def _loss(module: nn.Module, keep_logits: bool) -> Part:
     there = getattr(getattr(module, "loss_function", None), "__name__", "none")
-    if there != "ForCausalLMLoss" or "_loss_function" in vars(module):
+    ours = vars(module).get("_loss_function") is forwards.causal_lm_loss  # came with a pickled model, without our forwards
+    if not ours and (there != "ForCausalLMLoss" or "_loss_function" in vars(module)):
         return Part({"loss": ""}, note=f"its loss function is {there}, not transformers' ForCausalLMLoss")
     if keep_logits:
         return Part({"loss": "cross_entropy"}, lambda: None, "keep_logits")
     softcap = getattr(module.config, "final_logit_softcapping", None) or 0.0
     base = module.base_model_prefix if hasattr(module, module.base_model_prefix) else "model"  # transformers 4 misnames Gemma3's
-    return Part({"loss": "linear_cross_entropy"}, partial(forwards.causal_lm, type(module).forward, base, softcap), LOSS)
+    return Part({"loss": "linear_cross_entropy"}, partial(forwards.causal_lm, _class(module).forward, base, softcap), LOSS)
