@@ -13,6 +13,7 @@ import processes
 from rooftile import __version__, cli
 from rooftile.core.kernel import OPS
 from rooftile.workbench import explain
+from training_runs import maker
 
 
 def rooftile(*words: str, **environment: str) -> subprocess.CompletedProcess:
@@ -174,6 +175,25 @@ def test_output_that_cannot_be_written():
     for words in (["doctor"], ["list", "--json"]):
         run = processes.run(*words, code="import os\nos.dup2(os.open('/dev/full', os.O_WRONLY), 1)\nfrom rooftile import cli\ncli.main()")
         assert run.returncode == 2 and run.stderr.splitlines()[0] == "rooftile: [Errno 28] No space left on device"
+
+
+def test_what_an_encoding_lacks(tmp_path):
+    """Seen red: where stdout is ASCII, or a path is no UTF-8, a run that had trained to its end said so in no word and exited with 2."""
+    maker(tmp_path)
+    words = "--device cpu --n-layer 1 --n-head 2 --n-embd 16 --context 16 --batch-size 2 --steps 1 --eval-batches 1 --sample-tokens 1"
+    code = "import io, sys\nsys.stdout = io.TextIOWrapper(sys.stdout.buffer, 'ascii')\nfrom rooftile import cli\ncli.main()"
+    run = processes.run("train", *words.split(), "--text", f"{tmp_path}/text", "--prompt", "é", "--out", f"{tmp_path}/\udcff", code=code)
+    assert run.returncode == 0 and run.stdout.startswith("\\xe9") and run.stdout.endswith("/\\udcff/model\n")
+
+
+def test_a_terminal_without_a_width():
+    """Seen red: nothing at all was printed."""
+    assert (
+        "torch"
+        in subprocess.run(
+            [sys.executable, "-m", "rooftile", "doctor"], capture_output=True, text=True, env={**os.environ, "COLUMNS": "0"}
+        ).stdout
+    )
 
 
 def test_version():

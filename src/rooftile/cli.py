@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import io
 import json
 import math
 import os
@@ -24,6 +25,8 @@ from rooftile.cuda.compile import Unavailable
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
                   help="The transformer's GPU kernels, and the workbench that proves them.")  # fmt: skip
 UsageError = typer.BadParameter.__base__  # click's, which typer brings along or imports, by its release
+if os.environ.get("COLUMNS") == "0":  # a terminal that does not know its width: nothing would be printed
+    del os.environ["COLUMNS"]
 WIDE = None if sys.stdout is None or sys.stdout.isatty() or "COLUMNS" in os.environ else 10_000  # a file or a pipe has no edge to fit in
 out, err = Console(width=WIDE), Console(stderr=True)
 
@@ -36,6 +39,8 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document (bench: on
 
 def main() -> None:
     """A wrong input, or a machine that cannot, is the user's to mend: a sentence, exit code 2, no traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: what its encoding lacks is no reason to fail
     try:
         code = app(standalone_mode=False)
         print(end="", flush=True)  # what cannot be written is told here, not when Python ends
