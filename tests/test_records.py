@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from rooftile.core import device as dev
 from rooftile.core import record, tune
 from rooftile.core.kernel import OPS, Kernel
 from rooftile.core.record import Record, Status, append, digest_of, essence, read
@@ -455,3 +456,21 @@ def test_a_step_whose_turns_lie_apart_is_said_to_be_unsteady():
     }
     ours, theirs = pages.training(table).splitlines()[2:]
     assert "| rooftile | 52.0" in ours and "unsteady" not in ours and "| torch.compile | 71.1 (unsteady, 65.3 to 73.8) |" in theirs
+
+
+def test_ceilings_where_the_cache_is_damaged_or_cannot_be_written(tmp_path, monkeypatch):
+    """Seen red: `rooftile profile train` ran its steps and ended with [Errno 2], or with the line that is no record."""
+    cpu, made = torch.device("cpu"), []
+    facts = {"copy_gbps": 1.0, "matmul_float32": 1.0, "launch_us": 1.0}
+    monkeypatch.setattr(
+        dev, "measure", lambda where: made.append(where) or Record("device.ceilings", "measured", "cpu", Status.PASSED, extra=facts)
+    )
+    monkeypatch.setenv("ROOFTILE_CACHE", str(tmp_path))
+    (tmp_path / "ceilings").mkdir()
+    for damaged in ('{"op": "device.ceil', "{}\n"):
+        (tmp_path / "ceilings" / "cpu.jsonl").write_text(damaged)
+        assert dev.ceilings(cpu) == dev.ceilings(cpu)
+    assert len(made) == 2
+    monkeypatch.setenv("ROOFTILE_CACHE", str(tmp_path / "ceilings" / "cpu.jsonl"))
+    with pytest.warns(RuntimeWarning, match=r"cannot be kept in .* \(Not a directory\): they are measured every time; set ROOFTILE_CACHE"):
+        assert dev.ceilings(cpu).copy_gbps == 1.0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
+import warnings
 from dataclasses import dataclass
 from functools import partial
 
@@ -42,13 +44,21 @@ class Ceilings:
 
 
 def ceilings(where: torch.device, refresh: bool = False) -> Ceilings:
-    """From this machine's cache, or measured now (about a second)."""
+    """From this machine's cache, or measured now (about a second) and kept there, where that can be."""
     file = cache_folder() / "ceilings" / f"{slug(where)}.jsonl"
-    if not refresh:
-        for r in reversed(list(read(file))):
-            return _from(r)
+    try:
+        if not refresh and (kept := list(read(file))):
+            return _from(kept[-1])
+    except (OSError, ValueError, KeyError):  # damaged, or somebody else's: begun again
+        with contextlib.suppress(OSError):
+            file.unlink()
     record = measure(where)
-    append(file, [record])
+    try:
+        append(file, [record])
+    except OSError as error:
+        warnings.warn(
+            f"the device's ceilings cannot be kept in {file.parent} ({error.strerror}): they are measured every time; set ROOFTILE_CACHE to a "
+            "folder that can be written", RuntimeWarning, stacklevel=2)  # fmt: skip
     return _from(record)
 
 
