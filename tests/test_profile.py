@@ -62,6 +62,8 @@ def test_on_the_command_line(tiny, tmp_path):
     assert {"name", "calls", "us", "floor_us"} == found["rows"][0].keys()
     with pytest.raises(TrainError, match="kernels 'compile' has none to look at"):
         profile.profile_training(tiny("run", kernels="compile"))
+    with pytest.raises(TrainError, match="parallel is 'ddp', and profile looks at the step of one process"):
+        profile.profile_training(tiny("run", parallel="ddp"))
 
 
 @pytest.mark.gpu

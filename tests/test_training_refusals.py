@@ -124,6 +124,15 @@ def test_resume_without_a_folder_finds_the_last_run(tmp_path, monkeypatch):
     assert TrainConfig(resume=True).resolved().out == "runs/a"
 
 
+def test_processes_that_share_nothing(tiny, monkeypatch):
+    """Seen red: each of torchrun's trained the whole model into the same folder."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    refused(tiny("run"), "parallel is 'none', but these are 2 processes, which would write one folder: make it ddp or fsdp")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    run(tiny("run", steps=1))
+
+
 def test_absent_cuda(tiny, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     refused(tiny("run", device="cuda"), "finds no CUDA device")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,7 +139,10 @@ class TrainConfig:
             raise TrainError(f"{name} is {value}, must be at least {least} and finite")
 
     def resolved(self) -> "TrainConfig":
-        """The same run with every "auto" and empty default decided. TrainError when the device is not there."""
+        """The same run with every "auto" and empty default decided. TrainError when the device is not there, or others that run the same are."""
+        processes = int(os.environ.get("WORLD_SIZE", 1)) if "RANK" in os.environ else 1
+        if processes > 1 and self.parallel == "none":
+            raise TrainError(f"parallel is 'none', but these are {processes} processes, which would write one folder: make it ddp or fsdp")
         device = self.device
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -77,6 +77,8 @@ def profile_training(config: TrainConfig) -> dict[str, Any]:
     config = config.resolved()
     if config.kernels == "compile":
         raise TrainError("profile looks at single operators, and kernels 'compile' has none to look at: take torch or rooftile")
+    if config.parallel != "none":
+        raise TrainError(f"parallel is {config.parallel!r}, and profile looks at the step of one process: leave it at 'none'")
     where, data = torch.device(config.device), load_data(config)
     torch.manual_seed(config.seed)
     model = build_model(config, data).to(where)
