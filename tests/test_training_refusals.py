@@ -124,6 +124,16 @@ def test_resume_without_a_folder_finds_the_last_run(tmp_path, monkeypatch):
     assert TrainConfig(resume=True).resolved().out == "runs/a"
 
 
+def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(monkeypatch):
+    """Seen red: their metrics and checkpoints were one another's."""
+    names = []
+    for process in (1, 2):
+        monkeypatch.setattr("os.getpid", lambda process=process: process)
+        monkeypatch.setattr("time.strftime", lambda name: name)
+        names.append(TrainConfig().resolved().out)
+    assert names == ["runs/%Y%m%d-%H%M%S-1", "runs/%Y%m%d-%H%M%S-2"]
+
+
 def test_processes_that_share_nothing(tiny, monkeypatch):
     """Seen red: each of torchrun's trained the whole model into the same folder."""
     monkeypatch.setenv("RANK", "1")

@@ -164,7 +164,8 @@ class TrainConfig:
             weights = "master" if self.kernels == "rooftile" and kind == "cuda" and dtype == "bfloat16" and alone else "float32"
         out = self.out
         if not out:
-            out = str(self._last_run()) if self.resume or self.resume_from else time.strftime("runs/%Y%m%d-%H%M%S")
+            new = time.strftime(f"runs/%Y%m%d-%H%M%S-{os.getpid()}")  # two may begin in the same second
+            out = str(self._last_run()) if self.resume or self.resume_from else new
         graph = self.graph
         if graph == "auto":
             eager = self.dropout or self.detect_anomaly or self.parallel != "none"
