@@ -90,6 +90,15 @@ def test_check_counts():
         (["build", "linear_cross_entropy"], "linear_cross_entropy has no kernel in CUDA C++ to build"),
         (["pages", "--verify", "--folder", "nowhere"], "nowhere has none of the"),
         (["lst"], "Did you mean 'list'?"),
+        (
+            ["bench", "softmax", "--device", "cpu", "--within", "0", "--record", "--folder", __file__],
+            "test_cli.py cannot be written: File exists",
+        ),
+        (
+            ["check", "--kernel", "cuda.v7_clutser", "--device", "cpu"],
+            "no kernel is called 'cuda.v7_clutser'; did you mean cuda.v7_cluster?",
+        ),
+        (["explain", "gelu", "--shape", "M=4,...=3x2"], "--shape says M=4, and of ... that it holds 6 rows"),
         (["list", "--jsn"], "No such option: --jsn"),
     ],
 )

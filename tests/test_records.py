@@ -458,6 +458,12 @@ def test_a_step_whose_turns_lie_apart_is_said_to_be_unsteady():
     assert "| rooftile | 52.0" in ours and "unsteady" not in ours and "| torch.compile | 71.1 (unsteady, 65.3 to 73.8) |" in theirs
 
 
+def test_a_file_that_is_no_text_is_named(tmp_path):
+    (tmp_path / "x.jsonl").write_bytes(b"\xff\n")
+    with pytest.raises(ValueError, match=r"x\.jsonl holds no records: 'utf-8' codec can't decode byte 0xff"):
+        list(read(tmp_path / "x.jsonl"))
+
+
 def test_ceilings_where_the_cache_is_damaged_or_cannot_be_written(tmp_path, monkeypatch):
     """Seen red: `rooftile profile train` ran its steps and ended with [Errno 2], or with the line that is no record."""
     cpu, made = torch.device("cpu"), []

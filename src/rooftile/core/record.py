@@ -111,9 +111,23 @@ def _torn(path: Path) -> bool:
         return f.read(1) != b"\n"
 
 
+def unwritable(folder: Path) -> str:
+    """Why nothing can be kept in `folder`, which is made where it is not there; or "". Asked before what takes long."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return ""  # permission bits do not tell the truth on every file system: writing does
+    except OSError as error:
+        return error.strerror or str(error)
+
+
 def read(path: Path) -> Iterator[Record]:
     if path.is_file():
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} holds no records: {error}") from error
+        for number, line in enumerate(lines, 1):
             if line.strip():
                 try:
                     yield Record.parse(line)

@@ -6,7 +6,6 @@ that stays on the device, and losses are looked at every `log_every` steps. On o
 
 import dataclasses
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
+from rooftile.core.record import unwritable
 from rooftile.models.atomic import atomic_file
 from rooftile.training.anomaly import Watch, check_divergence
 from rooftile.training.checkpoint import checkpoints, load_checkpoint, newest, restore, save_checkpoint
@@ -150,7 +150,8 @@ class _Run:
         self.memory, self.drawn = None, min(self.step + 3, config.steps) if config.memory else None
         self.forward = torch.compile(self.forward) if config.kernels == "compile" else self.forward
         self.stepper = Stepper(self.forward, self.optimizer, config)
-        _make_folder(self.out)
+        if why := unwritable(self.out):
+            raise TrainError(f"the output folder {self.out} cannot be written: {why}")
 
     def _check_prompt(self) -> None:
         if not self.config.sample_tokens:
@@ -286,15 +287,6 @@ def _knob(name: str, config: dict) -> Any:
     """Its value, the default where the knob is younger than the checkpoint. What masters are stored as is float32 weights (`Team.whole`)."""
     value = config.get(name, TrainConfig.__dataclass_fields__[name].default)
     return "float32" if name == "weights" and value != "bfloat16" else value
-
-
-def _make_folder(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
-            pass  # permission bits do not tell the truth on every file system: writing does
-    except OSError as error:
-        raise TrainError(f"the output folder {out} cannot be written: {error.strerror}") from None
 
 
 @contextmanager

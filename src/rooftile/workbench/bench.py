@@ -165,6 +165,7 @@ def bench(
     ops = gatekeeper.named([n for n in names if n not in steps]) if len(steps) < len(names) or not names else []
     calls = called_cases(ops, only, against) if device == "cuda" else []
     todo = timed_cases(ops, only, alone=not calls) if ops else []
+    gatekeeper.can_keep(folder)
     session, left = Session(device, verdicts), list[str]()
     if lacking is not None:
         steps = steps if names or device != "cuda" else [*training_records.MODULES]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 from collections.abc import Iterator
 from types import NoneType
@@ -72,6 +73,8 @@ def case_of(spec: OpSpec, shape: str, dtype: torch.dtype) -> Case:
         else:
             nearest(name, [*sorted(letters - {"..."}), *parameters, *absent, *words], f"letter or parameter of {spec.name}")
             params[name] = nearest(value, words[name], f"dtype after {name}") if name in words else _value(spec, name, value)
+    if {"...", "M"} <= dims.keys() and math.prod(dims["..."]) != dims["M"]:
+        raise ValueError(f"--shape says M={dims['M']}, and of ... that it holds {math.prod(dims['...'])} rows")
     needed = {x for a in spec.args.values() if not a.optional for x, _ in map(letter, a.dims.split())} - {"...", "M"} | lists
     missing = needed - set(dims) - set(spec.unsaid)
     if missing:

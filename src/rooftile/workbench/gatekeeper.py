@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from rooftile.core import device as dev
-from rooftile.core.kernel import OPS, Op
-from rooftile.core.record import Environment, Record, Status, append
+from rooftile.core.kernel import OPS, Op, nearest
+from rooftile.core.record import Environment, Record, Status, append, unwritable
 from rooftile.cuda import simulator
 from rooftile.cuda.simulator import build
 from rooftile.workbench import check as gate
@@ -63,7 +63,9 @@ def check(
             raise ValueError(f"{option}: it is for the kernels of a GPU, on {device} 1 process judges all of them every time")
     ops = named(names)
     if kernel is not None and not any(k.name == kernel for op in ops for k in op.kernels):
-        ops[0].kernel(kernel)  # raises, with the nearest right name
+        known = dict.fromkeys(k.name for op in ops for k in op.kernels)
+        nearest(kernel, [*known], f"kernel of {ops[0].spec.name}" if len(names) == 1 else "kernel")
+    can_keep(folder)
     results: list[dict[str, Any]] = []
     if device == "interpret":
         from rooftile.workbench import interpreter  # noqa: F401  patches Triton in this process
@@ -89,6 +91,11 @@ def check(
         if folder is not None:
             _keep([r for r in results if f"{r['op']} {r['kernel']}" not in left], digests, folder)
     return {"device": device, **_counts(results), "results": results, "left": left}
+
+
+def can_keep(folder: Path | None) -> None:
+    if folder is not None and (why := unwritable(folder)):
+        raise ValueError(f"--folder {folder} cannot be written: {why}")
 
 
 def _counts(results: list[dict[str, Any]]) -> dict[str, int]:
