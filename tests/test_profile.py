@@ -51,7 +51,7 @@ def test_floors_of_pytorchs_own():
     }
 
 
-def test_on_the_command_line(tiny, tmp_path):
+def test_on_the_command_line(tiny, tmp_path, monkeypatch):
     tiny("unused")
     knobs = {**TINY, "text": tmp_path / "text", "out": tmp_path / "run", "kernels": "rooftile"}
     words = [word for name, value in knobs.items() for word in (f"--{name.replace('_', '-')}", str(value))]
@@ -60,6 +60,10 @@ def test_on_the_command_line(tiny, tmp_path):
     assert (tmp_path / "run" / "profile.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     found = json.loads(CliRunner().invoke(app, ["profile", "train", *words, "--json"]).output.splitlines()[-1])
     assert {"name", "calls", "us", "floor_us"} == found["rows"][0].keys()
+    monkeypatch.setattr(profile, "profile_training", lambda _: pytest.fail("profiled in vain"))  # seen red: the folder was made behind it
+    refused = CliRunner().invoke(app, ["profile", "train", *words, "--out", str(tmp_path / "text")])
+    assert "text cannot be written: File exists" in str(refused.exception)
+    monkeypatch.undo()
     with pytest.raises(TrainError, match="kernels 'compile' has none to look at"):
         profile.profile_training(tiny("run", kernels="compile"))
     with pytest.raises(TrainError, match="parallel is 'ddp', and profile looks at the step of one process"):

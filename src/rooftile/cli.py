@@ -434,13 +434,15 @@ def _knobs() -> inspect.Signature:
 
 def _profile_train(as_json: bool, **knobs: Any) -> None:
     """A training step's operators by what they lose to their floors, and the picture of it in OUT. Takes the knobs of `rooftile train`."""
+    from rooftile.core.record import unwritable
     from rooftile.training import TrainConfig
     from rooftile.workbench import profile as p
 
     config = TrainConfig(**knobs).resolved()
-    found = p.profile_training(config)
     picture = Path(config.out) / "profile.png"
-    picture.parent.mkdir(parents=True, exist_ok=True)
+    if why := unwritable(picture.parent):
+        raise ValueError(f"the output folder {picture.parent} cannot be written: {why}")
+    found = p.profile_training(config)
     p.draw(found, picture)
     if as_json:
         return _say({**found, "rows": [dataclasses.asdict(row) for row in found["rows"]], "picture": str(picture)})
