@@ -58,8 +58,10 @@ def save_checkpoint(folder: Path, weights: dict, states: dict, *, step: int, **f
     try:
         with atomic_file(path) as file:
             torch.save(state, file)
-    except (OSError, RuntimeError) as error:  # torch's zip writer turns a full disk into a RuntimeError
-        raise TrainError(f"{path} could not be written, the checkpoint before it stands: {error}") from error
+    except (OSError, RuntimeError) as error:
+        reason = error.__context__ if isinstance(error.__context__, OSError) else error  # torch covers it
+        stands = "the checkpoint before it stands" if checkpoints(folder) else "and there is none before it"
+        raise TrainError(f"{path} could not be written, {stands}: {reason}") from error
     found = checkpoints(folder)
     rewound = [f for f in found if f.name > path.name]  # the run was taken back to before them: they are no part of it now
     past = [f for f in found if f.name <= path.name][KEPT:]
