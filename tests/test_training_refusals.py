@@ -48,6 +48,8 @@ def test_bad_text(tiny, tmp_path):
 def test_bad_output_folder(tiny, tmp_path):
     (tmp_path / "file").write_text("in the way")
     refused(tiny("file/run"), r"file/run cannot be written: Not a directory")
+    (tmp_path / "taken" / "loss.png").mkdir(parents=True)
+    refused(tiny("taken"), r"taken/loss\.png: Is a directory; checkpoint-00000006\.pt stands")  # seen red: the file was not named
     run(tiny("run"))
     before = series(tmp_path / "run")
     refused(tiny("run"), r"already holds checkpoint-00000006\.pt")

@@ -109,7 +109,8 @@ def _go(run: "_Run", progress: bool, began: float) -> TrainResult:
         return run.finish(trained, began)
     except OSError as error:  # a full disk, mostly
         stands = next((f"{path.name} stands" for path in checkpoints(run.out)), "no checkpoint had been written")
-        raise TrainError(f"the run in {run.out} stopped: {error.strerror or error}; {stands}") from error
+        where = f"{error.filename2 or error.filename}: " if error.filename else ""
+        raise TrainError(f"the run in {run.out} stopped: {where}{error.strerror or error}; {stands}") from error
 
 
 @contextmanager
