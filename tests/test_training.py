@@ -238,7 +238,7 @@ def test_torn_and_surplus_lines_are_dropped(tiny, tmp_path):
     run(tiny("whole"))
     run(tiny("parts", steps=3))
     with open(tmp_path / "parts" / "metrics.jsonl", "ab") as file:
-        file.write(b'{"step": 4, "loss": 9.9, "lr": 0, "grad_norm": 1}\n{"step": 5, "lo')
+        file.write(b'{"note": "a line of somebody else: seen red"}\n5\n{"step": 4, "loss": 9.9, "lr": 0, "grad_norm": 1}\n{"step": 5, "lo')
     run(tiny("parts", resume=True))
     assert series(tmp_path / "parts") == series(tmp_path / "whole")
 

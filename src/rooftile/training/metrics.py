@@ -99,15 +99,17 @@ class Metrics:
 
 
 def read_metrics(path: Path) -> list[dict]:
-    """The rows of a metrics file; a last line cut short by a kill is left out."""
+    """The rows of a metrics file, all with a step; what is none is left out, as a last line cut short by a kill."""
     if not path.is_file():
         return []
     rows = []
     for line in path.read_bytes().split(b"\n"):
         try:
-            rows.append(json.loads(line))
+            row = json.loads(line)
         except ValueError:  # only the torn end: what follows a torn line was never written
             continue
+        if isinstance(row, dict) and isinstance(row.get("step"), int):  # no line of somebody else's
+            rows.append(row)
     return rows
 
 
