@@ -233,6 +233,9 @@ def test_what_cannot_be_taken_is_left_with_its_reason():
     (why,) = left("deepseek_v3", first_k_dense_replace=1)
     assert why.startswith("experts: each is a product of the tokens that chose it")
     assert not left("gemma2") and "attention: now rooftile.attention in" in str(rooftile.patch(build("gemma2")))
+    wide = build("llama").double()  # seen red: it was patched, and then could not be called
+    logits = wide(IDS).logits
+    assert not rooftile.patch(wide).replaced and torch.equal(wide(IDS).logits, logits)
     (why,) = left("llama", hidden_act="gelu_fast")
     assert why.startswith("gated mlp: its activation is FastGELUActivation, those known are SiLUActivation, ")
     model = build("llama")

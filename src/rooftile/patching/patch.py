@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from rooftile.ops import geglu, geglu_again, reglu, reglu_again, swiglu, swiglu_again
@@ -102,6 +103,8 @@ def _put(report: Report, name: str, module: nn.Module, part: Part) -> None:
     function, why, known = None, "" if part.make else part.note, _class(module)
     if not why and type(module).forward is not known.forward:
         why = f"its forward is {type(module).__name__}'s own, not {known.__name__}'s"
+    if not why and any(p.dtype == torch.float64 for p in module.parameters()):
+        why = "it is in float64, which rooftile's operators do not take"
     if not why and not Swap.free(module):
         why = "its forward has been replaced by someone else"
     if not why:
