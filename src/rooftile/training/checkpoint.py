@@ -58,8 +58,8 @@ def save_checkpoint(folder: Path, weights: dict, states: dict, *, step: int, **f
     try:
         with atomic_file(path) as file:
             torch.save(state, file)
-    except (OSError, RuntimeError) as error:
-        reason = error.__context__ if isinstance(error.__context__, OSError) else error  # torch covers it
+    except (OSError, RuntimeError) as error:  # torch's zip writer raises one of its own over that of a full disk
+        reason = error.__context__ if isinstance(error.__context__, OSError) else error
         stands = "the checkpoint before it stands" if checkpoints(folder) else "and there is none before it"
         raise TrainError(f"{path} could not be written, {stands}: {reason}") from error
     found = checkpoints(folder)
