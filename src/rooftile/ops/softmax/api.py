@@ -56,11 +56,11 @@ def softmax(x: Tensor, dim: int = -1, *, scale: float = 1.0, causal: bool = Fals
     """
     if scale != 1.0 or causal or mask is not None:
         return _scores(x, dim, scale, causal, mask)
-    return _along(_softmax, x, dim)
+    return _softmax(x) if dim == -1 else _along(_softmax, x, dim)  # most calls: host time is a feature
 
 
 def _along(op: Op, x: Tensor, dim: int) -> Tensor:
-    if dim == -1 or not isinstance(x, Tensor) or dim == x.dim() - 1:
+    if not isinstance(x, Tensor) or dim == x.dim() - 1:
         return op(x)
     if not isinstance(dim, Integral):
         raise ValueError(f"{op.spec.name}: dim is {dim!r}, takes int")
@@ -106,7 +106,7 @@ def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
         >>> log_softmax(torch.zeros(2))
         tensor([-0.6931, -0.6931])
     """
-    return _along(_log_softmax, x, dim)
+    return _log_softmax(x) if dim == -1 else _along(_log_softmax, x, dim)
 
 
 class Softmax(torch.nn.Module):
