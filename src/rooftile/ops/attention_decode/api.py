@@ -46,12 +46,6 @@ def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tenso
         >>> torch.equal(attention_decode(torch.ones(1, 1, 1, 16), cache, cache, torch.tensor([4], dtype=torch.int32)), cache[:, :1])
         True
     """
-    given = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "sinks": sinks, "k_scale": k_scale, "v_scale": v_scale}
-    wanting = [n for n, x in given.items() if isinstance(x, Tensor) and x.requires_grad] if torch.is_grad_enabled() else []
-    if wanting:
-        raise ValueError(
-            f"attention_decode has no gradient, and {wanting[0]} requires one: call it under torch.no_grad(), or detach {wanting[0]}"
-        )
     if isinstance(window, int) and window < 1:
         raise ValueError(f"attention_decode: window is {window}, it takes 1 or more, or None for all keys")
     rest = (block_table, sinks, q.shape[-1] ** -0.5 if scale is None else scale, window or 0, softcap)
@@ -60,7 +54,7 @@ def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tenso
             raise ValueError(f"attention_decode: v_cache is {str(v_cache.dtype).removeprefix('torch.')}, but k_cache is float8_e4m3fn")
         out, lse = _decode_e4m3(q, k_cache.view(torch.uint8), v_cache.view(torch.uint8), lengths, k_scale, v_scale, *rest)
     else:
-        scaled = next((n for n in ("k_scale", "v_scale") if given[n] is not None), None)
+        scaled = next((n for n, x in (("k_scale", k_scale), ("v_scale", v_scale)) if x is not None), None)
         if scaled is not None:
             raise ValueError(
                 f"attention_decode: {scaled} is for caches of float8_e4m3fn, this one is {str(k_cache.dtype).removeprefix('torch.')}"

@@ -25,14 +25,11 @@ def _matrix(x: Tensor, block: str) -> Tensor:
     return x if x.dim() == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1] if x.dim() else 1)
 
 
-def _no_gradient(name: str, **tensors: Tensor | None) -> None:
-    """A result without a gradient must not end somebody's graph in silence."""
+def _tensors(name: str, **tensors: Tensor | None) -> None:
+    """Said before their shapes are looked at."""
     for n, t in tensors.items():
         if t is not None and not isinstance(t, Tensor):
             raise ValueError(f"{name}: {n} must be a tensor, got {type(t).__name__}")
-    wanting = [n for n, t in tensors.items() if t is not None and t.requires_grad] if torch.is_grad_enabled() else []
-    if wanting:
-        raise ValueError(f"{name} has no gradient, and {wanting[0]} requires one: call it under torch.no_grad(), or detach {wanting[0]}")
 
 
 def quantize(x: Tensor, to: torch.dtype = torch.float8_e4m3fn, *, block: str = "tensor", power_of_2: bool = False) -> tuple[Tensor, Tensor]:
@@ -66,7 +63,7 @@ def quantize(x: Tensor, to: torch.dtype = torch.float8_e4m3fn, *, block: str = "
         raise ValueError(f"quantize: to is {to}, it takes {', '.join(LARGEST)}")
     if block not in BLOCKS:
         raise ValueError(f"quantize: block is {block!r}, it takes {', '.join(BLOCKS)}")
-    _no_gradient("quantize", x=x)
+    _tensors("quantize", x=x)
     values, scale = _quantize(_matrix(x, block), name, *BLOCKS[block], power_of_2)
     lead = x.shape[:-1]
     return values.view(x.shape), scale if block in ("tensor", "128x128") else scale.view((*lead, *scale.shape[1:]))
@@ -92,7 +89,7 @@ def quantize_affine(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         >>> quantize_affine(torch.tensor([0.0, 255.0]))[0]
         tensor([-128,  127], dtype=torch.int8)
     """
-    _no_gradient("quantize_affine", x=x)
+    _tensors("quantize_affine", x=x)
     values, scale, zero = _affine(_matrix(x, "tensor"))
     return values.view(x.shape), scale, zero
 
@@ -113,7 +110,7 @@ def dequantize(values: Tensor, scale: Tensor, zero: Tensor | None = None, *, to:
         >>> dequantize(torch.tensor([2], dtype=torch.int8), torch.tensor(0.5), to=torch.float32)
         tensor([1.])
     """
-    _no_gradient("dequantize", values=values, scale=scale)
+    _tensors("dequantize", values=values, scale=scale)
     block = _block_of(tuple(scale.shape), tuple(values.shape))
     x = _matrix(values, block)
     flat = scale if block in ("tensor", "128x128") else scale.reshape(-1) if block == "token" else scale.reshape(len(x), scale.shape[-1])
@@ -148,7 +145,7 @@ def rmsnorm_quantize(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6,
         tensor([[448., 448.]])
     """
     name, block_n = _eight_bits("rmsnorm_quantize", to, block)
-    _no_gradient("rmsnorm_quantize", x=x, weight=weight)
+    _tensors("rmsnorm_quantize", x=x, weight=weight)
     values, scale = _rmsnorm(_matrix(x, block), weight, eps, name, block_n, power_of_2)
     return values.view(x.shape), scale.view((*x.shape[:-1], *scale.shape[1:]))
 
@@ -171,7 +168,7 @@ def add_rmsnorm_quantize(x: Tensor, residual: Tensor, weight: Tensor | None = No
         tensor([[3., 3.]])
     """
     name, block_n = _eight_bits("add_rmsnorm_quantize", to, block)
-    _no_gradient("add_rmsnorm_quantize", x=x, residual=residual, weight=weight)
+    _tensors("add_rmsnorm_quantize", x=x, residual=residual, weight=weight)
     if x.shape != residual.shape:
         raise ValueError(f"add_rmsnorm_quantize: x is {list(x.shape)}, but residual {list(residual.shape)}")
     values, scale, sum = _add_rmsnorm(_matrix(x, block), _matrix(residual, block), weight, eps, name, block_n, power_of_2)
@@ -202,7 +199,7 @@ def swiglu_quantize(gate: Tensor, up: Tensor | None = None, to: torch.dtype = to
         tensor([[224., 448.]])
     """
     name, block_n = _eight_bits("swiglu_quantize", to, block)
-    _no_gradient("swiglu_quantize", gate=gate, up=up)
+    _tensors("swiglu_quantize", gate=gate, up=up)
     if up is not None and gate.shape != up.shape:
         raise ValueError(f"swiglu_quantize: gate is {list(gate.shape)}, but up {list(up.shape)}")
     values, scale = _swiglu(_matrix(gate, block), None if up is None else _matrix(up, block), name, block_n, power_of_2)
