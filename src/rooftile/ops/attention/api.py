@@ -20,7 +20,10 @@ from rooftile.ops.attention.options_spec import SPEC as OPTIONS_SPEC
 from rooftile.ops.attention.packed_kernels import BACKWARD as PACKED_BACKWARD
 from rooftile.ops.attention.packed_kernels import FORWARD as PACKED
 from rooftile.ops.attention.packed_spec import SPEC as PACKED_SPEC
+from rooftile.ops.attention.shifted_kernels import KERNELS as SHIFTED
 from rooftile.ops.attention.spec import SPEC
+from rooftile.ops.attention.split_kernels import KERNELS as SPLIT
+from rooftile.ops.attention.split_kernels import OPTIONS as SPLIT_OPTIONS
 from rooftile.ops.attention.triton_kernels import KERNELS, KERNELS_BACKWARD
 from rooftile.ops.attention.varlen_spec import SPEC as VARLEN_SPEC
 from rooftile.ops.attention.wide_kernels import BACKWARD as WIDE_BACKWARD
@@ -28,6 +31,8 @@ from rooftile.ops.attention.wide_kernels import BACKWARD as WIDE_BACKWARD
 _attention = Op(
     SPEC,
     *GLUON,
+    *SPLIT,
+    *SHIFTED,
     CUDNN,
     *KERNELS,
     *LADDER,
@@ -39,7 +44,7 @@ _attention = Op(
         "cuda.v6_hopper_wide",
     ),
 )
-_attention_options = Op(OPTIONS_SPEC, *GLUON_OPTIONS, *OPTIONS, backward=(*BANDED_BACKWARD, *OPTIONS_BACKWARD))
+_attention_options = Op(OPTIONS_SPEC, *GLUON_OPTIONS, *SPLIT_OPTIONS, *OPTIONS, backward=(*BANDED_BACKWARD, *OPTIONS_BACKWARD))
 _attention_varlen = Op(
     VARLEN_SPEC,
     *GLUON_VARLEN,

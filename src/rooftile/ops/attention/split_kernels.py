@@ -1,0 +1,69 @@
+"""A few queries over many keys, split along the keys: attention_decode's kernels where each sequence has all of its keys. Floor: keys and values pass
+once, 2 B S G D x 2 bytes. A tile of queries a program would be B H programs, each of 64 rows and more for the few there are, and heads that share keys
+would each read them."""
+
+import torch
+
+from rooftile.core.kernel import Kernel
+from rooftile.core.replay import lookup
+from rooftile.ops._shared.constants import lasting
+from rooftile.ops._shared.launch import off_gpu
+from rooftile.ops.attention.refusals import wider_values
+from rooftile.ops.attention_decode import triton_kernels as decode
+
+QUERIES, NARROWEST = 16, 16  # the most that a sequence has, and the least D
+
+
+def _alone(number):
+    return (number,)
+
+
+def _lengths(q, k):
+    """int32 [B], all of them S."""
+    return lookup(lasting, _alone, (k.shape[1],), q.device).view(torch.int32)[:1].expand(q.shape[0])
+
+
+def attention(q, k, v, causal, scale, *, config):
+    return decode.attention_decode(q, k, v, _lengths(q, k), None, None, scale, 0, 0.0, config=config)
+
+
+def attention_options(q, k, v, sinks, bias, constant_bias, mask, seed, scale, left, right, softcap, p, deterministic=False, *, config):
+    return decode.attention_decode(q, k, v, _lengths(q, k), None, sinks, scale, left + 1, softcap, config=config)
+
+
+def _pick(call):
+    return decode.pick({"q": call["q"], "k_cache": call["k"], "block_table": None})
+
+
+def _refuse(call):
+    q, (t, d) = call["q"], call["q"].shape[1::2]
+    if q.dtype == torch.float32:
+        return "its products are of 16-bit numbers, the tensor is float32"
+    if t > QUERIES or d < NARROWEST:
+        return f"T={t} and D={d}: it is written for {QUERIES} queries at most and D of {NARROWEST} or more"
+    for name in "kv":
+        if call[name].stride(-1) != 1:
+            return f"the last axis of {name} has stride {call[name].stride(-1)}; a copy would cost more than the attention"
+    return wider_values(call) or off_gpu(q)
+
+
+def _refuse_plain(call):
+    t = call["q"].shape[1]
+    if t > 1 and not call["causal"]:
+        return f"{t} queries that all see every key: here each sees one more than the one before it"
+    return _refuse(call)
+
+
+def _refuse_options(call):
+    given = next((n for n in ("bias", "constant_bias", "mask", "seed") if call[n] is not None), None)
+    if given is not None:
+        return f"a {given} was given: of the options it knows windows, sinks and soft caps"
+    t, right = call["q"].shape[1], call["right"]
+    if t > 1 and right != 0:
+        return f"{t} queries and right={right}: here each sees one key more than the one before it"
+    return _refuse(call)
+
+
+IDEA = "keys split over the multiprocessors, added up in order; 16 queries at most"
+KERNELS = (Kernel("triton.split", attention, IDEA, _refuse_plain, decode.CONFIGS, _pick),)
+OPTIONS = (Kernel("triton.split", attention_options, IDEA, _refuse_options, decode.CONFIGS, _pick),)
