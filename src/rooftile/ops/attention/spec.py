@@ -90,7 +90,7 @@ SPEC = OpSpec(
         ),
         case(1, 8192, 8192, 64, 128, True, "acceptance: eight heads read a key head", G=8, **BF16),
         case(1, 8192, 8192, 16, 192, True, "latent attention's training shape", Dv=128, **BF16),
-        case(1, 1, 65536, 32, 128, True, "one query over one long sequence", G=8, **BF16),
+        case(1, 4, 65536, 32, 128, True, "four queries over one long sequence", G=8, **BF16),
         case(16, 8, 8192, 32, 128, True, "eight queries at once, as speculation asks", G=8, **BF16),
         case(1, 2048, 16384, 32, 128, True, "a chunk of a prefill over what came before it", G=8, **BF16),
         case(16, 512, 2048, 16, 64, False, "a decoder's queries over its encoder's keys", **BF16),
