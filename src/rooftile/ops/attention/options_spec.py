@@ -136,7 +136,7 @@ SPEC = OpSpec(
             case(1, 500, 650, 2, 128, "the same of fewer queries, causal", given=("mask",), right=0, Masks=1, Documents=3),
             case(1, 300, 290, 2, 64, "whole tiles of queries that see nothing, and of keys that nobody sees", given=("mask",), Hidden=140),
             case(1, 300, 290, 3, 64, "a mask in a window", given=("mask",), left=100, right=30),
-            case(2, 1, 300, 6, 64, "one query over many keys, a window, sinks", RUN, given=("sinks",), G=2, left=200),
+            case(2, 1, 300, 6, 64, "one query over many keys, a window, sinks, a cap", RUN, given=("sinks",), G=2, left=200, softcap=2.0),
             case(1, 7, 515, 4, 128, "seven queries behind their keys, a window and a cap", G=1, left=300, right=0, softcap=3.0),
         ),
         case(1, 150, 200, 4, 128, "a mask and a cap", dtype=torch.bfloat16, given=("mask",), G=2, softcap=5.0, right=0),
