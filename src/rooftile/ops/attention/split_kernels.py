@@ -4,7 +4,7 @@ would each read them."""
 
 import torch
 
-from rooftile.core.kernel import Kernel
+from rooftile.core.kernel import Kernel, Limits
 from rooftile.core.replay import lookup
 from rooftile.ops._shared.constants import lasting
 from rooftile.ops._shared.launch import off_gpu
@@ -66,4 +66,5 @@ def _refuse_options(call):
 
 IDEA = "keys split over the multiprocessors, added up in order; 16 queries at most"
 KERNELS = (Kernel("triton.split", attention, IDEA, _refuse_plain, decode.CONFIGS, _pick),)
-OPTIONS = (Kernel("triton.split", attention_options, IDEA, _refuse_options, decode.CONFIGS, _pick),)
+SPILLS = Limits(spill_bytes=8, spill_bytes_elsewhere=64)  # a window and a cap on tiles of 128 keys
+OPTIONS = (Kernel("triton.split", attention_options, IDEA, _refuse_options, decode.CONFIGS, _pick, SPILLS),)
