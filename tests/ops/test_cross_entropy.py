@@ -195,6 +195,27 @@ def test_soft_caps_of_whole_vectors(cap):
     torch.testing.assert_close(dx, op.backward.spec.reference(*back), rtol=2e-5, atol=1e-9)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("cap, z", [(30.0, 0.0), (8.0, 0.01), (3e4, 0.0)])
+def test_sixteen_bits_within_half_a_cap(cap, z, dtype):
+    """In one go, but for vectors with the target, with a logit beyond half the cap or none, and past the row's end; each row has one of these."""
+    logits = torch.randn(12, 5000, generator=torch.Generator().manual_seed(1)).clamp(-3, 3).to(dtype)
+    target = torch.tensor([0, 1500, 7, 2, 900, 11, 4999, 3000, -100, 4, 3, 2])
+    logits[0, 3] = logits[7, -1] = 3.5  # the maximum comes first, and last
+    logits[1, 1500], logits[1, :1500], logits[9] = 3.9, -3, -3  # a class far ahead, all alike
+    for row, what in enumerate((1.5 * cap, 1.5 * cap, float("-inf"), float("nan"), float("inf")), 2):
+        logits[row, 2500 + row] = what
+    logits[10:] = -1.5 * cap
+    logits[10, ::2] = logits[11, 1::2] = -0.4 * cap
+    call = (logits, target, -100, 0.0, z, cap, "none")
+    op = OPS["cross_entropy"]
+    with simulator.active("all"):
+        made = op.kernel("cuda.v3_online").bound(ONLINE[2])(*call)
+    for name, a, b in zip(op.spec.returns, made, op.spec.reference(logits.double(), *call[1:])):
+        few = 1e-15 if name in ("loss", "miss") else 5e-7  # a logarithm of some 1 is one of sums of some 1
+        torch.testing.assert_close(a.double(), b.double(), rtol=2e-6, atol=few, equal_nan=True)
+
+
 SPLIT = """
 import importlib.util, sys, torch
 from rooftile.workbench import check, interpreter
