@@ -146,7 +146,7 @@ def test_copies_run_ahead_past_rows_that_do_not_count(counts, config):
 
 
 @pytest.mark.parametrize("parked", [0, 16 * 100, 1 << 20])
-@pytest.mark.parametrize("smoothing, cap", [(0.0, 0.0), (0.1, 3.0)])
+@pytest.mark.parametrize("smoothing, cap", [(0.0, 0.0), (0.1, 3.0), (0.0, 24.0)])
 def test_what_shared_memory_does_not_hold_of_a_row_is_read_again(parked, smoothing, cap):
     """The loss and the gradient at once, of rows in part, or not at all, in shared memory; padding and a class there is not among them."""
     logits = torch.randn(5, 3000, generator=torch.Generator().manual_seed(1)).mul(4).bfloat16()
@@ -161,7 +161,7 @@ def test_what_shared_memory_does_not_hold_of_a_row_is_read_again(parked, smoothi
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("cluster, classes", [(2, 3000), (4, 3000), (8, 3000), (8, 64)])
-@pytest.mark.parametrize("smoothing, cap", [(0.0, 0.0), (0.1, 3.0)])
+@pytest.mark.parametrize("smoothing, cap", [(0.0, 0.0), (0.1, 3.0), (0.0, 24.0)])
 def test_blocks_of_a_cluster_share_a_row(cluster, classes, smoothing, cap):
     """Targets in the first share, the last and at a share's edge; padding, a class there is not, a NaN, and fewer vectors than threads."""
     edge = -(-classes // 8 // cluster) * 8
@@ -214,6 +214,21 @@ def test_sixteen_bits_within_half_a_cap(cap, z, dtype):
     for name, a, b in zip(op.spec.returns, made, op.spec.reference(logits.double(), *call[1:])):
         few = 1e-15 if name in ("loss", "miss") else 5e-7  # a logarithm of some 1 is one of sums of some 1
         torch.testing.assert_close(a.double(), b.double(), rtol=2e-6, atol=few, equal_nan=True)
+
+
+@pytest.mark.parametrize("kernel, config", [("cuda.v6_ahead", {"park": 0, "threads": 128}), ("cuda.v6_ahead", {"park": 1 << 20, "threads": 128}),
+                                            ("cuda.v7_cluster", {"cluster": 2, "threads": 64})])  # fmt: skip
+def test_gradients_of_sixteen_bits_within_half_a_cap(kernel, config):
+    """Each row has a thread that finds something else than the others: the target, a logit beyond half the cap or none; and all of the last do."""
+    logits = torch.randn(6, 5000, generator=torch.Generator().manual_seed(1)).mul(4).clamp(-14, 14).bfloat16()
+    logits[1, 2500], logits[2, 700], logits[3, 4990], logits[5, ::3] = 40, float("-inf"), -40, 25
+    call = (torch.tensor([0, 1500, 7, 4999, 900, 3]), -100, 0.0, 0.01, 30.0)
+    ours, op = logits.clone(), OPS["cross_entropy_ahead"]
+    wanted = logits.double()
+    with simulator.active("all"):
+        loss = op.kernel(kernel).bound(config)(ours, *call)
+    torch.testing.assert_close(loss.double(), op.spec.reference(wanted, *call), rtol=2e-6, atol=0)
+    torch.testing.assert_close(ours.double(), wanted, rtol=2.0**-8, atol=0)  # rounded once
 
 
 SPLIT = """

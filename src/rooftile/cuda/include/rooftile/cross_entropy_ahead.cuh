@@ -1,5 +1,6 @@
 // A row's loss and its gradient in one pass: what becomes of its vectors of 16 bytes, on their way in and on their way out.
 #pragma once
+#include "rooftile/capped.cuh"
 #include "rooftile/cross_entropy.cuh"
 
 namespace rooftile {
@@ -7,16 +8,47 @@ namespace rooftile {
 // On the way in. The target's logit is kept out of the sums.
 template <typename T, bool SMOOTH, bool CAP> struct Taken {
   static constexpr int WIDTH = 16 / sizeof(T);
+  static constexpr bool QUICK = CAP && !SMOOTH && sizeof(T) == 2;
   const SoftCap cap;
   const unsigned t;
   const float known, level;  // the target's logit, and what others are measured from
   float spread = 0.0f;
   Online rest = online_start();
+  bool near = QUICK;  // what this thread has taken lies within half the cap, and the target is not in it
 
   ROOFTILE_DEVICE Taken(const T* gRow, long long t, float softcap)
       : cap(softcap), t(unsigned(t)), known(CAP ? capped(float(gRow[t]), softcap) : float(gRow[t])), level(finite(known) ? known : 0.0f) {}
 
+  // Four at a time where that is quicker, from the `first` on every `each`-th before `end`. The first that is left.
+  ROOFTILE_DEVICE int fours(const uint4* x, int first, int end, int each) {
+    int i = first;
+    if constexpr (QUICK)
+      for (; i + 3 * each < end; i += 4 * each) {
+        const uint4 rX[4] = {x[i], x[i + each], x[i + 2 * each], x[i + 3 * each]};
+        if (!quickly(rX, i, each))
+#pragma unroll
+          for (int v = 0; v < 4; ++v) one(rX[v], i + v * each);
+      }
+    return i;
+  }
   ROOFTILE_DEVICE void operator()(const uint4& r, int i) {
+    if constexpr (QUICK) {
+      const uint4 rX[1] = {r};
+      if (quickly(rX, i, 0)) return;
+    }
+    one(r, i);
+  }
+
+private:
+  template <int VECS> ROOFTILE_DEVICE bool quickly(const uint4 (&rX)[VECS], int i, int each) {
+    bool others = true;
+#pragma unroll
+    for (int v = 0; v < VECS; ++v) others &= t - (i + v * each) * WIDTH >= WIDTH;
+    const bool done = others && add_near<T>(rest, rX, cap);
+    near &= done;
+    return done;
+  }
+  ROOFTILE_DEVICE void one(const uint4& r, int i) {
     float rF[WIDTH], max = rest.max, sum = 0.0f;
     unpack<T>(rF, r);
     if (CAP) cap(rF);
@@ -40,8 +72,11 @@ template <typename T, bool SMOOTH, bool CAP> struct Taken {
 template <typename T, bool CAP> struct Given {
   const RowGradient gradient;
   ROOFTILE_DEVICE Given(const RowLoss& r, int V, float smoothing, float z) : gradient(r.peak, r.logsum, r.miss, V, smoothing, z, 1.0f) {}
-  ROOFTILE_DEVICE void operator()(uint4* gVec, uint4 rX, int i, unsigned t, const SoftCap& cap) const {
-    gradient.template operator()<T, CAP>(rX, t - i * (16 / sizeof(T)), cap);
+  template <bool SMOOTH> ROOFTILE_DEVICE void operator()(uint4* gVec, uint4 rX, int i, const Taken<T, SMOOTH, CAP>& taken) const {
+    if (Taken<T, SMOOTH, CAP>::QUICK && taken.near)
+      give_near<T>(rX, gradient, NearCap(taken.cap));
+    else
+      gradient.template operator()<T, CAP>(rX, taken.t - i * (16 / sizeof(T)), taken.cap);
     __stwb(gVec + i, rX);
   }
 };

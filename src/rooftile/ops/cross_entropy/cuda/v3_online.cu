@@ -2,47 +2,10 @@
 // costs: rows of whole 16 bytes; 16 bytes of shared memory a vector in flight; every element passes through it on its way to registers
 // loses when: a row is shorter than THREADS x VECS vectors, which leaves threads idle, or there are fewer rows than blocks that fit
 #include "rooftile/async.cuh"
+#include "rooftile/capped.cuh"
 #include "rooftile/cross_entropy.cuh"
 
 using namespace rooftile;
-
-template <typename T> struct Halves {
-  using type = __half2;
-};
-template <> struct Halves<__nv_bfloat16> {
-  using type = __nv_bfloat162;
-};
-
-// Numbers of 16 bits under a soft cap, where all lie within half of it: their largest is found two at a time before they are capped, which leaves their order, and
-// log2 e and the base go into the polynomial: 10 instructions an element with its exponential, where one after the other they are 13.
-template <typename T, int VECS> ROOFTILE_DEVICE bool add_near(Online& rS, const uint4 (&rX)[VECS], const SoftCap& cap) {
-  using Two = typename Halves<T>::type;
-  constexpr float LOG2E = 1.4426950408889634f;
-  Two most = reinterpret_cast<const Two&>(rX[0].x), least = most;
-#pragma unroll
-  for (int v = 0; v < VECS; ++v) {
-    const unsigned words[4] = {rX[v].x, rX[v].y, rX[v].z, rX[v].w};
-#pragma unroll
-    for (const unsigned& word : words) most = __hmax2(most, reinterpret_cast<const Two&>(word)), least = __hmin2(least, reinterpret_cast<const Two&>(word));
-  }
-  const float top = fmaxf(float(most.x), float(most.y)), bottom = fminf(float(least.x), float(least.y));
-  if (!(top <= cap.limit && -bottom <= cap.limit)) return false;
-  const float base = fmaxf(rS.max, cap.near(top)), b = base * LOG2E;
-  rS = {base, rS.sum * exp_fast(rS.max - base)};
-  const float q0 = cap.q0 * LOG2E, q1 = cap.q1 * LOG2E, q2 = cap.q2 * LOG2E, q3 = cap.q3 * LOG2E;
-#pragma unroll
-  for (int v = 0; v < VECS; ++v) {
-    float rF[16 / sizeof(T)], sum = 0.0f;
-    unpack<T>(rF, rX[v]);
-#pragma unroll
-    for (float x : rF) {
-      const float w = x * x;
-      sum += exp2_fast(fmaf(x, fmaf(w, fmaf(w, fmaf(w, fmaf(w, q3, q2), q1), q0), LOG2E), -b));
-    }
-    rS.sum += sum;
-  }
-  return true;
-}
 
 template <typename T, int VECS, int STAGES, int THREADS, bool SMOOTH, bool CAP>
 __global__ void __launch_bounds__(THREADS, 1024 / THREADS)

@@ -30,16 +30,16 @@ __global__ void __launch_bounds__(1024)
 #pragma unroll 4
   for (int i = near + threadIdx.x; i < vectors; i += each) take(gVec[i], i);
   copy_wait<0>();
-  for (int i = threadIdx.x; i < near; i += each) take(sX[i], i);
+  for (int i = take.fours(sX, threadIdx.x, near, each); i < near; i += each) take(sX[i], i);
   const Online mine = group_reduce<WARP>(take.rest, Combine());
   if (SMOOTH) take.spread = warp_reduce(take.spread, Sum());
   if (lane() == 0) sPartial[warp()] = mine, sSpread[warp()] = take.spread;
   __syncthreads();  // and from here on the row may be written: all have read what they wanted of it
   const RowLoss r = row_loss(group_reduce<WARP>(lane() < warps() ? sPartial[lane()] : online_start(), Combine()), take.known);
   const Given<T, CAP> give(r, V, smoothing, z);
-  for (int i = threadIdx.x; i < near; i += each) give(gVec, sX[i], i, take.t, take.cap);
+  for (int i = threadIdx.x; i < near; i += each) give(gVec, sX[i], i, take);
 #pragma unroll 4
-  for (int i = near + threadIdx.x; i < vectors; i += each) give(gVec, gVec[i], i, take.t, take.cap);
+  for (int i = near + threadIdx.x; i < vectors; i += each) give(gVec, gVec[i], i, take);
   if (warp() > 0) return;
   const float spread = SMOOTH ? warp_reduce(lane() < warps() ? sSpread[lane()] : 0.0f, Sum()) : 0.0f;
   if (lane() == 0) gLoss[i_m] = whole_loss(r, spread, V, smoothing, z);

@@ -9,7 +9,7 @@ using namespace rooftile;
 
 // A cluster a row, `share` vectors of 16 bytes a block.
 template <typename T, bool SMOOTH, bool CAP, int CLUSTER, int THREADS>
-__global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, THREADS > 512 ? 1 : CAP ? 2 : 3)
+__global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, CAP ? 1024 / THREADS : THREADS > 512 ? 1 : 3)
     cross_entropy_ahead(float* gLoss, T* gX, const long long* gTarget, int V, long long stride_x, long long ignore, float smoothing, float z, float softcap,
                         int share) {
   extern __shared__ __align__(128) uint4 sX[];  // a slot is read by the thread that has it filled: no barrier stands between
@@ -33,13 +33,13 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, THREADS > 5
   __syncthreads();
   cluster_arrive();  // this one has read what is not its own
   copy_wait<0>();
-  for (int i = first; i < end; i += THREADS) take(sMine[i], i);
+  for (int i = take.fours(sMine, first, end, THREADS); i < end; i += THREADS) take(sMine[i], i);
   exchange_send(sExchange, 0, group_reduce<WARP>(take.rest, Combine()));
   if (SMOOTH) exchange_send(sExchange, 1, Online{warp_reduce(take.spread, Sum()), 0.0f});  // in a maximum's place
   const RowLoss r = row_loss(exchange_reduce(sExchange, 0, Combine()), take.known);
   const Given<T, CAP> give(r, V, smoothing, z);
   cluster_wait();
-  for (int i = first; i < end; i += THREADS) give(gVec, sMine[i], i, take.t, take.cap);
+  for (int i = first; i < end; i += THREADS) give(gVec, sMine[i], i, take);
   const auto add = [](Online a, Online b) { return Online{a.max + b.max, 0.0f}; };
   const float spread = SMOOTH ? exchange_reduce(sExchange, 1, add).max : 0.0f;  // by all blocks: none may leave before it was told
   if (rank == 0 && threadIdx.x == 0) gLoss[i_m] = whole_loss(r, spread, V, smoothing, z);
