@@ -55,15 +55,15 @@ template <typename T, int VECS> ROOFTILE_DEVICE bool add_near(Online& rS, const 
   return true;
 }
 
-// A row's gradient in place of a vector of its logits that lie near enough, without the target. For 16 bits exp needs no lse in two parts.
+// A row's gradient without smoothing in place of a vector of its logits that lie near enough, not the target. For 16 bits exp needs no lse in two parts.
 template <typename T> ROOFTILE_DEVICE void give_near(uint4& r, const RowGradient& row, const NearCap& near) {
-  const float b = (row.peak + row.logsum) * NearCap::LOG2E;
+  const float b = (row.peak + row.logsum) * NearCap::LOG2E, bend = near.unit * near.unit * row.factor;  // of the slope, 1 - tanh^2
   float rF[16 / sizeof(T)];
   unpack<T>(rF, r);
 #pragma unroll
   for (float& x : rF) {
-    const float y = x * near.factor(x), t = y * near.unit;
-    x = (exp2_fast(y - b) * row.factor - row.less) * fmaf(-t, t, 1.0f);
+    const float y = x * near.factor(x);
+    x = exp2_fast(y - b) * fmaf(-y * y, bend, row.factor);
   }
   pack<T>(r, rF);
 }
