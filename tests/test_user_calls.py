@@ -79,6 +79,26 @@ def test_a_result_is_written_in_place(autocast):
             assert torch.equal(ours, theirs)
 
 
+ONCE = {
+    "stream_layernorm": lambda x: rooftile.stream_layernorm(x)[0],
+    "stream_rmsnorm": lambda x: rooftile.stream_rmsnorm(x)[0],
+    "tied_embedding": lambda x: rooftile.tied_embedding(torch.arange(4), x)[0],
+}
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_functions_around_operators_are_as_operators(name):
+    """Differentiated once, also where the gradient that comes in is constant; in vmap; and of torch.func's others a sentence."""
+    x = X.clone().requires_grad_()
+    (dx,) = torch.autograd.grad(ONCE[name](x).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match=f"{name}: its gradient cannot be differentiated again"):
+        (dx.norm() + x.sum()).backward()
+    two = torch.vmap(ONCE[name])(torch.stack([x, 2 * x]))
+    assert torch.equal(two, torch.stack([ONCE[name](x), ONCE[name](2 * x)]))
+    with pytest.raises(RuntimeError, match=r"transforms it takes vmap, here are Grad$"):
+        torch.func.grad(lambda t: ONCE[name](t).sum())(X)
+
+
 def test_what_hands_gradients_on_is_differentiated_again():
     x, y = X.clone().requires_grad_(), X.clone().requires_grad_()
     ours, theirs = (

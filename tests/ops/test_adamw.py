@@ -109,6 +109,55 @@ def test_wrong_settings(wrong, words):
         rooftile.AdamW([torch.nn.Parameter(torch.ones(1))], **wrong)
 
 
+@pytest.mark.parametrize(
+    "wrong, words",
+    [
+        ({"lr": -1.0}, "lr is -1.0, must be at least 0"),
+        ({"betas": (2.0, 0.9)}, "betas are .2.0, 0.9., both must be in"),
+        ({"betas": (0.9,)}, "betas are .0.9,., both must be in"),
+        ({"maximize": True}, "a group has maximize=True, which is not supported: use torch.optim.AdamW"),
+        ({"max_norm": 1.0}, "a group has max_norm=1.0, which is the same for all groups"),
+    ],
+)
+def test_wrong_groups(wrong, words):
+    weight = torch.nn.Parameter(torch.ones(1))
+    with pytest.raises(ValueError, match=words):
+        rooftile.AdamW([{"params": [weight], **wrong}])
+    optimizer = rooftile.AdamW([weight])
+    with pytest.raises(ValueError, match=words):
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))], **wrong})
+    state = optimizer.state_dict()
+    with pytest.raises(ValueError, match=words):
+        optimizer.load_state_dict({**state, "param_groups": [{**state["param_groups"][0], **wrong}]})
+
+
+def test_a_state_that_a_hook_puts_in_order():
+    """PyTorch's way to load by names. The moments came as they were saved."""
+    ours = [torch.nn.Parameter(torch.ones(n)) for n in (2, 3)]
+    optimizer = rooftile.AdamW(ours)
+    for p in ours:
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    other = rooftile.AdamW([p.detach().clone().requires_grad_() for p in reversed(ours)])
+    other.register_load_state_dict_pre_hook(lambda _, d: {**d, "state": {0: d["state"][1], 1: d["state"][0]}})
+    other.load_state_dict(optimizer.state_dict())
+    for p in other.param_groups[0]["params"]:
+        assert other.state[p]["exp_avg"].shape == p.shape
+
+
+def test_a_step_in_a_compiled_function():
+    def train(compiled):
+        weight = torch.nn.Parameter(torch.ones(3))
+        optimizer = rooftile.AdamW([weight], lr=0.1)
+        weight.grad = torch.ones(3)
+        step = torch.compile(lambda: optimizer.step(), backend="aot_eager") if compiled else optimizer.step
+        for _ in range(3):
+            step()
+        return weight.detach()
+
+    assert torch.equal(train(True), train(False))
+
+
 def test_wrong_lists():
     call = SPEC.draw(SPEC.cases[0])
     with pytest.raises(ValueError, match="number of tensors P is 2 in grads, but 3 in params"):
@@ -367,6 +416,7 @@ def test_what_cannot_be_narrowed_is_refused():
     for bad, match in (
         (torch.ones(2, dtype=torch.bfloat16), r"\[2\] is torch\.bfloat16"),
         (weight, r"\[3\] is one with a gradient or a state"),
+        (torch.nn.Parameter(torch.ones(2)), r"\[2\] is none of this optimizer's"),
     ):
         weight.grad = torch.ones(3)
         with pytest.raises(ValueError, match=f"narrow takes plain float32 parameters before their first gradient, {match}"):

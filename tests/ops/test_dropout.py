@@ -78,3 +78,15 @@ def test_cuda_has_the_reference_bit_for_bit(dtype, n):
             for config in kernel.configs or ({},):
                 with simulator.active():
                     assert torch.equal(kernel.bound(config)(x, torch.tensor(seed), p), wanted), (kernel.name, config, seed, p)
+
+
+def test_a_seed_is_an_integer_of_64_bits():
+    x = torch.ones(8)
+    assert torch.equal(dropout(x, seed=2**64 - 1), dropout(x, seed=-1))
+    for wrong, said in (
+        (1.5, "seed is 1.5, it takes an integer"),
+        (2**64, "seed is 1844.*, it takes"),
+        (torch.zeros(2).long(), "seed has 2 numbers"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            dropout(x, seed=wrong)

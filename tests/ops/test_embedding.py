@@ -225,3 +225,11 @@ def test_the_reference_adds_in_one_order_with_several_threads():
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(made[0], other) for other in made)
+
+
+def test_the_module_takes_pytorchs_arguments():
+    table = torch.randn(5, 3)
+    ours, theirs = (module.from_pretrained(table, padding_idx=-1) for module in (Embedding, torch.nn.Embedding))
+    assert str(ours) == str(theirs) and not ours.weight.requires_grad and torch.equal(ours(torch.tensor([1])), table[1:2])
+    assert str(Embedding(5, 3, None, None, 2.0, False, False)) == "Embedding(5, 3)"
+    torch.nn.utils.skip_init(Embedding, 5, 3)

@@ -150,3 +150,11 @@ def test_heads_that_do_not_divide_are_refused(heads, words, said):
 def test_positions_of_another_shape_are_refused(shape, said):
     with pytest.raises(ValueError, match=said):
         rotary_attention(torch.ones(2, 7, 6, 16), *rope_table(9, 16), torch.zeros(shape, dtype=torch.int64))
+
+
+def test_few_axes_and_positions_of_another_batch_are_told():
+    q, (cos, sin) = torch.zeros(2, 4, 5, 16), rope_table(8, 16)
+    with pytest.raises(ValueError, match=r"q has 1 axes \[16\], needs 4 \[B H T D\]"):
+        rope(q[0, 0, 0], None, cos, sin)
+    with pytest.raises(ValueError, match="B is 3 in positions, but 2 in q"):
+        rope(q, None, cos, sin, torch.zeros(3, 5, dtype=torch.int64))

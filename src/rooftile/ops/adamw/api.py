@@ -89,11 +89,8 @@ class AdamW(torch.optim.Optimizer):
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: float = 1e-2, *, max_norm: float | None = None, master: bool = False, state_dtype: torch.dtype | None = None,
                  stochastic: bool = False):  # fmt: skip
-        for name, value, good in (("lr", lr, lr >= 0), ("eps", eps, eps >= 0), ("weight_decay", weight_decay, weight_decay >= 0)):
-            if not good:
-                raise ValueError(f"AdamW: {name} is {value}, must be at least 0")
-        if not all(0 <= b < 1 for b in betas):
-            raise ValueError(f"AdamW: betas are {betas}, both must be in [0, 1)")
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        _check_group(defaults)
         if max_norm is not None and not max_norm > 0:
             raise ValueError(f"AdamW: max_norm is {max_norm}, must be above 0")
         if master and stochastic:
@@ -105,7 +102,11 @@ class AdamW(torch.optim.Optimizer):
         self.grad_norm: Tensor | None = None
         self._launches: dict[tuple[Any, ...], Members] = {}  # of the last step
         self._captured = False
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        _check_group({**self.defaults, **param_group})
+        super().add_param_group(param_group)
 
     @torch.no_grad()
     def narrow(self, params: Iterable[Tensor]) -> None:
@@ -122,11 +123,13 @@ class AdamW(torch.optim.Optimizer):
         """
         if not self.master:
             raise ValueError("AdamW: narrow is for master=True, without which the float32 numbers would be lost")
-        params = list(params)
+        params, ours = list(params), {id(p) for group in self.param_groups for p in group["params"]}
         for p in params:
             found = p.dtype if p.dtype != torch.float32 else "a DTensor" if hasattr(p, "to_local") else None
             if found is None and (p.grad is not None or p in self.state):
                 found = "one with a gradient or a state"
+            if found is None and id(p) not in ours:
+                found = "none of this optimizer's"
             if found is not None:
                 raise ValueError(f"AdamW: narrow takes plain float32 parameters before their first gradient, {list(p.shape)} is {found}")
         for p in params:
@@ -134,6 +137,7 @@ class AdamW(torch.optim.Optimizer):
             p.data = whole.to(torch.bfloat16)
             self._begin(p, whole)
 
+    @torch.compiler.disable  # the host's counts are no graph's
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """`advance` and `update`, on the parameters that have a gradient. While a CUDA graph is captured, `update` alone."""
@@ -240,7 +244,15 @@ class AdamW(torch.optim.Optimizer):
             raise RuntimeError(
                 "AdamW: a state dict is loaded after a step was captured, whose graph holds the old states' addresses: load it before"
             )
-        super().load_state_dict(state_dict)
+        taken: list[dict[str, Any]] = []  # what hooks make of it
+        handle = self.register_load_state_dict_pre_hook(lambda _, given: taken.append(given))
+        try:
+            for group in state_dict["param_groups"]:
+                _check_group(group)
+            super().load_state_dict(state_dict)
+        finally:
+            handle.remove()
+        (state_dict,) = taken
         saved = dict(zip((i for g in state_dict["param_groups"] for i in g["params"]), (p for g in self.param_groups for p in g["params"])))
         for i, p in saved.items():
             for name, value in state_dict["state"].get(i, {}).items():
@@ -263,6 +275,24 @@ class AdamW(torch.optim.Optimizer):
         masters = _local(members.column("master")) if "master" in members.states[0] else []
         seed = self._seed(members.hyper.device, params[0].dtype)
         return op(*lists, masters, members.hyper, scale, seed, beta1, beta2, members.eps)
+
+
+def _check_group(group: dict[str, Any]) -> None:
+    for name in ("lr", "eps", "weight_decay"):
+        value = group[name]
+        if isinstance(value, Tensor) and value.numel() != 1:
+            raise ValueError(f"AdamW: {name} has {value.numel()} numbers, must be 1")
+        if not value >= 0:
+            raise ValueError(f"AdamW: {name} is {value}, must be at least 0")
+    betas = group["betas"]
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2 or not all(0 <= b < 1 for b in betas):
+        raise ValueError(f"AdamW: betas are {betas}, both must be in [0, 1)")
+    for name in ("amsgrad", "maximize", "differentiable"):
+        if group.get(name):
+            raise ValueError(f"AdamW: a group has {name}={group[name]}, which is not supported: use torch.optim.AdamW")
+    for name in ("max_norm", "master", "state_dtype", "stochastic"):
+        if name in group:
+            raise ValueError(f"AdamW: a group has {name}={group[name]}, which is the same for all groups: give it to AdamW")
 
 
 def _capturing() -> bool:

@@ -1,8 +1,10 @@
+import math
+
 import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op, ranked
-from rooftile.ops._shared.philox import drawn
+from rooftile.ops._shared.seeds import seeded
 from rooftile.ops.attention.banded_kernels import BACKWARD as BANDED_BACKWARD
 from rooftile.ops.attention.banded_kernels import VARLEN_BACKWARD as BANDED_VARLEN_BACKWARD
 from rooftile.ops.attention.cuda_kernels import BACKWARD as CUDA_BACKWARD
@@ -118,7 +120,20 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: f
         bias, constant = _biases(bias, q, k)
         drop = None if dropout_p == 0 else _seed(seed, generator, q)
         out, lse = _attention_options(
-            q, k, v, sinks, bias, constant, _mask(mask, q, k), drop, scale, left, right, float(softcap), float(dropout_p), deterministic
+            q,
+            k,
+            v,
+            sinks,
+            bias,
+            constant,
+            _mask(mask, q, k),
+            drop,
+            scale,
+            left,
+            right,
+            _cap("attention", softcap),
+            float(dropout_p),
+            deterministic,
         )
     out = out.transpose(1, 2) if layout == "BHTD" else out
     return (out, lse) if return_lse else out
@@ -178,7 +193,8 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
     left, right = _window(window, causal)
     drop = None if dropout_p == 0 else _seed(seed, generator, q)
     out, lse = _attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, drop, max_seqlen_q, max_seqlen_k,
-                                 q.shape[-1] ** -0.5 if scale is None else scale, left, right, float(softcap), float(dropout_p), deterministic)  # fmt: skip
+                                 q.shape[-1] ** -0.5 if scale is None else scale, left, right, _cap("attention_varlen", softcap), float(dropout_p),
+                                 deterministic)  # fmt: skip
     return (out, lse) if return_lse else out
 
 
@@ -189,7 +205,7 @@ def _turned(name: str, x: Tensor) -> Tensor:
 
 
 def _window(window: tuple[int | None, int | None] | None, causal: bool) -> tuple[int, int]:
-    if window is not None and (isinstance(window, int) or len(window) != 2):
+    if window is not None and (not isinstance(window, (tuple, list)) or len(window) != 2):
         raise ValueError(f"attention: window is {window}, it takes 2 numbers: how many keys to the left and how many to the right")
     left, right = (-1 if x is None else x for x in window or (None, None))
     for name, x in (("left", left), ("right", right)):
@@ -204,6 +220,12 @@ def _scored(name: str, x: Tensor, q: Tensor, k: Tensor) -> Tensor:
     if x.dim() > 4 or any(n not in (1, s) for n, s in zip(x.shape[::-1], shape[::-1])):
         raise ValueError(f"attention: {name} is {list(x.shape)}, which does not broadcast to the scores, [B, H, T, S] = {list(shape)}")
     return x.expand(shape)
+
+
+def _cap(name: str, softcap: float) -> float:
+    if not 0 <= softcap < math.inf:
+        raise ValueError(f"{name}: softcap is {softcap}, and must be 0 (none) or more, and finite")
+    return float(softcap)
 
 
 def _biases(bias: Tensor | None, q: Tensor, k: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -225,7 +247,7 @@ def _mask(mask: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
 
 def _seed(seed: int | Tensor | None, generator: torch.Generator | None, q: Tensor) -> Tensor:
     if generator is None:
-        return drawn(seed, q)
+        return seeded(seed, q)
     if seed is not None:
         raise ValueError("attention: a seed and a generator were given, and it takes 1 of the 2")
     return torch.randint(-(2**63), 2**63 - 1, (), dtype=torch.int64, device=q.device, generator=generator)

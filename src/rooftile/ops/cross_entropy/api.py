@@ -2,10 +2,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from rooftile.core.kernel import Op
-from rooftile.core.register import needs_second_door
+from rooftile.core.register import needs_second_door, once, transforms
 from rooftile.ops.cross_entropy import cluster_kernels, cuda_kernels, split_kernels, triton_kernels
 from rooftile.ops.cross_entropy.passes import TWO_PASSES
 from rooftile.ops.cross_entropy.spec import AHEAD, OVERWRITE, SPEC
@@ -33,7 +32,7 @@ class _Overwriting(torch.autograd.Function):
         return loss
 
     @staticmethod
-    @once_differentiable
+    @once("cross_entropy")
     def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, ...]:
         logits, *saved = ctx.saved_tensors
         dlogits = logits.detach()
@@ -74,7 +73,7 @@ def cross_entropy(logits: Tensor, target: Tensor, *, ignore_index: int = -100, l
         >>> cross_entropy(torch.zeros(1, 2), torch.tensor([0]))
         tensor(0.6931)
     """
-    if inplace_backward and _may_overwrite(logits) and not needs_second_door((logits, target)):
+    if inplace_backward and _may_overwrite(logits) and not needs_second_door((logits, target)) and not transforms():
         return _Overwriting.apply(logits, target, ignore_index, label_smoothing, z_loss, softcap, reduction)
     return _cross_entropy(logits, target, ignore_index, label_smoothing, z_loss, softcap, reduction)[0]
 

@@ -2,7 +2,7 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op
-from rooftile.ops._shared.philox import drawn
+from rooftile.ops._shared.seeds import seeded
 from rooftile.ops.dropout import cuda_kernels, triton_kernels
 from rooftile.ops.dropout.spec import SPEC
 
@@ -38,7 +38,7 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, *, seed: int | Ten
         raise ValueError(f"dropout: p is {p}, it lies between 0 and 1")
     if not training or p == 0:
         return x
-    return _dropout(x, drawn(seed, x), p)
+    return _dropout(x, seeded(seed, x), p)
 
 
 class Dropout(torch.nn.Module):

@@ -2,7 +2,7 @@ from torch import Tensor
 
 from rooftile.core.kernel import Op, ranked
 from rooftile.ops._shared import sum_pipeline
-from rooftile.ops._shared.philox import drawn
+from rooftile.ops._shared.seeds import seeded
 from rooftile.ops.dropout_add_norm import cuda_kernels, triton_kernels
 from rooftile.ops.dropout_add_norm.spec import SPEC
 from rooftile.ops.layernorm.api import add_layernorm
@@ -50,4 +50,4 @@ def dropout_add_norm(x: Tensor, residual: Tensor, weight: Tensor | None = None, 
         if norm == "rms" and bias is None:
             return add_rmsnorm(x, residual, weight, eps)
         p = 0.0  # RMSNorm with a bias is this operator's alone
-    return _dropout_add_norm(x, residual, weight, bias, drawn(seed, x), p, eps, norm)[:2]
+    return _dropout_add_norm(x, residual, weight, bias, seeded(seed, x), p, eps, norm)[:2]

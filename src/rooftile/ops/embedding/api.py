@@ -4,10 +4,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from rooftile.core.kernel import Op, ranked
-from rooftile.core.register import needs_second_door
+from rooftile.core.register import needs_second_door, once, transforms
 from rooftile.ops.embedding import composed_kernels, cuda_kernels, triton_kernels
 from rooftile.ops.embedding.spec import ACCUMULATE, SPEC
 
@@ -61,7 +60,7 @@ def _of_a_gradient() -> tuple[int, int, int]:
             return x.clone(), x.view_as(x)
 
         @staticmethod
-        @once_differentiable
+        @once("tied_embedding")
         def backward(ctx: Any, drows: Tensor, dhead: Tensor) -> None:
             seen.append(_holders(dhead))
 
@@ -82,7 +81,7 @@ class _Tied(torch.autograd.Function):
         return _embedding.launch(indices, weight, -1), weight.view_as(weight)
 
     @staticmethod
-    @once_differentiable
+    @once("tied_embedding")
     def backward(ctx: Any, drows: Tensor | None, dhead: Tensor | None) -> tuple[None, Tensor | None]:
         indices, weight = ctx.saved_tensors
         if drows is None:
@@ -116,7 +115,8 @@ def tied_embedding(indices: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         (tensor([[2.]]), tensor([[1.],
                 [2.]]))
     """
-    if needs_second_door((indices, weight)) or not (torch.is_grad_enabled() and weight.requires_grad):
+    wanted = torch.is_grad_enabled() and weight.requires_grad
+    if not wanted or needs_second_door((indices, weight)) or transforms():
         return embedding(indices, weight), weight
     return _Tied.apply(indices, weight)
 
@@ -127,29 +127,19 @@ def _row(padding_idx: int, rows: int) -> int:
     return padding_idx % rows
 
 
-class Embedding(torch.nn.Module):
-    """`embedding` as a module, with the state dict of torch.nn.Embedding. Renormalised, frequency-scaled and sparse tables are not supported."""
+class Embedding(torch.nn.Embedding):
+    """`embedding` as a module: arguments, initialisation and state dict are those of torch.nn.Embedding. Renormalised, frequency-scaled and sparse
+    tables are not supported."""
 
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, max_norm: float | None = None,
-                 scale_grad_by_freq: bool = False, sparse: bool = False, device: Any = None, dtype: Any = None):  # fmt: skip
-        super().__init__()
+                 norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False, _weight: Tensor | None = None,
+                 _freeze: bool = False, device: Any = None, dtype: Any = None):  # fmt: skip
         for name, value in {"max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq, "sparse": sparse}.items():
             if value not in (None, False):
                 raise ValueError(f"Embedding: {name}={value} is not supported: use torch.nn.Embedding")
-        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
-        self.padding_idx = None if padding_idx is None else _row(padding_idx, num_embeddings)
-        self.weight = torch.nn.Parameter(torch.empty(num_embeddings, embedding_dim, device=device, dtype=dtype))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        torch.nn.init.normal_(self.weight)
-        if self.padding_idx is not None:
-            with torch.no_grad():
-                self.weight[self.padding_idx].zero_()
+        padding_idx = None if padding_idx is None else _row(padding_idx, num_embeddings)
+        super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, _weight, _freeze, device,
+                         dtype)  # fmt: skip
 
     def forward(self, indices: Tensor) -> Tensor:
         return embedding(indices, self.weight, self.padding_idx)
-
-    def extra_repr(self) -> str:
-        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
-        return f"{self.num_embeddings}, {self.embedding_dim}{padding}"

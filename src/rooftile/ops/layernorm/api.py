@@ -1,12 +1,12 @@
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from rooftile.core.kernel import Op, ranked
-from rooftile.core.register import needs_second_door
+from rooftile.core.register import needs_second_door, once, transforms
 from rooftile.ops._shared import sum_pipeline
 from rooftile.ops.layernorm import cuda_add_kernels, cuda_kernels, least_kernels
 from rooftile.ops.layernorm.spec import ADD_SPEC, SPEC
@@ -98,7 +98,7 @@ class _Stream(torch.autograd.Function):
         return out, x
 
     @staticmethod
-    @once_differentiable
+    @once("stream_layernorm")
     def backward(ctx: Any, dout: Tensor | None, dx: Tensor | None) -> tuple[Tensor | None, ...]:
         x, weight, bias, mean, rstd = ctx.saved_tensors
         x_bias = None if ctx.x_bias is None else x.new_empty(x.shape[-1], dtype=ctx.x_bias)  # a gradient asks it for its dtype alone
@@ -148,7 +148,7 @@ def stream_layernorm(
         x_bias = None
     if not torch.is_grad_enabled() or not any(t is not None and t.requires_grad for t in (x, weight, bias, x_bias)):
         return layernorm(x, weight, bias, eps), x
-    if needs_second_door((x, weight, bias, x_bias)):
+    if needs_second_door((x, weight, bias, x_bias)) or transforms():
         x = x if x_bias is None else x + (x_bias - x_bias.detach()).to(x.dtype)  # zeros, of which autograd makes the sum of rows
         return layernorm(x, weight, bias, eps), x
     return _Stream.apply(x, weight, bias, eps, x_bias)
@@ -160,7 +160,7 @@ class LayerNorm(torch.nn.Module):
     def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True, bias: bool = True,
                  device: Any = None, dtype: Any = None):  # fmt: skip
         super().__init__()
-        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        shape = (normalized_shape,) if isinstance(normalized_shape, Integral) else tuple(normalized_shape)
         if len(shape) != 1:
             raise ValueError(f"LayerNorm: normalized_shape is {list(shape)}, only the last axis can be normalised: give one number")
         self.normalized_shape, self.eps, self.elementwise_affine = shape, eps, elementwise_affine
@@ -180,4 +180,5 @@ class LayerNorm(torch.nn.Module):
         return layernorm(x, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        said = f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        return f"{said}, bias={self.bias is not None}"

@@ -1,12 +1,12 @@
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from rooftile.core.kernel import Op, ranked
-from rooftile.core.register import needs_second_door
+from rooftile.core.register import needs_second_door, once, transforms
 from rooftile.ops._shared import sum_pipeline
 from rooftile.ops.rmsnorm import cuda_add_kernels, cuda_kernels, least_kernels
 from rooftile.ops.rmsnorm.spec import ADD_SPEC, SPEC
@@ -88,7 +88,7 @@ class _Stream(torch.autograd.Function):
         return out, x
 
     @staticmethod
-    @once_differentiable
+    @once("stream_rmsnorm")
     def backward(ctx: Any, dout: Tensor | None, dx: Tensor | None) -> tuple[Tensor | None, ...]:
         if dout is None:
             return dx, None, None, None
@@ -117,7 +117,7 @@ def stream_rmsnorm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, o
         (tensor([[0.2000, 1.4000]]), tensor([[1., 7.]]))
     """
     wanted = torch.is_grad_enabled() and (x.requires_grad or (weight is not None and weight.requires_grad))
-    if not wanted or needs_second_door((x, weight)):
+    if not wanted or needs_second_door((x, weight)) or transforms():
         return rmsnorm(x, weight, eps, offset), x
     return _Stream.apply(x, weight, eps, offset)
 
@@ -129,7 +129,7 @@ class RMSNorm(torch.nn.Module):
     def __init__(self, normalized_shape: int | Sequence[int], eps: float | None = None, elementwise_affine: bool = True,
                  device: Any = None, dtype: Any = None, *, offset: float = 0.0):  # fmt: skip
         super().__init__()
-        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        shape = (normalized_shape,) if isinstance(normalized_shape, Integral) else tuple(normalized_shape)
         if len(shape) != 1:
             raise ValueError(f"RMSNorm: normalized_shape is {list(shape)}, only the last axis can be normalised: give one number")
         self.normalized_shape, self.eps, self.elementwise_affine, self.offset = shape, eps, elementwise_affine, offset

@@ -70,11 +70,13 @@ def rope(q: Tensor, k: Tensor | None, cos: Tensor, sin: Tensor, positions: Tenso
     """
     if layout not in LAYOUTS:
         raise ValueError(f"rope: layout is {layout!r}, it takes {' or '.join(LAYOUTS)}")
+    if q.dim() != 4:
+        raise ValueError(f"rope: q has {q.dim()} axes {list(q.shape)}, needs 4 [{' '.join(layout)}]")
     alone = k is None
     k = q[..., :0, :, :] if alone and layout == "BHTD" else q[..., :0, :] if alone else k
-    if layout == "BHTD" and q.dim() == k.dim() == 4:
+    if layout == "BHTD" and k.dim() == 4:
         q, k = q.transpose(1, 2), k.transpose(1, 2)
-    if positions is not None and positions.dim() in (1, 2) and q.dim() == 4:
+    if positions is not None and (positions.dim() == 1 or (positions.dim() == 2 and len(positions) == 1)):
         positions = positions.expand(q.shape[0], -1)
     if inplace:
         if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
