@@ -88,6 +88,11 @@ def test_equal_to_transformers_both_ways(tmp_path, name, kernels):
     again = Llama.from_pretrained(tmp_path / "theirs", operators=llama_operators(kernels))
     assert again.config == shape(**{"head_dim": 8, **SHAPES[name]})
     assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), again.parameters(), strict=True))
+    with torch.no_grad():
+        again.norm.weight += 1
+    again.save_pretrained(tmp_path / "theirs")  # beside parts that an index still names
+    saved = Llama.from_pretrained(tmp_path / "theirs"), transformers.LlamaForCausalLM.from_pretrained(tmp_path / "theirs").model
+    assert all(torch.equal(model.norm.weight, again.norm.weight) for model in saved)
 
 
 def test_bad_folders_are_refused(tmp_path):
@@ -111,10 +116,23 @@ def test_bad_folders_are_refused(tmp_path):
     refused(r"rope_scaling lacks low_freq_factor \(3 such", {"rope_scaling": {"rope_type": "llama3", "factor": 2.0}})
     refused(r"lacks layers\.1\.self_attn\.qkv_proj", tensors={k: v for k, v in stored.items() if "1.self_attn.k_proj" not in k})
     refused("has the unknown extra", tensors={**stored, "extra": torch.ones(1)})
+    refused(r"unknown layers\.7\.mlp\.up_proj", tensors={**stored, "model.layers.7.mlp.up_proj.weight": torch.ones(64, 32)})
+    q, k = "model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.k_proj.weight"
+    refused(
+        r"layers\.0\.self_attn\.q_proj\.weight has shape \(16, 32\), config\.json says \(32, 32\)",
+        tensors={**stored, q: stored[k], k: stored[q]},
+    )
+    refused(r"norm\.weight is int8, takes float32, bfloat16", tensors={**stored, "model.norm.weight": torch.ones(32, dtype=torch.int8)})
+    for name, wrong in (("rms_norm_eps", None), ("num_attention_heads", "4"), ("rope_scaling", 5), ("tie_word_embeddings", 1)):
+        refused(rf"config\.json has {name} {wrong!r}, takes", {name: wrong})
+    config.write_text(json.dumps(good))
     weights.unlink()
     with pytest.raises(FileNotFoundError, match=r"no model\.safetensors: neither it nor"):
         Llama.from_pretrained(tmp_path)
-    for nothing in ({}, [], {"weight_map": {}}, {"weight_map": "model.safetensors"}):
+    (tmp_path / INDEX).write_text("[]")
+    with pytest.raises(ValueError, match=r"index\.json holds list, needs an object"):
+        Llama.from_pretrained(tmp_path)
+    for nothing in ({}, {"weight_map": {}}, {"weight_map": "model.safetensors"}, {"weight_map": {"norm.weight": 1}}):
         (tmp_path / INDEX).write_text(json.dumps(nothing))
         with pytest.raises(ValueError, match=r"index\.json has no weight_map: which of the parts"):
             Llama.from_pretrained(tmp_path)

@@ -147,6 +147,12 @@ def test_bad_folders_are_refused(tmp_path):
     refused("tie_word_embeddings False", {"tie_word_embeddings": False})
     refused(r"lacks h\.2", tensors={k: v for k, v in stored.items() if ".h.2." not in k})
     refused("has the unknown extra", tensors={**stored, "extra": torch.ones(1)})
+    refused(r"ln_f\.bias is int8, takes float32", tensors={**stored, "transformer.ln_f.bias": torch.ones(32, dtype=torch.int8)})
+    for name, wrong in (("attn_pdrop", None), ("n_head", "4"), ("n_embd", 32.5), ("activation_function", None)):
+        refused(rf"config\.json has {name} {wrong!r}, takes", {name: wrong})
+    config.write_text("null")
+    with pytest.raises(ValueError, match=r"config\.json holds NoneType, needs an object"):
+        GPT2.from_pretrained(tmp_path)
     config.write_text(json.dumps(good))
     save_file(stored, weights)
     whole = weights.read_bytes()
@@ -238,13 +244,15 @@ def test_bfloat16_stays_near_float32_and_weights_stay_float32(table):
 
 
 @pytest.mark.parametrize("kernels", ["torch", "rooftile"])
-def test_weights_in_bfloat16(kernels):
+def test_weights_in_bfloat16(kernels, tmp_path):
     x, y = text()
     exact, mixed = small(), small(operators=operators(kernels), compute_dtype=torch.bfloat16, weights=torch.bfloat16)
     for model in (exact, mixed):
         model(x, y).backward()
     for (name, p), q in zip(exact.named_parameters(), mixed.parameters()):
         assert q.grad.dtype == torch.bfloat16 and 1e-7 < gap(q.grad.float(), p.grad) < 0.08, name
+    mixed.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["torch_dtype"] == "bfloat16"
     with pytest.raises(ValueError, match=r"weights is torch\.bfloat16, must be torch\.float32 or the compute dtype, torch\.float32"):
         small(weights=torch.bfloat16)
 

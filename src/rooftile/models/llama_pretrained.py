@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from rooftile.models.atomic import atomic_folder
 from rooftile.models.llama_config import LlamaConfig
+from rooftile.models.stored import read_object, shaped
 
 JOINED = {"self_attn.qkv_proj.weight": ("q_proj", "k_proj", "v_proj"), "mlp.gate_up_proj.weight": ("gate_proj", "up_proj")}
 INDEX = "model.safetensors.index.json"
@@ -29,17 +31,26 @@ def read_config(folder: Path) -> LlamaConfig:
     path = folder / "config.json"
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no config.json: a Llama folder has config.json and model.safetensors")
-    stored = _json(path)
+    stored = read_object(path)
     for name, wanted in FIXED.items():
         if stored.get(name, wanted) != wanted:
             raise ValueError(f"{path} has {name} {stored[name]!r}; this model only computes {wanted!r}")
-    names = {field.name for field in dataclasses.fields(LlamaConfig)}
-    shape = {name: value for name, value in stored.items() if name in names}
-    rope = {**(stored.get("rope_parameters") or {}), **(stored.get("rope_scaling") or {})}  # one dict in 5, theta beside it in 4
-    shape["rope_theta"] = rope.pop("rope_theta", stored.get("rope_theta", LlamaConfig.rope_theta))
+    rope = _angles(stored, path)
+    shape = {**stored, "rope_theta": rope.pop("rope_theta", stored.get("rope_theta", LlamaConfig.rope_theta))}
     rope["rope_type"] = rope.pop("type", rope.get("rope_type", "default"))
     shape["rope_scaling"] = None if rope["rope_type"] == "default" else rope
-    return LlamaConfig(**shape)
+    return shaped(LlamaConfig, shape, path)
+
+
+def _angles(stored: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """One dict in transformers 5, theta beside it in 4."""
+    made: dict[str, Any] = {}
+    for name in ("rope_parameters", "rope_scaling"):
+        told = stored.get(name) or {}
+        if not isinstance(told, dict):
+            raise ValueError(f"{path} has {name} {told!r}, takes an object or null")
+        made |= told
+    return made
 
 
 def load(folder: str | PathLike) -> tuple[LlamaConfig, dict[str, Tensor]]:
@@ -52,7 +63,7 @@ def load(folder: str | PathLike) -> tuple[LlamaConfig, dict[str, Tensor]]:
             stored |= load_file(path)
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{path} cannot be read, it holds {path.stat().st_size} bytes: {error}") from None
-    return config, _ours(stored, config)
+    return config, _ours(stored, config, folder)
 
 
 def save(state: Mapping[str, Tensor], shape: LlamaConfig, folder: str | PathLike) -> None:
@@ -92,28 +103,23 @@ def their_config(shape: LlamaConfig) -> dict:
     }
 
 
-def _json(path: Path) -> dict:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
-
-
 def _parts(folder: Path) -> list[Path]:
-    """The files that hold the tensors; FileNotFoundError where one is missing."""
-    index = folder / INDEX
-    names = _named(index) if index.is_file() else ["model.safetensors"]
+    """The files that hold the tensors: one, as `save` leaves beside parts of another's, or else parts. FileNotFoundError where one is missing."""
+    whole, index = folder / "model.safetensors", folder / INDEX
+    if whole.is_file():
+        return [whole]
+    if not index.is_file():
+        raise FileNotFoundError(f"{folder} holds no {whole.name}: neither it nor {INDEX} is there")
+    names = _named(index)
     for name in names:
         if not (folder / name).is_file():
-            said = f"{INDEX} names {len(names)} parts" if index.is_file() else f"neither it nor {INDEX} is there"
-            raise FileNotFoundError(f"{folder} holds no {name}: {said}")
+            raise FileNotFoundError(f"{folder} holds no {name}: {INDEX} names {len(names)} parts")
     return [folder / name for name in names]
 
 
 def _named(index: Path) -> list[str]:
-    listed = _json(index)
-    of = listed.get("weight_map") if isinstance(listed, dict) else None
-    if not isinstance(of, dict) or not of:
+    of = read_object(index).get("weight_map")
+    if not isinstance(of, dict) or not of or not all(isinstance(name, str) for name in of.values()):
         raise ValueError(f"{index} has no weight_map: which of the parts holds which tensor")
     return sorted(set(of.values()))
 
@@ -124,8 +130,8 @@ def _split_sizes(name: str, shape: LlamaConfig) -> list[int]:
     return [heads * shape.dim for heads in (shape.num_attention_heads, shape.kv_heads, shape.kv_heads)]
 
 
-def _ours(stored: dict[str, Tensor], shape: LlamaConfig) -> dict[str, Tensor]:
-    """Their names -> ours. What has no part in ours stays as it is, for `fill` to name."""
+def _ours(stored: dict[str, Tensor], shape: LlamaConfig, folder: Path) -> dict[str, Tensor]:
+    """Their names -> ours. What has no part in ours, or lacks what it is joined to, stays as it is, for `fill` to name."""
     left = {name.removeprefix("model."): t for name, t in stored.items() if not name.endswith("rotary_emb.inv_freq")}
     if shape.tie_word_embeddings:
         left.pop("lm_head.weight", None)
@@ -135,9 +141,14 @@ def _ours(stored: dict[str, Tensor], shape: LlamaConfig) -> dict[str, Tensor]:
         if joined is None:
             made[name] = t
             continue
-        layer = name.split(".")[1]
-        folder = joined.split(".")[0]
-        parts = [left.get(f"layers.{layer}.{folder}.{part}.weight") for part in JOINED[joined]]
-        if all(p is not None for p in parts):
-            made[f"layers.{layer}.{joined}"] = torch.cat(parts)
+        stem = name.rsplit(".", 2)[0]  # of layer and block
+        names = [f"{stem}.{part}.weight" for part in JOINED[joined]]
+        if not all(n in left for n in names):
+            made[name] = t
+            continue
+        for n, rows in zip(names, _split_sizes(joined, shape)):
+            if left[n].shape != (rows, shape.hidden_size):
+                raise ValueError(f"{folder}: {n} has shape {tuple(left[n].shape)}, config.json says {(rows, shape.hidden_size)}")
+        if name == names[0]:
+            made[f"{stem.rsplit('.', 1)[0]}.{joined}"] = torch.cat([left[n] for n in names])
     return made

@@ -19,6 +19,7 @@ from torch.nn import Module
 
 from rooftile.models.atomic import atomic_folder
 from rooftile.models.config import GPT2Config
+from rooftile.models.stored import check_dtypes, read_object, shaped
 
 TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 MASKS = (".attn.bias", ".attn.masked_bias")  # constant buffers that old versions stored beside the weights
@@ -37,15 +38,11 @@ def read_config(folder: Path) -> GPT2Config:
     path = folder / "config.json"
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no config.json: a GPT-2 folder has config.json and model.safetensors")
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
+    stored = read_object(path)
     for name, wanted in FIXED.items():
         if stored.get(name, wanted) != wanted:
             raise ValueError(f"{path} has {name} {stored[name]!r}; this model only computes {wanted!r}")
-    names = {field.name for field in dataclasses.fields(GPT2Config)}
-    return GPT2Config(**{name: value for name, value in stored.items() if name in names})
+    return shaped(GPT2Config, stored, path)
 
 
 def load(folder: str | PathLike, *, dropout: float | None = None) -> tuple[GPT2Config, dict[str, Tensor]]:
@@ -65,13 +62,13 @@ def load(folder: str | PathLike, *, dropout: float | None = None) -> tuple[GPT2C
 
 
 def save(state: Mapping[str, Tensor], shape: GPT2Config, folder: str | PathLike) -> None:
-    """Write config.json and model.safetensors (float32) so that transformers reads them; a new folder appears whole."""
+    """Write config.json and model.safetensors, in the dtype the weights have, so that transformers reads them; a new folder appears whole."""
     stored = {f"transformer.{name}": _turn(name, p.detach().cpu()).contiguous() for name, p in state.items()}
     config = {
         **FIXED,
         **dataclasses.asdict(shape),
         "architectures": ["GPT2LMHeadModel"],
-        "torch_dtype": "float32",
+        "torch_dtype": str(state["wte.weight"].dtype).removeprefix("torch."),
         # Hugging Face's defaults are GPT-2's end of text, which a smaller vocabulary lacks
         "bos_token_id": shape.vocab_size - 1,
         "eos_token_id": shape.vocab_size - 1,
@@ -94,12 +91,13 @@ def _ours(stored: dict[str, Tensor]) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def fill(model: Module, tensors: Mapping[str, Tensor], folder: str | PathLike) -> None:
-    """Copy the tensors in; stored half precision becomes float32. ValueError where one is missing, unknown or of another shape."""
+    """Copy the tensors in; stored half precision becomes float32. ValueError where one is missing, unknown, of another shape or quantised."""
     path = Path(folder) / "model.safetensors"
     parameters = dict(model.named_parameters())
     for kind, names in (("lacks", parameters.keys() - tensors.keys()), ("has the unknown", tensors.keys() - parameters.keys())):
         if names:
             raise ValueError(f"{path} {kind} {sorted(names)[0]} ({len(names)} such of {len(parameters)} tensors)")
+    check_dtypes(tensors, path)
     for name, p in parameters.items():
         if p.shape != tensors[name].shape:
             raise ValueError(f"{path}: {name} has shape {tuple(tensors[name].shape)}, config.json says {tuple(p.shape)}")

@@ -1,0 +1,48 @@
+"""What a Hugging Face folder says of a model, before it is believed."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+import torch
+from torch import Tensor
+
+__all__ = ["check_dtypes", "read_object", "shaped"]
+
+Shape = TypeVar("Shape")
+FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file. ValueError with the path in it."""
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    if not isinstance(stored, dict):
+        raise ValueError(f"{path} holds {type(stored).__name__}, needs an object of names and values")
+    return stored
+
+
+def shaped(kind: type[Shape], stored: Mapping[str, Any], path: Path) -> Shape:
+    """The dataclass `kind` of what `path` says of its fields. ValueError with the path in it where that is of another type or no shape."""
+    types = get_type_hints(kind)
+    values = {field.name: stored[field.name] for field in dataclasses.fields(kind) if field.name in stored}
+    for name, value in values.items():
+        wanted = float | int if types[name] is float else types[name]
+        if not isinstance(value, wanted):
+            raise ValueError(f"{path} has {name} {value!r}, takes {getattr(types[name], '__name__', types[name])}")
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def check_dtypes(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """ValueError where one is of numbers that are no weights as they stand: quantised, or whole."""
+    for name, t in tensors.items():
+        if t.dtype not in FLOATS:
+            said = [str(d).removeprefix("torch.") for d in (t.dtype, *FLOATS)]
+            raise ValueError(f"{path}: {name} is {said[0]}, takes {', '.join(said[1:])}")
