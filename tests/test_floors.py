@@ -10,6 +10,7 @@ OPS = ROOT / "src" / "rooftile" / "ops"
 SLICES = sorted(p.name for p in OPS.iterdir() if p.is_dir() and not p.name.startswith("_"))
 # (who, of what): kernels through the other's api only; what it means, through the other's meaning
 COMPOSITIONS = {
+    ("attention", "attention_decode"),
     ("attention", "rope"),
     ("dropout_add_norm", "layernorm"),
     ("dropout_add_norm", "rmsnorm"),

@@ -4,12 +4,12 @@ would each read them."""
 
 import torch
 
-from rooftile.core.kernel import Kernel, Limits
+import rooftile.ops.attention_decode.api  # noqa: F401  fills OPS
+from rooftile.core.kernel import OPS, Kernel, Limits
 from rooftile.core.replay import lookup
 from rooftile.ops._shared.constants import lasting
 from rooftile.ops._shared.launch import off_gpu
 from rooftile.ops.attention.refusals import wider_values
-from rooftile.ops.attention_decode import triton_kernels as decode
 
 QUERIES, NARROWEST = 16, 16  # the most that a sequence has, and the least D
 
@@ -23,16 +23,12 @@ def _lengths(q, k):
     return lookup(lasting, _alone, (k.shape[1],), q.device).view(torch.int32)[:1].expand(q.shape[0])
 
 
-def attention(q, k, v, causal, scale, *, config):
-    return decode.attention_decode(q, k, v, _lengths(q, k), None, None, scale, 0, 0.0, config=config)
+def attention(q, k, v, causal, scale):
+    return OPS["attention_decode"].launch(q, k, v, _lengths(q, k), None, None, scale, 0, 0.0)
 
 
-def attention_options(q, k, v, sinks, bias, constant_bias, mask, seed, scale, left, right, softcap, p, deterministic=False, *, config):
-    return decode.attention_decode(q, k, v, _lengths(q, k), None, sinks, scale, left + 1, softcap, config=config)
-
-
-def _pick(call):
-    return decode.pick({"q": call["q"], "k_cache": call["k"], "block_table": None})
+def attention_options(q, k, v, sinks, bias, constant_bias, mask, seed, scale, left, right, softcap, p, deterministic=False):
+    return OPS["attention_decode"].launch(q, k, v, _lengths(q, k), None, sinks, scale, left + 1, softcap)
 
 
 def _refuse(call):
@@ -65,6 +61,6 @@ def _refuse_options(call):
 
 
 IDEA = "keys split over the multiprocessors, added up in order; 16 queries at most"
-KERNELS = (Kernel("triton.split", attention, IDEA, _refuse_plain, decode.CONFIGS, _pick),)
+KERNELS = (Kernel("triton.split", attention, IDEA, _refuse_plain),)
 SPILLS = Limits(spill_bytes=8, spill_bytes_elsewhere=64)  # a window and a cap on tiles of 128 keys
-OPTIONS = (Kernel("triton.split", attention_options, IDEA, _refuse_options, decode.CONFIGS, _pick, SPILLS),)
+OPTIONS = (Kernel("triton.split", attention_options, IDEA, _refuse_options, limits=SPILLS),)
