@@ -206,6 +206,26 @@ def test_calls_that_go_the_models_own_way():
     assert inspect.signature(patched.forward) == inspect.signature(model.forward)  # Trainer keeps the columns that it names
 
 
+@pytest.mark.parametrize("family", ["llama", "mistral", "gpt2"])
+def test_a_chunk_over_a_cache_is_taken(family):
+    """And one token goes the model's own way; the second row is padded on its left."""
+    model, patched, mask = build(family).eval(), build(family).eval(), torch.ones_like(IDS)
+    rooftile.patch(patched)
+    mask[1, :3] = 0
+
+    def chunks(model):
+        cache, made, ours = None, [], []
+        for first, end in ((0, 9), (9, 20), (20, 21)):
+            with Called() as seen:
+                out = model(IDS[:, first:end], attention_mask=mask[:, :end], past_key_values=cache, use_cache=True)
+            cache = out.past_key_values
+            made.append(out.logits), ours.append(bool({"attention", "attention_options"} & seen.names))
+        return torch.cat(made, 1)[mask[:, :21].bool()], ours
+
+    (logits, none), (again, ours) = chunks(model), chunks(patched)
+    assert gap(again, logits) < 1e-5 and not any(none) and ours == [True, True, False]
+
+
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_is_a_mask_that_is_taken(family, side):

@@ -141,13 +141,14 @@ class Interfaces:
 
 
 def attend(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """Attention over [B, H, T, D]: ours where there is no dropout, nothing cached and no mask but a boolean one, or a soft cap, which PyTorch's own
-    has not, and a mask that is not trained; any other call is `theirs`."""
+    """Attention over [B, H, T, D]: ours where there is no dropout and no mask but a boolean one, or a soft cap, which PyTorch's own has not, and a mask
+    that is not trained; any other call is `theirs`, and one query over a cache, which PyTorch's own splits along the keys under a mask too."""
 
     def attention_forward(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,
                           scaling: float | None = None, softcap: float | None = None, **kwargs: Any) -> tuple[Tensor, None]:  # fmt: skip
         asks_more = any(kwargs.get(name) is not None for name in ("position_bias", "cache", "s_aux")) or kwargs.get("output_attentions")
-        plain = (attention_mask is None or attention_mask.dtype == torch.bool) and query.shape[2] == key.shape[2]
+        t, s = query.shape[2], key.shape[2]
+        plain = t == s if attention_mask is None else attention_mask.dtype == torch.bool and (t > 1 or s == 1)
         trained = attention_mask is not None and attention_mask.requires_grad
         if dropout or asks_more or trained or not (plain or softcap):
             capped = {} if softcap is None else {"softcap": softcap}

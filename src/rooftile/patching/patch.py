@@ -38,8 +38,8 @@ GATES = {
 }
 GELUS = {"NewGELUActivation": "tanh", "GELUTanh": "tanh", "PytorchGELUTanh": "tanh", "GELUActivation": "none"}
 OWN_WAY = (
-    "a call with dropout, a cache of earlier tokens or a mask of numbers (what is added to scores; padding and windows are boolean) goes the "
-    "model's own way"
+    "a call with dropout, one query over a cache of earlier tokens or a mask of numbers (what is added to scores; padding and windows are boolean) "
+    "goes the model's own way"
 )
 CAPPED = (
     "a call with dropout, for the weights themselves or with a mask that is trained goes the model's own way; of any other mask of numbers only "
