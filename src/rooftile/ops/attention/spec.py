@@ -83,7 +83,7 @@ SPEC = OpSpec(
             case(1, 200, 333, 3, 192, True, "latent attention's heads, shifted diagonal", Dv=128),
             case(1, 1024, 1024, 24, 192, False, "latent attention's heads, more work than multiprocessors", Dv=128),
             case(1, 1024, 1024, 24, 256, True, "the widest heads, more work than multiprocessors"),
-            case(2, 1, 300, 6, 64, False, "one query over many keys, three heads read a key head", use=("smoke", "check"), G=2),
+            case(2, 1, 300, 6, 96, False, "one query over many keys, three heads read a key head", use=("smoke", "check"), G=2),
             case(2, 7, 515, 4, 128, True, "seven queries behind their keys, four heads read one key head", G=1),
             case(1, 16, 9, 2, 96, True, "sixteen queries, the first 7 see nothing"),
             case(1, 3, 5003, 2, 256, True, "the widest heads over a prime of keys"),
