@@ -30,6 +30,11 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
             lambda: rooftile.grad_norm([X.clone().requires_grad_()]),
             "grad_norm has no gradient, and grads requires one: call it under torch",
         ),
+        (lambda: rooftile.attention(*[torch.zeros(())] * 3), r"attention: q has 0 axes \[\]"),
+        (lambda: rooftile.attention([1], X, X), "attention: q must be a tensor, got list"),
+        (lambda: rooftile.attention(*[torch.zeros(1, 4, 2, 16)] * 3, window=(1, 0), softcap=None), "softcap is None, takes float"),
+        (lambda: rooftile.attention(*[torch.zeros(1, 4, 2, 16)] * 3, dropout_p="a"), "p is 'a', takes float"),
+        (lambda: rooftile.attention_qkvpacked(torch.zeros(())), "qkv has 0 axes"),
         (lambda: rooftile.patch(None), "patch: model must be a torch.nn.Module, got NoneType"),
     ],
 )

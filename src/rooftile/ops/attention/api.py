@@ -1,9 +1,11 @@
 import math
+from numbers import Real
 
 import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op, ranked
+from rooftile.ops._shared.scale import scale_of
 from rooftile.ops._shared.seeds import seeded
 from rooftile.ops.attention.banded_kernels import BACKWARD as BANDED_BACKWARD
 from rooftile.ops.attention.banded_kernels import VARLEN_BACKWARD as BANDED_VARLEN_BACKWARD
@@ -105,12 +107,12 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: f
     """
     asks = window is not None or sinks is not None or bias is not None or mask is not None
     if not (asks or softcap or dropout_p or return_lse or deterministic) and layout == "BTHD":  # most calls: host time is a feature
-        return _attention(q, k, v, causal, q.shape[-1] ** -0.5 if scale is None else scale)[0]
+        return _attention(q, k, v, causal, scale_of(q, scale))[0]
     if layout not in _LAYOUTS:
         raise ValueError(f"attention: layout is {layout!r}, takes {' or '.join(_LAYOUTS)}")
     if layout == "BHTD":
         q, k, v = (_turned(n, x) for n, x in (("q", q), ("k", k), ("v", v)))
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    scale = scale_of(q, scale)
     left, right = _window(window, causal)
     wants_lse = return_lse and torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
     beyond = left >= 0 or right > 0 or sinks is not None or bias is not None or mask is not None  # what the plain operator says
@@ -132,7 +134,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: f
             left,
             right,
             _cap("attention", softcap),
-            float(dropout_p),
+            _float(dropout_p),
             deterministic,
         )
     out = out.transpose(1, 2) if layout == "BHTD" else out
@@ -159,7 +161,7 @@ def attention_qkvpacked(qkv: Tensor, *, causal: bool = False, scale: float | Non
         >>> torch.equal(attention_qkvpacked(x, causal=True), x[:, :, 0])
         True
     """
-    return _attention_qkvpacked(qkv, causal, qkv.shape[-1] ** -0.5 if scale is None else scale)[0]
+    return _attention_qkvpacked(qkv, causal, scale_of(qkv, scale))[0]
 
 
 def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int, *,
@@ -193,7 +195,7 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
     left, right = _window(window, causal)
     drop = None if dropout_p == 0 else _seed(seed, generator, q)
     out, lse = _attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, drop, max_seqlen_q, max_seqlen_k,
-                                 q.shape[-1] ** -0.5 if scale is None else scale, left, right, _cap("attention_varlen", softcap), float(dropout_p),
+                                 scale_of(q, scale), left, right, _cap("attention_varlen", softcap), _float(dropout_p),
                                  deterministic)  # fmt: skip
     return (out, lse) if return_lse else out
 
@@ -223,9 +225,14 @@ def _scored(name: str, x: Tensor, q: Tensor, k: Tensor) -> Tensor:
 
 
 def _cap(name: str, softcap: float) -> float:
-    if not 0 <= softcap < math.inf:
+    if isinstance(softcap, Real) and not 0 <= softcap < math.inf:
         raise ValueError(f"{name}: softcap is {softcap}, and must be 0 (none) or more, and finite")
-    return float(softcap)
+    return _float(softcap)
+
+
+def _float(x: float) -> float:
+    """Of what is no number the operator will tell what it takes."""
+    return float(x) if isinstance(x, Real) else x
 
 
 def _biases(bias: Tensor | None, q: Tensor, k: Tensor) -> tuple[Tensor | None, Tensor | None]:

@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from rooftile.core.kernel import Op
+from rooftile.ops._shared.scale import scale_of
 from rooftile.ops.attention.rotary_kernels import BACKWARD, FORWARD
 from rooftile.ops.attention.rotary_spec import SPEC
 
@@ -40,5 +41,5 @@ def rotary_attention(qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | 
         if qkv.shape[2] % 3:
             raise ValueError(f"rotary_attention: qkv has {qkv.shape[2]} heads in all, no multiple of 3: say kv_heads")
         kv_heads = qkv.shape[2] // 3
-    scale = qkv.shape[-1] ** -0.5 if scale is None else scale
+    scale = scale_of(qkv, scale)
     return _rotary_attention(qkv, cos, sin, positions, kv_heads, interleaved, causal, scale)[0]

@@ -2,6 +2,7 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op
+from rooftile.ops._shared.scale import scale_of
 from rooftile.ops.attention_decode import cuda_kernels, triton_kernels
 from rooftile.ops.attention_decode.spec import SPEC, SPEC_E4M3
 
@@ -48,7 +49,7 @@ def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tenso
     """
     if isinstance(window, int) and window < 1:
         raise ValueError(f"attention_decode: window is {window}, it takes 1 or more, or None for all keys")
-    rest = (block_table, sinks, q.shape[-1] ** -0.5 if scale is None else scale, window or 0, softcap)
+    rest = (block_table, sinks, scale_of(q, scale), window or 0, softcap)
     if k_cache.dtype == torch.float8_e4m3fn:
         if v_cache.dtype != k_cache.dtype:
             raise ValueError(f"attention_decode: v_cache is {str(v_cache.dtype).removeprefix('torch.')}, but k_cache is float8_e4m3fn")
