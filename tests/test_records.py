@@ -315,6 +315,29 @@ def test_a_torn_line_takes_no_other_with_it_and_no_operator_dies_of_it(tmp_path,
         assert tune._load("gpu") == {}
 
 
+@pytest.mark.parametrize(
+    "line, why",
+    [
+        ("null", "it is a JSON NoneType, not an object"),
+        ('["softmax", "triton"]', "it is a JSON list, not an object"),
+        ('{"op": "softmax", "kernel": "triton", "case": 5, "status": "passed"}', "case is 5, not a str"),
+        ('{"op": "softmax", "kernel": "triton", "case": "x", "status": "passed", "config": null}', "config is None, not a dict"),
+        ('{"op": "softmax", "kernel": "triton", "case": "x", "status": "passed", "us": "123"}', "us is '123', not 3 numbers"),
+        ('{"op": "softmax", "kernel": "triton", "case": "x", "status": "passed", "us": [1.0]}', r"us is \[1.0\], not 3 numbers"),
+    ],
+)
+def test_json_that_is_no_record_is_told_with_its_line_and_no_operator_dies_of_it(tmp_path, monkeypatch, line, why):
+    """Seen red: an AttributeError in `rooftile records` and, of a tuned choice, in the call of the operator; us as text or too short got through."""
+    monkeypatch.setenv("ROOFTILE_CACHE", str(tmp_path))
+    kept = tune.path("gpu")
+    append(kept, [Record("softmax", "triton", "x", "passed", us=(1.0, 1.0, 1.0))])
+    kept.write_text(f"{kept.read_text()}{line}\n")
+    with pytest.raises(ValueError, match=rf"gpu\.jsonl:2 is not a record: {why}"):
+        list(read(kept))
+    with pytest.warns(RuntimeWarning, match=rf"tuned choices are left out.*gpu\.jsonl:2 is not a record: {why}"):
+        assert tune._load("gpu") == {}
+
+
 def test_a_cache_that_may_not_be_read_is_none(tmp_path, monkeypatch):
     monkeypatch.setenv("ROOFTILE_CACHE", str(tmp_path))
     monkeypatch.setattr(tune, "read", lambda path: (_ for _ in ()).throw(PermissionError(13, "Permission denied", str(path))))

@@ -78,9 +78,21 @@ class Record:
     @staticmethod
     def parse(line: str) -> Record:
         raw = json.loads(line)
-        if raw.get("us") is not None:
-            raw["us"] = tuple(raw["us"])
+        if not isinstance(raw, dict):
+            raise ValueError(f"it is a JSON {type(raw).__name__}, not an object")
+        for name, kind in _KINDS.items():
+            if name in raw and not isinstance(raw[name], kind):
+                raise ValueError(f"{name} is {raw[name]!r}, not a {kind.__name__}")
+        if (us := raw.get("us")) is not None:
+            if not (isinstance(us, list) and len(us) == 3 and all(isinstance(x, (int, float)) for x in us)):
+                raise ValueError(f"us is {us!r}, not 3 numbers")
+            raw["us"] = tuple(us)
         return Record(**{f.name: raw[f.name] for f in fields(Record) if f.name in raw})
+
+
+# what a reader calls methods of without looking
+_KINDS: dict[str, type] = {**dict.fromkeys(("op", "kernel", "case", "status", "method", "message", "digest", "run"), str),
+                           **dict.fromkeys(("config", "errors", "extra", "environment"), dict)}  # fmt: skip
 
 
 def _plain(value: Any) -> Any:
