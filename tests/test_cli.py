@@ -210,6 +210,15 @@ def test_version():
     assert run.returncode == 0 and run.stdout == f"rooftile {__version__}\n"
 
 
+def test_check_says_what_the_interpreter_lacks():
+    """Seen red: the torn end of a child's traceback where only what rooftile depends on is installed, and an AssertionError."""
+    hidden = "import importlib.util as u\nfind = u.find_spec\nu.find_spec = lambda name, *a: find(name, *a) if name != 'ml_dtypes' else None\n"
+    run = processes.run("check", "gelu", "--device", "cpu", code=f"{hidden}from rooftile import cli\ncli.main()")
+    assert run.returncode == 2 and run.stderr.count("\n") == 1 and "interpreter needs ml_dtypes, which is not installed" in run.stderr
+    run = rooftile("check", "gelu", "--device", "interpret")
+    assert run.returncode == 2 and run.stderr.count("\n") == 1 and "--device interpret: it needs TRITON_INTERPRET=1" in run.stderr
+
+
 def test_check_says_why_nothing_was_checked():
     run = rooftile("check", "gelu", "--kernel", "cuda.v1_naive", "--device", "cpu")
     assert run.returncode == 1 and "0 passed, 0 failed" in run.stdout and "it needs a CUDA device or the simulator" in run.stdout

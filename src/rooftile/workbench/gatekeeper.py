@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import math
 import os
@@ -68,6 +69,9 @@ def check(
     can_keep(folder)
     results: list[dict[str, Any]] = []
     if device == "interpret":
+        _can_interpret(device)
+        if os.environ.get("TRITON_INTERPRET") != "1":
+            raise ValueError("--device interpret: it needs TRITON_INTERPRET=1 when rooftile is imported; --device cpu starts such a process itself")
         from rooftile.workbench import interpreter  # noqa: F401  patches Triton in this process
     if device == "cpu" and any(k.name != "reference" for op in ops for k in op.kernels if kernel in (None, k.name)):
         results += _interpreted(names, kernel, progress)
@@ -206,7 +210,15 @@ def _size(p: gate.Point) -> int:
     return sum(t.numel() for t in p.op.spec.draw(p.case).values() if isinstance(t, torch.Tensor))
 
 
+def _can_interpret(device: str) -> None:
+    if importlib.util.find_spec("ml_dtypes") is None:
+        raise ValueError(
+            f"--device {device}: Triton's interpreter needs ml_dtypes, which is not installed: pip install ml_dtypes; --kernel reference needs none"
+        )
+
+
 def _interpreted(names: list[str], kernel: str | None, progress: Console | None) -> list[dict[str, Any]]:
+    _can_interpret("cpu")
     command = [
         sys.executable,
         "-W",
