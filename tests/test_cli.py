@@ -212,7 +212,9 @@ def test_version():
 
 def test_check_says_what_the_interpreter_lacks():
     """Seen red: the torn end of a child's traceback where only what rooftile depends on is installed, and an AssertionError."""
-    hidden = "import importlib.util as u\nfind = u.find_spec\nu.find_spec = lambda name, *a: find(name, *a) if name != 'ml_dtypes' else None\n"
+    hidden = (
+        "import importlib.util as u\nfind = u.find_spec\nu.find_spec = lambda name, *a: find(name, *a) if name != 'ml_dtypes' else None\n"
+    )
     run = processes.run("check", "gelu", "--device", "cpu", code=f"{hidden}from rooftile import cli\ncli.main()")
     assert run.returncode == 2 and run.stderr.count("\n") == 1 and "interpreter needs ml_dtypes, which is not installed" in run.stderr
     run = rooftile("check", "gelu", "--device", "interpret")

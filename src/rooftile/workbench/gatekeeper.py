@@ -71,7 +71,9 @@ def check(
     if device == "interpret":
         _can_interpret(device)
         if os.environ.get("TRITON_INTERPRET") != "1":
-            raise ValueError("--device interpret: it needs TRITON_INTERPRET=1 when rooftile is imported; --device cpu starts such a process itself")
+            raise ValueError(
+                "--device interpret: it needs TRITON_INTERPRET=1 when rooftile is imported; --device cpu starts such a process itself"
+            )
         from rooftile.workbench import interpreter  # noqa: F401  patches Triton in this process
     if device == "cpu" and any(k.name != "reference" for op in ops for k in op.kernels if kernel in (None, k.name)):
         results += _interpreted(names, kernel, progress)
