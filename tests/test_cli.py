@@ -231,6 +231,30 @@ def test_force_by_environment():
     assert run.returncode == 2 and "did you mean triton?" in run.stderr
 
 
+def test_doctor_tells_of_a_damaged_cache(monkeypatch, tmp_path):
+    """Seen red: it ended there, with the sentence as a user's error, and said nothing of the rest."""
+    from rooftile.workbench import doctor
+
+    damaged = tmp_path / "gpu.jsonl"
+    damaged.write_text("[]\n")
+    properties = type("P", (), {"name": "a GPU", "multi_processor_count": 132, "total_memory": 2**30})
+    for module, name, value in (
+        (torch.cuda, "is_available", lambda: True),
+        (torch.cuda, "device_count", lambda: 1),
+        (torch.cuda, "get_device_capability", lambda *_: (9, 0)),
+        (torch.cuda, "get_device_properties", lambda *_: properties),
+        (doctor.dev, "slug", lambda _: "gpu"),
+        (doctor.tune, "path", lambda _: damaged),
+    ):
+        monkeypatch.setattr(module, name, value)
+    said = []
+    doctor._gpu(lambda good, sentence: said.append((good, sentence)))
+    assert said[0][0] and said[1] == (
+        False,
+        f"tuned choices are left out, heuristics choose: {damaged}:1 is not a record: it is a JSON list, not an object",
+    )
+
+
 def test_doctor():
     findings = json.loads(rooftile("doctor", "--json").stdout)
     assert len(findings) > 5 and all(set(f) == {"ok", "sentence"} for f in findings)

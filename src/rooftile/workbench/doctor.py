@@ -80,7 +80,10 @@ def _gpu(say: Any) -> None:
             f"cuda:{i} is {p.name}, sm_{major}{minor}, {p.multi_processor_count} multiprocessors, {p.total_memory / 2**30:.0f} GiB (sm_80 or later is needed)",
         )
     name = dev.slug(torch.device("cuda", 0))
-    entries = sum(1 for _ in read(tune.path(name))) + sum(1 for _ in read(tune.shipped(name)))
+    try:
+        entries = sum(1 for source in (tune.path(name), tune.shipped(name)) for _ in read(source))
+    except (OSError, ValueError) as error:
+        return say(False, f"tuned choices are left out, heuristics choose: {error}")
     return say(
         entries > 0,
         f"{entries} tuned choices are known for {name}; {'rooftile tune adds more' if entries else 'heuristics choose until rooftile tune has run'}",
