@@ -141,6 +141,7 @@ def test_who_asks_for_nothing_pays_for_nothing(options, takes_options, monkeypat
         ({"window": 3}, "window is 3, it takes 2 numbers"),
         ({"window": (3,)}, r"window is \(3,\), it takes 2 numbers"),
         ({"softcap": -1.0}, "softcap is -1.0, and must be 0"),
+        ({"softcap": float("inf")}, "softcap is inf, and must be 0 .none. or more, and finite"),
         ({"window": 3.0}, "window is 3.0, it takes 2 numbers"),
         ({"dropout_p": 1.5}, "p is 1.5, it lies between 0 and 1"),
         ({"sinks": torch.zeros(3)}, "H is 3 in sinks, but 4 in q"),
