@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import torch
 import processes
 from rooftile import __version__, cli
 from rooftile.core.kernel import OPS
+from rooftile.core.record import Record, append
 from rooftile.workbench import explain
 from training_runs import maker
 
@@ -203,6 +205,21 @@ def test_a_terminal_without_a_width():
             [sys.executable, "-m", "rooftile", "doctor"], capture_output=True, text=True, env={**os.environ, "COLUMNS": "0"}
         ).stdout
     )
+
+
+def test_records_that_do_not_count_are_not_current(tmp_path):
+    """Seen red: "nothing is stale", of a folder of cases that are no more, and of one a floor too deep."""
+    softmax = OPS["softmax"]
+    old = Record("softmax", softmax.kernels[0].name, "M1_N1", "passed", digest="another", run="r")
+    append(tmp_path / "gpu" / "softmax.jsonl", [old, old])
+    for asked in ([], ["--stale"]):
+        run = rooftile("records", "--folder", str(tmp_path), *asked)
+        assert run.returncode == 0 and run.stdout == f"no record that counts: of 2 in {tmp_path} 0 are of a case that their operator has now\n"
+        run = rooftile("records", "--folder", str(tmp_path / "gpu"), *asked)
+        assert run.returncode == 0 and run.stdout.startswith(f"no records: {tmp_path}/gpu has 0 in a device's folders")
+    now = replace(old, case=softmax.spec.cases[0].id, digest=softmax.kernels[0].digest)
+    append(tmp_path / "gpu" / "softmax.jsonl", [now])
+    assert rooftile("records", "--folder", str(tmp_path), "--stale").stdout == "nothing is stale\n"
 
 
 def test_version():

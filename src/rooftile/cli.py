@@ -328,7 +328,7 @@ def records(
             f"{r['us']:.1f}" if r["us"] else "",
             "[yellow]stale[/]" if r["stale"] else "current",
         )
-    return out.print(table if rows else "nothing is stale" if stale else "no records")
+    return out.print(table) if rows else _line(ledger.nothing(folder))
 
 
 @app.command()

@@ -130,3 +130,11 @@ def overview(folder: Path, only_stale: bool) -> list[dict[str, Any]]:
         for r in records
     ]
     return [r for r in rows if r["stale"] or not only_stale]
+
+
+def nothing(folder: Path) -> str:
+    """Why `overview` has no row. Records of cases that are no more are not current ones."""
+    lying = sum(1 for _ in every(folder))
+    if not lying:
+        return f"no records: {folder} has 0 in a device's folders, as {folder / 'nvidia-h200' / 'softmax.jsonl'}"
+    return "nothing is stale" if latest(folder) else f"no record that counts: of {lying} in {folder} 0 are of a case that their operator has now"
