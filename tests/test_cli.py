@@ -48,6 +48,11 @@ def test_list():
         assert OPS[r["operator"]].spec.backward is None or first in [k["name"] for k in r["backward"]]
 
 
+def test_no_bar_in_a_pipe():
+    """Seen red: an empty line of each bar on stderr."""
+    assert rooftile("check", "gelu", "--kernel", "reference", "--device", "cpu").stderr == ""
+
+
 def test_explain_says_who_refused_and_why():
     answer = json.loads(rooftile("explain", "softmax", "--shape", "M=4,N=100001", "--dtype", "bfloat16", "--json").stdout)
     assert answer["chosen"] == "triton.online"

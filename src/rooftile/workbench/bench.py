@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Column, Table
 from torch import Tensor
 
@@ -189,7 +188,7 @@ def bench(
         session.prepare(todo, against, jobs)
         if progress is not None:
             progress.print(f"judged and compiled in {time.monotonic() - began:.0f} s", style="dim")
-    with Progress(console=progress or Console(quiet=True), transient=True) as bar:
+    with gatekeeper.passing(progress) as bar:
         task = bar.add_task("timing", total=len(todo) + len(calls))
         while (todo or calls) and time.monotonic() < end:
             op, case, *peers = calls.pop(0) if calls else todo.pop(0)

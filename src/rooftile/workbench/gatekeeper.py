@@ -99,6 +99,11 @@ def check(
     return {"device": device, **_counts(results), "results": results, "left": left}
 
 
+def passing(progress: Console | None) -> Progress:
+    """A bar that goes when it is done; in a file or a pipe none at all, where rich would leave an empty line."""
+    return Progress(console=progress, transient=True, disable=progress is None or not progress.is_terminal)
+
+
 def can_keep(folder: Path | None) -> None:
     if folder is not None and (why := unwritable(folder)):
         raise ValueError(f"--folder {folder} cannot be written: {why}")
@@ -137,7 +142,7 @@ def _here(point: gate.Point, device: str) -> bool:
 
 def _run(points: list[gate.Point], device: str, progress: Console | None, end: float = math.inf) -> list[dict[str, Any]]:
     made: list[gate.Verdict] = []
-    with Progress(console=progress or Console(quiet=True), transient=True) as bar:
+    with passing(progress) as bar:
         task = bar.add_task("checking", total=len(points))
 
         def each(v: gate.Verdict) -> None:
@@ -163,7 +168,7 @@ def _shared_out(points: list[gate.Point], device: str, progress: Console | None,
         kernels.setdefault(p.op.spec.name, {})[p.kernel.name] = None
     units: list[Unit] = list(dict.fromkeys((p.op.spec.name, p.case.id, tuple(kernels[p.op.spec.name]), device) for p in points))
     made: dict[Unit, list[dict[str, Any]]] = {}
-    with Progress(console=progress or Console(quiet=True), transient=True) as bar, contextlib.closing(spread(judge, units, jobs)) as heard:
+    with passing(progress) as bar, contextlib.closing(spread(judge, units, jobs)) as heard:
         task = bar.add_task("checking", total=len(units))
         for unit, verdicts in heard:
             made[unit] = verdicts

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import Progress
 
 from rooftile.core import device as dev
 from rooftile.core import timing, tune
@@ -32,7 +31,7 @@ def tune_ops(names: list[str], only: str, ship: bool, progress: Console | None, 
     if jobs != 1:
         session.prepare(todo, [], jobs, every)
     winners = []
-    with Progress(console=progress or Console(quiet=True), transient=True) as bar:
+    with gatekeeper.passing(progress) as bar:
         task = bar.add_task("tuning", total=len(todo))
         for op, case in todo:
             bar.update(task, advance=1, description=f"{op.spec.name} {case.id}")
