@@ -1,5 +1,6 @@
 """The command line as a person and as a program meet it."""
 
+import io
 import json
 import os
 import subprocess
@@ -9,12 +10,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from rich.console import Console
 
 import processes
 from rooftile import __version__, cli
 from rooftile.core.kernel import OPS
 from rooftile.core.record import Record, append
-from rooftile.workbench import explain
+from rooftile.workbench import bench, explain
 from training_runs import maker
 
 
@@ -106,6 +108,8 @@ def test_check_counts():
             "no kernel is called 'cuda.v7_clutser'; did you mean cuda.v7_cluster?",
         ),
         (["explain", "gelu", "--shape", "M=4,...=3x2"], "--shape says M=4, and of ... that it holds 6 rows"),
+        (["bench", "gelu", "--device", "cpu", "--within", "-1"], "--within -1.0 is no number of seconds, which is 0 or more"),
+        (["check", "gelu", "--device", "cpu", "--within", "nan"], "--within nan is no number of seconds, which is 0 or more"),
         (["list", "--jsn"], "No such option: --jsn"),
     ],
 )
@@ -225,6 +229,19 @@ def test_records_that_do_not_count_are_not_current(tmp_path):
     now = replace(old, case=softmax.spec.cases[0].id, digest=softmax.kernels[0].digest)
     append(tmp_path / "gpu" / "softmax.jsonl", [now])
     assert rooftile("records", "--folder", str(tmp_path), "--stale").stdout == "nothing is stale\n"
+
+
+def test_bench_tells_whatever_was_raised():
+    """Seen red: brackets in a message were left out as markup, and a path in them was an error of rich's at the end of the whole run."""
+    console = Console(width=200, file=io.StringIO())
+    console.print(bench.table([Record("softmax", "triton", "x", "error", message="ptxas failed on x[i] [/tmp/x.ptx]")]))
+    assert "ptxas failed on x[i] [/tmp/x.ptx]" in console.file.getvalue()
+
+
+def test_bench_without_time_says_so():
+    """Seen red: a table of nothing."""
+    run = rooftile("bench", "gelu", "--device", "cpu", "--case", "1x8192", "--within", "0")
+    assert run.returncode == 0 and run.stdout == "nothing was timed\n" and run.stderr.startswith("left: gelu 1x8192-")
 
 
 def test_version():

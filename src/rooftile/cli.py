@@ -33,8 +33,16 @@ out, err = Console(width=WIDE), Console(stderr=True)
 Ops = Annotated[list[str] | None, typer.Argument(help="Operators; all of them if none is named.")]
 Jobs = Annotated[int, typer.Option(help="Processes that compile and judge kernels; clocks run in one, when they have ended.")]
 Folder = Annotated[Path, typer.Option(help="Where records live.")]
-Within = Annotated[float, typer.Option(help="Begin nothing new after so many seconds; what is left is told.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document (bench: one Record a line) on standard output.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document (bench and tune: one Record a line) on standard output.")]
+
+
+def _seconds(value: float) -> float:
+    if not value >= 0:
+        raise ValueError(f"--within {value} is no number of seconds, which is 0 or more")
+    return value
+
+
+Within = Annotated[float, typer.Option(callback=_seconds, help="Begin nothing new after so many seconds; what is left is told.")]
 
 
 def main() -> None:
@@ -200,7 +208,7 @@ def bench(
         for r in records:
             print(r.json())
     else:
-        out.print(b.table(records) if records or not stale else "nothing is stale" if not left else "nothing was timed")
+        out.print(b.table(records) if records else "nothing was timed" if left else "nothing is stale")
     for name in left:
         err.print(f"left: {name}", highlight=False, markup=False, soft_wrap=True)
 

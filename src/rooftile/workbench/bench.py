@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 from torch import Tensor
 
 from rooftile.core import device as dev
@@ -402,5 +403,5 @@ def table(records: list[Record]) -> Table:
             f"host {r.extra['host_us']:.1f} us" if "host_us" in r.extra else "" if r.status == Status.PASSED else f"{r.status}: {r.message}"
         )
         figures = [f"{r.us[1]:.1f}", f"{r.gbps:.0f}", f"{r.tflops:.1f}", f"{r.of_ceiling:.0%}"] if r.us and r.gbps is not None else [""] * 4
-        made.add_row(r.op, r.case, r.kernel, *figures, note)
+        made.add_row(r.op, r.case, r.kernel, *figures, Text(note))  # whatever was raised: brackets in it are no markup
     return made
