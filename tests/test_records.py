@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import processes
 from rooftile.core import device as dev
 from rooftile.core import record, tune
 from rooftile.core.kernel import OPS, Kernel
@@ -102,6 +103,19 @@ def test_a_case_that_is_no_more_is_told_of_nowhere(measured):
     folder, r = measured
     append(folder / "records" / "gpu" / "softmax.jsonl", [replace(r, case="M1_N1", gbps=777.0, digest="another")])
     assert "777" not in page(folder, SPEED) and ledger.overview(folder / "records", True) == []
+
+
+def test_a_disk_that_fills_up_leaves_the_page_whole(measured):
+    """Seen red: a README.md cut off where the disk was full, and no word of which file it was."""
+    folder, _ = measured
+    (folder / "docs").mkdir()
+    page = folder / SPEED
+    page.write_text("".join(f"<!-- rooftile:{b} -->\n<!-- /rooftile:{b} -->\n" for b in BLOCKS[SPEED]) + "by hand\n" * 1000)
+    before = page.read_text()
+    code = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\nfrom rooftile import cli\ncli.main()"
+    run = processes.run("pages", "--folder", str(folder), code=code)
+    assert run.returncode == 2 and run.stderr == f"rooftile: {page} cannot be written, the old one stands: File too large\n"
+    assert page.read_text() == before and [f.name for f in page.parent.iterdir()] == ["speed.md"]
 
 
 def test_a_figure_no_record_holds_is_found(measured):

@@ -6,12 +6,14 @@ else. A figure whose kernel has changed since is marked stale.
 
 from __future__ import annotations
 
+import io
 import re
 import statistics
 from pathlib import Path
 
 from rooftile.core.kernel import OPS, Op
 from rooftile.core.record import Record, Status
+from rooftile.models.atomic import atomic_file
 from rooftile.workbench import ledger, training_records
 from rooftile.workbench.check import all_ops, with_gradients
 
@@ -55,10 +57,19 @@ def write(repository: Path, verify: bool) -> list[str]:
         if text != before:
             changed.append(str(page.relative_to(repository)))
             if not verify:
-                page.write_text(text, encoding="utf-8")
+                _put(page, text.encode())
     if not verify and table:
         roofline(table, repository / "docs")
     return changed
+
+
+def _put(page: Path, text: bytes) -> None:
+    """The new page or, where the disk is full, the old one whole: it has more in it than is written here."""
+    try:
+        with atomic_file(page) as file:
+            file.write(text)
+    except OSError as error:
+        raise ValueError(f"{page} cannot be written, the old one stands: {error.strerror}") from error
 
 
 def replace(text: str, name: str, body: str, page: Path) -> str:
@@ -325,5 +336,7 @@ def roofline(table: Table, folder: Path) -> None:
         ax.legend()
         ax.grid(alpha=0.3, which="both", lw=0.4)
         folder.mkdir(exist_ok=True)
-        fig.savefig(folder / f"roofline-{device}.svg", metadata={"Date": None})
+        picture = io.BytesIO()
+        fig.savefig(picture, format="svg", metadata={"Date": None})
         plt.close(fig)
+        _put(folder / f"roofline-{device}.svg", picture.getvalue())
