@@ -110,6 +110,9 @@ def test_check_counts():
         (["explain", "gelu", "--shape", "M=4,...=3x2"], "--shape says M=4, and of ... that it holds 6 rows"),
         (["bench", "gelu", "--device", "cpu", "--within", "-1"], "--within -1.0 is no number of seconds, which is 0 or more"),
         (["check", "gelu", "--device", "cpu", "--within", "nan"], "--within nan is no number of seconds, which is 0 or more"),
+        (["tune", "softmax", "--from-records", "."], "softmax: it is for what is timed, and --from-records . times nothing"),
+        (["tune", "--case", "M1", "--from-records", "."], "--case M1: it is for what is timed, and --from-records . times nothing"),
+        (["tune", "--from-records", "nowhere"], "nowhere is no folder of records"),
         (["list", "--jsn"], "No such option: --jsn"),
     ],
 )
@@ -223,7 +226,9 @@ def test_records_that_do_not_count_are_not_current(tmp_path):
     append(tmp_path / "gpu" / "softmax.jsonl", [old, old])
     for asked in ([], ["--stale"]):
         run = rooftile("records", "--folder", str(tmp_path), *asked)
-        assert run.returncode == 0 and run.stdout == f"no record that counts: of 2 in {tmp_path} 0 are of a case that their operator has now\n"
+        assert (
+            run.returncode == 0 and run.stdout == f"no record that counts: of 2 in {tmp_path} 0 are of a case that their operator has now\n"
+        )
         run = rooftile("records", "--folder", str(tmp_path / "gpu"), *asked)
         assert run.returncode == 0 and run.stdout.startswith(f"no records: {tmp_path}/gpu has 0 in a device's folders")
     now = replace(old, case=softmax.spec.cases[0].id, digest=softmax.kernels[0].digest)
@@ -242,6 +247,13 @@ def test_bench_without_time_says_so():
     """Seen red: a table of nothing."""
     run = rooftile("bench", "gelu", "--device", "cpu", "--case", "1x8192", "--within", "0")
     assert run.returncode == 0 and run.stdout == "nothing was timed\n" and run.stderr.startswith("left: gelu 1x8192-")
+
+
+def test_records_that_choose_nobody_anew(tmp_path):
+    """Seen red: not a word."""
+    run = rooftile("tune", "--from-records", str(tmp_path))
+    assert run.returncode == 0 and run.stdout == f"no record in {tmp_path} says of another kernel that it is faster than who is chosen\n"
+    assert rooftile("tune", "--from-records", str(tmp_path), "--json").stdout == ""
 
 
 def test_version():

@@ -233,6 +233,9 @@ def tune(
     """Time every kernel and config on the bench cases and remember the fastest that passed."""
     from rooftile.workbench import tuner
 
+    asked = {" ".join(ops or []): ops, f"--case {case}": case, f"--every {every}": every, f"--jobs {jobs}": jobs != 1}
+    for option in (option for option, said in asked.items() if said and records is not None):
+        raise ValueError(f"{option}: it is for what is timed, and --from-records {records} times nothing: every record in it counts")
     made = (
         tuner.tune_ops(ops or [], case, ship, None if as_json else err, every, jobs, folder)
         if records is None
@@ -244,6 +247,9 @@ def tune(
     else:
         for r in made:
             _line(f"{r.op} {r.case}: ", (r.kernel, "green"), f" {r.config or ''} {r.us[1] if r.us else 0:.1f} us")
+        if not made:
+            of = f"record in {records} says of another kernel that it is faster than who is chosen"
+            _line("no kernel was timed" if records is None else f"no {of}")
 
 
 @app.command()

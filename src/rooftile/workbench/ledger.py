@@ -137,4 +137,6 @@ def nothing(folder: Path) -> str:
     lying = sum(1 for _ in every(folder))
     if not lying:
         return f"no records: {folder} has 0 in a device's folders, as {folder / 'nvidia-h200' / 'softmax.jsonl'}"
-    return "nothing is stale" if latest(folder) else f"no record that counts: of {lying} in {folder} 0 are of a case that their operator has now"
+    if not latest(folder):
+        return f"no record that counts: of {lying} in {folder} 0 are of a case that their operator has now"
+    return "nothing is stale"
