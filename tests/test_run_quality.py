@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -53,6 +54,15 @@ def test_sigterm_saves_and_exits(tiny, tmp_path, monkeypatch):
     terminated_at(monkeypatch, 6)
     run(tiny("last"))  # at the last step there is nothing left to interrupt
     assert series(tmp_path / "last") == series(tmp_path / "whole")
+
+
+def test_a_bar_of_80_columns_has_the_step(monkeypatch, capsys):
+    """Seen red: "step 2…" of 200 steps of 300, in the terminal that everyone has, for the sake of the bar."""
+    monkeypatch.setenv("COLUMNS", "80")
+    going = SimpleNamespace(config=SimpleNamespace(steps=300), step=0, val_loss=2.398)
+    with training._bar(going, True) as advance:
+        advance(200, {"step": 200, "loss": 2.388, "tokens_per_s": 12961.0, "memory_bytes": 2**29})
+    assert "200/300 " in capsys.readouterr().err
 
 
 def test_sigterm_on_the_command_line(tiny, tmp_path, monkeypatch):

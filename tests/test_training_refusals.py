@@ -61,6 +61,8 @@ def test_bad_resume(tiny, tmp_path):
     refused(tiny("run", resume_from=str(tmp_path / "no.pt")), r"no\.pt does not exist", FileNotFoundError)
     assert not (tmp_path / "run").exists()
     run(tiny("run"))
+    for out in ("run", "other"):  # seen red: "already holds", and "the checkpoint run does not exist"
+        refused(tiny(out, resume_from=str(tmp_path / "run")), r"resume_from is .*/run, a folder, must be one checkpoint file")
     before = sorted((f.name, f.stat().st_mtime_ns) for f in (tmp_path / "run").iterdir())
     refused(tiny("run", resume=True, n_embd=32), r"h\.0\.attn\.c_attn\.bias has shape \(48,\) there and \(96,\) here")
     refused(tiny("run", resume=True, n_layer=2), r"h\.1\..* has shape None there and \(\d+.*\) here")
@@ -85,6 +87,7 @@ def test_bad_resume(tiny, tmp_path):
     [
         ({"steps": 0}, "steps is 0, must be at least 1"),
         ({"lr": float("nan")}, "lr is nan"),
+        ({"lr": 1e-4}, r"min_lr is 0\.0003, above lr 0\.0001: the rate would rise to it"),  # seen red: it rose, with no word
         ({"dropout": 1.0}, r"dropout is 1\.0"),
         ({"kernels": "cuda"}, "kernels is 'cuda', must be one of rooftile, torch, compile"),
         ({"dtype": "float16"}, "dtype is 'float16'"),

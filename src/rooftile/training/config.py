@@ -90,6 +90,8 @@ class TrainConfig:
                 raise TrainError(f"{name} is {getattr(self, name)}, must be at least 0 and below 1")
         if not 1e-6 <= self.text_mb < math.inf:
             raise TrainError(f"text_mb is {self.text_mb}, must be at least 0.000001, a byte, and finite")
+        if self.min_lr > self.lr:
+            raise TrainError(f"min_lr is {self.min_lr}, above lr {self.lr}: the rate would rise to it; make it at most lr")
         if self.seed >= 2**64:
             raise TrainError(f"seed is {self.seed}, must be below {2**64}")
         for name, words in (
@@ -143,6 +145,10 @@ class TrainConfig:
         processes = int(os.environ.get("WORLD_SIZE", 1)) if "RANK" in os.environ else 1
         if processes > 1 and self.parallel == "none":
             raise TrainError(f"parallel is 'none', but these are {processes} processes, which would write one folder: make it ddp or fsdp")
+        if self.resume_from and Path(self.resume_from).is_dir():
+            raise TrainError(
+                f"resume_from is {self.resume_from}, a folder, must be one checkpoint file; out and resume go on from a folder's newest"
+            )
         device = self.device
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from torch import Tensor
 
 from rooftile.core.record import unwritable
@@ -293,7 +294,8 @@ def _knob(name: str, config: dict) -> Any:
 @contextmanager
 def _bar(run: _Run, shown: bool) -> Iterator:
     """A progress bar on stderr -> advance(step, row)."""
-    columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[figures]}"), TimeRemainingColumn())
+    count = MofNCompleteColumn(table_column=Column(no_wrap=True))  # in 80 columns the bar gives way, not the step
+    columns = (TextColumn("step"), count, BarColumn(), TextColumn("{task.fields[figures]}"), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
         task = bar.add_task("train", total=run.config.steps, completed=run.step, figures="")
 
