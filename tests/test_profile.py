@@ -70,6 +70,22 @@ def test_on_the_command_line(tiny, tmp_path, monkeypatch):
         profile.profile_training(tiny("run", parallel="ddp"))
 
 
+@pytest.mark.parametrize("name, value", [("resume", True), ("memory", True), ("detect_anomaly", True)])
+def test_what_a_profile_does_not_do_is_refused(tiny, name, value):
+    """Seen red: profiled without it, and without a word."""
+    with pytest.raises(TrainError, match=f"{name} is {value!r}, and profile looks at 10 steps of a new model"):
+        profile.profile_training(tiny("run", **{name: value}))
+
+
+def test_a_profile_is_of_the_kernels_that_are_asked_for(tiny, monkeypatch):
+    """Seen red: --deterministic was dropped."""
+    asked = []
+    monkeypatch.setattr(profile, "train_step", lambda *_: asked.append(torch.are_deterministic_algorithms_enabled()))
+    for wanted in (True, False):
+        profile.profile_training(tiny("run", deterministic=wanted))
+    assert asked == [True] * 10 + [False] * 10 and not torch.are_deterministic_algorithms_enabled()
+
+
 @pytest.mark.gpu
 def test_kernels_are_found_on_a_gpu(tmp_path):
     """Those launched through Triton, the driver and cuBLAS alike; together they are no longer than the step."""

@@ -447,7 +447,7 @@ def _knobs() -> inspect.Signature:
 
 
 def _profile_train(as_json: bool, **knobs: Any) -> None:
-    """A training step's operators by what they lose to their floors, and the picture of it in OUT. Takes the knobs of `rooftile train`."""
+    """A training step's operators by what they lose to their floors, and the picture of it in OUT. Takes the knobs of `rooftile train` that say what a step is."""
     from rooftile.core.record import unwritable
     from rooftile.training import TrainConfig
     from rooftile.workbench import profile as p

@@ -29,6 +29,7 @@ from rooftile.models.atomic import atomic_file
 from rooftile.training import TrainConfig, TrainError
 from rooftile.training.anomaly import written
 from rooftile.training.data import load_data, to_device, training_batch
+from rooftile.training.loop import deterministic
 from rooftile.training.model import build_model
 from rooftile.training.stepper import build_optimizer, train_step
 
@@ -79,6 +80,14 @@ def profile_training(config: TrainConfig) -> dict[str, Any]:
         raise TrainError("profile looks at single operators, and kernels 'compile' has none to look at: take torch or rooftile")
     if config.parallel != "none":
         raise TrainError(f"parallel is {config.parallel!r}, and profile looks at the step of one process: leave it at 'none'")
+    for name in ("resume", "resume_from", "memory", "detect_anomaly"):
+        if value := getattr(config, name):
+            raise TrainError(f"{name} is {value!r}, and profile looks at {WARMUP + TIMED + SEEN} steps of a new model: leave it away")
+    with deterministic(config.deterministic):
+        return _profiled(config)
+
+
+def _profiled(config: TrainConfig) -> dict[str, Any]:
     where, data = torch.device(config.device), load_data(config)
     torch.manual_seed(config.seed)
     model = build_model(config, data).to(where)
