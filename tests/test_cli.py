@@ -272,6 +272,12 @@ def test_check_says_what_the_interpreter_lacks():
     assert run.returncode == 2 and run.stderr.count("\n") == 1 and "--device interpret: it needs TRITON_INTERPRET=1" in run.stderr
 
 
+def test_check_says_once_that_the_cache_cannot_be_made():
+    """Seen red: 79 errors of the gate, one a verdict."""
+    run = rooftile("check", "vector_add", "--device", "sim", ROOFTILE_CACHE=__file__)
+    assert run.returncode == 2 and run.stderr.count("\n") == 1 and "point ROOFTILE_CACHE at one that can be written" in run.stderr
+
+
 def test_check_says_why_nothing_was_checked():
     run = rooftile("check", "gelu", "--kernel", "cuda.v1_naive", "--device", "cpu")
     assert run.returncode == 1 and "0 passed, 0 failed" in run.stdout and "it needs a CUDA device or the simulator" in run.stdout

@@ -185,6 +185,7 @@ def _simulated(names: list[str], points: list[gate.Point], progress: Console | N
     if names and not points:
         raise ValueError(f"--device sim: {', '.join(names)} has no kernel in CUDA C++ to simulate")
     build.compiler()  # a machine without g++ is told once
+    build.runtime()  # and one whose cache cannot be written
     with simulator.active():
         points = affordable(points)
     smallest: dict[tuple[str, str, str], gate.Point] = {}
