@@ -278,6 +278,15 @@ def test_check_says_once_that_the_cache_cannot_be_made():
     assert run.returncode == 2 and run.stderr.count("\n") == 1 and "point ROOFTILE_CACHE at one that can be written" in run.stderr
 
 
+def test_check_in_a_folder_with_modules_of_somebody(tmp_path, monkeypatch):
+    """Seen red: the child began with -m, and took typing_extensions.py from there, as the command `rooftile` does not."""
+    (tmp_path / "typing_extensions.py").write_text("raise RuntimeError('not me')")
+    monkeypatch.chdir(tmp_path)
+    code = "import sys\nsys.path = [p for p in sys.path if p]\nfrom rooftile import cli\ncli.main()"
+    run = processes.run("check", "vector_add", "--kernel", "triton", "--device", "cpu", "--json", code=code)
+    assert run.returncode == 0 and json.loads(run.stdout)["failed"] == 0
+
+
 def test_check_says_why_nothing_was_checked():
     run = rooftile("check", "gelu", "--kernel", "cuda.v1_naive", "--device", "cpu")
     assert run.returncode == 1 and "0 passed, 0 failed" in run.stdout and "it needs a CUDA device or the simulator" in run.stdout

@@ -231,8 +231,8 @@ def _interpreted(names: list[str], kernel: str | None, progress: Console | None)
         sys.executable,
         "-W",
         "ignore",
-        "-m",
-        "rooftile",
+        "-c",  # and not -m, which imports first from the folder that one stands in: a random.py there was the end of it
+        f"import sys; sys.path[:] = {sys.path!r}; from rooftile.cli import main; main()",
         "check",
         *names,
         *(["--kernel", kernel] if kernel else []),
