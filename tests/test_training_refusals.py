@@ -86,6 +86,10 @@ def test_bad_resume(tiny, tmp_path):
     ("changes", "match"),
     [
         ({"steps": 0}, "steps is 0, must be at least 1"),
+        ({"steps": 2.0}, r"steps is 2\.0, must be a whole number"),  # seen red: a TypeError of torch's
+        ({"lr": "1e-3"}, "lr is '1e-3', must be a number"),
+        ({"prompt": b"run"}, "prompt is b'run', must be a text"),
+        ({"resume": "no"}, "resume is 'no', must be true or false"),
         ({"lr": float("nan")}, "lr is nan"),
         ({"lr": 1e-4}, r"min_lr is 0\.0003, above lr 0\.0001: the rate would rise to it"),  # seen red: it rose, with no word
         ({"dropout": 1.0}, r"dropout is 1\.0"),
@@ -118,6 +122,21 @@ def test_bad_knobs(tiny, tmp_path, changes, match):
     with pytest.raises(ValueError, match=match):
         run(tiny("run", **changes))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_checkpoint_holds_plain_knobs(tiny, tmp_path):
+    """Seen red: a run with a Path or a number of numpy's trained to its end, and none of its checkpoints could be read again."""
+    knobs = {
+        "out": tmp_path / "run",
+        "text": tmp_path / "text",
+        "save_every": np.int64(3),
+        "lr": np.float64(1e-2),
+        "device": torch.device("cpu"),
+    }
+    config = dataclasses.replace(tiny("run"), **knobs, init=None)
+    run(config)
+    assert run(dataclasses.replace(config, steps=7, decay_steps=7, resume=True)).steps == 7
+    assert {type(value) for value in vars(config).values()} == {str, bool, int, float}
 
 
 def test_resume_without_a_folder_finds_the_last_run(tmp_path, monkeypatch):

@@ -2,11 +2,13 @@
 
 import dataclasses
 import math
+import numbers
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from rooftile.models import KERNELS
@@ -19,6 +21,15 @@ PARALLEL = ("none", "ddp", "fsdp")
 TOKENIZERS = ("bytes", "gpt2")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 NARROW = ("bfloat16", "master")  # weights that products read as they are
+
+
+# what a knob of each kind is given as, and how that is said
+KINDS = {
+    str: ((str, os.PathLike, torch.device), "a text"),
+    bool: ((numbers.Integral, np.bool_), "true or false"),
+    int: (numbers.Integral, "a whole number"),
+    float: (numbers.Real, "a number"),
+}
 
 
 def _knob(default, help: str):
@@ -81,6 +92,7 @@ class TrainConfig:
     prompt: str = _knob("\n", "what that text begins with")
 
     def __post_init__(self):
+        self._make_plain()
         for name in ("steps", "batch_size", "context", "accumulate", "save_every", "eval_every", "eval_batches", "log_every"):
             self._at_least(name, 1)
         for name in ("seed", "warmup", "decay_steps", "sample_tokens", "n_kv_head", "lr", "min_lr", "weight_decay", "clip"):
@@ -112,6 +124,16 @@ class TrainConfig:
                 f"dropout is {self.dropout} beside parallel {self.parallel!r}: each process would draw the same mask for other rows"
             )
         self._fit_the_model()
+
+    def _make_plain(self) -> None:
+        """A checkpoint holds the knobs, and torch.load takes no path and no number of numpy's again. None is a text that is not there."""
+        for f in dataclasses.fields(self):
+            value, kind = getattr(self, f.name), type(f.default)
+            value = "" if value is None and kind is str else value
+            taken, said = KINDS[kind]
+            if not isinstance(value, taken):
+                raise TrainError(f"{f.name} is {value!r}, must be {said}")
+            object.__setattr__(self, f.name, kind(value))
 
     def _fit_the_model(self) -> None:
         """Knobs that a model does not have are refused where they are not at their default."""
