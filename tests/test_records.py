@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -306,6 +307,17 @@ def test_digest_reaches_the_cuda_files_and_their_headers(tmp_path):
     assert now() == before != digest_of(run)
     (tmp_path / "part.cuh").write_text("#define WIDTH 8\n")
     assert now() != before
+
+
+def test_a_record_is_of_the_commit_of_the_sources(tmp_path):
+    """Seen red: it was that of whatever repository one stood in."""
+    words = ("-c", "user.name=one", "-c", "user.email=one@two", "commit", "-q", "--allow-empty", "-m", "another")
+    for made in (("init", "-q"), words):
+        subprocess.run(["git", "-C", str(tmp_path), *made], check=True)
+    code = f"import os\nos.chdir({str(tmp_path)!r})\nfrom rooftile.core.record import Environment\nprint(Environment.here().commit)"
+    asked = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    mine = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+    assert processes.run(code=code, ROOFTILE_COMMIT="").stdout == (mine or "\n")
 
 
 def test_records_survive_the_file(tmp_path):

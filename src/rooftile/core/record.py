@@ -50,7 +50,7 @@ class Environment:
             :2
         ]
         return Environment(gpu, driver, torch.version.cuda or "", torch.__version__, _version("triton"), platform.python_version(),
-                           os.environ.get("ROOFTILE_COMMIT") or _command("git", "rev-parse", "--short", "HEAD"), clocks.splitlines()[0] if clocks else "")  # fmt: skip
+                           os.environ.get("ROOFTILE_COMMIT") or _commit(), clocks.splitlines()[0] if clocks else "")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -274,6 +274,12 @@ def _origin(module: str) -> Any:
     except (ImportError, AttributeError):
         return None
     return spec.origin if spec is not None and spec.origin and spec.origin.endswith(".py") else None
+
+
+def _commit() -> str:
+    """Of the repository that these sources are kept in, wherever one stands; nothing where they are installed."""
+    git = ("git", "-C", str(Path(__file__).parent))
+    return _command(*git, "rev-parse", "--short", "HEAD") if _command(*git, "ls-files", Path(__file__).name) else ""
 
 
 def _command(*words: str) -> str:
