@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -285,6 +286,28 @@ def test_check_in_a_folder_with_modules_of_somebody(tmp_path, monkeypatch):
     code = "import sys\nsys.path = [p for p in sys.path if p]\nfrom rooftile import cli\ncli.main()"
     run = processes.run("check", "vector_add", "--kernel", "triton", "--device", "cpu", "--json", code=code)
     assert run.returncode == 0 and json.loads(run.stdout)["failed"] == 0
+
+
+ENDED = """
+import os, signal, subprocess, sys, threading
+from rooftile.workbench import gatekeeper
+run = subprocess.run
+def slow(command, **how):
+    threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    return run([sys.executable, "-c", "import os, time; print(os.getpid(), file=open('pid', 'w')); time.sleep(60)"], **how)
+subprocess.run = slow
+gatekeeper.check(["gelu"], "triton", "cpu", None)
+"""
+
+
+def test_check_that_is_ended_takes_the_interpreter_along(tmp_path, monkeypatch):
+    """Seen red: after SIGTERM, as `timeout` sends it, the child went on for minutes."""
+    monkeypatch.chdir(tmp_path)
+    run = processes.run(code=ENDED)
+    child = int((tmp_path / "pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, signal.SIGKILL)
+    assert run.returncode == 143
 
 
 def test_check_says_why_nothing_was_checked():

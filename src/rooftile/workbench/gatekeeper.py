@@ -7,11 +7,14 @@ import importlib.util
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections import Counter
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -242,10 +245,23 @@ def _interpreted(names: list[str], kernel: str | None, progress: Console | None)
     ]
     if progress is not None:
         progress.print("Triton kernels go through the interpreter in a child process", style="dim")
-    child = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False)
+    with _sigterm_raised():
+        child = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False)
     if child.returncode not in (0, 1) or not child.stdout.strip():
         raise ChildProcessError(f"the interpreter died with exit code {child.returncode}: {child.stderr.strip()[-2000:]}")
     return json.loads(child.stdout)["results"]
+
+
+@contextlib.contextmanager
+def _sigterm_raised() -> Iterator[None]:
+    """So that who is ended takes its child along, which would go on for minutes with nobody to hear it. Only a main thread may listen."""
+    listening = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)) if listening else None
+    try:
+        yield
+    finally:
+        if listening:
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def named(names: list[str]) -> list[Op]:
