@@ -228,53 +228,6 @@ def test_the_kernels_at_their_edges():
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-ASKED = """
-import importlib, torch
-import triton.language as tl
-from rooftile.workbench import interpreter
-kernels = importlib.import_module("rooftile.ops.attention_decode.triton_kernels")
-launch, asked = kernels.launch, set()
-kernels.launch = lambda kernel, grid, *args, **meta: launch(kernel, grid, *args, **{**meta, **({"ASK": True} if "ASK" in meta else {})})
-tl.inline_asm_elementwise = lambda code, constraints, args, **more: asked.update(args[0].handle.data.reshape(-1).tolist())
-room = 40
-k, v = (torch.randn(2, 3, 50, 128)[:, :2, :room].transpose(1, 2) for _ in range(2))
-q, lengths = torch.randn(2, 1, 4, 128), torch.tensor([40, 3], dtype=torch.int32)
-kernels.attention_decode(q, k, v, lengths, None, None, 0.1, 0, 0.0, config={**kernels.CONFIGS_32[0], "BLOCK_N": 32})
-# every line of 128 bytes of the first tiles, which are all here, of the two heads that there are; none of the third's, and none behind the end
-want = {x[b, s, h].data_ptr() + line for x in (k, v) for b in range(2) for s in range(room) for h in range(2) for line in range(0, 512, 128)}
-assert asked == want, (len(asked), len(want), len(asked - want))
-"""
-
-
-def test_the_first_tile_is_asked_for_within_the_cache():
-    done = processes.run(code=ASKED, TRITON_INTERPRET="1")
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
-COMPILED = """
-import torch
-from triton.runtime import driver
-from rooftile.ops.attention_decode import triton_kernels as kernels
-from rooftile.workbench.dry import StandIn
-driver.set_active(StandIn(90))
-def launch(kernel, grid, *args, **meta):
-    if kernel is kernels._split:
-        print(kernel[grid](*args, **meta).asm["ptx"].count("prefetch.global.L2"))
-kernels.launch = launch
-new = lambda *shape, dtype=torch.bfloat16: torch.empty(*shape, dtype=dtype, device="meta")
-q, k, lengths, table = new(2, 1, 8, 128), new(2, 256, 2, 128), new(2, dtype=torch.int32), new(2, 4, dtype=torch.int32)
-for cache, pages, window in ((k, None, 0), (k, None, 40), (new(9, 64, 2, 128), table, 0)):
-    kernels.attention_decode(q, cache, cache, lengths, pages, None, 0.1, window, 0.0, config=kernels.FOUR)
-"""
-
-
-def test_nobody_waits_for_the_length_to_ask_for_keys():
-    """Where the first tile lies follows from the length if there is a window, and from the table if there are pages."""
-    done = processes.run(code=COMPILED, ROOFTILE_DRY_GPU="1")
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split() == ["2", "0", "0"]  # keys and values
-
-
 @pytest.mark.gpu
 def test_a_graph_is_replayed_while_sequences_grow():
     q, k, v = (torch.randn(3, n, h, 64, device="cuda", dtype=torch.bfloat16) for n, h in ((1, 8), (3000, 2), (3000, 2)))

@@ -74,15 +74,6 @@ def _log(rX, FULL: tl.constexpr):
 
 
 @triton.jit
-def _ask(gX, i_n, stride, BLOCK_D: tl.constexpr):
-    """Rows into the L2: nobody waits for them, and what they hold is not looked at."""
-    LINE: tl.constexpr = 1024 // gX.dtype.element_ty.primitive_bitwidth
-    LINES: tl.constexpr = BLOCK_D // LINE if BLOCK_D > LINE else 1
-    at = (gX + i_n.to(tl.int64)[:, None] * stride + tl.arange(0, LINES)[None, :] * LINE).to(tl.int64)
-    tl.inline_asm_elementwise("prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [at], dtype=tl.int32, is_pure=False, pack=1)
-
-
-@triton.jit
 def _pages(gTable, start, length, i_n, there, stride_page, PAGE: tl.constexpr, BLOCK_N: tl.constexpr):
     """Which page holds each key of a tile, where pages are no whole tiles. Single numbers where tiles are whole pages: a load of many that leads to
     another gets stages of its own in the pipeline, which leaves keys and values one buffer; these come from L1, with the addresses."""
@@ -161,11 +152,11 @@ def _with_sink(rMax, rSum, rSink, FULL: tl.constexpr):
 def _split(gQ, gK, gV, gLengths, gTable, gSinks, gKs, gVs, gOut, gLse, gPart, gPartMax, gPartSum, B, T, H, G, room, pages, splits, tiles, window,
            scale_in, scale_out, q_b, q_t, q_h, k_m, k_s, k_g, v_m, v_s, v_g, stride_length, stride_row, stride_page, stride_sink, stride_ks,
            stride_vs, GROUP: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, SINKS: tl.constexpr,
-           K_SCALE: tl.constexpr, V_SCALE: tl.constexpr, BY_HAND: tl.constexpr, HALF: tl.constexpr, WHOLE: tl.constexpr, ASK: tl.constexpr, EARLY: tl.constexpr,
-           UNIT: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+           K_SCALE: tl.constexpr, V_SCALE: tl.constexpr, BY_HAND: tl.constexpr, HALF: tl.constexpr, WHOLE: tl.constexpr, EARLY: tl.constexpr, UNIT: tl.constexpr,
+           D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
     """Tiles of rows (queries x heads of one key head) are neighbours and find the keys in the L2. HALF: keys and values of 8 bits become float16, two in one
     instruction, where bfloat16 takes five more; weights are lifted by 2^15, below which float16 ends. WHOLE: one split, whose result is the result.
-    ASK: the first tile lies where it lies whatever the length. EARLY: the second kernel may be made ready from now on; it waits for the end of this one. UNIT: of a score, in natural logarithms."""
+    EARLY: the second kernel may be made ready from now on; it waits for the end of this one. UNIT: of a score, in natural logarithms."""
     if EARLY:
         gdc_launch_dependents()
     FULL: tl.constexpr = gQ.dtype.element_ty == tl.float32
@@ -175,10 +166,6 @@ def _split(gQ, gK, gV, gLengths, gTable, gSinks, gKs, gVs, gOut, gLse, gPart, gP
     i_s = tl.program_id(0) // tiles % splits
     i_bg = tl.program_id(0) // (tiles * splits)
     i_b, i_g = (i_bg // G).to(tl.int64), (i_bg % G).to(tl.int64)
-    if ASK:  # the first tile before the length is known, as far as there is room
-        i_n = tl.minimum(i_s * BLOCK_N + tl.arange(0, BLOCK_N), room - 1)
-        _ask(gK + i_b * k_m + i_g * k_g, i_n, k_s, BLOCK_D)
-        _ask(gV + i_b * v_m + i_g * v_g, i_n, v_s, BLOCK_D)
     length = tl.load(gLengths + i_b * stride_length)
     if PAGE:
         gTable += i_b * stride_row
@@ -315,7 +302,6 @@ def _decode(by_hand, q, k_cache, v_cache, lengths, k_scale, v_scale, block_table
         splits, _ = splits_of(b * g * tiles, key_tiles, config["programs"] * processors(q))
     # No older device launches a kernel before its turn, and Triton's own dispatch, which knows how to, is slow: a long share hides it.
     early = splits > 1 and config.get("early", False) and architecture(q) >= 90 and block_n * key_tiles >= EARLY_KEYS * splits
-    ask = not paged and not window and room > 0 and q.device.type != "cpu"
     part, part_max, part_sum = out, lse, lse
     if splits > 1:
         part = q.new_empty(splits, b, t, h, d, dtype=torch.float32)
@@ -328,7 +314,7 @@ def _decode(by_hand, q, k_cache, v_cache, lengths, k_scale, v_scale, block_table
            room, pages, splits, tiles, window, scale_in, scale_out, *q.stride()[:3], *k_cache.stride()[:3], *v_cache.stride()[:3],
            lengths.stride(0), table.stride(0), table.stride(-1), sink.stride(0), ks.stride(0), vs.stride(0), GROUP=h // g,
            PAGE=page if paged else 0, WINDOW=window > 0, CAPPED=softcap > 0, SINKS=sinks is not None, K_SCALE=k_scale is not None,
-           V_SCALE=v_scale is not None, BY_HAND=by_hand, HALF=half, WHOLE=splits == 1, ASK=ask, **both, BLOCK_M=block_m, BLOCK_N=block_n,
+           V_SCALE=v_scale is not None, BY_HAND=by_hand, HALF=half, WHOLE=splits == 1, **both, BLOCK_M=block_m, BLOCK_N=block_n,
            num_warps=config["num_warps"], num_stages=config["num_stages"])  # fmt: skip
     if splits > 1:
         by, more = (launch_described, {"launch_pdl": True}) if early else (launch, {})  # Triton's own dispatch knows the option
