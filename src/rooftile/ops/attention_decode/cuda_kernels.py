@@ -67,8 +67,8 @@ def _rows_e4m3(q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sink
            *v_cache.stride()[:2], lengths.stride(0), table.stride(0), table.stride(-1), sink.stride(0), ks.stride(0), vs.stride(0),
            shared=max(stages * 2 * keys * (row + 16), (WARPS - heads) * 64 * (d + 8)))  # fmt: skip
     if splits > 1:
-        across, first = (1, 8) if splits <= 8 else (4, 36)
-        launch(V2, f"join<{CTYPE[q.dtype]}, {types}, {across}, {first}>", b * t * h, d * across, out, lse, part, part_max, part_sum, sink, b * t * h, t, h,
+        across, first = (1, 8) if splits <= 8 else (4, 34)
+        launch(V2, f"join<{CTYPE[q.dtype]}, {types}, {across}, {first}>", b * t * h * d // 32, 32 * across, out, lse, part, part_max, part_sum, sink, b * t * h, t, h,
                splits, sinks is not None, sink.stride(0))  # fmt: skip
     return out, lse
 

@@ -56,8 +56,11 @@ template <typename X, typename C, int D> struct Tile {
       mma_m16n8k16<X>(sums[2 * n + 1], a, right);
     }
   }
-  // Of sums[2 n] and sums[2 n + 1]: the column of number i.
-  static ROOFTILE_DEVICE int column(int n, int i) { return 16 * n + i / 2 * 8 + lane() % 4 * 2 + i % 2; }
+  // Of sums[2 n] and sums[2 n + 1], row h: pair i of neighbouring columns, and the first of them less 16 n.
+  static ROOFTILE_DEVICE float2 pair(const float (&first)[4], const float (&second)[4], int h, int i) {
+    return i == 0 ? make_float2(first[2 * h], first[2 * h + 1]) : make_float2(second[2 * h], second[2 * h + 1]);
+  }
+  static ROOFTILE_DEVICE int column(int i) { return 8 * i + lane() % 4 * 2; }
 };
 
 // Two of e4m3 as float16, exactly, the first of them in the low byte. By hand, from their bits: as a float16's they are 2^8 too small, subnormals as well.
@@ -146,7 +149,8 @@ template <typename X, int D> struct Tile<X, unsigned char, D> {
       }
     }
   }
-  static ROOFTILE_DEVICE int column(int n, int i) { return 16 * n + lane() % 4 * 4 + i % 2 * 2 + i / 2; }
+  static ROOFTILE_DEVICE float2 pair(const float (&even)[4], const float (&odd)[4], int h, int i) { return make_float2(even[2 * h + i], odd[2 * h + i]); }
+  static ROOFTILE_DEVICE int column(int i) { return lane() % 4 * 4 + 2 * i; }
 };
 
 // Of one row: what is left when a sink has its share, and how much of the sums that is.
@@ -299,14 +303,15 @@ __global__ void __launch_bounds__(288, 1)
       for (int i = 0; i < 4; ++i) out[n][i] = out[n][i] * keep[i / 2] + x[i] * take[i / 2];
     }
   }
-  const float lifted = v_scaled ? gVs[i_g * stride_vs] : 1.0f;
+  constexpr float down = 1.0f / (1 << Tile<X, C, D>::LIFT);
+  const float scaled = down * (v_scaled ? gVs[i_g * stride_vs] : 1.0f);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int row = lane() / 4 + 8 * h, i_t = row / group, i_h = i_g * group + row % group;
     if (row >= rows) continue;
     const long long to = (i_b * T + i_t) * H + i_h, part = (long long)i_s * B * T * H + to;
-    float share = lifted;
-    max[h] -= Tile<X, C, D>::LIFT;
+    float share = scaled;
+    sum[h] *= down;
     if (splits > 1) {
       if (lane() % 4 == 0) gPartMax[part] = max[h], gPartSum[part] = sum[h];
     } else {
@@ -320,51 +325,47 @@ __global__ void __launch_bounds__(288, 1)
 #pragma unroll
     for (int n = 0; n < D / 16; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float value = out[2 * n + i / 2][2 * h + i % 2] * share;
-        const int d = Tile<X, C, D>::column(n, i);
+      for (int i = 0; i < 2; ++i) {
+        const float2 two = Tile<X, C, D>::pair(out[2 * n], out[2 * n + 1], h, i);
+        const int d = 16 * n + Tile<X, C, D>::column(i);
         if (splits > 1) {
-          gPart[part * D + d] = value;
+          *reinterpret_cast<float2*>(gPart + part * D + d) = make_float2(two.x * share, two.y * share);
         } else {
-          gOut[to * D + d] = X(value);
+          *reinterpret_cast<unsigned*>(gOut + to * D + d) = pack_pair(X(), two.x * share, two.y * share);
         }
       }
   }
 }
 
-// A row (b, t, h) a block: ACROSS threads a column, which have every ACROSS-th split each. The first are asked for before their shares are known.
+// 32 columns of a row (b, t, h) a block: a warp has every ACROSS-th split. The first are asked for before their shares are known.
 template <typename X, typename W, int D, int ACROSS, int FIRST>
-__global__ void ROOFTILE_EARLY __launch_bounds__(D * ACROSS)
+__global__ void ROOFTILE_EARLY __launch_bounds__(WARP * ACROSS)
     join(X* gOut, float* gLse, const float* gPart, const float* gPartMax, const float* gPartSum, const W* gSinks, int M, int T, int H, int splits, bool sinks,
          long long stride_sink) {
-  __shared__ float sMax[D * ACROSS], sFactor[D * ACROSS], sSum[D * ACROSS], sValue[ACROSS][D];  // as many splits at most
-  const int i = blockIdx.x, d = int(threadIdx.x) % D, mine = int(threadIdx.x) / D, j = threadIdx.x, i_h = i % H, i_t = i / H % T;
+  constexpr int MOST = 256, STRIPS = D / WARP;
+  __shared__ float sMax[MOST], sSum[MOST], sValue[ACROSS][WARP];
+  const int i = blockIdx.x / STRIPS, d = int(blockIdx.x) % STRIPS * WARP + lane(), i_h = i % H, i_t = i / H % T;
   const long long i_b = i / H / T;
   earlier_done();
   float part[FIRST], larger = minus_inf(), total = 0.0f, value = 0.0f;
 #pragma unroll
-  for (int k = 0; k < FIRST; ++k) part[k] = mine + k * ACROSS < splits ? gPart[((long long)(mine + k * ACROSS) * M + i) * D + d] : 0.0f;
-  const float its_max = j < splits ? gPartMax[(long long)j * M + i] : minus_inf(), its_sum = j < splits ? gPartSum[(long long)j * M + i] : 0.0f;
-  sMax[j] = its_max;
+  for (int k = 0; k < FIRST; ++k) part[k] = warp() + k * ACROSS < splits ? gPart[((long long)(warp() + k * ACROSS) * M + i) * D + d] : 0.0f;
+  for (int j = threadIdx.x; j < splits; j += WARP * ACROSS) sMax[j] = gPartMax[(long long)j * M + i], sSum[j] = gPartSum[(long long)j * M + i];
   __syncthreads();
-  for (int k = lane(); k < splits; k += WARP) larger = Max()(larger, sMax[k]);
+  for (int j = lane(); j < splits; j += WARP) larger = Max()(larger, sMax[j]);
   larger = warp_reduce(larger, Max());
-  const float factor = exp2_fast(its_max - base_of(larger));
-  sFactor[j] = factor, sSum[j] = factor * its_sum;
-  __syncthreads();
-  for (int k = lane(); k < splits; k += WARP) total += sSum[k];
-  total = warp_reduce(total, Sum());
+  const float base = base_of(larger);
 #pragma unroll
   for (int k = 0; k < FIRST; ++k)
-    if (mine + k * ACROSS < splits) value += sFactor[mine + k * ACROSS] * part[k];
-  for (int k = mine + FIRST * ACROSS; k < splits; k += ACROSS) value += sFactor[k] * gPart[((long long)k * M + i) * D + d];
-  if (ACROSS > 1) {
-    sValue[mine][d] = value;
-    __syncthreads();
-    if (mine > 0) return;
+    if (warp() + k * ACROSS < splits) value += exp2_fast(sMax[warp() + k * ACROSS] - base) * part[k];
+  for (int j = warp() + FIRST * ACROSS; j < splits; j += ACROSS) value += exp2_fast(sMax[j] - base) * gPart[((long long)j * M + i) * D + d];
+  sValue[warp()][lane()] = value;
+  __syncthreads();
+  if (warp() > 0) return;
 #pragma unroll
-    for (int k = 1; k < ACROSS; ++k) value += sValue[k][d];
-  }
+  for (int w = 1; w < ACROSS; ++w) value += sValue[w][lane()];
+  for (int j = lane(); j < splits; j += WARP) total += exp2_fast(sMax[j] - base) * sSum[j];
+  total = warp_reduce(total, Sum());
   if (sinks) {
     const Share share = with_sink(larger, total, gSinks + i_h * stride_sink);
     larger = share.max, total = share.sum, value *= share.factor;
