@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rooftile.models import GPT2, GPT2Config
-from rooftile.training import TrainConfig, TrainError, train
+from rooftile.training import TrainConfig, TrainError, loop, train
 from rooftile.training import text as texts
 from rooftile.training.data import evaluation_batches, load_data, training_batch
 from test_models import one_thread  # noqa: F401 - a fixture for every test here
@@ -28,6 +28,23 @@ def refused(config, match, error=TrainError):
     with pytest.raises(error, match=match) as caught:
         train(config, progress=False)
     assert "\n" not in str(caught.value) and isinstance(caught.value, ValueError | FileNotFoundError)
+
+
+def test_a_folder_is_one_run_s_while_it_goes_on(tiny, tmp_path, monkeypatch):
+    second = []
+
+    def update(run, step, update=loop._Run.update):
+        if step == 2 and not second:
+            with pytest.raises(TrainError) as caught:
+                train(tiny("out", seed=1), progress=False)
+            second.append(caught)
+        return update(run, step)
+
+    monkeypatch.setattr(loop._Run, "update", update)
+    train(tiny("out", steps=3, save_every=3), progress=False)
+    assert len(second) == 1 and second[0].match("out is another run's, which goes on: wait for its end, or choose another out$")
+    assert [line["step"] for line in series(tmp_path / "out")] == [1, 2, 3, 3]  # and the evaluation
+    train(tiny("out", steps=4, resume=True), progress=False)  # whose end has let go of it
 
 
 def test_bad_text(tiny, tmp_path):

@@ -5,6 +5,7 @@ that stays on the device, and losses are looked at every `log_every` steps. On o
 """
 
 import dataclasses
+import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -76,7 +77,8 @@ def train(config: TrainConfig, *, progress: bool = True) -> TrainResult:
     team = Team(config)
     try:
         run = _Run(team.agree(config), team)
-        return _go(run, progress and team.rank == 0, began)
+        with _alone(run):
+            return _go(run, progress and team.rank == 0, began)
     finally:
         team.close()
 
@@ -112,6 +114,26 @@ def _go(run: "_Run", progress: bool, began: float) -> TrainResult:
         stands = next((f"{path.name} stands" for path in checkpoints(run.out)), "no checkpoint had been written")
         where = f"{error.filename2 or error.filename}: " if error.filename else ""
         raise TrainError(f"the run in {run.out} stopped: {where}{error.strerror or error}; {stands}") from error
+
+
+@contextmanager
+def _alone(run: "_Run") -> Iterator[None]:
+    """Two runs in one folder would take each other's files. The lock is the folder's, and goes with the process, however that ends; where a file system has none,
+    nobody is refused."""
+    folder, taken = os.open(run.out, os.O_RDONLY), False
+    try:
+        if run.team.rank == 0:
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                taken = True
+            except OSError:
+                pass
+        if run.team.anyone(taken):
+            raise TrainError(f"{run.out} is another run's, which goes on: wait for its end, or choose another out")
+        yield
+    finally:
+        os.close(folder)
 
 
 @contextmanager
