@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import rooftile
+from rooftile.core.kernel import OPS
 from rooftile.patching.again import linear_of
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
@@ -131,3 +132,30 @@ def test_transforms():
     ):
         with pytest.raises(RuntimeError, match=said):
             transformed()
+
+
+def tensors(values):
+    values = values.values() if isinstance(values, dict) else values if isinstance(values, tuple) else (values,)
+    return [t for v in values for t in (v if isinstance(v, (list, tuple)) else [v]) if torch.is_tensor(t)]
+
+
+def alike(a, b):
+    """To the bit, with device and dtype."""
+    bits = [[(t.device, t.dtype, t.reshape(-1).view(torch.uint8).tolist()) for t in tensors(values)] for values in (a, b)]
+    return bits[0] == bits[1]
+
+
+@pytest.mark.parametrize("name", sorted(OPS))
+def test_no_operator_asks_for_the_default_device_or_dtype(name):
+    """As after torch.set_default_device("cuda") and set_default_dtype(float64): an operator's own numbers lie where its arguments do."""
+    spec = OPS[name].spec
+    case = next((c for c in spec.cases if "smoke" in c.use), spec.cases[0])
+    plain, other = (spec.draw(case) for _ in range(2))
+    wanted = OPS[name].launch(*plain.values())
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            made = OPS[name].launch(*other.values())
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert alike(made, wanted) and alike(other, plain)

@@ -18,7 +18,7 @@ def check_lengths(lengths: Tensor, block_table: Tensor | None, pages: int, page:
         raise ValueError(f"attention_decode: a sequence has {low if low < 0 else high} keys, its cache has room for {room}")
     if block_table is None:
         return
-    used = block_table[torch.arange(block_table.shape[1]) * page < lengths[:, None]]
+    used = block_table[torch.arange(block_table.shape[1], device="cpu") * page < lengths[:, None]]
     wrong = used[(used < 0) | (used >= pages)]
     if wrong.numel():
         raise ValueError(f"attention_decode: a block table names page {int(wrong[0])} of a cache of {pages} pages")

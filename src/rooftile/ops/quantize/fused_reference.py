@@ -16,7 +16,7 @@ def inverse_root(a: Tensor, eps: float) -> Tensor:
     always the nearest number on a CPU."""
     q = torch.nn.functional.pad(a * a, (0, -a.shape[1] % 4)).unflatten(1, (-1, 4))
     q = (q[..., 0] + q[..., 1]) + (q[..., 2] + q[..., 3])
-    mean = q.double().sum(1).float() * torch.tensor(1 / max(1, a.shape[1]), dtype=torch.float32)
+    mean = q.double().sum(1).float() * torch.tensor(1 / max(1, a.shape[1]), dtype=torch.float32, device="cpu")
     return 1.0 / (mean + eps).double().sqrt().float()
 
 

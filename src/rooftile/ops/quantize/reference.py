@@ -46,7 +46,7 @@ def quantize(x: Tensor, to: str, block_m: int, block_n: int, power_of_2: bool) -
     if not x.numel():
         return x.to(getattr(torch, to)), x.new_full(shape, SMALLEST, dtype=torch.float32)
     amax = _blocks(_finite(x).abs(), m, n).amax((1, 3))
-    scale = (amax * torch.tensor(1 / LARGEST[to], dtype=torch.float32)).clamp_min(SMALLEST)
+    scale = (amax * torch.tensor(1 / LARGEST[to], dtype=torch.float32, device="cpu")).clamp_min(SMALLEST)
     if power_of_2:
         scale = ((scale.view(torch.int32) + 0x7FFFFF) & 0x7F800000).view(torch.float32)
     inverse = (1.0 / scale).repeat_interleave(m, 0)[: x.shape[0]].repeat_interleave(n, 1)[:, : x.shape[1]]
@@ -57,7 +57,7 @@ def quantize_affine(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """int8 between the smallest and the largest element, 0 among them: values = rounded(x / scale) + zero."""
     v = _finite(x)
     low, high = (v.amin().clamp_max(0), v.amax().clamp_min(0)) if x.numel() else (v.new_zeros(()), v.new_zeros(()))
-    scale = ((0.5 * high - 0.5 * low) * torch.tensor(2 / 255, dtype=torch.float32)).clamp_min(SMALLEST)
+    scale = ((0.5 * high - 0.5 * low) * torch.tensor(2 / 255, dtype=torch.float32, device="cpu")).clamp_min(SMALLEST)
     inverse = 1.0 / scale
     zero = (-128.0 - low * inverse).round().clamp(-128, 127)
     values = (x.float() * inverse).nan_to_num(nan=0.0).round() + zero
