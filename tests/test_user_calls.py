@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 import rooftile
 from rooftile.core.kernel import OPS
+from rooftile.ops._shared import launch
 from rooftile.patching.again import linear_of
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
@@ -159,3 +160,8 @@ def test_no_operator_asks_for_the_default_device_or_dtype(name):
     finally:
         torch.set_default_dtype(torch.float32)
     assert alike(made, wanted) and alike(other, plain)
+
+
+def test_tables_are_sent_from_the_cpu():
+    with torch.device("meta"):
+        assert launch.send((1, 2), torch.device("cpu")).tolist() == [1, 2]

@@ -88,7 +88,7 @@ _captured: list[tuple[Tensor, Tensor]] = []  # sent anew at every replay of a CU
 
 def send(values: tuple[int, ...], device: torch.device) -> Tensor:
     """Whole numbers as an int64 tensor on the device, without waiting; also while a CUDA graph is captured."""
-    host = torch.tensor(values, dtype=torch.int64, pin_memory=device.type == "cuda")
+    host = torch.tensor(values, dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda")
     sent = host.to(device, non_blocking=True)
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         _captured.append((host, sent))
