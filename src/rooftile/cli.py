@@ -234,8 +234,9 @@ def tune(
     from rooftile.workbench import tuner
 
     asked = {" ".join(ops or []): ops, f"--case {case}": case, f"--every {every}": every, f"--jobs {jobs}": jobs != 1}
-    for option in (option for option, said in asked.items() if said and records is not None):
-        raise ValueError(f"{option}: it is for what is timed, and --from-records {records} times nothing: every record in it counts")
+    ignored = next((option for option, said in asked.items() if said), None)
+    if records is not None and ignored is not None:
+        raise ValueError(f"{ignored}: it is for what is timed, and --from-records {records} times nothing: every record in it counts")
     made = (
         tuner.tune_ops(ops or [], case, ship, None if as_json else err, every, jobs, folder)
         if records is None

@@ -24,12 +24,15 @@ class Termination:
     def __enter__(self) -> "Termination":
         self.listening = threading.current_thread() is threading.main_thread()
         if self.listening:
-            self.before = signal.signal(signal.SIGTERM, self._note) or signal.SIG_DFL  # None: one that Python did not set
+            self.before = signal.signal(signal.SIGTERM, self._heard) or signal.SIG_DFL  # None: one that Python did not set
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.listening:
             signal.signal(signal.SIGTERM, self.before)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def answer(self) -> None:
         self.asked = True
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        self.answer()

@@ -10,11 +10,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from rooftile.core.kernel import OPS, Op, nearest
 from rooftile.core.record import Environment, Record, Status, append, unwritable
 from rooftile.cuda import simulator
 from rooftile.cuda.simulator import build
+from rooftile.training.signals import Termination
 from rooftile.workbench import check as gate
 from rooftile.workbench import ledger
 from rooftile.workbench.explain import operator
@@ -228,6 +227,13 @@ def _can_interpret(device: str) -> None:
         )
 
 
+class _Ending(Termination):
+    """SIGTERM takes the child along, which would go on for minutes with nobody to hear it."""
+
+    def answer(self) -> None:
+        sys.exit(128 + signal.SIGTERM)
+
+
 def _interpreted(names: list[str], kernel: str | None, progress: Console | None) -> list[dict[str, Any]]:
     _can_interpret("cpu")
     command = [
@@ -245,23 +251,11 @@ def _interpreted(names: list[str], kernel: str | None, progress: Console | None)
     ]
     if progress is not None:
         progress.print("Triton kernels go through the interpreter in a child process", style="dim")
-    with _sigterm_raised():
+    with _Ending():
         child = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False)
     if child.returncode not in (0, 1) or not child.stdout.strip():
         raise ChildProcessError(f"the interpreter died with exit code {child.returncode}: {child.stderr.strip()[-2000:]}")
     return json.loads(child.stdout)["results"]
-
-
-@contextlib.contextmanager
-def _sigterm_raised() -> Iterator[None]:
-    """So that who is ended takes its child along, which would go on for minutes with nobody to hear it. Only a main thread may listen."""
-    listening = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)) if listening else None
-    try:
-        yield
-    finally:
-        if listening:
-            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def named(names: list[str]) -> list[Op]:
