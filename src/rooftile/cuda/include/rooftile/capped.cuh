@@ -33,14 +33,19 @@ struct NearCap {
       for (const unsigned& word : words) most = __hmax2(most, reinterpret_cast<const Two&>(word)), least = __hmin2(least, reinterpret_cast<const Two&>(word));
     }
     top = fmaxf(float(most.x), float(most.y));
-    return top <= limit && -fminf(float(least.x), float(least.y)) <= limit;
+    return fmaxf(top, -fminf(float(least.x), float(least.y))) <= limit;
   }
 };
 
-// Adds exp of all of them to a running sum, if they lie near enough.
-template <typename T, int VECS> ROOFTILE_DEVICE bool add_near(Online& rS, const uint4 (&rX)[VECS], const SoftCap& cap) {
+// Adds exp of all of them to a running sum, if they lie near enough. Vectors are NEXT elements apart, of a row that has `rest` from the first on: those beyond it
+// are the first again, and not added.
+template <typename T, int NEXT, int VECS> ROOFTILE_DEVICE bool add_near(Online& rS, uint4 (&rX)[VECS], const SoftCap& cap, int rest = VECS * NEXT) {
   const NearCap near(cap);
   float top;
+  if ((VECS - 1) * NEXT >= rest)
+#pragma unroll
+    for (int v = 1; v < VECS; ++v)
+      if (v * NEXT >= rest) rX[v] = rX[0];
   if (!near.holds<T>(rX, top)) return false;
   const float base = fmaxf(rS.max, cap.near(top)), b = base * NearCap::LOG2E;
   rS = {base, rS.sum * exp_fast(rS.max - base)};
@@ -50,7 +55,7 @@ template <typename T, int VECS> ROOFTILE_DEVICE bool add_near(Online& rS, const 
     unpack<T>(rF, rX[v]);
 #pragma unroll
     for (float x : rF) sum += exp2_fast(fmaf(x, near.factor(x), -b));
-    rS.sum += sum;
+    if (v * NEXT < rest) rS.sum += sum;
   }
   return true;
 }

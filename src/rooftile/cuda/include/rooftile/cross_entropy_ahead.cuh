@@ -24,7 +24,7 @@ template <typename T, bool SMOOTH, bool CAP> struct Taken {
     int i = first;
     if constexpr (QUICK)
       for (; i + 3 * each < end; i += 4 * each) {
-        const uint4 rX[4] = {x[i], x[i + each], x[i + 2 * each], x[i + 3 * each]};
+        uint4 rX[4] = {x[i], x[i + each], x[i + 2 * each], x[i + 3 * each]};
         if (!quickly(rX, i, each))
 #pragma unroll
           for (int v = 0; v < 4; ++v) one(rX[v], i + v * each);
@@ -33,18 +33,18 @@ template <typename T, bool SMOOTH, bool CAP> struct Taken {
   }
   ROOFTILE_DEVICE void operator()(const uint4& r, int i) {
     if constexpr (QUICK) {
-      const uint4 rX[1] = {r};
+      uint4 rX[1] = {r};
       if (quickly(rX, i, 0)) return;
     }
     one(r, i);
   }
 
 private:
-  template <int VECS> ROOFTILE_DEVICE bool quickly(const uint4 (&rX)[VECS], int i, int each) {
+  template <int VECS> ROOFTILE_DEVICE bool quickly(uint4 (&rX)[VECS], int i, int each) {
     bool others = true;
 #pragma unroll
     for (int v = 0; v < VECS; ++v) others &= t - (i + v * each) * WIDTH >= WIDTH;
-    const bool done = others && add_near<T>(rest, rX, cap);
+    const bool done = others && add_near<T, 1>(rest, rX, cap);
     near &= done;
     return done;
   }

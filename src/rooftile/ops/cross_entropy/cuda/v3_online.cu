@@ -13,17 +13,22 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
                   int V, long long stride_x, long long ignore, float smoothing, float z, float softcap, bool none) {
   constexpr int WIDTH = 16 / sizeof(T), NEXT = THREADS * WIDTH, STEP = VECS * NEXT;  // elements to a thread's next vector, to its next stage
   constexpr bool QUICK = CAP && !SMOOTH && sizeof(T) == 2;
+  static_assert(((VECS - 1) & VECS) == 0 && ((NEXT - 1) & NEXT) == 0, "a target is looked for by bits");
   extern __shared__ __align__(128) uint4 sX[];  // a slot is read by the thread that has it filled: no barrier stands between
   __shared__ Online sPartial[2][WARP];
   __shared__ float sSpread[2][WARP];
   const SoftCap cap(softcap);
   const float least = -__int_as_float(0x7f800000);
   const int i_l = threadIdx.x * WIDTH;
+  uint4* sMine = sX + threadIdx.x;
   if (none && blockIdx.x == 0 && threadIdx.x == 0) *gCount = 1.0f;
-  // Copies run ahead of the sums, into the next rows. Which of them are read is known a row before they are asked for.
+  // Copies run ahead of the sums, into the next rows. Which of them are read is known a row before they are asked for. `left` are the elements of the row that
+  // this thread's next copies come from, from the first of them on.
   const auto target = [&](long long i) { return i < M ? __ldg(gTarget + i) : ignore; };
   long long i_next = blockIdx.x, after = target(i_next + gridDim.x);
-  int at_next = 0;
+  const T* gNext;
+  int left;
+  const auto begin = [&]() { gNext = gX + i_next * stride_x + i_l, left = V - i_l; };
   const auto turn = [&]() {
     bool read;
     do {
@@ -31,16 +36,15 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
       read = is_class(after, ignore, V);
       after = target(i_next + gridDim.x);
     } while (i_next < M && !read);
-    at_next = 0;
+    begin();
   };
   const auto fetch = [&](int stage) {
     if (i_next < M) {
-      const T* gFrom = gX + i_next * stride_x + at_next + i_l;
+      uint4* sTo = sMine + stage * (VECS * THREADS);
 #pragma unroll
-      for (int v = 0; v < VECS; ++v)
-        copy_async<16>(sX + (stage * VECS + v) * THREADS + threadIdx.x, gFrom + v * NEXT, at_next + i_l + v * NEXT < V);
-      at_next += STEP;
-      if (at_next >= V) turn();
+      for (int v = 0; v < VECS; ++v) copy_async<16>(sTo + v * THREADS, gNext + v * NEXT, v * NEXT < left);
+      gNext += STEP, left -= STEP;
+      if (left + i_l <= 0) turn();
     }
     copy_commit();
   };
@@ -49,6 +53,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     fetch(stage);
     stage = stage + 1 == STAGES ? 0 : stage + 1;
   };
+  begin();
   if (!is_class(target(i_next), ignore, V)) turn();
 #pragma unroll 1
   for (int s = 0; s < STAGES; ++s) fetch(s);
@@ -69,14 +74,13 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
       uint4 rX[VECS];
       copy_wait<STAGES - 1>();
 #pragma unroll
-      for (int v = 0; v < VECS; ++v) rX[v] = sX[(stage * VECS + v) * THREADS + threadIdx.x];
+      for (int v = 0; v < VECS; ++v) rX[v] = sMine[stage * (VECS * THREADS) + v * THREADS];
       if constexpr (QUICK) {
         refill();
-        const unsigned to_target = unsigned(t) - (at + i_l);
-        bool plain = at + i_l + (VECS - 1) * NEXT < V;
-#pragma unroll
-        for (int v = 0; v < VECS; ++v) plain &= to_target - v * NEXT >= WIDTH;
-        if (plain && add_near<T>(rS, rX, cap)) continue;
+        const int rest = V - at - i_l;
+        const unsigned to_target = unsigned(t) - (at + i_l);  // in one of the vectors where only bits that say which are beyond WIDTH
+        if (rest <= 0) continue;
+        if ((to_target & ~((VECS - 1u) * NEXT)) >= WIDTH && add_near<T, NEXT>(rS, rX, cap, rest)) continue;
       }
 #pragma unroll
       for (int v = 0; v < VECS; ++v) {
