@@ -9,6 +9,7 @@ from rooftile.ops._shared.cuda import BLOCK, misaligned, once
 from rooftile.ops._shared.launch import cdiv
 
 V4 = Source.beside(__file__, "v4_flight.cu")
+ACT = {"none": "Gelu", "tanh": "GeluTanh"}
 CONFIGS = tuple({"vecs": v, "threads": t} for v in (1, 2, 4) for t in (128, 256))
 
 
@@ -34,15 +35,14 @@ def _backward(source, width):
     return gelu_backward
 
 
-def _act(x, approximate):
-    return f"{CTYPE[x.dtype]}, {'GeluTanh' if approximate == 'tanh' else 'Gelu'}"
-
-
 def flight(x, approximate, *, config):
     x = x.contiguous()
     out = torch.empty_like(x)
     vecs, block = config["vecs"], config["threads"]
-    launch(V4, f"gelu<{_act(x, approximate)}, {vecs}, {block}>", cdiv(x.numel(), 16 // x.itemsize * vecs * block), block, out, x, x.numel())
+    act = "GeluOf16" if approximate == "none" and x.itemsize == 2 else ACT[approximate]
+    launch(
+        V4, f"gelu<{CTYPE[x.dtype]}, {act}, {vecs}, {block}>", cdiv(x.numel(), 16 // x.itemsize * vecs * block), block, out, x, x.numel()
+    )
     return out
 
 
@@ -52,7 +52,7 @@ def flight_backward(dout, x, approximate, *, config):
     vecs, block = config["vecs"], config["threads"]
     launch(
         V4,
-        f"gelu_backward<{_act(x, approximate)}, {vecs}, {block}>",
+        f"gelu_backward<{CTYPE[x.dtype]}, {ACT[approximate]}, {vecs}, {block}>",
         cdiv(x.numel(), 16 // x.itemsize * vecs * block),
         block,
         dx,

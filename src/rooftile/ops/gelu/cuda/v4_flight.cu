@@ -6,6 +6,20 @@
 
 using namespace rooftile;
 
+// As Gelu, whose polynomial is right to what float32 holds, for results of 16 bits: three terms fewer, 3e-5 of the tail, which moves one of fifty float16 by its
+// last bit, one of 5000 bfloat16, and none by more.
+struct GeluOf16 {
+  static ROOFTILE_DEVICE float value(float x) {
+    const float t = reciprocal(1.0f + 0.377f * fabsf(x));
+    float p = -0.090820486f * t + 0.19666804f;
+    p = p * t + 0.086261176f;
+    p = p * t + 0.15796938f;
+    p = p * t + 0.1499072f;
+    const float tail = p * t * Gelu::bell(x);
+    return x * (x < 0.0f ? tail : 1.0f - tail);
+  }
+};
+
 template <typename T, typename Act, int VECS, int THREADS>
 __global__ void __launch_bounds__(THREADS) gelu(T* __restrict__ gOut, const T* __restrict__ gX, long long N) {
   constexpr int WIDTH = 16 / sizeof(T);
