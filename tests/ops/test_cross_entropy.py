@@ -231,6 +231,24 @@ def test_gradients_of_sixteen_bits_within_half_a_cap(kernel, config):
     torch.testing.assert_close(ours.double(), wanted, rtol=2.0**-8, atol=0)  # rounded once
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_a_later_gradient_of_sixteen_bits_within_half_a_cap(smoothing, dtype):
+    """A thread's vectors go one way or the other together: the target in the first or the last of them, a logit beyond half the cap or none, past the row's end."""
+    logits = torch.randn(8, 3648, generator=torch.Generator().manual_seed(2)).mul(4).clamp(-14, 14).to(dtype)
+    logits[1, 2500], logits[2, 700], logits[3, 3640], logits[5, ::3], logits[6, 9] = 40, float("-inf"), -40, 25, float("nan")
+    target, settings = torch.tensor([0, 3647, 7, 1023, -100, 3, 900, 1024]), (-100, smoothing, 0.01, 30.0, "none")
+    op = OPS["cross_entropy"]
+    loss, *saved = op.spec.reference(logits.double(), target, *settings)
+    back = (torch.linspace(0.5, 2, 8), logits, target, *(x.float() for x in saved), *settings[:4])
+    with simulator.active("all"):
+        dx = op.backward.kernel("cuda.v4_vector").bound({"threads": 64, "vecs": 4})(*back)
+    true = op.backward.spec.reference(*(x.double() if torch.is_tensor(x) and x.is_floating_point() else x for x in back))
+    torch.testing.assert_close(
+        dx.double(), true.double(), rtol=torch.finfo(dtype).eps, atol=1e-7, equal_nan=True
+    )  # rounded once; float16 ends at 6e-8
+
+
 SPLIT = """
 import importlib.util, sys, torch
 from rooftile.workbench import check, interpreter

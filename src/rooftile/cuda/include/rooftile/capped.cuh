@@ -16,7 +16,7 @@ struct NearCap {
   static constexpr float LOG2E = 1.4426950408889634f;
   float limit, unit, q0, q1, q2, q3;  // unit: of c tanh(x / c) log2 e, a cap
   ROOFTILE_DEVICE explicit NearCap(const SoftCap& cap)
-      : limit(cap.limit), unit(cap.inverse / LOG2E), q0(cap.q0 * LOG2E), q1(cap.q1 * LOG2E), q2(cap.q2 * LOG2E), q3(cap.q3 * LOG2E) {}
+      : limit(cap.limit), unit(cap.inverse * 0.6931471805599453f), q0(cap.q0 * LOG2E), q1(cap.q1 * LOG2E), q2(cap.q2 * LOG2E), q3(cap.q3 * LOG2E) {}
   // c tanh(x / c) log2 e is x times this.
   ROOFTILE_DEVICE float factor(float x) const {
     const float w = x * x;
