@@ -6,7 +6,7 @@ import torch
 from rooftile.core.kernel import OPS
 from rooftile.cuda import simulator
 from rooftile.ops import Embedding, embedding, tied_embedding
-from rooftile.ops.embedding import api, reference
+from rooftile.ops.embedding import api, bulk_kernels, reference
 from rooftile.workbench.check import poisoned
 
 
@@ -233,3 +233,18 @@ def test_the_module_takes_pytorchs_arguments():
     assert str(ours) == str(theirs) and not ours.weight.requires_grad and torch.equal(ours(torch.tensor([1])), table[1:2])
     assert str(Embedding(5, 3, None, None, 2.0, False, False)) == "Embedding(5, 3)"
     torch.nn.utils.skip_init(Embedding, 5, 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("size", [64, 160, 208, 16384])
+def test_rows_by_the_copy_engine(size, dtype, monkeypatch):
+    """Strips of a row and a shorter last one, several rows a block and more than there are lanes, indices outside the weight, a weight with gaps."""
+    n = 160 // dtype.itemsize
+    weight = torch.randn(7, n + 16, generator=torch.Generator().manual_seed(1)).to(dtype)[:, :n]
+    indices = torch.randint(-1, 8, (71,), generator=torch.Generator().manual_seed(2))
+    indices[3] = 2**40
+    monkeypatch.setattr(bulk_kernels, "check_indices", lambda *_: None)  # a GPU does not look
+    with simulator.active("all"):
+        out = OPS["embedding"].kernel("cuda.v6_bulk").bound({"bytes": size})(indices, weight, -1)
+    inside = (indices >= 0) & (indices < 7)
+    assert torch.equal(out[inside], weight[indices[inside]]) and out[~inside].isnan().all()

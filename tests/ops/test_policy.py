@@ -14,7 +14,7 @@ from rooftile.ops._shared.policy import MANY, evict_last
 from rooftile.workbench.check import with_gradients
 from rooftile.workbench.explain import blank
 
-READS = ("swiglu", "residual_add", "dropout", "bias_mask_scale_add", "add_layernorm", "softmax_backward")
+READS = ("swiglu", "residual_add", "dropout", "bias_mask_scale_add", "add_layernorm", "softmax_backward", "embedding")
 
 
 def test_the_rule_is_one_and_begins_where_it_says():

@@ -7,12 +7,13 @@ from torch import Tensor
 
 from rooftile.core.kernel import Op, ranked
 from rooftile.core.register import needs_second_door, once, transforms
-from rooftile.ops.embedding import composed_kernels, cuda_kernels, triton_kernels
+from rooftile.ops.embedding import bulk_kernels, composed_kernels, cuda_kernels, triton_kernels
 from rooftile.ops.embedding.spec import ACCUMULATE, SPEC
 
 _embedding = Op(
     SPEC,
     *triton_kernels.FORWARD,
+    *bulk_kernels.FORWARD,
     *cuda_kernels.FORWARD,
     backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), "cuda.v4_shares", "cuda.v5_dealt", "cuda.v3_ranges"),
 )

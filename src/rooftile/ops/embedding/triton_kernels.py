@@ -12,6 +12,7 @@ import triton.language as tl
 
 from rooftile.core.kernel import Kernel
 from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2, resident, rows
+from rooftile.ops._shared.policy import evict_last
 from rooftile.ops.embedding.reference import check_indices
 
 TILE = 4096
@@ -20,13 +21,13 @@ SEARCH = 1024  # segment borders a program looks for
 
 
 @triton.jit
-def _forward(gIndices, gW, gOut, M, V, N, stride_w, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):
+def _forward(gIndices, gW, gOut, M, V, N, stride_w, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, POLICY: tl.constexpr):
     i_m = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     i_n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     i_v = tl.load(gIndices + i_m, mask=i_m < M, other=0)
     inside = (i_v >= 0) & (i_v < V)
     mask = (i_m < M)[:, None] & (i_n < N)[None, :]
-    rW = tl.load(gW + i_v[:, None] * stride_w + i_n[None, :], mask=mask & inside[:, None], other=float("nan"))
+    rW = tl.load(gW + i_v[:, None] * stride_w + i_n[None, :], mask=mask & inside[:, None], other=float("nan"), eviction_policy=POLICY)
     tl.store(gOut + i_m[:, None] * N + i_n[None, :], rW, mask=mask)
 
 
@@ -133,7 +134,8 @@ def embedding(indices, weight, padding_idx):
     indices = indices.contiguous()
     m, block = indices.numel(), min(power_of_2(n), 512 // weight.itemsize)  # of 768 columns no lane is idle, as of 1024 a quarter are
     per = min(TILE // block, 32)
-    launch(_forward, (cdiv(m, per), cdiv(n, block)), indices, weight, out, m, v, n, stride, ROWS=per, BLOCK_N=block, num_warps=4)
+    launch(_forward, (cdiv(m, per), cdiv(n, block)), indices, weight, out, m, v, n, stride, ROWS=per, BLOCK_N=block,
+           POLICY=evict_last(out), num_warps=4)  # fmt: skip
     return out
 
 
