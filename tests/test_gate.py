@@ -383,6 +383,18 @@ def test_a_gradient_missing_a_term_is_refused(name):
     assert "failed" in {v.status for v in statuses}, statuses
 
 
+def test_a_result_that_another_call_writes_over_is_refused():
+    """Seen red: a launcher that keeps its output passed, for two runs in one memory never differ; and so did a result that is a view of its input."""
+    case = next(c for c in OPS["softmax"].spec.cases if "smoke" in c.use)
+    kept = torch.empty(case.dims["..."] + (case.dims["N"],) if "..." in case.dims else (case.dims["M"], case.dims["N"]), dtype=case.dtype)
+    verdict = Problem(OPS["softmax"].spec, case, "normal", "cpu").judge(
+        Kernel("planted", lambda *call: kept.copy_(OPS["softmax"].spec.reference(*call)))
+    )
+    assert verdict.message == "out: a second call wrote over what the first one returned"
+    passing = Problem(OPS["array_increment_backward"].spec, OPS["array_increment_backward"].spec.cases[0], "normal", "cpu")
+    assert passing.judge(Kernel("planted", lambda dout, *_: dout)).message == "dx: it lies in the memory of the input dout"
+
+
 @pytest.mark.parametrize("variant", ["normal", "masked_rows", "nan"])
 @pytest.mark.parametrize("name", ["log_softmax", "rmsnorm_backward", "quantize", "attention"])
 def test_who_is_looked_at_no_further_would_not_have_passed(name, variant):

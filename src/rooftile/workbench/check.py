@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -156,6 +156,8 @@ class Problem:
         errors, faults = {}, []
         if len(first) != len(self.gauges):
             return f"{len(first)} outputs, expected {len(self.gauges)}", {}
+        later = _memory(second if second is not first else bare if bare is not first else [])
+        given = {place: n for n, v in self.call.items() for place in _memory(_tensors({n: v}))}
         for i, (name, gauge, out, again) in enumerate(zip(self.names, self.gauges, first, second)):
             reading = gauge.read(out)
             errors[name] = max(reading.worst, reading.aggregate)
@@ -163,6 +165,10 @@ class Problem:
                 faults.append(f"{name}: {reading.message}")
             elif not out.is_contiguous():
                 faults.append(f"{name}: strides {out.stride()} for shape {list(out.shape)}, outputs are contiguous")
+            elif _memory([out]) & given.keys():
+                faults.append(f"{name}: it lies in the memory of the input {given[out.untyped_storage().data_ptr()]}")
+            elif _memory([out]) & later:
+                faults.append(f"{name}: a second call wrote over what the first one returned")
             elif repeats and _bytes(out) != _bytes(again):
                 faults.append(f"{name}: two runs on the same inputs differ")
             elif repeats and replayed and _bytes(out) != _bytes(replayed[i]):
@@ -265,6 +271,11 @@ def _there(v: Any) -> bool:
 
 def _copy(v: Any) -> Any:
     return [t.clone() for t in v] if isinstance(v, (list, tuple)) else v.clone()
+
+
+def _memory(tensors: Iterable[Tensor | None]) -> set[int]:
+    """Where they lie; what has no elements lies nowhere."""
+    return {t.untyped_storage().data_ptr() for t in tensors if t is not None and t.numel()}
 
 
 def _tensors(call: dict[str, Any]) -> Iterator[Tensor]:
