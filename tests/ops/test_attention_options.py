@@ -329,3 +329,20 @@ def test_a_wrong_kernel_is_seen(stands, tmp_path):
     assert stands in text
     (tmp_path / "wrong.py").write_text(text.replace(stands, WRONG[stands]))
     assert interpreted(tmp_path / "wrong.py").returncode != 0
+
+
+@pytest.mark.parametrize("what", ["lse", "bias", "a bias that all share"])
+def test_gradients_of_lse_and_bias_pass_through_vmap(what):
+    """Inside vmap no tensor says that it requires a gradient, and the call went to the operator that has none of these two."""
+    shared = what == "a bias that all share"
+    x = torch.randn(2, 1, 5, 2, 16, requires_grad=True)
+    bias = torch.randn(*(() if shared else (2,)), 1, 2, 5, 5, requires_grad=True)
+
+    def total(x, bias):
+        out, lse = attention(x, x, x, bias=None if what == "lse" else bias, return_lse=True)
+        return (out * out).sum() + (lse * lse).sum()
+
+    wrt = (x,) if what == "lse" else (x, bias)
+    ours = torch.autograd.grad(torch.vmap(total, in_dims=(0, None if shared else 0))(x, bias).sum(), wrt)
+    singly = torch.autograd.grad(sum(total(x[i], bias if shared else bias[i]) for i in range(2)), wrt)
+    torch.testing.assert_close(ours, singly)

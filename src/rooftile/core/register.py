@@ -55,6 +55,14 @@ def transforms(args: Sequence[Any] = ()) -> list[str]:
     return stack or ["Vmap"] * any("Batched" in str(torch._C._dispatch_keys(a)) for a in args if isinstance(a, Tensor))
 
 
+def follows(t: Tensor) -> bool:
+    """Whether autograd follows t. Inside vmap a tensor never says so: what it wraps does."""
+    if not torch.compiler.is_compiling():
+        while torch._C._functorch.is_functorch_wrapped_tensor(t):
+            t = torch._C._functorch.get_unwrapped(t)
+    return t.requires_grad
+
+
 class Plan:
     """How a forward call becomes its backward's arguments, worked out once from the two signatures."""
 

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op, ranked
+from rooftile.core.register import follows
 from rooftile.ops._shared.scale import scale_of
 from rooftile.ops._shared.seeds import seeded
 from rooftile.ops.attention.banded_kernels import BACKWARD as BANDED_BACKWARD
@@ -114,7 +115,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: f
         q, k, v = (_turned(n, x) for n, x in (("q", q), ("k", k), ("v", v)))
     scale = scale_of(q, scale)
     left, right = _window(window, causal)
-    wants_lse = return_lse and torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+    wants_lse = return_lse and torch.is_grad_enabled() and any(map(follows, (q, k, v)))
     beyond = left >= 0 or right > 0 or sinks is not None or bias is not None or mask is not None  # what the plain operator says
     if not (beyond or softcap or dropout_p or wants_lse or deterministic):
         out, lse = _attention(q, k, v, right == 0, scale)
@@ -240,7 +241,7 @@ def _biases(bias: Tensor | None, q: Tensor, k: Tensor) -> tuple[Tensor | None, T
     if bias is None:
         return None, None
     whole = _scored("bias", bias, q, k)
-    if not (torch.is_grad_enabled() and bias.requires_grad):
+    if not (torch.is_grad_enabled() and follows(bias)):
         return None, whole
     leading = (1,) * (4 - bias.dim()) + tuple(bias.shape[:-2])
     return bias.expand(*leading[:2], *whole.shape[2:]), None
