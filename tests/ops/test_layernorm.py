@@ -232,3 +232,16 @@ def test_messages_have_both_numbers():
         LayerNorm((4, 4))
     with pytest.raises(ValueError, match="N is 8 in the module"):
         LayerNorm(8)(torch.zeros(2, 7))
+
+
+def test_the_bias_of_a_streams_layer_has_its_gradient_in_vmap():
+    """As in an ensemble of models: inside vmap no tensor says that it requires a gradient."""
+    x, bias = torch.randn(2, 3, 8), torch.randn(2, 8, requires_grad=True)
+
+    def total(x, bias):
+        out, stream = stream_layernorm(x + bias.detach(), x_bias=bias)
+        return (out * out * out).sum() + (stream * stream).sum()
+
+    (ours,) = torch.autograd.grad(torch.vmap(total)(x, bias).sum(), bias)
+    (singly,) = torch.autograd.grad(sum(map(total, x, bias)), bias)
+    torch.testing.assert_close(ours, singly)

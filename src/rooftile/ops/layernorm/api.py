@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op, ranked
-from rooftile.core.register import needs_second_door, once, transforms
+from rooftile.core.register import follows, needs_second_door, once, transforms
 from rooftile.ops._shared import sum_pipeline
 from rooftile.ops.layernorm import cuda_add_kernels, cuda_kernels, least_kernels
 from rooftile.ops.layernorm.spec import ADD_SPEC, SPEC
@@ -144,9 +144,10 @@ def stream_layernorm(
     if x_bias is not None and (x_bias.shape != x.shape[-1:] or x_bias.dtype not in (x.dtype, torch.float32)):
         have, want = (f"{list(s)} {str(t).removeprefix('torch.')}" for s, t in ((x_bias.shape, x_bias.dtype), (x.shape[-1:], x.dtype)))
         raise ValueError(f"stream_layernorm: x_bias is {have}, of this x it must be {want} or float32")
-    if x_bias is not None and not x_bias.requires_grad:
+    if x_bias is not None and not follows(x_bias):
         x_bias = None
-    if not torch.is_grad_enabled() or not any(t is not None and t.requires_grad for t in (x, weight, bias, x_bias)):
+    wanted = x_bias is not None or any(t is not None and t.requires_grad for t in (x, weight, bias))
+    if not (wanted and torch.is_grad_enabled()):
         return layernorm(x, weight, bias, eps), x
     if needs_second_door((x, weight, bias, x_bias)) or transforms():
         x = x if x_bias is None else x + (x_bias - x_bias.detach()).to(x.dtype)  # zeros, of which autograd makes the sum of rows
