@@ -80,6 +80,12 @@ def test_module_is_a_drop_in(arguments):
         torch.testing.assert_close(ours(x), theirs(x))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_epsilon_that_nobody_gave_is_pytorchs(dtype):
+    x = (torch.randn(3, 16) * 1e-2).to(dtype)  # so small that finfo(bfloat16).eps, 0.0078, would be most of the mean square
+    torch.testing.assert_close(RMSNorm(16, dtype=dtype)(x), torch.nn.RMSNorm(16, dtype=dtype)(x))
+
+
 STREAMS = {
     "both": lambda out, x: (out * torch.arange(8.0)).sum() + (x * x).sum(),
     "the norm alone": lambda out, x: (out * torch.arange(8.0)).sum(),

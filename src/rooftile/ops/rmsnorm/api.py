@@ -123,8 +123,8 @@ def stream_rmsnorm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, o
 
 
 class RMSNorm(torch.nn.Module):
-    """`rmsnorm` as a module, with the arguments and the state dict of torch.nn.RMSNorm; over the last axis only. eps=None is the
-    machine epsilon of x's dtype, as there. `offset` is added to the weight, which then begins as 1 - offset."""
+    """`rmsnorm` as a module, with the arguments and the state dict of torch.nn.RMSNorm; over the last axis only. eps=None is
+    float32's machine epsilon, in which sums are taken, whatever x's dtype: as there. `offset` is added to the weight, which then begins as 1 - offset."""
 
     def __init__(self, normalized_shape: int | Sequence[int], eps: float | None = None, elementwise_affine: bool = True,
                  device: Any = None, dtype: Any = None, *, offset: float = 0.0):  # fmt: skip
@@ -144,7 +144,7 @@ class RMSNorm(torch.nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[-1:] != self.normalized_shape:
             raise ValueError(f"RMSNorm: N is {self.normalized_shape[0]} in the module, but x is {list(x.shape)}")
-        return rmsnorm(x, self.weight, torch.finfo(x.dtype).eps if self.eps is None else self.eps, self.offset)
+        return rmsnorm(x, self.weight, torch.finfo(torch.float32).eps if self.eps is None else self.eps, self.offset)
 
     def extra_repr(self) -> str:
         said = f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
