@@ -1,6 +1,7 @@
 """Llama: equal to transformers tensor by tensor, both ways, on every table."""
 
 import json
+import pickle
 
 import pytest
 import torch
@@ -180,6 +181,19 @@ def test_made_on_the_meta_device():
     model.to_empty(device="cpu").initialise()
     assert torch.equal(model.cos, Llama(SMALL).cos) and (model.norm.weight == 1).all() and model.norm.weight.dtype == torch.bfloat16
     assert 4.0 < model(*text()).item() < 4.3  # ln 61 = 4.11
+
+
+def test_weights_loaded_into_one_made_on_the_meta_device():
+    """No state dict holds the angles: they were what the memory held, or stayed on the meta device."""
+    whole, tokens = small(), torch.arange(8)[None]
+    for assign in (False, True):
+        with torch.device("meta"):
+            model = small()
+        if not assign:
+            model.to_empty(device="cpu")
+        model.load_state_dict(whole.state_dict(), assign=assign)
+        assert torch.equal(model(tokens), whole(tokens)) and torch.equal(model.cos, whole.cos) and torch.equal(model.sin, whole.sin)
+        assert torch.equal(pickle.loads(pickle.dumps(model))(tokens), whole(tokens))
 
 
 def test_checkpointing_changes_no_gradient():

@@ -98,13 +98,15 @@ class Llama(nn.Module):
         self.lm_head = None if config.tie_word_embeddings else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         for name, table in zip(("cos", "sin"), config.rotary()):
             self.register_buffer(name, table, persistent=False)
+        self.register_load_state_dict_post_hook(_turning)
         self.initialise()
         self.to(weights)
 
     def _apply(self, fn, recurse=True):
-        """Parameters may change their dtype; the table of angles stays float32."""
+        """Parameters may change their dtype; the table of angles stays float32. From the meta device no numbers come along."""
+        blank = self.cos.is_meta
         super()._apply(fn, recurse)
-        if self.cos.dtype != torch.float32:
+        if blank or self.cos.dtype != torch.float32:
             self.cos, self.sin = self.config.rotary(self.cos.device)
         return self
 
@@ -163,6 +165,13 @@ class Llama(nn.Module):
     def save_pretrained(self, folder: str | PathLike) -> None:
         """Write the folder Hugging Face transformers reads, whole or not at all."""
         llama_pretrained.save(self.state_dict(), self.config, folder)
+
+
+def _turning(model: Llama, _: object) -> None:
+    """The angles, which no state dict holds, where `load_state_dict(assign=True)` of a model on the meta device has put the weights."""
+    where = model.norm.weight.device
+    if model.cos.is_meta and where.type != "meta":
+        model.cos, model.sin = model.config.rotary(where)
 
 
 def _norm(precision: Precision, x: Tensor, norm: nn.RMSNorm) -> tuple[Tensor, Tensor]:
