@@ -533,3 +533,12 @@ def test_a_captured_step_moves_with_its_rates(dtype, options):
         optimizer.advance()
         graph.replay()
     assert same(optimizer, twin) and float(optimizer.state[ours[0]]["step"]) == 8
+
+
+def test_counts_and_rates_are_made_on_the_cpu_whatever_the_default_device():
+    """As after torch.set_default_device("cuda"), where each step would wait for its rates."""
+    p = torch.nn.Parameter(torch.ones(3, device="cpu"))
+    optimizer, p.grad = rooftile.AdamW([p], lr=0.5, weight_decay=0.0), torch.ones_like(p)
+    with torch.device("meta"):
+        optimizer.step()
+    assert optimizer.state[p]["step"].device.type == "cpu" and torch.allclose(p, torch.full((3,), 0.5))

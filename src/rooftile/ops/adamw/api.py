@@ -232,7 +232,7 @@ class AdamW(torch.optim.Optimizer):
 
     def _begin(self, p: Tensor, master: Tensor | None = None) -> None:
         state = self.state[p]
-        state["step"] = torch.zeros((), dtype=torch.float32)
+        state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
         for name in ("exp_avg", "exp_avg_sq"):
             state[name] = torch.zeros_like(p, memory_format=torch.preserve_format, dtype=self.state_dtype)
         if self.master and p.dtype != torch.float32:

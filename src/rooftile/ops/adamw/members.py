@@ -45,7 +45,8 @@ class Members:
         corrections = {n: (1 - beta1**n, 1 - beta2**n) for n in set(counts)}
         rates = {id(g): (float(g["lr"]), g["weight_decay"]) for g in self.groups}
         rows = [(*rates[id(g)], *corrections[n]) for g, n in zip(self.groups, counts)]
-        self.hyper.copy_(torch.tensor(rows, dtype=torch.float32, pin_memory=self.hyper.is_cuda), non_blocking=True)
+        sent = torch.tensor(rows, dtype=torch.float32, device="cpu", pin_memory=self.hyper.is_cuda)
+        self.hyper.copy_(sent, non_blocking=True)
 
     def column(self, name: str) -> list[Tensor]:
         return [state[name] for state in self.states]
