@@ -542,3 +542,14 @@ def test_counts_and_rates_are_made_on_the_cpu_whatever_the_default_device():
     with torch.device("meta"):
         optimizer.step()
     assert optimizer.state[p]["step"].device.type == "cpu" and torch.allclose(p, torch.full((3,), 0.5))
+
+
+def test_a_state_dict_of_an_optimizer_that_goes_on_is_loaded_as_it_was():
+    """Its moments were copied, its count was the other's own, so that the bias corrections were those of a step that these moments never saw."""
+    p, q = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+    first, second = rooftile.AdamW([p]), rooftile.AdamW([q])
+    p.grad = q.grad = torch.ones(3)
+    first.step()
+    second.load_state_dict(first.state_dict())
+    first.step()
+    assert second.state[q]["step"] == 1 and first.state[p]["step"] == 2

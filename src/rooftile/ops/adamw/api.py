@@ -239,7 +239,7 @@ class AdamW(torch.optim.Optimizer):
             state["master"] = p.detach().float() if master is None else master
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """PyTorch casts a state to its parameter's dtype; moments and masters keep their own."""
+        """PyTorch casts a state to its parameter's dtype; moments and masters keep their own. Nothing is shared with whoever gave it."""
         if self._captured:
             raise RuntimeError(
                 "AdamW: a state dict is loaded after a step was captured, whose graph holds the old states' addresses: load it before"
@@ -258,6 +258,8 @@ class AdamW(torch.optim.Optimizer):
             for name, value in state_dict["state"].get(i, {}).items():
                 if name in ("exp_avg", "exp_avg_sq"):
                     self.state[p][name] = value.to(p.device, self.state_dtype or p.dtype, copy=True)
+                elif name == "step":
+                    self.state[p][name] = torch.as_tensor(value, dtype=torch.float32, device="cpu").clone()
                 elif name == "master":
                     self.state[p][name] = value.to(p.device, torch.float32, copy=True)
             if self.master and p.dtype != torch.float32 and i in state_dict["state"] and "master" not in self.state[p]:
