@@ -59,6 +59,40 @@ def test_a_masked_target_costs_infinitely_much():
     assert cross_entropy(x, torch.tensor([0])) == 0
 
 
+INFINITE = """
+import sys, torch
+from rooftile.core.kernel import OPS
+from rooftile.cuda import simulator
+import rooftile.ops
+inf, seen = float("inf"), 0
+x = torch.randn(5, int(sys.argv[1]), generator=torch.Generator().manual_seed(0)).bfloat16()
+x[0, 3] = x[1, 2] = x[1, 5] = x[2, -1] = inf  # alone; with another; in the row's last place, beside one of -inf; of another class
+x[2, 4], x[3, 1] = -inf, inf
+target = torch.tensor([3, 2, x.shape[1] - 1, 0, 4])
+for name in ("cross_entropy", "cross_entropy_ahead"):
+    for kernel in OPS[name].kernels:
+        call = (x.clone(), target, -100, 0.0, 0.0, 0.0, *(["none"] if name == "cross_entropy" else []))
+        given = dict(zip(OPS[name].names, call))
+        with simulator.active():
+            if kernel.name.startswith("triton") is (sys.argv[2] == "1") and kernel.objection(given) is None:
+                made = kernel.bound(kernel.heuristic(given))(*call)
+                loss = made[0] if isinstance(made, tuple) else made
+                assert loss[:4].isnan().all() and loss[4].isfinite(), f"{kernel.name}: {loss.tolist()}"
+                seen += 1
+assert seen >= int(sys.argv[3]), seen
+"""
+
+
+@pytest.mark.parametrize("classes, triton, kernels", [(16, 0, 6), (4104, 0, 6), (16, 1, 4), (4104, 1, 3)])
+def test_a_target_of_infinity_is_nan(classes, triton, kernels):
+    """As in PyTorch, in every kernel: the sum that it is kept out of is finite, and of it alone the loss would be 0, with gradients of NaN."""
+    x = torch.zeros(1, 3)
+    x[0, 1] = float("inf")
+    assert cross_entropy(x, torch.tensor([1])).isnan() and F.cross_entropy(x, torch.tensor([1])).isnan()
+    done = processes.run(str(classes), str(triton), str(kernels), code=INFINITE, TRITON_INTERPRET=str(triton))
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 class TestOverwriting:
     def leaf(self):
         x = torch.randn(6, 10, requires_grad=True)

@@ -23,7 +23,8 @@ def cross_entropy(logits: Tensor, target: Tensor, ignore_index: int, label_smoot
     total = e.sum(1)
     known = x.gather(1, target.clamp(0, x.shape[1] - 1)[:, None])[:, 0]
     logsum, miss = total.log(), rest / total
-    row = torch.where(known == peak, rest.log1p(), peak - known + logsum)
+    behind = peak - known  # of a target of infinity it is NaN, as the loss is, not 0
+    row = torch.where(behind == 0, rest.log1p(), behind + logsum)
     if label_smoothing:
         near = torch.where(known.isfinite(), known, 0)  # differences to the target's logit: their mean does not cancel
         row = row - label_smoothing * (x - near[:, None]).mean(1)

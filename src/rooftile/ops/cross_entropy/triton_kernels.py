@@ -50,7 +50,8 @@ def _finish(top, rest, known):
     rest_at_peak = rest * _exp(top - peak)
     total = rest_at_peak + _exp(known - peak)
     logsum = tl.log(total)
-    loss = tl.where(known == peak, _log1p(rest_at_peak), peak - known + logsum)
+    behind = peak - known  # of a target of infinity it is NaN, as the loss is, not 0
+    loss = tl.where(behind == 0.0, _log1p(rest_at_peak), behind + logsum)
     strange = (known != known) | ((rest != rest) & (top != float("inf")))  # a NaN among the logits; maxima pass it over
     return loss, tl.where(strange, float("nan"), peak), logsum, rest_at_peak / total
 

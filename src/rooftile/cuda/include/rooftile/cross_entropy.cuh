@@ -22,7 +22,8 @@ ROOFTILE_DEVICE RowLoss row_loss(Online rest, float known) {
   const float total = at_peak + exp_fast(known - peak), logsum = logf(total);
   const bool strange = known != known || (rest.sum != rest.sum && rest.max != __int_as_float(0x7f800000));  // a NaN: maxima pass it over
   const float nan = __int_as_float(0x7fffffff);
-  return {known == peak ? log1pf(at_peak) : peak - known + logsum, strange ? nan : peak, logsum, at_peak / total};
+  const float behind = peak - known;  // of a target of infinity it is NaN, as the loss is, not 0
+  return {behind == 0.0f ? log1pf(at_peak) : behind + logsum, strange ? nan : peak, logsum, at_peak / total};
 }
 
 // 0 where the row does not count, NaN where its target is no class.
