@@ -55,6 +55,11 @@ def transforms(args: Sequence[Any] = ()) -> list[str]:
     return stack or ["Vmap"] * any("Batched" in str(torch._C._dispatch_keys(a)) for a in args if isinstance(a, Tensor))
 
 
+def traced(args: Sequence[Any]) -> bool:
+    """Whether a function around operators leaves this call to them: it must be seen as nodes, or is inside a transform."""
+    return needs_second_door(args) or bool(transforms())
+
+
 def follows(t: Tensor) -> bool:
     """Whether autograd follows t. Inside vmap a tensor never says so: what it wraps does."""
     if not torch.compiler.is_compiling():

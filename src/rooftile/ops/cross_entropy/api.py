@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op
-from rooftile.core.register import needs_second_door, once, transforms
+from rooftile.core.register import once, traced
 from rooftile.ops.cross_entropy import cluster_kernels, cuda_kernels, split_kernels, triton_kernels
 from rooftile.ops.cross_entropy.passes import TWO_PASSES
 from rooftile.ops.cross_entropy.spec import AHEAD, OVERWRITE, SPEC
@@ -73,7 +73,7 @@ def cross_entropy(logits: Tensor, target: Tensor, *, ignore_index: int = -100, l
         >>> cross_entropy(torch.zeros(1, 2), torch.tensor([0]))
         tensor(0.6931)
     """
-    if inplace_backward and _may_overwrite(logits) and not needs_second_door((logits, target)) and not transforms():
+    if inplace_backward and _may_overwrite(logits) and not traced((logits, target)):
         return _Overwriting.apply(logits, target, ignore_index, label_smoothing, z_loss, softcap, reduction)
     return _cross_entropy(logits, target, ignore_index, label_smoothing, z_loss, softcap, reduction)[0]
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op, ranked
-from rooftile.core.register import needs_second_door, once, transforms
+from rooftile.core.register import once, traced
 from rooftile.ops.embedding import bulk_kernels, composed_kernels, cuda_kernels, triton_kernels
 from rooftile.ops.embedding.spec import ACCUMULATE, SPEC
 
@@ -117,7 +117,7 @@ def tied_embedding(indices: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
                 [2.]]))
     """
     wanted = torch.is_grad_enabled() and weight.requires_grad
-    if not wanted or needs_second_door((indices, weight)) or transforms():
+    if not wanted or traced((indices, weight)):
         return embedding(indices, weight), weight
     return _Tied.apply(indices, weight)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op, ranked
-from rooftile.core.register import follows, needs_second_door, once, transforms
+from rooftile.core.register import follows, once, traced
 from rooftile.ops._shared import sum_pipeline
 from rooftile.ops.layernorm import cuda_add_kernels, cuda_kernels, least_kernels
 from rooftile.ops.layernorm.spec import ADD_SPEC, SPEC
@@ -149,7 +149,7 @@ def stream_layernorm(
     wanted = x_bias is not None or any(t is not None and t.requires_grad for t in (x, weight, bias))
     if not (wanted and torch.is_grad_enabled()):
         return layernorm(x, weight, bias, eps), x
-    if needs_second_door((x, weight, bias, x_bias)) or transforms():
+    if traced((x, weight, bias, x_bias)):
         x = x if x_bias is None else x + (x_bias - x_bias.detach()).to(x.dtype)  # zeros, of which autograd makes the sum of rows
         return layernorm(x, weight, bias, eps), x
     return _Stream.apply(x, weight, bias, eps, x_bias)

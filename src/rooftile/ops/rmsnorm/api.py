@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op, ranked
-from rooftile.core.register import needs_second_door, once, transforms
+from rooftile.core.register import once, traced
 from rooftile.ops._shared import sum_pipeline
 from rooftile.ops.rmsnorm import cuda_add_kernels, cuda_kernels, least_kernels
 from rooftile.ops.rmsnorm.spec import ADD_SPEC, SPEC
@@ -117,7 +117,7 @@ def stream_rmsnorm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, o
         (tensor([[0.2000, 1.4000]]), tensor([[1., 7.]]))
     """
     wanted = torch.is_grad_enabled() and (x.requires_grad or (weight is not None and weight.requires_grad))
-    if not wanted or needs_second_door((x, weight)) or transforms():
+    if not wanted or traced((x, weight)):
         return rmsnorm(x, weight, eps, offset), x
     return _Stream.apply(x, weight, eps, offset)
 
