@@ -1,5 +1,7 @@
 """What people do to an operator besides calling it rightly: each is told in one sentence, or right."""
 
+import inspect
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -131,3 +133,11 @@ def test_transforms():
     ):
         with pytest.raises(RuntimeError, match=said):
             transformed()
+
+
+def test_modules_take_a_device_in_one_form():
+    own = [m for n in rooftile.ops.__all__ if inspect.isclass(m := getattr(rooftile, n)) and "__init__" in vars(m)]
+    given = {m.__name__: inspect.signature(m).parameters.get("device") for m in own}
+    said = {n: p.annotation for n, p in given.items() if p is not None}
+    assert len(said) >= 6 and set(said.values()) == {torch.device | str | int | None}, said
+    assert rooftile.MLP(4, 8, device="meta").fc1.weight.is_meta

@@ -76,7 +76,7 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
                  add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
-                 device=None, dtype=None, *, variant: str = "flash"):  # fmt: skip
+                 device: torch.device | str | int | None = None, dtype: torch.dtype | None = None, *, variant: str = "flash"):  # fmt: skip
         if add_bias_kv or add_zero_attn:
             raise ValueError(
                 "MultiheadAttention: add_bias_kv and add_zero_attn are not supported: a key that all see is what sinks are for"

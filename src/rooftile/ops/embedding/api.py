@@ -134,7 +134,7 @@ class Embedding(torch.nn.Embedding):
 
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, max_norm: float | None = None,
                  norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False, _weight: Tensor | None = None,
-                 _freeze: bool = False, device: Any = None, dtype: Any = None):  # fmt: skip
+                 _freeze: bool = False, device: torch.device | str | int | None = None, dtype: torch.dtype | None = None):  # fmt: skip
         for name, value in {"max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq, "sparse": sparse}.items():
             if value not in (None, False):
                 raise ValueError(f"Embedding: {name}={value} is not supported: use torch.nn.Embedding")

@@ -159,7 +159,7 @@ class LayerNorm(torch.nn.Module):
     """`layernorm` as a module, with the arguments and the state dict of torch.nn.LayerNorm; over the last axis only."""
 
     def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True, bias: bool = True,
-                 device: Any = None, dtype: Any = None):  # fmt: skip
+                 device: torch.device | str | int | None = None, dtype: torch.dtype | None = None):  # fmt: skip
         super().__init__()
         shape = (normalized_shape,) if isinstance(normalized_shape, Integral) else tuple(normalized_shape)
         if len(shape) != 1:

@@ -60,7 +60,7 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor
 class LinearCrossEntropyLoss(torch.nn.Linear):
     """A head and its loss: torch.nn.Linear's parameters and state dict, `linear_cross_entropy` of (x, target)."""
 
-    def __init__(self, in_features: int, num_classes: int, bias: bool = False, device: torch.device | None = None,
+    def __init__(self, in_features: int, num_classes: int, bias: bool = False, device: torch.device | str | int | None = None,
                  dtype: torch.dtype | None = None, *, ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0,
                  softcap: float = 0.0, reduction: str = "mean", chunk: int | None = None):  # fmt: skip
         super().__init__(in_features, num_classes, bias, device, dtype)

@@ -88,7 +88,7 @@ class MLP(torch.nn.Module):
     """`mlp` as a module: two torch.nn.Linear layers, fc1 and fc2, by initialisation and state dict, with gelu between them."""
 
     def __init__(self, in_features: int, hidden_features: int, out_features: int | None = None, bias: bool = True,
-                 device: torch.device | None = None, dtype: torch.dtype | None = None, *, approximate: str = "none"):  # fmt: skip
+                 device: torch.device | str | int | None = None, dtype: torch.dtype | None = None, *, approximate: str = "none"):  # fmt: skip
         super().__init__()
         self.approximate = approximate
         self.fc1 = torch.nn.Linear(in_features, hidden_features, bias, device, dtype)
@@ -104,8 +104,8 @@ class MLP(torch.nn.Module):
 class GatedMLP(torch.nn.Module):
     """`gated_mlp` as a module: two torch.nn.Linear layers without biases, gate_up_proj and down_proj, by initialisation and state dict."""
 
-    def __init__(self, in_features: int, hidden_features: int, out_features: int | None = None, device: torch.device | None = None,
-                 dtype: torch.dtype | None = None, *, activation: str = "silu"):  # fmt: skip
+    def __init__(self, in_features: int, hidden_features: int, out_features: int | None = None,
+                 device: torch.device | str | int | None = None, dtype: torch.dtype | None = None, *, activation: str = "silu"):  # fmt: skip
         super().__init__()
         self.activation = activation
         self.gate_up_proj = torch.nn.Linear(in_features, 2 * hidden_features, False, device, dtype)

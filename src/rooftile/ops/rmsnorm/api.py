@@ -127,7 +127,7 @@ class RMSNorm(torch.nn.Module):
     float32's machine epsilon, in which sums are taken, whatever x's dtype: as there. `offset` is added to the weight, which then begins as 1 - offset."""
 
     def __init__(self, normalized_shape: int | Sequence[int], eps: float | None = None, elementwise_affine: bool = True,
-                 device: Any = None, dtype: Any = None, *, offset: float = 0.0):  # fmt: skip
+                 device: torch.device | str | int | None = None, dtype: torch.dtype | None = None, *, offset: float = 0.0):  # fmt: skip
         super().__init__()
         shape = (normalized_shape,) if isinstance(normalized_shape, Integral) else tuple(normalized_shape)
         if len(shape) != 1:
