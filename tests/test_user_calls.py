@@ -141,3 +141,11 @@ def test_modules_take_a_device_in_one_form():
     said = {n: p.annotation for n, p in given.items() if p is not None}
     assert len(said) >= 6 and set(said.values()) == {torch.device | str | int | None}, said
     assert rooftile.MLP(4, 8, device="meta").fc1.weight.is_meta
+
+
+def test_in_vmap_too_what_has_no_gradient_is_refused():
+    """There a tensor says that it requires none, and what it wraps does."""
+    x = X.expand(2, 4, 8).clone().requires_grad_()
+    with pytest.raises(ValueError, match="quantize has no gradient, and x requires one"):
+        torch.vmap(rooftile.quantize)(x)
+    assert torch.vmap(rooftile.quantize)(x.detach())[0].shape == x.shape

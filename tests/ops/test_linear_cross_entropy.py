@@ -388,3 +388,19 @@ def test_what_stands_behind_a_padded_row_is_zero(monkeypatch):
     x, weight = torch.ones(5, 8), torch.ones(61, 8)
     list(chunked._chunks(x, weight, torch.zeros(5, dtype=torch.int64), None, -100, 2))
     assert len(seen) == 3 and all(t.shape[1] == 3 and not t.any() for t in seen)
+
+
+def test_weights_that_are_mapped_over_get_their_gradients():
+    """In vmap a tensor never says that it requires one: x, which is not mapped over, got the only gradient."""
+    x, weights, biases = (torch.randn(s, requires_grad=True) for s in ((4, 8), (3, 5, 8), (3, 5)))
+    target = torch.tensor([0, 1, 2, 4])
+    for given in ((weights,), (weights, biases), (biases,)):
+
+        def loss(*mapped, given=given):
+            weight, bias = mapped if len(mapped) == 2 else (*mapped, None) if given[0] is weights else (weights[0], *mapped)
+            return linear_cross_entropy(x, weight, target, bias)
+
+        ours = torch.autograd.grad(torch.vmap(loss)(*given).sum(), (x, *given))
+        theirs = torch.autograd.grad(sum(loss(*mapped) for mapped in zip(*given)), (x, *given))
+        for a, b in zip(ours, theirs):
+            torch.testing.assert_close(a, b)

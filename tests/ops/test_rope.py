@@ -158,3 +158,28 @@ def test_few_axes_and_positions_of_another_batch_are_told():
         rope(q[0, 0, 0], None, cos, sin)
     with pytest.raises(ValueError, match="B is 3 in positions, but 2 in q"):
         rope(q, None, cos, sin, torch.zeros(3, 5, dtype=torch.int64))
+
+
+TABLES = {
+    "rope": lambda q, k, cos, sin: rope(q, k, cos, sin),
+    "rotary_attention": lambda q, k, cos, sin: rotary_attention(torch.cat([q, q, q], 1).transpose(1, 2), cos, sin),
+    "torch.ops": lambda q, k, cos, sin: torch.ops.rooftile.rope(q.transpose(1, 2), k.transpose(1, 2), cos, sin, None, False),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_that_is_trained_is_refused(name):
+    """It was given None for a gradient, without a word. Where nobody asks for gradients it may require one."""
+    *heads, cos, sin = drawn()
+    call, trained = TABLES[name], sin.clone().requires_grad_()
+    said = r"(rope|rotary_attention) has no gradient of sin, and sin requires one: call it under torch.no_grad\(\), or detach sin$"
+    wanted = call(*heads, cos, sin)
+    for autocast in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast), pytest.raises(ValueError, match=said):
+            call(*heads, cos, trained)
+    with pytest.raises(ValueError, match=said):
+        torch.vmap(lambda table: call(*heads, cos, table))(trained[None])
+    with torch.no_grad():
+        made = call(*heads, cos, trained)
+    for x, y in zip(*(r if isinstance(r, tuple) else (r,) for r in (made, wanted))):
+        assert torch.equal(x, y) and not x.requires_grad

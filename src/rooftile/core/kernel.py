@@ -136,6 +136,7 @@ class Op:
         self._warned = False
         self._varies = any(k.varies for k in kernels)
         self._saves = any(r.saved for r in spec.returns.values())
+        self._constant = [(i, n) for i, n in enumerate(self.names) if n in spec.constants]
         self._written = [i for i, n in enumerate(self.names) if n in spec.args and spec.args[n].mutated]
         OPS[spec.name] = self
         self.entry = register.second_door(self)
@@ -150,7 +151,7 @@ class Op:
                 result = call(*args)
                 if result is not known.MISS:
                     return result
-        if self.plan is None and torch.is_grad_enabled():
+        if self._constant and torch.is_grad_enabled():
             self._refuse_gradient(args)
         if register.needs_second_door(args):
             try:
@@ -179,12 +180,11 @@ class Op:
         raise RuntimeError(f"{self.spec.name}: of torch.func's transforms it takes vmap, here are {', '.join(transforms)}") from error
 
     def _refuse_gradient(self, args: Sequence[Any]) -> None:
-        """A result without a gradient must not end somebody's graph in silence."""
-        for name, value in zip(self.names, args):
-            if any(isinstance(t, Tensor) and t.requires_grad for t in (value if isinstance(value, (list, tuple)) else (value,))):
-                raise ValueError(
-                    f"{self.spec.name} has no gradient, and {name} requires one: call it under torch.no_grad(), or detach {name}"
-                )
+        """What has no gradient must not end somebody's graph in silence."""
+        for i, name in self._constant:
+            value = args[i]
+            if any(isinstance(t, Tensor) and register.follows(t) for t in (value if isinstance(value, (list, tuple)) else (value,))):
+                raise ValueError(register.without_gradient(self.spec, name))
 
     def launch(self, *args: Any, save: bool = True) -> Any:
         """Straight to the chosen kernel. The choice is remembered by shapes, strides, alignment, dtypes, devices and parameters. `save`: for all results;

@@ -237,6 +237,12 @@ def _refuse_tangents(args: Sequence[Any]) -> None:
         raise NotImplementedError("rooftile's operators have no forward-mode derivatives: differentiate backward")
 
 
+def without_gradient(spec: OpSpec, name: str) -> str:
+    """What is said where this argument requires a gradient that nobody gives."""
+    of = f" of {name}" if spec.backward is not None else ""
+    return f"{spec.name} has no gradient{of}, and {name} requires one: call it under torch.no_grad(), or detach {name}"
+
+
 def _all(spec: OpSpec, args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[Any]:
     if not kwargs and len(args) == len(spec.signature.parameters):
         return args
@@ -248,7 +254,12 @@ def _register_autograd(op: Operator, name: str) -> None:
     assert plan is not None and op.backward is not None
     gradient = op.backward.entry
 
+    constant = [(i, n) for i, n in enumerate(spec.signature.parameters) if n in spec.constants]
+
     def setup_context(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
+        for i, n in constant:
+            if inputs[i] is not None and inputs[i].requires_grad:
+                raise ValueError(without_gradient(spec, n))
         ctx.offset = 0
         plan.save(ctx, inputs, output if isinstance(output, tuple) else (output,))
 

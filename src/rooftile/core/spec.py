@@ -173,6 +173,12 @@ class OpSpec:
         return torch.library.infer_schema(self.reference, mutates_args=[n for n, a in self.args.items() if a.mutated])
 
     @cached_property
+    def constants(self) -> tuple[str, ...]:
+        """Arguments of real numbers that get no gradient."""
+        leaves = self.backward.leaves if self.backward is not None else ()
+        return tuple(n for n, a in self.args.items() if n not in leaves and FIXED.get(a.dtype, torch.float32).is_floating_point)
+
+    @cached_property
     def gradient(self) -> OpSpec | None:
         """The backward as an operator of its own, derived from this one by the law of names."""
         b = self.backward

@@ -2,6 +2,7 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op
+from rooftile.core.register import follows
 from rooftile.ops.linear_cross_entropy import chunked_kernels as chunked
 from rooftile.ops.linear_cross_entropy import triton_kernels
 from rooftile.ops.linear_cross_entropy.chunked_kernels import all_at_once
@@ -49,8 +50,8 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor
         raise ValueError(f"linear_cross_entropy: leading shape is {list(target.shape)} in target, but {list(x.shape[:-1])} in x")
     op = _linear_cross_entropy
     if torch.is_grad_enabled() and reduction != "none":
-        trained = weight.requires_grad or (bias is not None and bias.requires_grad)
-        op = _ahead if trained else _frozen if x.requires_grad else op
+        trained = follows(weight) or (bias is not None and follows(bias))
+        op = _ahead if trained else _frozen if follows(x) else op
     flat = x if x.dim() == 2 else x.reshape(target.numel(), x.shape[-1])
     sums = ("bfloat16" if all_at_once(flat, weight, chunk) else "float32",) if op is _ahead else ()
     loss = op(flat, weight, target.reshape(-1), bias, ignore_index, label_smoothing, z_loss, softcap, reduction, chunk, *sums)[0]

@@ -45,7 +45,7 @@ def rope(q: Tensor, k: Tensor | None, cos: Tensor, sin: Tensor, positions: Tenso
 
     Args:
         q, k: queries and keys in `layout`, float32, bfloat16 or float16, any strides; k may have fewer heads, or be None.
-        cos, sin: [S, N] tables, 2N at most D, float32 or q's dtype; `rope_table` makes them. They get no gradient.
+        cos, sin: [S, N] tables, 2N at most D, float32 or q's dtype; `rope_table` makes them. They get no gradient, so none may require one.
         positions: int64 [B, T] or [T], each token's row of the table; without it token t has row t.
         interleaved: pairs are neighbours (0, 1), (2, 3), ...: the complex form. Otherwise i and N + i: the half-rotation of GPT-NeoX
             and Hugging Face's Llama.
@@ -58,7 +58,7 @@ def rope(q: Tensor, k: Tensor | None, cos: Tensor, sin: Tensor, positions: Tenso
 
     Raises:
         ValueError: a position outside the table, with both numbers (on a CPU); more tokens than the table has rows; shapes or dtypes
-        that do not fit; an unknown layout; inplace where a gradient is wanted.
+        that do not fit; an unknown layout; inplace where a gradient is wanted; a table that requires one.
 
     Source: Su et al., RoFormer, 2021.
 
