@@ -53,6 +53,7 @@ def test_what_does_not_fit_is_not_written_on_a_gpu():
     "change, said",
     [
         ({"lengths": torch.tensor([3, 9])}, "a sequence has 9 keys, 4 more do not fit a cache of 12"),
+        ({"cos": torch.ones(11, 8), "sin": torch.ones(11, 8)}, "a position is 11, but the table has 11 rows"),
         ({"lengths": torch.tensor([-1, 0])}, "a sequence has -1 keys"),
         ({"lengths": torch.tensor([3])}, "B is 1 in lengths, but 2 in"),
         ({"sin": None}, "cos is given without sin"),
@@ -69,3 +70,13 @@ def test_a_wrong_call_names_both_sides(change, said):
     with pytest.raises(ValueError, match=said):
         concat_kv(**{**call, **change})
     assert torch.equal(call["k_cache"], before)
+
+
+def test_a_table_that_nobody_reads_may_be_short():
+    """One of no pairs turns nothing, and no new keys ask for no row."""
+    *call, lengths, cos, sin = drawn()
+    plain = [x.clone() for x in call]
+    concat_kv(*plain, lengths)
+    concat_kv(*call, lengths, cos[:0, :0], sin[:0, :0])
+    concat_kv(*call[:2], *(x[:, :, :0] for x in call[2:]), lengths, cos[:1], sin[:1])
+    assert all(map(torch.equal, call, plain))

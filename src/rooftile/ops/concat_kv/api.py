@@ -26,7 +26,7 @@ def concat_kv(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, lengths: T
 
     Raises:
         ValueError: new keys that do not fit, with both numbers (on a CPU; a GPU, where looking would mean waiting, does not write them);
-        a table without the other; shapes or dtypes that do not fit; a gradient wanted of what is written in place, the tables' too.
+        a position outside the tables, with both numbers (on a CPU; a GPU gives NaN for that key); a table without the other; shapes or dtypes that do not fit; a gradient wanted of what is written in place, the tables' too.
 
     Example:
         >>> cache = torch.zeros(1, 1, 3, 1)

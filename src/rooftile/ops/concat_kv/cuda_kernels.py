@@ -12,7 +12,7 @@ V1, V2 = (Source.beside(__file__, f"{name}.cu") for name in ("v1_naive", "v2_vec
 
 
 def _launch(source, k_cache, v_cache, k, v, lengths, cos, sin, interleaved, each=0):
-    check_room(lengths, k_cache.shape[1], k.shape[1])
+    check_room(lengths, k_cache.shape[1], k.shape[1], cos)
     k, v, turned = dense(k), dense(v), cos is not None
     b, t, g, d = k.shape
     cos, sin = (dense(cos), dense(sin)) if turned else (k, k)

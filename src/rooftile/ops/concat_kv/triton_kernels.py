@@ -53,7 +53,7 @@ def _append(gK, gV, gKc, gVc, gLengths, gCos, gSin, BT, T, S, G, N, rows, k_b, k
 
 
 def concat_kv(k_cache, v_cache, k, v, lengths, cos, sin, interleaved, *, config):
-    check_room(lengths, k_cache.shape[1], k.shape[1])
+    check_room(lengths, k_cache.shape[1], k.shape[1], cos)
     k, v, turned = dense(k), dense(v), cos is not None
     b, t, g, d = k.shape
     cos, sin = (dense(cos), dense(sin)) if turned else (k[0, 0], k[0, 0]) if b * t else (k.new_empty((0, 0)), k.new_empty((0, 0)))
