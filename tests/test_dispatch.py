@@ -10,6 +10,7 @@ import rooftile
 from rooftile.core import kernel as k
 from rooftile.core.bind import device_of
 from rooftile.core.kernel import OPS, Kernel, Refused, forced
+from rooftile.core.known import MISS
 
 X = torch.randn(3, 5)
 
@@ -149,7 +150,7 @@ def _unseen(op, *args):
 
 
 ONES = torch.ones(2, 8)
-TABLE = rooftile.rope_table(2, 8)
+TABLE, TURNS = rooftile.rope_table(2, 8), rooftile.rope_table(4, 8)
 WRITES = {
     "adamw": lambda t: rooftile.adamw([t], [ONES], [ONES.clone()], [ONES.clone()], torch.tensor([[1.0, 0.0, 1.0, 1.0]])),
     "concat_kv": lambda t: rooftile.concat_kv(t[None, None], ONES.clone()[None, None], *[ONES[None, None, :1]] * 2, torch.tensor([0])),
@@ -174,6 +175,58 @@ def test_what_is_written_in_place_has_a_place_for_every_element(name):
     """A kernel would write it several times over without a word; as it is, residual_add said so and the others did not."""
     with pytest.raises(ValueError, match=r"with strides \[.*0, 1\]: elements share a place"):
         WRITES[name](torch.ones(1, 8).expand(2, 8))
+
+
+HEADS = torch.randn(1, 4, 6, 8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    "call, said",
+    [
+        (lambda b, h: rooftile.residual_add(b[4:12], b[:8], inplace=True), "residual_add_overwrite: elements of residual and x, which begin 16 bytes"),
+        (lambda b, h: rooftile.residual_add(b.view(8, 8).t(), b.view(8, 8), inplace=True), "residual and x, which begin 0 bytes apart, share a place"),
+        (lambda b, h: rooftile.rope(h[:, :, :4], h[:, :, 3:], *TURNS, layout="BTHD", inplace=True), "q and k, which begin 96 bytes apart"),
+        (lambda b, h: rooftile.rope(h, h, *TURNS, layout="BTHD", inplace=True), "q and k, which begin 0 bytes apart"),
+        (lambda b, h: rooftile.concat_kv(h, h, HEADS[:, :2], HEADS[:, :2], torch.tensor([1]), layout="BTHD"), "of k_cache and v_cache, which"),
+        (lambda b, h: rooftile.concat_kv(h, HEADS + 1, h[:, :2], HEADS[:, :2], torch.tensor([1]), layout="BTHD"), "of k_cache and k, which"),
+        (lambda b, h: rooftile.residual_add(HEADS[0, 0], b[:13].unfold(0, 8, 1), inplace=True), r"strides \[1, 1\]: elements share a place"),
+    ],
+)  # fmt: skip
+def test_what_else_lies_where_a_kernel_writes_is_refused(call, said):
+    """Of what is written there and read here nobody knows which comes first. Before anything is written, and each time."""
+    buffer, heads = torch.arange(64.0), HEADS.clone()
+    before = buffer.clone(), heads.clone()
+    for _ in range(2):
+        with pytest.raises(ValueError, match=said):
+            call(buffer, heads)
+    assert torch.equal(buffer, before[0]) and torch.equal(heads, before[1])
+
+
+def test_what_is_read_where_it_is_written_or_lies_beside_it_is_not_refused():
+    buffer, heads = torch.arange(64.0), HEADS.clone()
+    rooftile.residual_add(buffer[8:16], buffer[:8], inplace=True)
+    assert torch.equal(buffer[:8], torch.arange(8.0) * 2 + 8)
+    rooftile.residual_add(buffer[32:40], buffer[32:40], inplace=True)
+    assert torch.equal(buffer[32:40], torch.arange(32.0, 40) * 2)
+    rooftile.rope(heads[:, :, :4], heads[:, :, 4:], *TURNS, layout="BTHD", inplace=True)
+    assert torch.equal(heads, rooftile.rope(HEADS, None, *TURNS, layout="BTHD"))
+    caches, new = torch.zeros(2, 1, 4, 6, 8), [torch.ones(1, 2, 6, 8)] * 2
+    rooftile.concat_kv(*caches, *new, torch.tensor([1]), layout="BTHD")
+    bare = HEADS.to("meta")  # has no memory that could be shared
+    rooftile.rope(bare[:, :, :4], bare[:, :, 4:], *(t.to("meta") for t in TURNS), layout="BTHD", inplace=True)
+
+
+def test_a_call_that_is_known_still_says_where_things_lie():
+    """What runs by guards alone: neighbours that move together, then the same shapes one in another."""
+    op, buffer = OPS["residual_add_overwrite"], torch.zeros(64)
+    for first in ((buffer[16:24], buffer[:8]), (torch.zeros(8), torch.zeros(8))):
+        op.forget()
+        rooftile.residual_add(*first, inplace=True)
+        assert len(op._known.calls) == 1 and op._known.calls[0](*first) is not MISS
+        assert op._known.calls[0](buffer[4:12], buffer[:8]) is MISS
+        with pytest.raises(ValueError, match="share a place"):
+            rooftile.residual_add(buffer[4:12], buffer[:8], inplace=True)
+    op.forget()
 
 
 def test_there_is_no_second_derivative_at_either_door(past_autograd):

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from rooftile.core import places
+
 Call = Mapping[str, Any]  # the operator's arguments by name, in the order of its signature
 FIXED = {
     "f32": torch.float32,
@@ -85,7 +87,9 @@ class Binding:
 
     def _apart(self, name: str, t: Tensor) -> None:
         """A kernel would write one place several times over, in any order, where PyTorch's own refuse."""
-        if t.numel() and any(size > 1 and stride == 0 for size, stride in zip(t.shape, t.stride())):
+        expanded = t.numel() and any(size > 1 and stride == 0 for size, stride in zip(t.shape, t.stride()))
+        symbolic = any(type(n) is not int for n in (*t.shape, *t.stride()))  # whose comparisons would all be guards
+        if expanded or (not symbolic and places.crowded(t)):
             what = f"{name} is {list(t.shape)} with strides {list(t.stride())}"
             raise ValueError(f"{self.name}: {what}: elements share a place, and it is written in place")
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol, get_args, get_type_hints
 import torch
 from torch import Tensor
 
-from rooftile.core import known, register, replay, tune
+from rooftile.core import known, places, register, replay, tune
 from rooftile.core.bind import device_of
 from rooftile.core.record import digest_of
 from rooftile.core.spec import Call, OpSpec
@@ -138,6 +138,7 @@ class Op:
         self._saves = any(r.saved for r in spec.returns.values())
         self._constant = [(i, n) for i, n in enumerate(self.names) if n in spec.constants]
         self._written = [i for i, n in enumerate(self.names) if n in spec.args and spec.args[n].mutated]
+        self._apart = list(_apart(spec, self.names))
         OPS[spec.name] = self
         self.entry = register.second_door(self)
 
@@ -204,11 +205,22 @@ class Op:
             where = device_of(args)
             if where is not None and where.type == "cuda":
                 run = self._memo[key] = replay.Rehearsal(run, where, functools.partial(self._memo.__setitem__, key))
+        if self._apart:
+            self._refuse_shared(args)
         result = run(*args)
         for i in self._written:  # a kernel writes past autograd: who saved the tensor for a backward shall notice
             if args[i] is not None:
                 torch.autograd.graph.increment_version(args[i])
         return result
+
+    def _refuse_shared(self, args: Sequence[Any]) -> None:
+        """What else is read or written where a kernel writes would depend on who comes first. Addresses are another matter at each call."""
+        for i, j, read in self._apart:
+            a, b = args[i], args[j]
+            if a is not None and b is not None and places.shared(a, b) and not (read and places.same(a, b)):
+                gap = f"{b.data_ptr() - a.data_ptr()} bytes apart"
+                what = f"elements of {self.names[i]} and {self.names[j]}, which begin {gap}, share a place"
+                raise ValueError(f"{self.spec.name}: {what}, and {self.names[i]} is written in place")
 
     def _key(self, args: Sequence[Any], save: bool) -> tuple[Any, ...]:
         return _key(args) + (() if save else (False,)) + ((torch.are_deterministic_algorithms_enabled(),) if self._varies else ())
@@ -220,7 +232,7 @@ class Op:
         run = self._memo.get(self._key(args, not self._saves))
         if run is not None and not isinstance(run, replay.Rehearsal):
             free = torch.are_deterministic_algorithms_enabled() if self._varies else None
-            self._known.learn(known.code(args, run, self._written, free))
+            self._known.learn(known.code(args, run, self._written, free, self._apart))
 
     def _resolve(self, args: Sequence[Any], save: bool) -> Callable[..., Any]:
         call = dict(zip(self.names, args))
@@ -298,6 +310,16 @@ def ranked(kernels: Sequence[Kernel], *first: str) -> tuple[Kernel, ...]:
     """Kernels in order of preference: those named, as the records rank them, then the others as they stand."""
     by_name = {k.name: k for k in kernels}
     return (*(by_name[n] for n in first), *(k for k in kernels if k.name not in first))
+
+
+def _apart(spec: OpSpec, names: Sequence[str]) -> Iterator[tuple[int, int, bool]]:
+    """Of each argument that is written, and each other of as many axes: where they stand, and whether the other is only read."""
+    axes = {i: len(spec.args[n].dims.split()) for i, n in enumerate(names) if n in spec.args and not spec.args[n].many}
+    for i in (i for i in axes if spec.args[names[i]].mutated):
+        for j in axes:
+            read = not spec.args[names[j]].mutated
+            if axes[j] == axes[i] and (read or i < j):
+                yield i, j, read
 
 
 def _too_free(kernel: Kernel) -> str | None:

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from rooftile.core.places import alias
+
 Run = Callable[..., Any]
 MISS = object()  # what code for another call gives
 KEPT = 4  # calls of one operator
@@ -34,9 +36,11 @@ def pointers(tensors: Sequence[Tensor]) -> int:
     return reduce(or_, map(Tensor.data_ptr, tensors), 0)
 
 
-def code(args: Sequence[Any], run: Run, written: Sequence[int], deterministic: bool | None) -> Run | None:
+def code(args: Sequence[Any], run: Run, written: Sequence[int], deterministic: bool | None,
+         apart: Sequence[tuple[int, int, bool]] = ()) -> Run | None:  # fmt: skip
     """`run` for calls like this one that just went well, MISS for others; None where guards cannot tell: a tensor that begins past a multiple of 16
-    or is given twice. `written`: arguments that `run` writes; `deterministic`: what the setting must be, None where it does not matter."""
+    or is given twice. `written`: arguments that `run` writes; `deterministic`: what the setting must be, None where it does not matter;
+    `apart`: pairs of arguments that may not share places, though one may be a view of the other's memory."""
     given: list[Tensor] = []
     names, checked, addresses, tests, values = [], [], [], [], {}
     for i, a in enumerate(args):
@@ -62,6 +66,10 @@ def code(args: Sequence[Any], run: Run, written: Sequence[int], deterministic: b
     shapes: Any = [list(t.shape) for t in given], [list(t.stride()) for t in given]
     guards = torch._C._dynamo.guards.TensorGuards(*given, dynamic_dims_sizes=shapes[0], dynamic_dims_strides=shapes[1])
     tests += ["ad._current_level < 0", f"check({', '.join(checked)})", f"not ({' | '.join(addresses)}) & 15"]
+    for i, j, _ in apart:
+        if args[i] is not None and args[j] is not None:
+            gap = args[j].data_ptr() - args[i].data_ptr()
+            tests.append(f"a{j}.data_ptr() - a{i}.data_ptr() == {gap}" if alias(args[i], args[j]) else f"not alias(a{i}, a{j})")
     if any(t.requires_grad for t in given):
         tests.append("not with_grad()")
     if deterministic is not None:
@@ -77,6 +85,7 @@ def code(args: Sequence[Any], run: Run, written: Sequence[int], deterministic: b
         "ad": forward_ad,
         "pointers": pointers,
         "with_grad": torch.is_grad_enabled,
+        "alias": alias,
     }
     scope |= {"deterministic": torch.are_deterministic_algorithms_enabled, "bump": torch.autograd.graph.increment_version, **values}
     exec(_TEXT.format(names=", ".join(names), tests=" and ".join(tests), go=go), scope)
