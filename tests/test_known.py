@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rooftile
@@ -65,15 +67,27 @@ def test_modes_around_the_call():
         assert call(X) is MISS
     with TorchDispatchMode():
         assert call(X) is MISS
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert call(X) is MISS
     seen = []
+    make_fx(lambda x: (seen.append(call(x)), x)[1])(X)
     torch.vmap(lambda x: (seen.append(call(x)), x)[1])(torch.randn(2, 4, 6))
     torch.func.grad(lambda x: (seen.append(call(x)), x.sum())[1])(X)
-    assert seen == [MISS, MISS]
+    assert seen == [MISS, MISS, MISS]
     with forward_ad.dual_level():
         assert call(X) is MISS
     with torch.inference_mode():
         assert call(torch.randn(4, 6)) is MISS
     assert call(X) == "run"
+
+
+def test_what_is_known_is_a_node_to_who_traces():
+    """After a call of the same shape the guards let the kernel run, and a trace held the reference's operators, or a GPU's nothing."""
+    x = torch.randn(4, 6)
+    rooftile.gelu(x)
+    assert OPS["gelu"]._known.calls
+    traced = make_fx(lambda x: rooftile.gelu(x))(x)
+    assert [n.target for n in traced.graph.nodes if n.op == "call_function"] == [torch.ops.rooftile.gelu.default]
 
 
 def test_gradients_and_determinism_that_were_off():

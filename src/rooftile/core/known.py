@@ -65,7 +65,8 @@ def code(args: Sequence[Any], run: Run, written: Sequence[int], deterministic: b
         return None
     shapes: Any = [list(t.shape) for t in given], [list(t.stride()) for t in given]
     guards = torch._C._dynamo.guards.TensorGuards(*given, dynamic_dims_sizes=shapes[0], dynamic_dims_strides=shapes[1])
-    tests += ["ad._current_level < 0", f"check({', '.join(checked)})", f"not ({' | '.join(addresses)}) & 15"]
+    # Of tensor modes the guards tell all but those that trace: make_fx's, fake tensors', functionalisation's.
+    tests += ["ad._current_level < 0", "not modes()", f"check({', '.join(checked)})", f"not ({' | '.join(addresses)}) & 15"]
     for i, j, _ in apart:
         if args[i] is not None and args[j] is not None:
             gap = args[j].data_ptr() - args[i].data_ptr()
@@ -84,6 +85,7 @@ def code(args: Sequence[Any], run: Run, written: Sequence[int], deterministic: b
         "check": guards.check,
         "ad": forward_ad,
         "pointers": pointers,
+        "modes": torch._C._len_torch_dispatch_stack,
         "with_grad": torch.is_grad_enabled,
         "alias": alias,
     }
