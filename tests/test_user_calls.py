@@ -21,6 +21,7 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
         (lambda: rooftile.softmax(torch.tensor(1.0)), r"softmax: x has 0 axes \[\], needs at least 1 \[\.\.\. N\]"),
         (lambda: rooftile.transpose(X[0]), r"transpose: x has 1 axes \[8\], needs at least 2"),
         (lambda: rooftile.gelu(X.to_sparse()), "gelu: x is sparse_coo, takes strided"),
+        (lambda: rooftile.gelu(torch.nested.nested_tensor([X, X])), "gelu: x is nested, takes strided"),
         (lambda: rooftile.layernorm(X, eps="a"), "layernorm: eps is 'a', takes float"),
         (lambda: rooftile.attention(*[torch.randn(1, 4, 2, 16)] * 3, causal="yes"), "attention: causal is 'yes', takes bool"),
         (lambda: rooftile.softmax(X.numpy()), "softmax: x must be a tensor, got ndarray"),

@@ -65,8 +65,8 @@ class Binding:
             for i, t in enumerate(value if arg.many else [value]):
                 if not isinstance(t, Tensor):
                     raise ValueError(f"{self.name}: {name} must be a tensor, got {type(t).__name__}")
-                if t.layout != torch.strided:
-                    raise ValueError(f"{self.name}: {name} is {_show(t.layout)}, takes strided")
+                if t.layout != torch.strided or t.is_nested:
+                    raise ValueError(f"{self.name}: {name} is {'nested' if t.is_nested else _show(t.layout)}, takes strided")
                 self._agree("device", name, t.device)
                 self._dtype(name, arg, t)
                 if arg.mutated:

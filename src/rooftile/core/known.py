@@ -25,6 +25,11 @@ EAGER, SELDOM = 8, 16  # misses that are all learnt from, and then every so many
 
 _TEXT = """
 def known({names}):
+    try:
+        if {nested}:  # of whose strides the guards ask, and it ends the process
+            return MISS
+    except AttributeError:  # no tensor
+        return MISS
     if {tests}:
         {go}
     return MISS
@@ -42,13 +47,14 @@ def code(args: Sequence[Any], run: Run, written: Sequence[int], deterministic: b
     or is given twice. `written`: arguments that `run` writes; `deterministic`: what the setting must be, None where it does not matter;
     `apart`: pairs of arguments that may not share places, though one may be a view of the other's memory."""
     given: list[Tensor] = []
-    names, checked, addresses, tests, values = [], [], [], [], {}
+    names, checked, addresses, nested, tests, values = [], [], [], [], [], {}
     for i, a in enumerate(args):
         name = f"a{i}"
         names.append(name)
         if isinstance(a, Tensor):
             given.append(a)
             checked.append(name)
+            nested.append(f"{name}.is_nested")
             addresses.append(f"{name}.data_ptr()")
         elif isinstance(a, (list, tuple)) and any(isinstance(t, Tensor) for t in a):
             given += a
@@ -90,7 +96,7 @@ def code(args: Sequence[Any], run: Run, written: Sequence[int], deterministic: b
         "alias": alias,
     }
     scope |= {"deterministic": torch.are_deterministic_algorithms_enabled, "bump": torch.autograd.graph.increment_version, **values}
-    exec(_TEXT.format(names=", ".join(names), tests=" and ".join(tests), go=go), scope)
+    exec(_TEXT.format(names=", ".join(names), nested=" or ".join(nested) or "False", tests=" and ".join(tests), go=go), scope)
     made: Run = scope["known"]
     return made
 
