@@ -43,6 +43,13 @@ def device_of(values: Iterable[Any]) -> torch.device | None:
     return next((t.device for v in values for t in (v if isinstance(v, (list, tuple)) else (v,)) if isinstance(t, Tensor)), None)
 
 
+def tensors(op: str, optional: Mapping[str, Any] = {}, **given: Any) -> None:
+    """What a function looks at before its operator does: ValueError where it is no tensor; `optional` may be None."""
+    for name, t in (*given.items(), *optional.items()):
+        if not isinstance(t, Tensor) and not (t is None and name in optional):
+            raise ValueError(f"{op}: {name} must be a tensor, got {type(t).__name__}")
+
+
 def letter(axis: str) -> tuple[str, int]:
     """E+1 -> E, 1: an axis is a letter, or a letter and something."""
     name, _, more = axis.partition("+")

@@ -4,6 +4,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
+from rooftile.core.bind import tensors
 from rooftile.core.kernel import Op, ranked
 from rooftile.core.register import follows
 from rooftile.ops._shared.scale import scale_of
@@ -111,6 +112,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: f
         return _attention(q, k, v, causal, scale_of(q, scale))[0]
     if layout not in _LAYOUTS:
         raise ValueError(f"attention: layout is {layout!r}, takes {' or '.join(_LAYOUTS)}")
+    tensors("attention", {"bias": bias, "mask": mask}, q=q, k=k, v=v)
     if layout == "BHTD":
         q, k, v = (_turned(n, x) for n, x in (("q", q), ("k", k), ("v", v)))
     scale = scale_of(q, scale)
@@ -219,6 +221,9 @@ def _window(window: tuple[int | None, int | None] | None, causal: bool) -> tuple
 
 def _scored(name: str, x: Tensor, q: Tensor, k: Tensor) -> Tensor:
     """x broadcast to the scores, as a view."""
+    for n, t in (("q", q), ("k", k)):
+        if t.dim() != 4:
+            raise ValueError(f"attention: {n} has {t.dim()} axes {list(t.shape)}, needs 4 [B {'T' if n == 'q' else 'S'} H D]")
     shape = (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
     if x.dim() > 4 or any(n not in (1, s) for n, s in zip(x.shape[::-1], shape[::-1])):
         raise ValueError(f"attention: {name} is {list(x.shape)}, which does not broadcast to the scores, [B, H, T, S] = {list(shape)}")

@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from rooftile.core.bind import tensors
 from rooftile.core.kernel import Op
 from rooftile.ops._shared.scale import scale_of
 from rooftile.ops.attention.rotary_kernels import BACKWARD, FORWARD
@@ -36,6 +37,7 @@ def rotary_attention(qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | 
         >>> torch.equal(rotary_attention(x, cos, sin, kv_heads=1, causal=True), x[:, :, :2])
         True
     """
+    tensors("rotary_attention", {"positions": positions}, qkv=qkv)
     if positions is not None and qkv.dim() == 4 and (positions.dim() == 1 or (positions.dim() == 2 and len(positions) == 1)):
         positions = positions.expand(qkv.shape[0], -1)
     if kv_heads is None and qkv.dim() == 4:

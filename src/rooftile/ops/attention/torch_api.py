@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rooftile.core.bind import tensors
 from rooftile.ops.attention.api import attention
 
 
@@ -32,6 +33,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     """
     if attn_mask is not None and is_causal:
         raise ValueError("scaled_dot_product_attention: attn_mask and is_causal=True were given, and it takes 1 of the 2")
+    tensors("scaled_dot_product_attention", {"attn_mask": attn_mask}, query=query, key=key, value=value)
     q, k, v = (_four(n, x) for n, x in (("query", query), ("key", key), ("value", value)))
     if q.shape[1] != k.shape[1] and not enable_gqa:
         raise ValueError(f"scaled_dot_product_attention: {q.shape[1]} heads on {k.shape[1]} of keys: that is for enable_gqa=True")

@@ -1,6 +1,7 @@
 import torch
 from torch import Tensor
 
+from rooftile.core.bind import tensors
 from rooftile.core.kernel import Op
 from rooftile.ops._shared.scale import scale_of
 from rooftile.ops.attention_decode import cuda_kernels, triton_kernels
@@ -49,6 +50,7 @@ def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tenso
     """
     if isinstance(window, int) and window < 1:
         raise ValueError(f"attention_decode: window is {window}, it takes 1 or more, or None for all keys")
+    tensors("attention_decode", k_cache=k_cache, v_cache=v_cache)
     rest = (block_table, sinks, scale_of(q, scale), window or 0, softcap)
     if k_cache.dtype == torch.float8_e4m3fn:
         if v_cache.dtype != k_cache.dtype:

@@ -1,6 +1,7 @@
 import torch
 from torch import Tensor
 
+from rooftile.core.bind import tensors
 from rooftile.core.kernel import Op
 from rooftile.ops.concat_kv import cuda_kernels, triton_kernels
 from rooftile.ops.concat_kv.spec import SPEC
@@ -38,6 +39,7 @@ def concat_kv(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, lengths: T
         raise ValueError(f"concat_kv: layout is {layout!r}, it takes {' or '.join(LAYOUTS)}")
     heads = {"k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v}
     given = heads | {"cos": cos, "sin": sin}
+    tensors("concat_kv", {"cos": cos, "sin": sin}, **heads)
     wanting = [n for n, x in given.items() if x is not None and x.requires_grad]
     if wanting and torch.is_grad_enabled():
         raise ValueError(f"concat_kv: it writes in place and keeps nothing to go back to, but {wanting[0]} requires a gradient")

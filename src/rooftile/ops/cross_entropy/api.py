@@ -79,7 +79,7 @@ def cross_entropy(logits: Tensor, target: Tensor, *, ignore_index: int = -100, l
 
 
 def _may_overwrite(logits: Tensor) -> bool:
-    rows_apart = logits.dim() == 2 and logits.stride(1) == 1 and logits.stride(0) >= logits.shape[1]
+    rows_apart = isinstance(logits, Tensor) and logits.dim() == 2 and logits.stride(1) == 1 and logits.stride(0) >= logits.shape[1]
     return rows_apart and logits.requires_grad and torch.is_grad_enabled()
 
 

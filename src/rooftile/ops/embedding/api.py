@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rooftile.core.bind import tensors
 from rooftile.core.kernel import Op, ranked
 from rooftile.core.register import once, traced
 from rooftile.ops.embedding import bulk_kernels, composed_kernels, cuda_kernels, triton_kernels
@@ -116,6 +117,7 @@ def tied_embedding(indices: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         (tensor([[2.]]), tensor([[1.],
                 [2.]]))
     """
+    tensors("tied_embedding", weight=weight)
     wanted = torch.is_grad_enabled() and weight.requires_grad
     if not wanted or traced((indices, weight)):
         return embedding(indices, weight), weight

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rooftile.core.bind import tensors
 from rooftile.core.kernel import Op, ranked
 from rooftile.core.register import follows, once, traced
 from rooftile.ops._shared import sum_pipeline
@@ -141,6 +142,7 @@ def stream_layernorm(
         >>> stream_layernorm(torch.tensor([[1.0, 3.0]]), eps=0.0)
         (tensor([[-1.,  1.]]), tensor([[1., 3.]]))
     """
+    tensors("stream_layernorm", {"weight": weight, "bias": bias, "x_bias": x_bias}, x=x)
     if x_bias is not None and (x_bias.shape != x.shape[-1:] or x_bias.dtype not in (x.dtype, torch.float32)):
         have, want = (f"{list(s)} {str(t).removeprefix('torch.')}" for s, t in ((x_bias.shape, x_bias.dtype), (x.shape[-1:], x.dtype)))
         raise ValueError(f"stream_layernorm: x_bias is {have}, of this x it must be {want} or float32")

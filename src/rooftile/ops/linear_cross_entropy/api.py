@@ -1,6 +1,7 @@
 import torch
 from torch import Tensor
 
+from rooftile.core.bind import tensors
 from rooftile.core.kernel import Op
 from rooftile.core.register import follows
 from rooftile.ops.linear_cross_entropy import chunked_kernels as chunked
@@ -44,6 +45,7 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor
         >>> linear_cross_entropy(torch.ones(1, 3), torch.zeros(2, 3), torch.tensor([0]))
         tensor(0.6931)
     """
+    tensors("linear_cross_entropy", {"bias": bias}, x=x, weight=weight, target=target)
     if x.dim() == 0:
         raise ValueError("linear_cross_entropy: x has 0 axes, needs at least 1 [... K]")
     if target.shape != x.shape[:-1]:

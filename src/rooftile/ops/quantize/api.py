@@ -4,6 +4,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from rooftile.core.bind import tensors
 from rooftile.core.kernel import Op, ranked
 from rooftile.ops.quantize import cuda_kernels, fused_cuda_kernels, fused_kernels, triton_kernels
 from rooftile.ops.quantize.fused_spec import ADD_SPEC, EIGHT_BIT_FLOATS, SWIGLU
@@ -23,13 +24,6 @@ def _matrix(x: Tensor, block: str) -> Tensor:
     if block == "128x128" and x.dim() != 2:
         raise ValueError(f"quantize: blocks of 128x128 are a matrix's, but x has {x.dim()} axes {list(x.shape)}")
     return x if x.dim() == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1] if x.dim() else 1)
-
-
-def _tensors(name: str, **tensors: Tensor | None) -> None:
-    """Said before their shapes are looked at."""
-    for n, t in tensors.items():
-        if t is not None and not isinstance(t, Tensor):
-            raise ValueError(f"{name}: {n} must be a tensor, got {type(t).__name__}")
 
 
 def quantize(x: Tensor, to: torch.dtype = torch.float8_e4m3fn, *, block: str = "tensor", power_of_2: bool = False) -> tuple[Tensor, Tensor]:
@@ -63,7 +57,7 @@ def quantize(x: Tensor, to: torch.dtype = torch.float8_e4m3fn, *, block: str = "
         raise ValueError(f"quantize: to is {to}, it takes {', '.join(LARGEST)}")
     if block not in BLOCKS:
         raise ValueError(f"quantize: block is {block!r}, it takes {', '.join(BLOCKS)}")
-    _tensors("quantize", x=x)
+    tensors("quantize", x=x)
     values, scale = _quantize(_matrix(x, block), name, *BLOCKS[block], power_of_2)
     lead = x.shape[:-1]
     return values.view(x.shape), scale if block in ("tensor", "128x128") else scale.view((*lead, *scale.shape[1:]))
@@ -89,7 +83,7 @@ def quantize_affine(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         >>> quantize_affine(torch.tensor([0.0, 255.0]))[0]
         tensor([-128,  127], dtype=torch.int8)
     """
-    _tensors("quantize_affine", x=x)
+    tensors("quantize_affine", x=x)
     values, scale, zero = _affine(_matrix(x, "tensor"))
     return values.view(x.shape), scale, zero
 
@@ -110,7 +104,7 @@ def dequantize(values: Tensor, scale: Tensor, zero: Tensor | None = None, *, to:
         >>> dequantize(torch.tensor([2], dtype=torch.int8), torch.tensor(0.5), to=torch.float32)
         tensor([1.])
     """
-    _tensors("dequantize", values=values, scale=scale)
+    tensors("dequantize", values=values, scale=scale)
     block = _block_of(tuple(scale.shape), tuple(values.shape))
     x = _matrix(values, block)
     flat = scale if block in ("tensor", "128x128") else scale.reshape(-1) if block == "token" else scale.reshape(len(x), scale.shape[-1])
@@ -145,7 +139,7 @@ def rmsnorm_quantize(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6,
         tensor([[448., 448.]])
     """
     name, block_n = _eight_bits("rmsnorm_quantize", to, block)
-    _tensors("rmsnorm_quantize", x=x, weight=weight)
+    tensors("rmsnorm_quantize", {"weight": weight}, x=x)
     values, scale = _rmsnorm(_matrix(x, block), weight, eps, name, block_n, power_of_2)
     return values.view(x.shape), scale.view((*x.shape[:-1], *scale.shape[1:]))
 
@@ -168,7 +162,7 @@ def add_rmsnorm_quantize(x: Tensor, residual: Tensor, weight: Tensor | None = No
         tensor([[3., 3.]])
     """
     name, block_n = _eight_bits("add_rmsnorm_quantize", to, block)
-    _tensors("add_rmsnorm_quantize", x=x, residual=residual, weight=weight)
+    tensors("add_rmsnorm_quantize", {"weight": weight}, x=x, residual=residual)
     if x.shape != residual.shape:
         raise ValueError(f"add_rmsnorm_quantize: x is {list(x.shape)}, but residual {list(residual.shape)}")
     values, scale, sum = _add_rmsnorm(_matrix(x, block), _matrix(residual, block), weight, eps, name, block_n, power_of_2)
@@ -199,7 +193,7 @@ def swiglu_quantize(gate: Tensor, up: Tensor | None = None, to: torch.dtype = to
         tensor([[224., 448.]])
     """
     name, block_n = _eight_bits("swiglu_quantize", to, block)
-    _tensors("swiglu_quantize", gate=gate, up=up)
+    tensors("swiglu_quantize", {"up": up}, gate=gate)
     if up is not None and gate.shape != up.shape:
         raise ValueError(f"swiglu_quantize: gate is {list(gate.shape)}, but up {list(up.shape)}")
     values, scale = _swiglu(_matrix(gate, block), None if up is None else _matrix(up, block), name, block_n, power_of_2)

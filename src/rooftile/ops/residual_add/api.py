@@ -1,6 +1,7 @@
 import torch
 from torch import Tensor
 
+from rooftile.core.bind import tensors
 from rooftile.core.kernel import Op
 from rooftile.ops.residual_add import cuda_kernels, triton_kernels
 from rooftile.ops.residual_add.spec import OVERWRITE, SPEC
@@ -33,6 +34,7 @@ def residual_add(x: Tensor, residual: Tensor, *, inplace: bool = False) -> Tenso
     """
     if not inplace:
         return _residual_add(x, residual)
+    tensors("residual_add", x=x, residual=residual)
     for name, t in (("x", x), ("residual", residual)):
         if t.requires_grad and torch.is_grad_enabled():
             raise ValueError(

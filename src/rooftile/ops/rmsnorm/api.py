@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rooftile.core.bind import tensors
 from rooftile.core.kernel import Op, ranked
 from rooftile.core.register import once, traced
 from rooftile.ops._shared import sum_pipeline
@@ -116,6 +117,7 @@ def stream_rmsnorm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, o
         >>> stream_rmsnorm(torch.tensor([[1.0, 7.0]]), eps=0.0)
         (tensor([[0.2000, 1.4000]]), tensor([[1., 7.]]))
     """
+    tensors("stream_rmsnorm", {"weight": weight}, x=x)
     wanted = torch.is_grad_enabled() and (x.requires_grad or (weight is not None and weight.requires_grad))
     if not wanted or traced((x, weight)):
         return rmsnorm(x, weight, eps, offset), x

@@ -1,6 +1,7 @@
 import torch
 from torch import Tensor
 
+from rooftile.core.bind import tensors
 from rooftile.core.kernel import Op, ranked
 from rooftile.ops.rope import cuda_kernels, triton_kernels
 from rooftile.ops.rope.spec import OVERWRITE, SPEC
@@ -70,6 +71,7 @@ def rope(q: Tensor, k: Tensor | None, cos: Tensor, sin: Tensor, positions: Tenso
     """
     if layout not in LAYOUTS:
         raise ValueError(f"rope: layout is {layout!r}, it takes {' or '.join(LAYOUTS)}")
+    tensors("rope", {"k": k, "positions": positions}, q=q)
     if q.dim() != 4:
         raise ValueError(f"rope: q has {q.dim()} axes {list(q.shape)}, needs 4 [{' '.join(layout)}]")
     alone = k is None
