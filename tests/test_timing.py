@@ -1,7 +1,9 @@
 """The clock: a slow version costs the others no samples."""
 
 import contextlib
+import itertools
 import time
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -25,10 +27,29 @@ def test_one_sample_of_a_long_call_is_enough():
     assert 1.2e5 <= timed["long"].us < 10e5
 
 
+@pytest.mark.parametrize("names", ["ab", "abc", "abcd", "abcde", "abcdefgh"])
+@pytest.mark.parametrize("rounds", [6, 30, 100])
+def test_each_follows_each_as_often(names, rounds):
+    """A call at the board's power leaves lower clocks: whoever follows it more often than others looks slower."""
+    taken = list(timing.turns(dict.fromkeys(names, rounds)))
+    for i in range(0, len(taken), len(names)):
+        assert sorted(taken[i : i + len(names)]) == list(names), "every round has each of them once"
+    follows = Counter(itertools.pairwise(taken))
+    assert not any(follows[n, n] for n in names)
+    even = (len(taken) - 1) / (len(names) * (len(names) - 1))
+    assert all(abs(follows[pair] - even) < 3 for pair in itertools.permutations(names, 2))
+
+
+def test_who_has_had_its_turns_leaves_the_others_theirs():
+    taken = list(timing.turns({"a": 5, "b": 2, "c": 0}))
+    assert Counter(taken) == {"a": 5, "b": 2} and taken[4:] == ["a"] * 3
+    assert list(timing.turns({})) == []
+
+
 def test_hosts_are_timed_in_turn():
     seen = []
     took = timing.hosts({n: lambda n=n: seen.append(n) for n in "ab"}, torch.device("cpu"), calls=2, rounds=3)
-    assert "".join(seen[200:]) == "aabbbbaaaabb" and seen[:200] == ["a"] * 100 + ["b"] * 100
+    assert "".join(seen[200:]) == "aabbaabbaabb" and seen[:200] == ["a"] * 100 + ["b"] * 100
     assert set(took) == {"a", "b"} and all(us > 0 for us in took.values())
 
 

@@ -1,16 +1,18 @@
 """The one clock.
 
 Cold L2: before every timed call a buffer of more than twice the L2 is rewritten, when lines that were read to be the last to leave have been
-made like others: those outlive the rewriting, and what one version read so the next would find. Versions are interleaved forth and back
-(ABBA) in one process, so that drift hits all of them; the first is timed a second time as its own rival, and that A/A difference is
-the noise floor. Never on zeros.
+made like others: those outlive the rewriting, and what one version read so the next would find. Versions take turns in one process, so
+that drift hits all of them, and each follows each other as often: at the board's power a call finds the clocks that the one before it left, and
+forth and back, as it was, the first and the last in line followed themselves half of the time. The first is timed a second time as its own
+rival, and that A/A difference is the noise floor. Never on zeros.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +22,8 @@ from rooftile.core.driver import libcuda
 
 FLUSH_BYTES = 256 * 2**20  # the H200's L2 is 60 MB
 AHEAD_US = 100.0  # the host needs to be ahead even of a slow Python wrapper
-METHOD_COLD = "CUDA events, L2 reset and flushed by a 256 MiB write, ABBA interleaved, median"
-METHOD_CPU = "perf_counter, ABBA interleaved, median"
+METHOD_COLD = "CUDA events, L2 reset and flushed by a 256 MiB write, turns in which each follows each other as often, median"
+METHOD_CPU = "perf_counter, turns in which each follows each other as often, median"
 
 
 @dataclass(frozen=True)
@@ -55,15 +57,27 @@ def compare(versions: Mapping[str, Callable[[], Any]], where: torch.device, *, b
     clock = _gpu_clock(where, cold=True) if where.type == "cuda" else _cpu_clock
     begun = {n: _begin(run, clock, budget_ms, rounds) for n, run in runs.items()}
     pending: dict[str, list[Callable[[], float]]] = {n: [] for n in runs}
-    order = list(runs)
-    for i in range(max(count for count, *_ in begun.values())):
-        for n in order if i % 2 == 0 else reversed(order):
-            if i < begun[n][0]:
-                pending[n].append(clock(runs[n], begun[n][2]))
+    for n in turns({n: count for n, (count, *_) in begun.items()}):
+        pending[n].append(clock(runs[n], begun[n][2]))
     samples = {n: begun[n][1] + [read() for read in reads] for n, reads in pending.items()}
     timings = {n: Timing.of(s) for n, s in samples.items()}
     noise = abs(timings[first].us / timings.pop("\0again").us - 1)
     return Comparison(timings, noise, METHOD_CPU if where.type != "cuda" else METHOD_COLD)
+
+
+def turns(counts: Mapping[str, int]) -> Iterator[str]:
+    """Every name as often as it counts, in rounds. Who comes next is of those left in the round the one that has followed the last least often; nobody
+    follows itself where another is left."""
+    followed: Counter[tuple[str | None, str]] = Counter()
+    last = None
+    for i in range(max(counts.values(), default=0)):
+        left = [n for n, count in counts.items() if i < count]
+        while left:
+            name = min([n for n in left if n != last] or left, key=lambda n: followed[last, n])
+            followed[last, name] += 1
+            left.remove(name)
+            last = name
+            yield name
 
 
 Clock = Callable[[Callable[[], Any], float], Callable[[], float]]
@@ -92,21 +106,19 @@ def best(run: Callable[[], Any], where: torch.device, repeats: int = 20) -> floa
 
 
 def hosts(versions: Mapping[str, Callable[[], Any]], where: torch.device, calls: int = 100, rounds: int = 20) -> dict[str, float]:
-    """Host microseconds a call: how fast one thread can issue it, the device idle or not. The versions take turns, forth and back, for what else a host
-    does makes it slower and faster; the median of `rounds` turns of `calls`."""
+    """Host microseconds a call: how fast one thread can issue it, the device idle or not. The versions take turns, for what else a host does
+    makes it slower and faster; the median of `rounds` turns of `calls`."""
     for run in versions.values():
         for _ in range(100):
             run()
     costs: dict[str, list[float]] = {n: [] for n in versions}
-    order = list(versions)
-    for i in range(rounds):
-        for n in order if i % 2 == 0 else reversed(order):
-            run = versions[n]
-            _synchronize(where)
-            start = time.perf_counter()
-            for _ in range(calls):
-                run()
-            costs[n].append((time.perf_counter() - start) / calls * 1e6)
+    for n in turns(dict.fromkeys(versions, rounds)):
+        run = versions[n]
+        _synchronize(where)
+        start = time.perf_counter()
+        for _ in range(calls):
+            run()
+        costs[n].append((time.perf_counter() - start) / calls * 1e6)
     _synchronize(where)
     return {n: statistics.median(c) for n, c in costs.items()}
 

@@ -1,8 +1,9 @@
 """Whole training steps, the same model on each table, or a peer's of the same weights: milliseconds, tokens a second, peak memory, and whether the losses agree.
 
 Each contestant starts from the same weights and sees the same batches. Peak memory is taken with nobody else alive; then all live
-side by side and take turns, so that a clock that drifts or a neighbour that wakes up hurts them alike. Our steps are replays of a CUDA graph,
-as `rooftile train` makes them, unless `Setup.graph` is "off"; PyTorch's are launched one by one, compiled or not.
+side by side and take turns, so that a clock that drifts or a neighbour that wakes up hurts them alike, and whom one follows (a step at the board's
+power leaves lower clocks) is the same for all. Our steps are replays of a CUDA graph, as `rooftile train` makes them, unless `Setup.graph` is "off"; PyTorch's
+are launched one by one, compiled or not.
 """
 
 import dataclasses
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rooftile.core.timing import turns
 from rooftile.models import KERNELS, LLAMA_1_2B, GPT2Config, LlamaConfig
 from rooftile.training.config import TrainConfig
 from rooftile.training.data import training_batch
@@ -55,7 +57,7 @@ class Setup:
 LLAMA = Setup(LLAMA_1_2B, batch_size=4, context=4096, weights="bfloat16")
 
 
-def benchmark_training(kernels: Iterable[str] = KERNELS, setup: Setup = Setup(), *, steps: int = 20, rounds: int = 3) -> list[dict]:
+def benchmark_training(kernels: Iterable[str] = KERNELS, setup: Setup = Setup(), *, steps: int = 20, rounds: int = 6) -> list[dict]:
     """One row a table: `ms` a step (the median over `rounds` turns of `steps` steps, with the lowest and the highest),
     `tokens_per_s`, `peak_bytes`, `loss` after the last step, and what was run.
 
@@ -161,16 +163,15 @@ def _contestant(kernels: str, model: GPT2Config | LlamaConfig, config: TrainConf
 
 
 def _interleaved(kernels: tuple, model: GPT2Config | LlamaConfig, config: TrainConfig, rounds: int, steps: int) -> tuple[dict, dict]:
-    """A B C, A B C, ...: times and last losses by name."""
+    """A B C, A C B, ...: times and last losses by name."""
     tokens = _tokens(model.vocab_size)
     field = {name: _Contestant(name, model, config, tokens) for name in kernels}
     times, losses = {name: [] for name in kernels}, {}
     for one in field.values():
         one.run(WARMUP)
-    for _ in range(rounds):
-        for name, one in field.items():
-            ms, losses[name] = one.timed(steps)
-            times[name].append(ms)
+    for name in turns(dict.fromkeys(kernels, rounds)):
+        ms, losses[name] = field[name].timed(steps)
+        times[name].append(ms)
     field.clear()
     _free(config.device)
     return times, losses
@@ -182,8 +183,8 @@ def _in_turn(kernels: tuple, model: GPT2Config | LlamaConfig, config: TrainConfi
     for name in kernels:
         with _contestant(name, model, config) as one:
             one.run(WARMUP)
-            turns = [one.timed(steps) for _ in range(rounds)]
-        times[name], losses[name] = [ms for ms, _ in turns], turns[-1][1]
+            taken = [one.timed(steps) for _ in range(rounds)]
+        times[name], losses[name] = [ms for ms, _ in taken], taken[-1][1]
     return times, losses
 
 

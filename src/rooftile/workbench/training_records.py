@@ -62,7 +62,7 @@ def bench(name: str, against: list[str], where: torch.device, run: str, progress
         }
         records.append(Record(
             name, r["kernels"] if ours else f"peer.{r['kernels']}", f"B{r['batch_size']}_T{r['context']}_V{setup.model.vocab_size}-{r['dtype']}", Status.PASSED,
-            us=(r["ms_low"] * 1e3, r["ms"] * 1e3, r["ms_high"] * 1e3), method="wall clock between synchronisations, turns interleaved, median of rounds",
+            us=(r["ms_low"] * 1e3, r["ms"] * 1e3, r["ms_high"] * 1e3), method="wall clock between synchronisations, turns in which each follows each other as often, median",
             digest=mine if ours else "", run=run, extra=facts, environment=environment))  # fmt: skip
     if folder is not None:
         append(folder / dev.slug(where) / f"{name}.jsonl", records)
