@@ -16,11 +16,10 @@ from rooftile.ops.embedding.cuda_kernels import DEAL_WARPS, DEALT, PARTS, SORT_W
 
 ADDED = Source.beside(__file__, "v7_added.cu")
 FEW = 8  # tokens of a row that are added at once; a slot lies at every 8th sorted place
-ROWS = 1024  # of a range, for its counters: 143 KiB of shared memory in a block of 32 warps
+SORT = 8  # warps of a block that sorts and adds
+ROWS = 1024  # of a range, for its counters: 36 KiB of shared memory, and 8 for the parts
 RANGES = SORT_WORDS // DEAL_WARPS  # at most: each of 8 warps that deal has a counter for each
-_CONFIGS = tuple(
-    {"per": p, "warps": w, "tokens": t} for p, w, t in ((4, 8, 2), (2, 16, 2), (4, 16, 2), (1, 32, 2), (8, 8, 2), (4, 8, 4), (2, 16, 4))
-)
+_CONFIGS = tuple({"per": p, "tokens": t} for p, t in ((4, 2), (3, 2), (6, 2), (8, 2), (12, 2), (4, 1), (8, 1)))
 
 
 def _ranges_of(indices, v, per):
@@ -31,7 +30,7 @@ def _ranges_of(indices, v, per):
 
 def added(dout, indices, weight, padding_idx, *, config):
     (v, n), (dout, m, _, stride) = weight.shape, rows(dout)
-    dweight, indices, warps, tokens = weight.new_empty((v, n)), indices.contiguous(), config["warps"], config["tokens"]
+    dweight, indices, warps, tokens = weight.new_empty((v, n)), indices.contiguous(), SORT, config["tokens"]
     if not dweight.numel():
         return dweight
     steps = max(1, cdiv(m, 32 * DEAL_WARPS * PARTS))
@@ -46,7 +45,7 @@ def added(dout, indices, weight, padding_idx, *, config):
            v, share, parts, 32 * DEAL_WARPS * steps, slots, n, stride, strips, shared=4 * (warps * share + share + 1 + 2 * parts))  # fmt: skip
     if m > FEW:
         partial = dout.new_empty((slots, n), dtype=torch.float32)
-        launch(ADDED, f"many<{CTYPE[dout.dtype]}, {width}, {vectors}, 4>", cdiv(slots * strips, WARPS), BLOCK, dweight, partial, arrived, dout, tasks, order,
+        launch(ADDED, f"many<{CTYPE[dout.dtype]}, {width}, {vectors}, {4 if vectors <= 3 else 2}>", cdiv(slots * strips, WARPS), BLOCK, dweight, partial, arrived, dout, tasks, order,
                slots, n, stride, strips)  # fmt: skip
     return dweight
 

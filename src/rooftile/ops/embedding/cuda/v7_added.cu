@@ -63,10 +63,13 @@ template <typename T, int WIDTH, int VECTORS> ROOFTILE_DEVICE void write(T* gRow
   });
 }
 
+// Warps of a multiprocessor whose registers hold so many vectors on their way, and the sums.
+constexpr int resident(int vectors) { return vectors > 6 ? 16 : vectors > 3 ? 24 : 32; }
+
 // The tokens of a range, which lie in all parts, sorted by row and stably; rows of none and of few are written, of more are tasks. A warp has a row and 32 *
 // VECTORS * WIDTH of its columns at a time.
 template <typename T, int WIDTH, int VECTORS, int TOKENS, int WARPS>
-__global__ void ROOFTILE_EARLY __launch_bounds__(WARPS * 32, 32 / WARPS)
+__global__ void ROOFTILE_EARLY __launch_bounds__(WARPS * 32, resident(TOKENS * VECTORS) / WARPS)
     few(T* __restrict__ gDw, int4* __restrict__ gTasks, int* __restrict__ gArrived, int* __restrict__ gOrder, const T* __restrict__ gDout,
         const int2* __restrict__ gDealt, const int* __restrict__ gBegins, int V, int rows, int parts, int part, int slots, long long N, long long stride, int strips) {
   constexpr int AHEAD = 4, THREADS = WARPS * WARP;
@@ -149,7 +152,7 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(WARPS * 32, 32 / WARPS)
 // A warp looks at a slot for a chunk and adds it. Of a row of several, whoever comes last of 16 neighbours adds their sums in their order and goes on as one of
 // 16 such, until it is the row: in which order they come changes nothing.
 template <typename T, int WIDTH, int VECTORS, int TOKENS>
-__global__ void ROOFTILE_EARLY __launch_bounds__(256)
+__global__ void ROOFTILE_EARLY __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 : 2)
     many(T* __restrict__ gDw, float* gPartial, int* gArrived, const T* __restrict__ gDout, const int4* __restrict__ gTasks, const int* __restrict__ gOrder,
          int slots, long long N, long long stride, int strips) {
   earlier_done();
@@ -168,12 +171,16 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(256)
     const int parent = chunk - chunk % (span * CHILDREN), children = min(CHILDREN, (all - parent + span - 1) / span);
     if (children == 1) continue;
     write(partial(chunk), rSum, N, i_n);
-    __threadfence();
     __syncwarp();
-    int before = 0;  // a counter of its own for every level: there are more chunks than levels
-    if (lane() == 0) before = atomicAdd(gArrived + (long long)slot_of(begin, tokens, parent + level) * strips + strip, 1);
+    int before = 0;
+    if (lane() == 0) {
+      __threadfence();
+      // a counter of its own for every level: there are more chunks than levels
+      before = atomicAdd(gArrived + (long long)slot_of(begin, tokens, parent + level) * strips + strip, 1);
+      __threadfence();
+    }
+    __syncwarp();
     if (__shfl_sync(ALL_LANES, before, 0) < children - 1) return;
-    __threadfence();
 #pragma unroll
     for (int k = 0; k < VECTORS; ++k)
 #pragma unroll
