@@ -12,20 +12,20 @@ from rooftile.cuda.launch import CTYPE, launch
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda import BLOCK
 from rooftile.ops._shared.launch import cdiv, processors, rows
-from rooftile.ops.embedding.cuda_kernels import DEAL_WARPS, DEALT, PARTS, SORT_WORDS, WARPS, _lanes, _refuses
+from rooftile.ops.embedding.cuda_kernels import DEAL_WARPS, PARTS, SORT_WORDS, WARPS, _lanes, _refuses
 
 ADDED = Source.beside(__file__, "v7_added.cu")
 FEW = 8  # tokens of a row that are added at once; a slot lies at every 8th sorted place
 SORT = 8  # warps of a block that sorts and adds
 ROWS = 1024  # of a range, for its counters: 36 KiB of shared memory, and 8 for the parts
 RANGES = SORT_WORDS // DEAL_WARPS  # at most: each of 8 warps that deal has a counter for each
-_CONFIGS = tuple({"per": p, "tokens": t} for p, t in ((4, 2), (3, 2), (6, 2), (8, 2), (12, 2), (4, 1), (8, 1)))
+_CONFIGS = tuple({"per": p, "tokens": t} for p, t in ((4, 4), (4, 2), (2, 4), (3, 2), (6, 4), (6, 2), (8, 4), (8, 2)))
 
 
 def _ranges_of(indices, v, per):
     """(rows of a range, ranges): `per` ranges a multiprocessor, and more where their counters would not fit."""
-    share = max(1, min(cdiv(v, per * processors(indices)), ROWS))
-    return share, cdiv(v, share)
+    ranges = min(v, max(per * processors(indices), cdiv(v, ROWS)))
+    return cdiv(v, ranges), ranges
 
 
 def added(dout, indices, weight, padding_idx, *, config):
@@ -37,15 +37,15 @@ def added(dout, indices, weight, padding_idx, *, config):
     parts, slots = max(1, cdiv(m, 32 * DEAL_WARPS * steps)), cdiv(m, FEW)
     share, ranges = _ranges_of(indices, v, config["per"])
     dealt, begins = (indices.new_empty(size, dtype=torch.int32) for size in ((m, 2), (ranges + 1, parts)))
-    launch(DEALT, f"deal<{DEAL_WARPS}>", parts, 32 * DEAL_WARPS, dealt, begins, indices, m, v, padding_idx, share, ranges, steps,
+    launch(ADDED, f"deal<{DEAL_WARPS}>", parts, 32 * DEAL_WARPS, dealt, begins, indices, m, v, padding_idx, ranges, steps,
            shared=4 * DEAL_WARPS * ranges)  # fmt: skip
     width, vectors, strips = _lanes(dout, n, stride)
-    tasks, arrived, order = (indices.new_empty(size, dtype=torch.int32) for size in ((slots, 4), (slots, strips), (m,)))
-    launch(ADDED, f"few<{CTYPE[dout.dtype]}, {width}, {vectors}, {tokens}, {warps}>", ranges, 32 * warps, dweight, tasks, arrived, order, dout, dealt, begins,
+    tasks, arrived, sorted_ = (indices.new_empty(size, dtype=torch.int32) for size in ((slots, 4), (slots, strips), (m, 2)))
+    launch(ADDED, f"few<{CTYPE[dout.dtype]}, {width}, {vectors}, {tokens}, {warps}>", ranges, 32 * warps, dweight, tasks, arrived, sorted_, dout, dealt, begins,
            v, share, parts, 32 * DEAL_WARPS * steps, slots, n, stride, strips, shared=4 * (warps * share + share + 1 + 2 * parts))  # fmt: skip
     if m > FEW:
         partial = dout.new_empty((slots, n), dtype=torch.float32)
-        launch(ADDED, f"many<{CTYPE[dout.dtype]}, {width}, {vectors}, {4 if vectors <= 3 else 2}>", cdiv(slots * strips, WARPS), BLOCK, dweight, partial, arrived, dout, tasks, order,
+        launch(ADDED, f"many<{CTYPE[dout.dtype]}, {width}, {vectors}, {4 if vectors <= 3 else 2}>", cdiv(slots * strips, WARPS), BLOCK, dweight, partial, arrived, dout, tasks, sorted_,
                slots, n, stride, strips)  # fmt: skip
     return dweight
 
@@ -59,5 +59,5 @@ def _long(call):
 
 BACKWARD = (
     Kernel("cuda.v7_added", added, "tokens added by who sorts their range of rows, a row of many in chunks by whoever is free", _long, _CONFIGS,
-           sources=(ADDED, DEALT)),
+           sources=(ADDED,)),
 )  # fmt: skip

@@ -1,6 +1,7 @@
-// adds: who sorts a range of rows adds its tokens too, where they have just been sorted; a row of many is left in chunks of 16 tokens to a second launch
-// costs: in a block sorting and adding follow each other: there are several in a multiprocessor, so that some add while others sort
-// loses when: most tokens are of rows of many: then the second launch does the work, a look more at every 8th place
+// adds: a text's frequent tokens do not pile up: range b has rows b, b + ranges, ...; who sorts a range adds its rows of few tokens, and of many leaves chunks of
+//       16 tokens to a second launch, where whoever comes last joins 16 of them
+// costs: a counter and a float32 row of sums for every 8 tokens; in a block sorting and adding follow each other, so several share a multiprocessor
+// loses when: tokens are drawn evenly: then v5_dealt is as fast
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -11,8 +12,6 @@
 
 using namespace rooftile;
 
-// Tokens are dealt to ranges of rows by `deal` in v5_dealt.cu.
-//
 // A row of more than FEW tokens is cut evenly, into chunks of 9 to 16, or of 8 and 9. So each has a multiple of FEW among its sorted places, its slot, and no
 // two have the same one: a task, a counter and a float32 row of partial sums lie there, and nobody needs to be asked where.
 constexpr int FEW = 8, CHUNK = 16, CHILDREN = 16;
@@ -21,28 +20,38 @@ ROOFTILE_DEVICE int chunks_of(int tokens) { return (tokens + CHUNK - 1) / CHUNK;
 ROOFTILE_DEVICE int chunk_begins(int begin, int tokens, int chunk) { return begin + int((long long)tokens * chunk / chunks_of(tokens)); }
 ROOFTILE_DEVICE int slot_of(int begin, int tokens, int chunk) { return (chunk_begins(begin, tokens, chunk) + FEW - 1) / FEW; }
 
-// Up to 32 tokens added in their order, a lane's columns of them; TOKENS at a time are on their way.
-template <int TOKENS, typename T, int WIDTH, int VECTORS>
-ROOFTILE_DEVICE void add(float (&rSum)[VECTORS][WIDTH], const T* gDout, const int* gOrder, int count, long long N, long long stride, long long i_n) {
-  const int i_m = lane() < count ? gOrder[lane()] : 0;
-  for (int l = 0; l < count; l += TOKENS) {
+// The tokens of those lanes that `mine` names, in their order, a lane's columns of them and TOKENS at a time on their way; after(l, sums) where lane l's is added.
+template <int TOKENS, typename T, int WIDTH, int VECTORS, typename After>
+ROOFTILE_DEVICE void add(float (&rSum)[VECTORS][WIDTH], const T* gDout, int i_m, unsigned mine, long long N, long long stride, long long i_n, After after) {
+  while (mine) {  // the same for the warp
     Vec<T, WIDTH> rX[TOKENS][VECTORS];
+    int who[TOKENS];
 #pragma unroll
     for (int t = 0; t < TOKENS; ++t) {
-      const T* gRow = gDout + __shfl_sync(ALL_LANES, i_m, (l + t) % WARP) * stride + i_n;
+      who[t] = __ffs(int(mine)) - 1;
+      mine &= mine - 1;
+      const T* gRow = gDout + __shfl_sync(ALL_LANES, i_m, who[t] & (WARP - 1)) * stride + i_n;
 #pragma unroll
       for (int k = 0; k < VECTORS; ++k)
-        if (l + t < count && i_n + k * WARP * WIDTH < N) load_global(rX[t][k], gRow + k * WARP * WIDTH);
+        if (who[t] >= 0 && i_n + k * WARP * WIDTH < N) load_global(rX[t][k], gRow + k * WARP * WIDTH);
     }
 #pragma unroll
     for (int t = 0; t < TOKENS; ++t) {
-      if (l + t >= count) break;  // the same for the warp
+      if (who[t] < 0) break;
 #pragma unroll
       for (int k = 0; k < VECTORS; ++k)
 #pragma unroll
         for (int c = 0; c < WIDTH; ++c) rSum[k][c] += float(rX[t][k][c]);
+      after(who[t]);
     }
   }
+}
+
+template <int WIDTH, int VECTORS> ROOFTILE_DEVICE void clear(float (&rSum)[VECTORS][WIDTH]) {
+#pragma unroll
+  for (int k = 0; k < VECTORS; ++k)
+#pragma unroll
+    for (int c = 0; c < WIDTH; ++c) rSum[k][c] = 0.0f;
 }
 
 // A lane's columns of a row, in vectors of at most 16 bytes; each(address, vector).
@@ -63,20 +72,54 @@ template <typename T, int WIDTH, int VECTORS> ROOFTILE_DEVICE void write(T* gRow
   });
 }
 
-// Warps of a multiprocessor whose registers hold so many vectors on their way, and the sums.
-constexpr int resident(int vectors) { return vectors > 6 ? 16 : vectors > 3 ? 24 : 32; }
+// A part's tokens, their row within their range first, sorted by range and stably, to where the part lies; and where each range begins there: gBegins
+// [ranges + 1, parts]. Of padding and of what is outside the weight there is none. A warp has `steps` times 32 neighbouring indices and counters of its own.
+template <int WARPS>
+__global__ void __launch_bounds__(WARPS * 32) deal(int2* __restrict__ gDealt, int* __restrict__ gBegins, const long long* __restrict__ gIndices, int M, int V,
+                                                   int padding, int ranges, int steps) {
+  constexpr int THREADS = WARPS * WARP;
+  extern __shared__ __align__(128) int sAll[];  // counters [WARPS][ranges]
+  __shared__ int sTotal[WARPS];
+  int* own = sAll + warp() * ranges;
+  const int begin = blockIdx.x * steps * THREADS, first = begin + warp() * steps * WARP + lane();
+  const auto row = [&](int s) {
+    const long long i_v = s < steps && first + s * WARP < M ? gIndices[first + s * WARP] : -1;
+    return 0 <= i_v && i_v < V && i_v != padding ? int(i_v) : -1;
+  };
+  let_next_stand_by();
+  for (int r = lane(); r < ranges; r += WARP) own[r] = 0;
+  __syncwarp();
+  for (int s = 0; s < steps; ++s) {
+    const int i_v = row(s);
+    take(own, i_v >= 0, i_v % ranges);
+  }
+  int start = begin;
+  counts_become_places(sAll, ranges, ranges, start, sTotal, [&](int r, int place, int) {
+    if (r < ranges) gBegins[(long long)r * gridDim.x + blockIdx.x] = place;
+  });
+  if (threadIdx.x == 0) gBegins[(long long)ranges * gridDim.x + blockIdx.x] = start;
+  __syncthreads();
+  for (int s = 0; s < steps; ++s) {
+    const int i_v = row(s), place = take(own, i_v >= 0, i_v % ranges);
+    if (i_v >= 0) gDealt[place] = {i_v / ranges, first + s * WARP};
+  }
+}
 
-// The tokens of a range, which lie in all parts, sorted by row and stably; rows of none and of few are written, of more are tasks. A warp has a row and 32 *
-// VECTORS * WIDTH of its columns at a time.
+// Warps of a multiprocessor whose registers hold so many vectors on their way, and the sums.
+constexpr int resident(int vectors) { return vectors > 12 ? 8 : vectors > 6 ? 16 : 24; }
+
+// The tokens of a range, which lie in all parts, sorted by row and stably; rows of none and of few are written, of more are tasks. A warp takes rows of few that
+// begin in TURN sorted places, and 32 * VECTORS * WIDTH columns of them, at a time.
 template <typename T, int WIDTH, int VECTORS, int TOKENS, int WARPS>
 __global__ void ROOFTILE_EARLY __launch_bounds__(WARPS * 32, resident(TOKENS * VECTORS) / WARPS)
-    few(T* __restrict__ gDw, int4* __restrict__ gTasks, int* __restrict__ gArrived, int* __restrict__ gOrder, const T* __restrict__ gDout,
+    few(T* __restrict__ gDw, int4* __restrict__ gTasks, int* __restrict__ gArrived, int2* __restrict__ gSorted, const T* __restrict__ gDout,
         const int2* __restrict__ gDealt, const int* __restrict__ gBegins, int V, int rows, int parts, int part, int slots, long long N, long long stride, int strips) {
-  constexpr int AHEAD = 4, THREADS = WARPS * WARP;
+  constexpr int AHEAD = 4, THREADS = WARPS * WARP, TURN = WARP - FEW;
   extern __shared__ __align__(128) int sAll[];  // counters [WARPS][rows]; where rows begin; of every part where it begins among the range's tokens, and where it lies
   __shared__ int sTotal[WARPS];
   int *own = sAll + warp() * rows, *sRows = sAll + WARPS * rows, *sPrefix = sRows + rows + 1, *sLies = sPrefix + parts;
-  const int low = blockIdx.x * rows, here = min(rows, V - low);
+  const int ranges = int(gridDim.x), here = (V - int(blockIdx.x) + ranges - 1) / ranges;  // row r of the range is row(r) of all
+  const auto row = [&](int r) { return r * (long long)ranges + blockIdx.x; };
   let_next_stand_by();
   for (int r = lane(); r < rows; r += WARP) own[r] = 0;
   earlier_done();
@@ -97,13 +140,12 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(WARPS * 32, resident(TOKENS * V
     int p = 0;  // the last part that begins at j or before
     for (int wide = 1 << (31 - __clz(parts)); wide; wide /= 2)
       if (p + wide < parts && sPrefix[p + wide] <= j) p += wide;
-    const int2 found = gDealt[sLies[p] + j];
-    return int2{found.x - low, found.y};
+    return gDealt[sLies[p] + j];
   };
   int2 rFirst[AHEAD];  // kept for the second walk, which most ranges' tokens are then not asked for again
 #pragma unroll
   for (int k = 0; k < AHEAD; ++k) rFirst[k] = token(k);
-  const int after = low + here == V ? slots : (start + count + FEW - 1) / FEW;  // behind the last are those of tokens that go nowhere
+  const int after = int(blockIdx.x) == ranges - 1 ? slots : (start + count + FEW - 1) / FEW;  // behind the last are those of tokens that go nowhere
   for (int slot = (start + FEW - 1) / FEW + int(threadIdx.x); slot < after; slot += THREADS) gTasks[slot] = {-1, 0, 0, 0};
   for (int s = 0; s < steps; s += AHEAD) {
     int2 t[AHEAD];
@@ -127,25 +169,40 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(WARPS * 32, resident(TOKENS * V
     for (int k = 0; k < AHEAD; ++k) {
       if (s + k >= steps) break;
       const int place = take(own, t[k].x >= 0, t[k].x);
-      if (t[k].x >= 0) gOrder[place] = t[k].y;
+      if (t[k].x >= 0) gSorted[place] = t[k];
     }
   }
   __syncthreads();
-  for (int unit = warp(); unit < here * strips; unit += WARPS) {
-    const int r = unit / strips, strip = unit % strips, begin = sRows[r], tokens = sRows[r + 1] - begin;
-    if (tokens > FEW) {
-      if (strip == 0)
-        for (int i = lane(); i < chunks_of(tokens); i += WARP) {
-          const int slot = slot_of(begin, tokens, i);
-          gTasks[slot] = {low + r, begin, tokens, i};
-          for (int s = 0; s < strips; ++s) gArrived[(long long)slot * strips + s] = 0;
-        }
-      continue;
+  for (int tile = warp() * WARP; tile < here; tile += THREADS) {
+    const int r = tile + lane(), tokens = r < here ? sRows[r + 1] - sRows[r] : -1;
+    for (unsigned empty = __ballot_sync(ALL_LANES, tokens == 0); empty; empty &= empty - 1) {
+      T* gRow = gDw + row(tile + __ffs(int(empty)) - 1) * N;
+      Vec<T, (sizeof(T) * WIDTH > 16 ? int(16 / sizeof(T)) : WIDTH)> rZero;
+      fill(rZero, T(0.0f));
+      for (long long i_n = lane() * WIDTH; i_n < N; i_n += WARP * WIDTH) store_global(gRow + i_n, rZero);
     }
-    const long long i_n = (strip * VECTORS * WARP + lane()) * (long long)WIDTH;
+    for (unsigned frequent = __ballot_sync(ALL_LANES, tokens > FEW); frequent; frequent &= frequent - 1) {
+      const int many = tile + __ffs(int(frequent)) - 1, begin = sRows[many], size = sRows[many + 1] - begin;
+      for (int i = lane(); i < chunks_of(size); i += WARP) {
+        const int slot = slot_of(begin, size, i);
+        gTasks[slot] = {int(row(many)), begin, size, i};
+        for (int s = 0; s < strips; ++s) gArrived[(long long)slot * strips + s] = 0;
+      }
+    }
+  }
+  for (int unit = warp(); unit < (count + TURN - 1) / TURN * strips; unit += WARPS) {
+    const int turn = start + unit / strips * TURN, place = turn + lane();
+    const int2 mine = place < behind ? gSorted[place] : int2{-1, 0};
+    const int begin = mine.x < 0 ? 0 : sRows[mine.x], end = mine.x < 0 ? 0 : sRows[mine.x + 1];
+    const bool here = end - begin <= FEW && turn <= begin && begin < turn + TURN && place < end;
+    const unsigned last = __ballot_sync(ALL_LANES, here && place + 1 == end);
+    const long long i_n = (unit % strips * VECTORS * WARP + lane()) * (long long)WIDTH;
     float rSum[VECTORS][WIDTH] = {};
-    add<TOKENS>(rSum, gDout, gOrder + begin, tokens, N, stride, i_n);
-    write(gDw + (low + r) * N, rSum, N, i_n);
+    add<TOKENS>(rSum, gDout, mine.y, __ballot_sync(ALL_LANES, here), N, stride, i_n, [&](int l) {
+      if (!(last >> l & 1)) return;
+      write(gDw + row(__shfl_sync(ALL_LANES, mine.x, l)) * N, rSum, N, i_n);
+      clear(rSum);
+    });
   }
 }
 
@@ -153,7 +210,7 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(WARPS * 32, resident(TOKENS * V
 // 16 such, until it is the row: in which order they come changes nothing.
 template <typename T, int WIDTH, int VECTORS, int TOKENS>
 __global__ void ROOFTILE_EARLY __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 : 2)
-    many(T* __restrict__ gDw, float* gPartial, int* gArrived, const T* __restrict__ gDout, const int4* __restrict__ gTasks, const int* __restrict__ gOrder,
+    many(T* __restrict__ gDw, float* gPartial, int* gArrived, const T* __restrict__ gDout, const int4* __restrict__ gTasks, const int2* __restrict__ gSorted,
          int slots, long long N, long long stride, int strips) {
   earlier_done();
   const long long i_w = blockIdx.x * 8ll + warp();
@@ -161,11 +218,12 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 
   if (slot >= slots) return;
   const int4 task = gTasks[slot];  // row, where it begins, its tokens, which chunk
   if (task.x < 0) return;
-  const int begin = task.y, tokens = task.z, all = chunks_of(tokens), from = chunk_begins(begin, tokens, task.w);
+  const int begin = task.y, tokens = task.z, all = chunks_of(tokens);
+  const int from = chunk_begins(begin, tokens, task.w), mine = chunk_begins(begin, tokens, task.w + 1) - from;
   const long long i_n = (strip * VECTORS * WARP + lane()) * (long long)WIDTH;
   const auto partial = [&](int i) { return gPartial + slot_of(begin, tokens, i) * N; };
   float rSum[VECTORS][WIDTH] = {};
-  add<TOKENS>(rSum, gDout, gOrder + from, chunk_begins(begin, tokens, task.w + 1) - from, N, stride, i_n);
+  add<TOKENS>(rSum, gDout, lane() < mine ? gSorted[from + lane()].y : 0, (1u << mine) - 1, N, stride, i_n, [](int) {});
   int chunk = task.w;  // the first of those whose sum it has, which are `span` but at the end
   for (int span = 1, level = 0; span < all; span *= CHILDREN, ++level) {
     const int parent = chunk - chunk % (span * CHILDREN), children = min(CHILDREN, (all - parent + span - 1) / span);
@@ -181,10 +239,7 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 
     }
     __syncwarp();
     if (__shfl_sync(ALL_LANES, before, 0) < children - 1) return;
-#pragma unroll
-    for (int k = 0; k < VECTORS; ++k)
-#pragma unroll
-      for (int c = 0; c < WIDTH; ++c) rSum[k][c] = 0.0f;
+    clear(rSum);
     for (int i = 0; i < children; ++i)
       each_vector<float, WIDTH, VECTORS>(partial(parent + i * span), N, i_n, [&](const float* g, int k, int c, auto rX) {
         load(rX, g);
