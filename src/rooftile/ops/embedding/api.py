@@ -8,7 +8,7 @@ from torch import Tensor
 from rooftile.core.bind import tensors
 from rooftile.core.kernel import Op, ranked
 from rooftile.core.register import once, traced
-from rooftile.ops.embedding import added_kernels, bulk_kernels, composed_kernels, cuda_kernels, triton_kernels
+from rooftile.ops.embedding import bulk_kernels, composed_kernels, cuda_kernels, triton_kernels
 from rooftile.ops.embedding.spec import ACCUMULATE, SPEC
 
 _embedding = Op(
@@ -16,13 +16,7 @@ _embedding = Op(
     *triton_kernels.FORWARD,
     *bulk_kernels.FORWARD,
     *cuda_kernels.FORWARD,
-    backward=ranked(
-        (*triton_kernels.BACKWARD, *added_kernels.BACKWARD, *cuda_kernels.BACKWARD),
-        "cuda.v4_shares",
-        "cuda.v7_added",
-        "cuda.v5_dealt",
-        "cuda.v3_ranges",
-    ),
+    backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), "cuda.v4_shares", "cuda.v5_dealt", "cuda.v3_ranges"),
 )
 _accumulate = Op(ACCUMULATE, *cuda_kernels.ACCUMULATE, *composed_kernels.ACCUMULATE)
 
