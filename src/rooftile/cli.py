@@ -324,12 +324,24 @@ def pages(
 @app.command()
 def records(
     stale: Annotated[bool, typer.Option("--stale", help="Only those whose kernel has changed since.")] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Take out what a later run has measured again, or no case asks for any more.")
+    ] = False,
     folder: Folder = Path("records"),
     as_json: Json = False,
 ) -> None:
     """What has been measured, and what must be measured again."""
     from rooftile.workbench import ledger
 
+    if prune:
+        if stale:
+            raise ValueError("--stale: it is for what is listed, and --prune keeps the last record of each case, stale or not")
+        kept, gone = ledger.prune(folder)
+        return (
+            _say({"kept": kept, "gone": gone})
+            if as_json
+            else _line(f"{kept} records are the last of their kind; {gone} were not, and are gone")
+        )
     rows = ledger.overview(folder, stale)
     if as_json:
         return _say(rows)

@@ -11,6 +11,7 @@ from typing import Any
 import rooftile.ops  # noqa: F401  fills OPS
 from rooftile.core.kernel import OPS
 from rooftile.core.record import Record, Status, read
+from rooftile.models.atomic import atomic_file
 from rooftile.workbench import explain, scaling, training_records
 
 GATE = "gate-"  # and a kernel's name: the case of a record that says what the gate said of it
@@ -32,6 +33,22 @@ def latest(folder: Path) -> dict[tuple[str, str, str], list[Record]]:
         if _asked(r.op, r.case):
             table.setdefault((device, r.op, r.case), {}).setdefault(r.run, []).append(r)
     return {key: ([x for x in runs.values() if not _cut_off(x)] or [*runs.values()])[-1] for key, runs in table.items()}
+
+
+def prune(folder: Path) -> tuple[int, int]:
+    """Leave in every file the records of `latest`, as they are written there; how many stay and how many do not. What a later run has measured again no page tells
+    any more, and versions of the files are git's to keep."""
+    _there(folder)
+    last = {(device, op, case, r.run) for (device, op, case), records in latest(folder).items() for r in records}
+    kept = gone = 0
+    for file in sorted(folder.glob("*/*.jsonl")):
+        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        stay = [line for line, r in zip(lines, read(file), strict=True) if (file.parent.name, r.op, r.case, r.run) in last]
+        kept, gone = kept + len(stay), gone + len(lines) - len(stay)
+        if len(stay) < len(lines):
+            with atomic_file(file) as made:
+                made.write("".join(f"{line}\n" for line in stay).encode())
+    return kept, gone
 
 
 def _cut_off(records: list[Record]) -> bool:
@@ -114,8 +131,7 @@ def _us(r: Record) -> float:
 
 
 def overview(folder: Path, only_stale: bool) -> list[dict[str, Any]]:
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is no folder of records")
+    _there(folder)
     rows = [
         {
             "device": device,
@@ -130,6 +146,11 @@ def overview(folder: Path, only_stale: bool) -> list[dict[str, Any]]:
         for r in records
     ]
     return [r for r in rows if r["stale"] or not only_stale]
+
+
+def _there(folder: Path) -> None:
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is no folder of records")
 
 
 def nothing(folder: Path) -> str:
