@@ -499,23 +499,26 @@ def test_a_run_that_was_cut_off_hides_no_whole_one(tmp_path):
 
 
 def test_what_was_measured_again_is_pruned_and_no_page_changes(tmp_path):
-    case, *_ = (c.id for c in OPS["gelu"].spec.cases if "bench" in c.use)
+    case, other_case, *_ = (c.id for c in OPS["gelu"].spec.cases if "bench" in c.use)
     first, second = (
         [Record("gelu", k.name, case, Status.PASSED, us=(1.0, t, 9.0), digest=k.digest, run=f"run {t}") for k in OPS["gelu"].kernels]
         for t in (2.0, 3.0)
     )
     gone = replace(first[0], case="a case that is no more")
     verdict = replace(first[0], case=f"gate-{first[0].kernel}", run="gate", us=None)
+    later = replace(first[0], case=other_case)  # of the operator's cases, and written before the first
     file, other = (tmp_path / device / "gelu.jsonl" for device in ("gpu", "another"))
-    append(file, [*first, gone, verdict, *second])
+    append(file, [*first, gone, later, verdict, *second])
     append(other, first)
     before, whole = ledger.latest(tmp_path), other.stat()
-    assert ledger.prune(tmp_path) == (1 + 2 * len(first), len(first) + 1)
-    assert file.read_text() == "".join(r.json() + "\n" for r in (verdict, *second))
-    assert ledger.latest(tmp_path) == before and other.stat() == whole
-    assert ledger.prune(tmp_path) == (1 + 2 * len(first), 0)
+    kept = 2 + 2 * len(first)
+    assert [c for d, _, c in before if d == "gpu"] == [verdict.case, case, other_case]
+    assert ledger.prune(tmp_path) == (kept, len(first) + 1)
+    assert file.read_text() == "".join(r.json() + "\n" for r in (later, verdict, *second))
+    assert [*ledger.latest(tmp_path).items()] == [*before.items()] and other.stat() == whole
+    assert ledger.prune(tmp_path) == (kept, 0)
     asked = CliRunner().invoke(app, ["records", "--prune", "--folder", str(tmp_path)])
-    assert f"{1 + 2 * len(first)} records are the last of their kind; 0 were not" in asked.output
+    assert f"{kept} records are the last of their kind; 0 were not" in asked.output
     refused = CliRunner().invoke(app, ["records", "--prune", "--stale", "--folder", str(tmp_path)])
     assert refused.exit_code and "--prune keeps the last record of each case, stale or not" in str(refused.exception or refused.output)
 

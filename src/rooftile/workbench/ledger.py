@@ -27,12 +27,16 @@ def every(folder: Path) -> Iterator[tuple[str, Record]]:
 
 def latest(folder: Path) -> dict[tuple[str, str, str], list[Record]]:
     """(device, operator, case) -> the records of the last run that measured it, so that what is compared was interleaved; of one that was cut off only
-    where there is no whole one. Of a case that its operator has no more there are none: nobody could measure it again."""
+    where there is no whole one. Of a case that its operator has no more there are none: nobody could measure it again. In the order of the operator's cases,
+    whenever each was measured."""
     table: dict[tuple[str, str, str], dict[str, list[Record]]] = {}
     for device, r in every(folder):
         if _asked(r.op, r.case):
             table.setdefault((device, r.op, r.case), {}).setdefault(r.run, []).append(r)
-    return {key: ([x for x in runs.values() if not _cut_off(x)] or [*runs.values()])[-1] for key, runs in table.items()}
+    last = {key: ([x for x in runs.values() if not _cut_off(x)] or [*runs.values()])[-1] for key, runs in table.items()}
+    return dict(
+        sorted(last.items(), key=lambda kept: (*kept[0][:2], _places(kept[0][1]).get(kept[0][2].removeprefix(HOST), -1), kept[0][2]))
+    )
 
 
 def prune(folder: Path) -> tuple[int, int]:
@@ -58,9 +62,12 @@ def _cut_off(records: list[Record]) -> bool:
 
 @functools.cache
 def _asked(op: str, case: str) -> bool:
-    if op not in OPS or case.startswith((GATE, "counters-")):
-        return True
-    return case.removeprefix(HOST) in {c.id for c in OPS[op].spec.cases}
+    return op not in OPS or case.startswith((GATE, "counters-")) or case.removeprefix(HOST) in _places(op)
+
+
+@functools.cache
+def _places(op: str) -> dict[str, int]:
+    return {c.id: i for i, c in enumerate(OPS[op].spec.cases)} if op in OPS else {}
 
 
 def is_stale(r: Record) -> bool:
