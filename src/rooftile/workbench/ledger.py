@@ -33,10 +33,12 @@ def latest(folder: Path) -> dict[tuple[str, str, str], list[Record]]:
     for device, r in every(folder):
         if _asked(r.op, r.case):
             table.setdefault((device, r.op, r.case), {}).setdefault(r.run, []).append(r)
-    last = {key: ([x for x in runs.values() if not _cut_off(x)] or [*runs.values()])[-1] for key, runs in table.items()}
-    return dict(
-        sorted(last.items(), key=lambda kept: (*kept[0][:2], _places(kept[0][1]).get(kept[0][2].removeprefix(HOST), -1), kept[0][2]))
-    )
+
+    def place(key: tuple[str, str, str]) -> tuple[str, str, int, str]:
+        device, op, case = key
+        return device, op, _places(op).get(case.removeprefix(HOST), -1), case
+
+    return {key: ([x for x in table[key].values() if not _cut_off(x)] or [*table[key].values()])[-1] for key in sorted(table, key=place)}
 
 
 def prune(folder: Path) -> tuple[int, int]:
