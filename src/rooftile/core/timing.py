@@ -3,7 +3,7 @@
 Cold L2: before every timed call a buffer of more than twice the L2 is rewritten, when lines that were read to be the last to leave have been
 made like others: those outlive the rewriting, and what one version read so the next would find. Versions take turns in one process, so
 that drift hits all of them, and each follows each other as often: at the board's power a call finds the clocks that the one before it left, and
-forth and back, as it was, the first and the last in line followed themselves half of the time. The first is timed a second time as its own
+forth and back, as it was, each had the same two neighbours all along. The first is timed a second time as its own
 rival, and that A/A difference is the noise floor. Never on zeros.
 """
 
