@@ -1,5 +1,6 @@
 """Who is chosen: forces, refusals, determinism, and a memory that stays bounded."""
 
+import re
 from functools import partial
 
 import pytest
@@ -226,6 +227,28 @@ def test_a_call_that_is_known_still_says_where_things_lie():
         assert op._known.calls[0](buffer[4:12], buffer[:8]) is MISS
         with pytest.raises(ValueError, match="share a place"):
             rooftile.residual_add(buffer[4:12], buffer[:8], inplace=True)
+    op.forget()
+
+
+def test_tensors_of_lists_that_are_written_lie_apart():
+    """At both doors, the first time and once such a call is known; before anything is written."""
+
+    def step(door, params):
+        lists = ([torch.ones(8) for _ in params] for _ in range(3))
+        door(params, *lists, [], torch.tensor([[1.0, 0.0, 1.0, 1.0]] * len(params)), None, None, 0.9, 0.999, 1e-8)
+
+    op, x, buffer = OPS["adamw"], torch.zeros(8), torch.zeros(64)
+    same, over = "params[0] and params[1], which begin 0 bytes apart", "params[1] and params[0], which begin 16 bytes apart"
+    for door in (op, op.entry):
+        op.forget()
+        for _ in range(2):
+            for params, said in (([x, x], same), ([x, x.view(8)], same), ([buffer[4:12], buffer[:8]], over)):
+                with pytest.raises(ValueError, match=re.escape(f"adamw: elements of {said}, share a place, and params")):
+                    step(door, params)
+            assert not x.any() and not buffer.any()
+            step(door, [torch.zeros(8), torch.zeros(8)])
+    step(op, [buffer[:8], buffer[8:16]])
+    assert buffer[:16].all() and not buffer[16:].any()
     op.forget()
 
 

@@ -40,6 +40,20 @@ def test_against_all_bytes(seed):
     assert seen == {False, True, 2, 3}
 
 
+def test_which_two_of_many():
+    """Against all pairs: neighbours that reach past each other without sharing, and what begins beside its own end."""
+    pick, seen = random.Random(0), set()
+    for _ in range(300):
+        many = [drawn(pick) for _ in range(pick.randint(0, 4))]
+        pairs = {(i, j) for i, j in itertools.permutations(range(len(many)), 2) if places.shared(many[i], many[j])}
+        found = places.meeting(many)
+        assert found in pairs if pairs else found is None
+        seen.add(found is None)
+    assert seen == {True, False}
+    columns = torch.zeros(8, 8)
+    assert places.meeting(columns.split(1, 1)) is None and places.meeting([*columns.split(1, 1), columns[3]]) is not None
+
+
 def test_large_tensors_take_no_longer():
     """Heads of queries and keys side by side, a cache's keys and values, halves of a gate."""
     packed = torch.empty(8, 4096, 48, 128, dtype=torch.bfloat16, device="cpu")

@@ -139,6 +139,7 @@ class Op:
         self._constant = [(i, n) for i, n in enumerate(self.names) if n in spec.constants]
         self._written = [i for i, n in enumerate(self.names) if n in spec.args and spec.args[n].mutated]
         self._apart = list(_apart(spec, self.names))
+        self._lists = [i for i in self._written if spec.args[self.names[i]].many]
         OPS[spec.name] = self
         self.entry = register.second_door(self)
 
@@ -205,7 +206,7 @@ class Op:
             where = device_of(args)
             if where is not None and where.type == "cuda":
                 run = self._memo[key] = replay.Rehearsal(run, where, functools.partial(self._memo.__setitem__, key))
-        if self._apart:
+        if self._apart or self._lists:
             self._refuse_shared(args)
         result = run(*args)
         for i in self._written:  # a kernel writes past autograd: who saved the tensor for a backward shall notice
@@ -215,12 +216,19 @@ class Op:
 
     def _refuse_shared(self, args: Sequence[Any]) -> None:
         """What else is read or written where a kernel writes would depend on who comes first. Addresses are another matter at each call."""
+        for (one, a), (other, b) in self._sharing(args):
+            what = f"elements of {one} and {other}, which begin {b.data_ptr() - a.data_ptr()} bytes apart, share a place"
+            raise ValueError(f"{self.spec.name}: {what}, and {one} is written in place")
+
+    def _sharing(self, args: Sequence[Any]) -> Iterator[tuple[tuple[str, Tensor], tuple[str, Tensor]]]:
+        """Two by their names, the first one written."""
         for i, j, read in self._apart:
             a, b = args[i], args[j]
             if a is not None and b is not None and places.shared(a, b) and not (read and places.same(a, b)):
-                gap = f"{b.data_ptr() - a.data_ptr()} bytes apart"
-                what = f"elements of {self.names[i]} and {self.names[j]}, which begin {gap}, share a place"
-                raise ValueError(f"{self.spec.name}: {what}, and {self.names[i]} is written in place")
+                yield (self.names[i], a), (self.names[j], b)
+        listed = [(f"{self.names[i]}[{at}]", t) for i in self._lists for at, t in enumerate(args[i])]
+        if two := places.meeting([t for _, t in listed]):
+            yield listed[two[0]], listed[two[1]]
 
     def _key(self, args: Sequence[Any], save: bool) -> tuple[Any, ...]:
         return _key(args) + (() if save else (False,)) + ((torch.are_deterministic_algorithms_enabled(),) if self._varies else ())

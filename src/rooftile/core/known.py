@@ -45,9 +45,11 @@ def code(args: Sequence[Any], run: Run, written: Sequence[int], deterministic: b
          apart: Sequence[tuple[int, int, bool]] = ()) -> Run | None:  # fmt: skip
     """`run` for calls like this one that just went well, MISS for others; None where guards cannot tell: a tensor that begins past a multiple of 16
     or is given twice. `written`: arguments that `run` writes; `deterministic`: what the setting must be, None where it does not matter;
-    `apart`: pairs of arguments that may not share places, though one may be a view of the other's memory."""
+    `apart`: pairs of arguments that may not share places, though one may be a view of the other's memory. A list that is written lies where it lay:
+    then its tensors are apart, as they were."""
     given: list[Tensor] = []
-    names, checked, addresses, nested, tests, values = [], [], [], [], [], {}
+    names, checked, addresses, nested, lain, tests = [], [], [], [], [], []
+    values: dict[str, Any] = {}
     for i, a in enumerate(args):
         name = f"a{i}"
         names.append(name)
@@ -59,9 +61,13 @@ def code(args: Sequence[Any], run: Run, written: Sequence[int], deterministic: b
         elif isinstance(a, (list, tuple)) and any(isinstance(t, Tensor) for t in a):
             given += a
             checked.append(f"*{name}")
-            addresses.append(f"pointers({name})")
-            tests.append(f"type({name}) is t{i} and len({name}) == {len(a)}")
+            nested.append(f"type({name}) is not t{i} or len({name}) != {len(a)} or [1 for t in {name} if t.is_nested]")
             values[f"t{i}"] = type(a)
+            if i in written:
+                lain.append(f"[*map(address, {name})] == c{i}")
+                values[f"c{i}"] = [*map(Tensor.data_ptr, a)]
+            else:
+                addresses.append(f"pointers({name})")
         elif a is None or isinstance(a, bool):
             tests.append(f"{name} is {a}")
         else:
@@ -72,7 +78,7 @@ def code(args: Sequence[Any], run: Run, written: Sequence[int], deterministic: b
     shapes: Any = [list(t.shape) for t in given], [list(t.stride()) for t in given]
     guards = torch._C._dynamo.guards.TensorGuards(*given, dynamic_dims_sizes=shapes[0], dynamic_dims_strides=shapes[1])
     # Of tensor modes the guards tell all but those that trace: make_fx's, fake tensors', functionalisation's.
-    tests += ["ad._current_level < 0", "not modes()", f"check({', '.join(checked)})", f"not ({' | '.join(addresses)}) & 15"]
+    tests += ["ad._current_level < 0", "not modes()", f"check({', '.join(checked)})", f"not ({' | '.join(addresses) or 0}) & 15", *lain]
     for i, j, _ in apart:
         if args[i] is not None and args[j] is not None:
             gap = args[j].data_ptr() - args[i].data_ptr()
@@ -91,6 +97,7 @@ def code(args: Sequence[Any], run: Run, written: Sequence[int], deterministic: b
         "check": guards.check,
         "ad": forward_ad,
         "pointers": pointers,
+        "address": Tensor.data_ptr,
         "modes": torch._C._len_torch_dispatch_stack,
         "with_grad": torch.is_grad_enabled,
         "alias": alias,

@@ -6,7 +6,7 @@ always nested, each longer than what the shorter ones reach, and then there is o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ def steps(t: Tensor) -> Steps:
 
 def reach(t: Tensor) -> int:
     """Bytes from t's first to behind its last; 0 of one without elements."""
+    if t.is_contiguous():
+        return t.nbytes
     return 1 + sum(s * n for s, n in steps(t)) if t.numel() else 0
 
 
@@ -55,6 +57,18 @@ def shared(a: Tensor, b: Tensor) -> bool:
         return False
     own, other = steps(a), steps(b)
     return _meets(gap + sum(s * n for s, n in other), own + other)
+
+
+def meeting(tensors: Sequence[Tensor]) -> tuple[int, int] | None:
+    """Which two of these share a place, where any do."""
+    reaching: list[tuple[int, int]] = []  # past where the next begins
+    for begin, j in sorted((t.data_ptr(), j) for j, t in enumerate(tensors)):
+        reaching = [(end, i) for end, i in reaching if end > begin]
+        for _, i in reaching:
+            if shared(tensors[i], tensors[j]):
+                return i, j
+        reaching.append((begin + reach(tensors[j]), j))
+    return None
 
 
 def same(a: Tensor, b: Tensor) -> bool:
