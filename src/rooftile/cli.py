@@ -33,6 +33,7 @@ out, err = Console(width=WIDE), Console(stderr=True)
 Ops = Annotated[list[str] | None, typer.Argument(help="Operators; all of them if none is named.")]
 Jobs = Annotated[int, typer.Option(help="Processes that compile and judge kernels; clocks run in one, when they have ended.")]
 Folder = Annotated[Path, typer.Option(help="Where records live.")]
+RECORDS = Path("records")
 Json = Annotated[bool, typer.Option("--json", help="One JSON document (bench and tune: one Record a line) on standard output.")]
 
 
@@ -155,7 +156,7 @@ def check(
         str, typer.Option(help="cpu (references natively, Triton through the interpreter), cuda, or sim (CUDA C++ in the simulator).")
     ] = "",
     record: Annotated[bool, typer.Option("--record", help="Append what a GPU's kernels were found to be to records/<device>/.")] = False,
-    folder: Folder = Path("records"),
+    folder: Folder = RECORDS,
     stale: Annotated[bool, typer.Option("--stale", help="Only kernels that no record says have passed as they are now.")] = False,
     within: Within = math.inf,
     jobs: Jobs = 1,
@@ -164,6 +165,8 @@ def check(
     """The gate: every operator, kernel, case, input family and layout against the float64 truth."""
     from rooftile.workbench import gatekeeper
 
+    if folder != RECORDS and not record and not stale:
+        raise ValueError(f"--folder {folder}: neither --record nor --stale is said, and without them no record is written or read")
     kept, lacking = folder if record else None, folder if stale else None
     total = gatekeeper.check(ops or [], kernel, device, None if as_json else err, jobs, kept, lacking, within)
     if as_json:
@@ -189,7 +192,7 @@ def bench(
     ] = "torch,compile",
     record: Annotated[bool, typer.Option("--record", help="Append to records/<device>/.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "",
-    folder: Folder = Path("records"),
+    folder: Folder = RECORDS,
     case: Annotated[str, typer.Option(help="Only cases whose name contains this; host- begins those of the host's time.")] = "",
     stale: Annotated[
         bool, typer.Option("--stale", help="Only what has no record as it is now: kernels and training runs changed since, or never timed.")
@@ -226,14 +229,20 @@ def tune(
             help="Time nothing: ship, device by device, what the records in this folder say of whom others were faster than.",
         ),
     ] = None,
-    folder: Folder = Path("records"),
+    folder: Folder = RECORDS,
     jobs: Jobs = 1,
     as_json: Json = False,
 ) -> None:
     """Time every kernel and config on the bench cases and remember the fastest that passed."""
     from rooftile.workbench import tuner
 
-    asked = {" ".join(ops or []): ops, f"--case {case}": case, f"--every {every}": every, f"--jobs {jobs}": jobs != 1}
+    asked = {
+        " ".join(ops or []): ops,
+        f"--case {case}": case,
+        f"--every {every}": every,
+        f"--jobs {jobs}": jobs != 1,
+        f"--folder {folder}": folder != RECORDS,
+    }
     ignored = next((option for option, said in asked.items() if said), None)
     if records is not None and ignored is not None:
         raise ValueError(f"{ignored}: it is for what is timed, and --from-records {records} times nothing: every record in it counts")
@@ -327,7 +336,7 @@ def records(
     prune: Annotated[
         bool, typer.Option("--prune", help="Take out what a later run has measured again, or no case asks for any more.")
     ] = False,
-    folder: Folder = Path("records"),
+    folder: Folder = RECORDS,
     as_json: Json = False,
 ) -> None:
     """What has been measured, and what must be measured again."""
