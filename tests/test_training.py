@@ -210,9 +210,11 @@ def test_llama_trains_resumes_and_exports(tiny, tmp_path):
     assert series(tmp_path / "parts") == series(tmp_path / "whole") and result.loss < 5.0
     trained = Llama.from_pretrained(result.model)
     assert trained.config.kv_heads == 2 and trained.config.intermediate_size == 64
-    again = run(tiny("again", init=result.model, lr=0.0, min_lr=0.0, **{k: v for k, v in changes.items() if k not in ("lr", "n_head")}))
+    again = run(tiny("again", **{**changes, "init": result.model, "lr": 0.0, "min_lr": 0.0}))
     kept = Llama.from_pretrained(again.model)
     assert all(torch.equal(a, b) for a, b in zip(trained.parameters(), kept.parameters()))
+    with pytest.raises(TrainError, match=r"n_kv_head is 4, the model in .* has 2"):
+        run(tiny("other", **{**changes, "init": result.model, "n_kv_head": 4}))
 
 
 @pytest.mark.gpu

@@ -216,7 +216,7 @@ def test_validation_loss_that_is_not_finite_stops_the_run(tiny, tmp_path):
 
 def test_init_from_a_hugging_face_folder(tiny, tmp_path):
     torch.manual_seed(3)
-    shape = GPT2Config(vocab_size=256, n_positions=20, n_embd=24, n_layer=1, n_head=2, attn_pdrop=0.1, resid_pdrop=0.1)
+    shape = GPT2Config(vocab_size=256, n_positions=20, n_embd=16, n_layer=1, n_head=2, attn_pdrop=0.1, resid_pdrop=0.1)
     given = GPT2(shape)
     given.save_pretrained(tmp_path / "given")
     result = run(tiny("run", init=str(tmp_path / "given"), lr=0.0, min_lr=0.0))
@@ -224,6 +224,7 @@ def test_init_from_a_hugging_face_folder(tiny, tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(given.parameters(), trained.parameters()))
     assert trained.config.attn_pdrop == trained.config.resid_pdrop == 0.0
     refused(tiny("b", init=str(tmp_path / "given"), context=21), "context is 21, the model in .* has n_positions 20")
+    refused(tiny("b", init=str(tmp_path / "given"), n_layer=3), "n_layer is 3, the model in .*given has 1")
     refused(tiny("b", init=str(tmp_path / "nowhere")), r"holds no config\.json", FileNotFoundError)
     for vocab in (100, 128, 5000):
         GPT2(dataclasses.replace(shape, vocab_size=vocab)).save_pretrained(tmp_path / str(vocab))

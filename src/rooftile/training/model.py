@@ -27,6 +27,7 @@ def build_model(config: TrainConfig, data: Data) -> nn.Module:
     llama = config.model != "gpt2"
     if config.init:
         shape = (llama_pretrained if llama else pretrained).read_config(Path(config.init))
+        _agree(config, shape)
     elif config.model in NAMED:
         shape = NAMED[config.model]
     else:
@@ -45,6 +46,18 @@ def build_model(config: TrainConfig, data: Data) -> nn.Module:
 def export(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
     """Write a Hugging Face folder of the model with these weights: its own, or what processes have of it together."""
     (llama_pretrained if isinstance(model, Llama) else pretrained).save(weights, model.config, folder)
+
+
+def _agree(config: TrainConfig, shape: GPT2Config | LlamaConfig) -> None:
+    """TrainError where a knob of the shape is not at its default, and not what the model in `init` has."""
+    has = {"n_layer": shape.n_layer, "n_head": shape.n_head, "n_embd": shape.n_embd} if isinstance(shape, GPT2Config) else {
+        "n_layer": shape.num_hidden_layers, "n_head": shape.num_attention_heads, "n_kv_head": shape.kv_heads, "n_embd": shape.hidden_size,
+    }  # fmt: skip
+    for name, theirs in has.items():
+        if getattr(config, name) not in (TrainConfig.__dataclass_fields__[name].default, theirs):
+            raise TrainError(
+                f"{name} is {getattr(config, name)}, the model in {config.init} has {theirs}: leave it out, init gives the shape"
+            )
 
 
 def _gpt2_options(config: TrainConfig) -> dict:
