@@ -89,6 +89,8 @@ def test_what_is_known_is_a_node_to_who_traces():
     assert OPS["gelu"]._known.calls
     traced = make_fx(lambda x: rooftile.gelu(x))(x)
     assert [n.target for n in traced.graph.nodes if n.op == "call_function"] == [torch.ops.rooftile.gelu.default]
+    scripted = torch.jit.trace(lambda x: rooftile.gelu(x), x)
+    assert [n.kind() for n in scripted.graph.nodes() if n.kind() != "prim::Constant"] == ["rooftile::gelu"]
 
 
 def test_gradients_and_determinism_that_were_off():

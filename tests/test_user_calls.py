@@ -152,6 +152,22 @@ def test_transforms():
             transformed()
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_a_trace_holds_operators():
+    """torch.jit.trace saw what a kernel allocates and not the kernel, and its numbers of a shape (attention's scale) are tensors."""
+    heads, norm = torch.randn(1, 5, 2, 16), rooftile.LayerNorm(8)
+    for name, f, x in (
+        ("attention", lambda x: rooftile.attention(x, x, x, causal=True), heads),
+        ("attention_options", lambda x: rooftile.attention(x, x, x, window=(1, 0)), heads),
+        ("layernorm", norm, X),
+        ("mlp", rooftile.MLP(8, 16), X),
+    ):
+        made = torch.jit.trace(f, x)
+        assert f"rooftile::{name}" in [node.kind() for node in made.graph.nodes()] and torch.equal(made(x + 1), f(x + 1))
+    (theirs,), (ours,) = (torch.autograd.grad(g(X).square().sum(), [norm.weight]) for g in (norm, torch.jit.trace(norm, X)))
+    assert torch.equal(ours, theirs)
+
+
 def test_modules_take_a_device_in_one_form():
     own = [m for n in rooftile.ops.__all__ if inspect.isclass(m := getattr(rooftile, n)) and "__init__" in vars(m)]
     given = {m.__name__: inspect.signature(m).parameters.get("device") for m in own}

@@ -1,7 +1,7 @@
 """An Op's two doors into PyTorch, both read off its spec and both bitwise equal.
 
 Eager calls go through one thin autograd.Function straight to the chosen kernel. Everything that must see the operator as a node
-(torch.compile, export, autocast, dispatch modes, tensor subclasses) goes through torch.ops.rooftile.*.
+(torch.compile, export, torch.jit.trace, autocast, dispatch modes, tensor subclasses) goes through torch.ops.rooftile.*.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def warn(sentence: str) -> None:
 
 
 def needs_second_door(args: Sequence[Any]) -> bool:
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or torch._C._is_tracing():
         return True
     if forward_ad._current_level >= 0:
         _refuse_tangents(args)
