@@ -176,6 +176,26 @@ def test_modules_take_a_device_in_one_form():
     assert rooftile.MLP(4, 8, device="meta").fc1.weight.is_meta
 
 
+@pytest.mark.parametrize(
+    "module, said",
+    [
+        (rooftile.Dropout(0.3), "p=0.3"),
+        (rooftile.Embedding(4, 8, padding_idx=1), "4, 8, padding_idx=1"),
+        (rooftile.GELU("tanh"), "approximate='tanh'"),
+        (rooftile.GatedMLP(4, 8, activation="relu"), "activation='relu'"),
+        (rooftile.LayerNorm(4, 1e-3, bias=False), "(4,), eps=0.001, elementwise_affine=True, bias=False"),
+        (rooftile.LogSoftmax(1), "dim=1"),
+        (
+            rooftile.MultiheadAttention(4, 2, 0.1, kdim=3, batch_first=True, variant="standard"),
+            "4, num_heads=2, dropout=0.1, batch_first=True, variant='standard', kdim=3",
+        ),
+        (rooftile.RMSNorm(4, 1e-3, offset=1.0), "(4,), eps=0.001, elementwise_affine=True, offset=1.0"),
+    ],
+)
+def test_modules_say_what_they_are_made_with(module, said):
+    assert module.extra_repr() == said
+
+
 def test_in_vmap_too_what_has_no_gradient_is_refused():
     """There a tensor says that it requires none, and what it wraps does."""
     x = X.expand(2, 4, 8).clone().requires_grad_()

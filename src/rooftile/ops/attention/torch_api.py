@@ -88,6 +88,10 @@ class MultiheadAttention(nn.MultiheadAttention):
         super().__init__(embed_dim, num_heads, dropout, bias, kdim=kdim, vdim=vdim, batch_first=batch_first, device=device, dtype=dtype)
         self.variant = variant
 
+    def extra_repr(self) -> str:
+        said = f"{self.embed_dim}, num_heads={self.num_heads}, dropout={self.dropout}, batch_first={self.batch_first}, variant={self.variant!r}"
+        return said + "".join(f", {name}={n}" for name, n in (("kdim", self.kdim), ("vdim", self.vdim)) if n != self.embed_dim)
+
     def forward(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None, need_weights: bool = False,
                 attn_mask: Tensor | None = None, average_attn_weights: bool = True,
                 is_causal: bool = False) -> tuple[Tensor, Tensor | None]:  # fmt: skip
