@@ -2,6 +2,7 @@
 
 import re
 from functools import partial
+from typing import ClassVar
 
 import pytest
 import torch
@@ -228,6 +229,26 @@ def test_a_call_that_is_known_still_says_where_things_lie():
         with pytest.raises(ValueError, match="share a place"):
             rooftile.residual_add(buffer[4:12], buffer[:8], inplace=True)
     op.forget()
+
+
+class Seen(torch.Tensor):
+    """Of a class of its own, as a DTensor, whose address is none."""
+
+    seen: ClassVar[list[str]] = []
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        cls.seen.append(str(func))
+        return super().__torch_dispatch__(func, types, args, kwargs or {})
+
+
+def test_a_tensor_of_another_class_sees_the_operator_in_a_list_too():
+    """A kernel would have taken its address, known call or not."""
+    for _ in range(2):
+        Seen.seen.clear()
+        torch.testing.assert_close(rooftile.grad_norm([torch.ones(8), torch.ones(8).as_subclass(Seen)]), torch.tensor(4.0))
+        assert Seen.seen == ["rooftile.grad_norm.default"]
+        rooftile.grad_norm([torch.ones(8), torch.ones(8)])
 
 
 def test_tensors_of_lists_that_are_written_lie_apart():

@@ -53,6 +53,8 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
         (lambda: rooftile.tied_embedding(X, None), "tied_embedding: weight must be a tensor, got NoneType"),
         (lambda: rooftile.stream_layernorm(X, 1.0), "stream_layernorm: weight must be a tensor, got float"),
         (lambda: rooftile.stream_rmsnorm(None), "stream_rmsnorm: x must be a tensor, got NoneType"),
+        (lambda: rooftile.adamw([X], None, [X], [X], X), "adamw: grads must be a list of tensors, got NoneType"),
+        (lambda: rooftile.adamw([X], [X], X, [X], X), "adamw: exp_avgs must be a list of tensors, got Tensor"),
         (lambda: rooftile.quantize(None), "quantize: x must be a tensor, got NoneType"),
         (lambda: rooftile.patch(None), "patch: model must be a torch.nn.Module, got NoneType"),
     ],

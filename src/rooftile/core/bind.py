@@ -69,6 +69,8 @@ class Binding:
             value = call[name]
             if arg.optional and (value is None or (arg.many and not len(value))):  # a schema knows no optional list: one of none is empty
                 continue
+            if arg.many and not isinstance(value, (list, tuple)):
+                raise ValueError(f"{self.name}: {name} must be a list of tensors, got {type(value).__name__}")
             for i, t in enumerate(value if arg.many else [value]):
                 if not isinstance(t, Tensor):
                     raise ValueError(f"{self.name}: {name} must be a tensor, got {type(t).__name__}")

@@ -44,7 +44,7 @@ def needs_second_door(args: Sequence[Any]) -> bool:
     if torch._C._len_torch_dispatch_stack() or torch._C._is_any_autocast_enabled():
         return True
     for a in args:  # noqa: SIM110  any() over a generator costs 0.3 us more, and this runs at every call
-        if type(a) not in _PLAIN and isinstance(a, Tensor):
+        if type(a) not in _PLAIN and (isinstance(a, Tensor) or (isinstance(a, (list, tuple)) and needs_second_door(a))):
             return True
     return False
 
