@@ -76,6 +76,14 @@ def test_the_module_is_pytorchs(options, batch_first, variant):
         assert nothing is None
 
 
+def test_the_standard_way_keeps_the_digits_of_float64():
+    theirs, ours = (cls(32, 4, batch_first=True, dtype=torch.float64) for cls in (torch.nn.MultiheadAttention, MultiheadAttention))
+    ours.load_state_dict(theirs.state_dict())
+    (x,) = drawn((2, 5, 32))
+    for made, wanted in zip(ours(x.double(), x.double(), x.double(), need_weights=True), theirs(x.double(), x.double(), x.double())):
+        torch.testing.assert_close(made, wanted, rtol=1e-12, atol=1e-12)
+
+
 def test_the_modules_arguments_are_in_pytorchs_order():
     given = 8, 2, 0.0, True, False, False, None, None, True, "meta", torch.bfloat16
     assert [(p.device, p.dtype) for p in MultiheadAttention(*given).parameters()] == [

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rooftile.core.bind import tensors
+from rooftile.ops._shared.reference import wide
 from rooftile.ops.attention.api import attention
 
 
@@ -66,7 +67,7 @@ def _four(name: str, x: Tensor) -> Tensor:
 class MultiheadAttention(nn.MultiheadAttention):
     """torch.nn.MultiheadAttention, whose arguments, parameters and state dict it has, on `attention`.
 
-    variant="flash" never stores the scores; "standard" is the definition, with [B, H, T, S] weights in memory. Where the weights themselves are
+    variant="flash" never stores the scores, in `attention`'s dtypes; "standard" is the definition, with [B, H, T, S] weights in memory, in float64 too. Where the weights themselves are
     asked for (need_weights=True; here the default is False) they must be stored, so that call takes the standard way whichever it is. A query
     that sees no key gives out_proj's bias, where PyTorch's gives NaN. The masks are as in PyTorch: True is a key that is not seen.
 
@@ -163,7 +164,7 @@ class MultiheadAttention(nn.MultiheadAttention):
 
 def _standard(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, p: float, causal: bool) -> tuple[Tensor, Tensor]:
     """The definition: (out, weights), both through memory."""
-    scores = torch.einsum("bthd,bshd->bhts", q, k).float() * q.shape[-1] ** -0.5
+    scores = wide(torch.einsum("bthd,bshd->bhts", q, k)) * q.shape[-1] ** -0.5
     if bias is not None:
         scores = scores + bias
     if causal:
