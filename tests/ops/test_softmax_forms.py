@@ -64,6 +64,8 @@ def test_log_softmax_along_any_axis(dim):
     [
         (lambda x: softmax(x, 0, scale=2.0), "dim is 0, but scores of a scale or a mask are normalised along the last of 2 axes"),
         (lambda x: softmax(x, None), "softmax: dim is None, takes int"),
+        (lambda x: softmax(x[0, 0], scale=2.0), r"softmax: x has 0 axes \[\], needs at least 1"),
+        (lambda x: softmax(x[0, 0], mask=x[0, 0] == 0), r"softmax: x has 0 axes \[\], needs at least 1"),
         (lambda x: log_softmax(x.tolist(), 0), "log_softmax: x must be a tensor, got list"),
         (lambda x: softmax(x[0], causal=True), r"causal rows are the last but one axis, x has 1 \[4\]"),
         (lambda x: softmax(x, mask=torch.ones(3)), "mask is float32, takes bool"),

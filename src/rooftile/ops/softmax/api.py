@@ -71,6 +71,8 @@ def _along(op: Op, x: Tensor, dim: int) -> Tensor:
 def _scores(x: Tensor, dim: int, scale: float, causal: bool, mask: Tensor | None) -> Tensor:
     """x as [B, H, T, N]: axes that are missing are 1, those before the last three are one."""
     tensors("softmax", {"mask": mask}, x=x)
+    if x.dim() == 0:
+        raise ValueError("softmax: x has 0 axes [], needs at least 1 [... N]")
     if dim not in (-1, x.dim() - 1):
         raise ValueError(f"softmax: dim is {dim}, but scores of a scale or a mask are normalised along the last of {x.dim()} axes")
     if causal and x.dim() < 2:
