@@ -83,9 +83,10 @@ def test_messages():
         ({"norm": "batch"}, "norm is 'batch', takes layer or rms"),
         ({"norm": "batch", "p": 0.0}, "norm is 'batch', takes layer or rms"),
         ({"weight": torch.ones(5)}, "N is 5 in weight, but 4 in x"),
+        ({"x": [1.0, 2.0]}, "dropout_add_norm: x must be a tensor, got list"),
     ]:
         with pytest.raises(ValueError, match=words):
-            rooftile.dropout_add_norm(x, x, **call)
+            rooftile.dropout_add_norm(**{"x": x, "residual": x, **call})
 
 
 @pytest.mark.gpu

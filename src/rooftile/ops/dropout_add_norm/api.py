@@ -1,5 +1,6 @@
 from torch import Tensor
 
+from rooftile.core.bind import tensors
 from rooftile.core.kernel import Op, ranked
 from rooftile.ops._shared import sum_pipeline
 from rooftile.ops._shared.seeds import seeded
@@ -42,6 +43,7 @@ def dropout_add_norm(x: Tensor, residual: Tensor, weight: Tensor | None = None, 
         >>> dropout_add_norm(torch.ones(1, 2), torch.tensor([[0.0, 2.0]]), p=0.0, eps=0.0)
         (tensor([[-1.,  1.]]), tensor([[1., 3.]]))
     """
+    tensors("dropout_add_norm", x=x)
     if not 0 <= p <= 1:
         raise ValueError(f"dropout_add_norm: p is {p}, it lies between 0 and 1")
     if p == 0 or not training:
