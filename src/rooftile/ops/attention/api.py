@@ -72,7 +72,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: f
         lse_i = log(exp(sink) + sum_j exp(s_ij))        out_i = sum_j dropout(exp(s_ij - lse_i)) v_j
 
     Args:
-        q: [B, T, H, D] float32, bfloat16 or float16; D to 256. Strides are free where the last axis is dense; else it is copied.
+        q: [B, T, H, D] float32, bfloat16 or float16; D to 256; wider heads are slow. Strides are free where the last axis is dense; else it is
+            copied.
         k, v: [B, S, G, D] and [B, S, G, Dv] of the same dtype. H is a multiple of G: query head h reads key head h / (H / G).
         causal: query i sees keys j <= i + S - T, so that the last query sees every key.
         scale: 1/sqrt(D) if None.
@@ -148,7 +149,7 @@ def attention_qkvpacked(qkv: Tensor, *, causal: bool = False, scale: float | Non
     """`attention` of q, k, v = qkv.unbind(2), as one linear layer makes them. Its gradient is one tensor too: none of the three is copied.
 
     Args:
-        qkv: [B, T, 3, H, D] float32, bfloat16 or float16; D to 256. Strides are free where the last axis is dense; else it is copied.
+        qkv: [B, T, 3, H, D] float32, bfloat16 or float16; D as in `attention`. Strides are free where the last axis is dense; else it is copied.
         causal, scale: as in `attention`.
 
     Returns:

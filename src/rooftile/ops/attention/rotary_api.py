@@ -17,7 +17,7 @@ def rotary_attention(qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | 
     qkv.split([H, G, G], 2). Its gradient is one tensor too: none of the three is copied.
 
     Args:
-        qkv: [B, T, H + 2 G, D] float32, bfloat16 or float16; D to 256. Strides are free where the last axis is dense; else it is copied.
+        qkv: [B, T, H + 2 G, D] float32, bfloat16 or float16; D as in `attention`. Strides are free where the last axis is dense; else it is copied.
         cos, sin: [S, N] tables, 2N at most D, float32 or qkv's dtype; `rope_table` makes them. They get no gradient, so none may require one.
         positions: int64 [B, T] or [T], each token's row of the table; without it token t has row t.
         kv_heads: G, the heads of keys and of values; a third of all if None. H is a multiple of it: query head h reads key head h / (H / G).

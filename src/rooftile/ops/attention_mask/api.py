@@ -16,7 +16,7 @@ def attention_mask(lengths: Tensor, queries: int, keys: int | None = None, *, ca
         lengths: int64 or int32 [B], the keys each sequence has; or [B, G], the keys each of its G key heads has.
         queries, keys: the padded lengths T and S; keys = queries unless given. Causal rows are aligned to the last key.
         repeats: query heads that share a key head: head h of the result belongs to key head h // repeats.
-        to: torch.bool (True: may look), or a floating dtype (0 where it may, -inf where not), to be added to scores.
+        to: torch.bool (True: may look), or float32, bfloat16 or float16 (0 where it may, -inf where not), to be added to scores.
 
     Returns:
         [B, G * repeats, T, S], with G = 1 for lengths [B]: a mask of `scaled_dot_product_attention`. No gradient.

@@ -13,7 +13,7 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, *, seed: int | Ten
     """out_i = x_i / (1 - p) with probability 1 - p, else 0; x itself if p is 0 or not training.
 
     The mask is a function of (seed, i), i counting row-major whatever the strides: element i takes word i % 4 of Philox4x32-7 at the
-    counter i // 4 under the seed's 64 bits, and is kept iff that word is at least p 2^32. It is never stored, and the same on every device.
+    counter i // 4 under the seed's 64 bits, and is kept iff that word is at least p 2^32, rounded down. It is never stored, and the same on every device.
 
     Args:
         x: any shape; float32, bfloat16 or float16.

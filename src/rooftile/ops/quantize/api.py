@@ -31,7 +31,8 @@ def quantize(x: Tensor, to: torch.dtype = torch.float8_e4m3fn, *, block: str = "
 
         scale = amax / largest over each block      values = x / scale, to nearest (ties to even)
 
-    largest is 127 for int8, 448 for e4m3, 57344 for e5m2. The bits are the same on every device: `reference.py` says each rounding.
+    largest is 127 for int8, 448 for e4m3, 57344 for e5m2; no scale is below 2^-126, that of zeros too. The bits are the same on every device:
+    `reference.py` says each rounding.
 
     Args:
         x: float32, bfloat16 or float16, any strides.
@@ -68,7 +69,7 @@ def quantize_affine(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
         scale = (max(x, 0) - min(x, 0)) / 255      zero = -128 - min(x, 0) / scale      values = x / scale + zero
 
-    each to nearest, ties to even; bit-exact on every device. A NaN becomes `zero` and is not counted.
+    each to nearest, ties to even, the scale no less than 2^-126; bit-exact on every device. A NaN becomes `zero` and is not counted.
 
     Args:
         x: float32, bfloat16 or float16, any shape and strides.

@@ -32,7 +32,7 @@ def rmsnorm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, offset: 
 
     Args:
         x: [..., N] float32, bfloat16 or float16, any strides.
-        weight: [N] in x's dtype or float32; may be absent.
+        weight: [N] in x's dtype or float32; may be absent: then the row is multiplied by nothing, whatever the offset.
         eps: added to the mean square.
         offset: added to the weight, in float32; 1 where weights are stored as what they differ from 1 by, as Gemma's are.
 
@@ -58,7 +58,7 @@ def add_rmsnorm(x: Tensor, residual: Tensor, weight: Tensor | None = None, eps: 
     Args:
         x, residual: [..., N] of one shape, any strides; no broadcasting. x is float32, bfloat16 or float16, residual the same or
             float32: a stream that many branches are added to loses less in float32.
-        weight: [N] in x's dtype or float32; may be absent.
+        weight: [N] in x's dtype or float32; may be absent: then the row is multiplied by nothing, whatever the offset.
         eps: added to the mean square.
         offset: added to the weight, in float32; 1 where weights are stored as what they differ from 1 by, as Gemma's are.
 

@@ -39,11 +39,12 @@ def softmax(x: Tensor, dim: int = -1, *, scale: float = 1.0, causal: bool = Fals
         mask: bool, of a shape that broadcasts to x's: True where a row may look.
 
     Returns:
-        A tensor of x's shape and dtype; sums are taken in float32. A row of -inf gives NaN, as torch.softmax does; with a scale, a mask or
-        causal, a row with nothing to look at gives zeros, and no gradient.
+        A tensor of x's shape and dtype, along another axis than the last a view; sums are taken in float32. A row of -inf gives NaN, as
+        torch.softmax does; with a scale, a mask or causal, a row with nothing to look at gives zeros, and no gradient.
 
     Raises:
-        ValueError: x has no axes or another dtype; with a scale or a mask, another dim than the last; a mask that does not fit.
+        ValueError: x has no axes or another dtype; with a scale, a mask or causal, another dim than the last; causal rows of one axis; a mask
+        that does not fit.
         IndexError: `dim` is out of range.
 
     Source: Milakov and Gimelshein, Online normalizer calculation for softmax, 2018.
@@ -101,7 +102,8 @@ def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
         dim: the axis to normalise; axes other than the last are copied to the last first.
 
     Returns:
-        A tensor of x's shape and dtype; sums are taken in float32. A row of -inf gives NaN, as torch.log_softmax does.
+        A tensor of x's shape and dtype, along another axis than the last a view; sums are taken in float32. A row of -inf gives NaN, as
+        torch.log_softmax does.
 
     Raises:
         ValueError: x has no axes or another dtype. IndexError: `dim` is out of range.
@@ -114,7 +116,7 @@ def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
 
 
 class Softmax(torch.nn.Module):
-    """`softmax` as a module, with the arguments of torch.nn.Softmax."""
+    """`softmax` as a module, with the arguments of torch.nn.Softmax; without a dim it takes the last, where PyTorch's depends on the axes."""
 
     def __init__(self, dim: int = -1):
         super().__init__()
@@ -128,7 +130,7 @@ class Softmax(torch.nn.Module):
 
 
 class LogSoftmax(Softmax):
-    """`log_softmax` as a module, with the arguments of torch.nn.LogSoftmax."""
+    """`log_softmax` as a module, with the arguments of torch.nn.LogSoftmax; without a dim it takes the last."""
 
     def forward(self, x: Tensor) -> Tensor:
         return log_softmax(x, self.dim)
