@@ -307,6 +307,19 @@ def test_a_mask_that_is_trained_beside_a_soft_cap():
     assert "of any other mask of numbers only the sign is read" in str(report)
 
 
+def test_padding_on_the_left_beside_a_soft_cap():
+    """Its queries see no key: transformers' mask then hides all alike, and the model's own weighs all alike. The report says what ours gives."""
+    model, mask = build("gemma2").eval(), torch.ones_like(IDS)
+    mask[0, :3] = 0
+    theirs = model(IDS, attention_mask=mask).logits
+    report, seen = rooftile.patch(model), []
+    for layer in model.model.layers:
+        layer.self_attn.o_proj.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    ours = model(IDS, attention_mask=mask).logits
+    assert gap(ours[mask.bool()], theirs[mask.bool()]) < 1e-5 and not any(out[0, :3].any() for out in seen) and len(seen) == 2
+    assert "a query that sees none, as padding on the left, gives zeros" in str(report)
+
+
 @pytest.mark.parametrize("family", ["llama", "gpt2", "deepseek_v3"])
 def test_what_else_a_model_returns_comes_along(family):
     model = build(family)

@@ -43,7 +43,7 @@ OWN_WAY = (
 )
 CAPPED = (
     "a call with dropout, for the weights themselves or with a mask that is trained goes the model's own way; of any other mask of numbers only "
-    "the sign is read: a key is seen where it is not negative"
+    "the sign is read: a key is seen where it is not negative, and a query that sees none, as padding on the left, gives zeros"
 )
 LOSS = "in training `logits` is None; a head that is wrapped, sharded or moved by hooks goes by logits and cross_entropy"
 
