@@ -97,3 +97,17 @@ def test_a_block_of_zeros_and_the_smallest_numbers():
 def test_a_wrong_call_names_both_sides(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+@pytest.mark.parametrize("block", ["tensor", "token", "1x128", "128x128"])
+def test_one_graph_for_any_number_of_rows(block):
+    """Sizes are symbols then, which have no hash."""
+
+    class Module(torch.nn.Module):
+        def forward(self, x):
+            return dequantize(*quantize(x, block=block), to=torch.float32)
+
+    program = torch.export.export(Module(), (torch.randn(200, 300),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    for rows in (150, 500):
+        x = torch.randn(rows, 300)
+        assert torch.equal(program.module()(x), Module()(x))

@@ -108,7 +108,9 @@ def dequantize(values: Tensor, scale: Tensor, zero: Tensor | None = None, *, to:
     tensors("dequantize", values=values, scale=scale)
     block = _block_of(tuple(scale.shape), tuple(values.shape))
     x = _matrix(values, block)
-    flat = scale if block in ("tensor", "128x128") else scale.reshape(-1) if block == "token" else scale.reshape(len(x), scale.shape[-1])
+    flat = (
+        scale if block in ("tensor", "128x128") else scale.reshape(-1) if block == "token" else scale.reshape(x.shape[0], scale.shape[-1])
+    )
     return _dequantize(x, flat, zero, *BLOCKS[block], str(to).removeprefix("torch.")).view(values.shape)
 
 
@@ -223,9 +225,10 @@ def _eight_bits(name: str, to: torch.dtype, block: str) -> tuple[str, int]:
 
 def _block_of(scale: Sequence[int], values: Sequence[int]) -> str:
     groups = tuple(-(-n // 128) for n in values or (1,))  # a number alone is a row of one
-    known = {(): "tensor", values[:-1]: "token", (*values[:-1], groups[-1]): "1x128"}
-    if len(values) == 2:
-        known.setdefault(groups, "128x128")
-    if scale not in known:
-        raise ValueError(f"dequantize: scale is {list(scale)}, for values {list(values)} it is {' or '.join(str(list(s)) for s in known)}")
-    return known[scale]
+    known = [("tensor", ()), ("token", values[:-1]), ("1x128", (*values[:-1], groups[-1]))] + [("128x128", groups)] * (len(values) == 2)
+    for block, shape in known:  # compared and not looked up: under torch.export sizes are symbols, which have no hash
+        if len(scale) == len(shape) and scale == shape:
+            return block
+    raise ValueError(
+        f"dequantize: scale is {list(scale)}, for values {list(values)} it is {' or '.join(dict.fromkeys(str(list(s)) for _, s in known))}"
+    )
