@@ -1,9 +1,14 @@
 """A .cu file read as data: functions, parameters, lines, headers, and what a wrong name is told."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from rooftile.core.record import without_c_comments
 from rooftile.cuda.source import Source
+
+ROOT = Path(__file__).resolve().parent.parent
 
 TEXT = """#include "part.cuh"
 /* a comment over two lines:
@@ -52,3 +57,10 @@ def test_a_wrong_name_is_told(source, instance, sentence):
 
 def test_comments_go_and_lines_stay():
     assert without_c_comments('a // x\n"// kept" /* y\n */ b') == 'a  \n"// kept" \n b'
+
+
+def test_every_device_header_is_a_word_of_designs_table():
+    """The vocabulary is closed: seven headers had come without a line."""
+    table = re.search(r"\| header \| says \|\n(.*?)\n\n", (ROOT / "DESIGN.md").read_text(encoding="utf-8"), re.DOTALL)[1]
+    words = re.findall(r"`(\w+)`", "".join(row.split("|")[1] for row in table.splitlines()))
+    assert sorted(words) == sorted(p.stem for p in (ROOT / "src/rooftile/cuda/include/rooftile").iterdir())
