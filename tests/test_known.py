@@ -114,12 +114,16 @@ def test_what_is_written_is_told_to_autograd():
     assert (x._version, y._version) == (before[0], before[1] + 1)
 
 
-def test_a_list_that_is_written_lies_where_it_lay():
-    """Guards tell no views of one memory apart, of as many as an optimizer has."""
-    x, y = X.clone(), X.clone()
-    call = made([x, y], [X.clone()], written=(0,))
-    assert call([x, y], [X.clone()]) == "run"
-    assert call([x, X.clone()], [X.clone()]) is MISS and call([x, x], [X.clone()]) is MISS and call([y, x], [X.clone()]) is MISS
+def test_lists_that_are_written_lie_apart():
+    """Guards tell no views of one memory apart, of as many as an optimizer has. Another group of like tensors is the same call."""
+    x, y, z = X.clone(), X.clone(), X.clone()
+    call = made([x, y], [X.clone()], [z], written=(0, 2))
+    row = torch.zeros(2 * X.numel() + 3)
+    apart, over, odd = ([row[a : a + 24].view(4, 6), row[b : b + 24].view(4, 6)] for a, b in ((0, 24), (0, 4), (0, 26)))
+    for params in ([x, y], [y, x], [x, X.clone()], apart):
+        assert call(params, [X.clone()], [z]) == "run" and call(params, [X.clone()], [X.clone()]) == "run"
+    for params, other in (([x, x], z), ([x, y], x), (over, z), (odd, z), (apart, row[8:32].view(4, 6))):
+        assert call(params, [X.clone()], [other]) is MISS
 
 
 def test_an_operator_learns_forgets_and_does_not_pay_for_what_never_repeats():

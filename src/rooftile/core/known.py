@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from rooftile.core.places import alias
+from rooftile.core import places
 
 Run = Callable[..., Any]
 MISS = object()  # what code for another call gives
@@ -41,12 +41,17 @@ def pointers(tensors: Sequence[Tensor]) -> int:
     return reduce(or_, map(Tensor.data_ptr, tensors), 0)
 
 
+def lie_apart(*tensors: Tensor) -> bool:
+    """At multiples of 16, and no two share a place."""
+    return not pointers(tensors) & 15 and places.meeting(tensors) is None
+
+
 def code(args: Sequence[Any], run: Run, written: Sequence[int], deterministic: bool | None,
          apart: Sequence[tuple[int, int, bool]] = ()) -> Run | None:  # fmt: skip
     """`run` for calls like this one that just went well, MISS for others; None where guards cannot tell: a tensor that begins past a multiple of 16
     or is given twice. `written`: arguments that `run` writes; `deterministic`: what the setting must be, None where it does not matter;
-    `apart`: pairs of arguments that may not share places, though one may be a view of the other's memory. A list that is written lies where it lay:
-    then its tensors are apart, as they were."""
+    `apart`: pairs of arguments that may not share places, though one may be a view of the other's memory. Lists that are written lie where they lay,
+    and are apart as they were; or it is looked at."""
     given: list[Tensor] = []
     names, checked, addresses, nested, lain, tests = [], [], [], [], [], []
     values: dict[str, Any] = {}
@@ -64,7 +69,7 @@ def code(args: Sequence[Any], run: Run, written: Sequence[int], deterministic: b
             nested.append(f"type({name}) is not t{i} or len({name}) != {len(a)} or [1 for t in {name} if t.is_nested]")
             values[f"t{i}"] = type(a)
             if i in written:
-                lain.append(f"[*map(address, {name})] == c{i}")
+                lain.append(name)
                 values[f"c{i}"] = [*map(Tensor.data_ptr, a)]
             else:
                 addresses.append(f"pointers({name})")
@@ -78,11 +83,14 @@ def code(args: Sequence[Any], run: Run, written: Sequence[int], deterministic: b
     shapes: Any = [list(t.shape) for t in given], [list(t.stride()) for t in given]
     guards = torch._C._dynamo.guards.TensorGuards(*given, dynamic_dims_sizes=shapes[0], dynamic_dims_strides=shapes[1])
     # Of tensor modes the guards tell all but those that trace: make_fx's, fake tensors', functionalisation's.
-    tests += ["ad._current_level < 0", "not modes()", f"check({', '.join(checked)})", f"not ({' | '.join(addresses) or 0}) & 15", *lain]
+    tests += ["ad._current_level < 0", "not modes()", f"check({', '.join(checked)})", f"not ({' | '.join(addresses) or 0}) & 15"]
+    if lain:
+        where = " and ".join(f"[*map(address, {name})] == c{name[1:]}" for name in lain)
+        tests.append(f"(({where}) or lie_apart({', '.join(f'*{name}' for name in lain)}))")
     for i, j, _ in apart:
         if args[i] is not None and args[j] is not None:
             gap = args[j].data_ptr() - args[i].data_ptr()
-            tests.append(f"a{j}.data_ptr() - a{i}.data_ptr() == {gap}" if alias(args[i], args[j]) else f"not alias(a{i}, a{j})")
+            tests.append(f"a{j}.data_ptr() - a{i}.data_ptr() == {gap}" if places.alias(args[i], args[j]) else f"not alias(a{i}, a{j})")
     if any(t.requires_grad for t in given):
         tests.append("not with_grad()")
     if deterministic is not None:
@@ -98,9 +106,10 @@ def code(args: Sequence[Any], run: Run, written: Sequence[int], deterministic: b
         "ad": forward_ad,
         "pointers": pointers,
         "address": Tensor.data_ptr,
+        "lie_apart": lie_apart,
         "modes": torch._C._len_torch_dispatch_stack,
         "with_grad": torch.is_grad_enabled,
-        "alias": alias,
+        "alias": places.alias,
     }
     scope |= {"deterministic": torch.are_deterministic_algorithms_enabled, "bump": torch.autograd.graph.increment_version, **values}
     exec(_TEXT.format(names=", ".join(names), nested=" or ".join(nested) or "False", tests=" and ".join(tests), go=go), scope)
