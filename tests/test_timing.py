@@ -30,7 +30,7 @@ def test_one_sample_of_a_long_call_is_enough():
 @pytest.mark.parametrize("names", ["ab", "abc", "abcd", "abcde", "abcdefgh"])
 @pytest.mark.parametrize("rounds", [6, 30, 100])
 def test_each_follows_each_as_often(names, rounds):
-    """A call at the board's power leaves lower clocks: whoever follows it more often than others looks slower."""
+    """At the board's power a call's time hangs on who came before it."""
     taken = list(timing.turns(dict.fromkeys(names, rounds)))
     for i in range(0, len(taken), len(names)):
         assert sorted(taken[i : i + len(names)]) == list(names), "every round has each of them once"

@@ -346,11 +346,9 @@ def records(
         if stale:
             raise ValueError("--stale: it is for what is listed, and --prune keeps the last record of each case, stale or not")
         kept, gone = ledger.prune(folder)
-        return (
-            _say({"kept": kept, "gone": gone})
-            if as_json
-            else _line(f"{kept} records are the last of their kind; {gone} were not, and are gone")
-        )
+        if as_json:
+            return _say({"kept": kept, "gone": gone})
+        return _line(f"{kept} records are the last of their kind; {gone} were not, and are gone")
     rows = ledger.overview(folder, stale)
     if as_json:
         return _say(rows)

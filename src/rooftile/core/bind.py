@@ -50,6 +50,12 @@ def tensors(op: str, optional: Mapping[str, Any] = {}, **given: Any) -> None:
             raise ValueError(f"{op}: {name} must be a tensor, got {type(t).__name__}")
 
 
+def has_rows(op: str, name: str, t: Tensor) -> None:
+    """What a function makes rows of before its operator sees them: ValueError where it is a number alone."""
+    if t.dim() == 0:
+        raise ValueError(f"{op}: {name} has 0 axes [], needs at least 1 [... N]")
+
+
 def letter(axis: str) -> tuple[str, int]:
     """E+1 -> E, 1: an axis is a letter, or a letter and something."""
     name, _, more = axis.partition("+")

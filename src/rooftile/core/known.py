@@ -53,7 +53,8 @@ def code(args: Sequence[Any], run: Run, written: Sequence[int], deterministic: b
     `apart`: pairs of arguments that may not share places, though one may be a view of the other's memory. Lists that are written lie where they lay,
     and are apart as they were; or it is looked at."""
     given: list[Tensor] = []
-    names, checked, addresses, nested, lain, tests = [], [], [], [], [], []
+    names, checked, addresses, nested, tests = [], [], [], [], []
+    lain: list[int] = []
     values: dict[str, Any] = {}
     for i, a in enumerate(args):
         name = f"a{i}"
@@ -69,7 +70,7 @@ def code(args: Sequence[Any], run: Run, written: Sequence[int], deterministic: b
             nested.append(f"type({name}) is not t{i} or len({name}) != {len(a)} or [1 for t in {name} if t.is_nested]")
             values[f"t{i}"] = type(a)
             if i in written:
-                lain.append(name)
+                lain.append(i)
                 values[f"c{i}"] = [*map(Tensor.data_ptr, a)]
             else:
                 addresses.append(f"pointers({name})")
@@ -85,8 +86,8 @@ def code(args: Sequence[Any], run: Run, written: Sequence[int], deterministic: b
     # Of tensor modes the guards tell all but those that trace: make_fx's, fake tensors', functionalisation's.
     tests += ["ad._current_level < 0", "not modes()", f"check({', '.join(checked)})", f"not ({' | '.join(addresses) or 0}) & 15"]
     if lain:
-        where = " and ".join(f"[*map(address, {name})] == c{name[1:]}" for name in lain)
-        tests.append(f"(({where}) or lie_apart({', '.join(f'*{name}' for name in lain)}))")
+        where = " and ".join(f"[*map(address, a{i})] == c{i}" for i in lain)
+        tests.append(f"(({where}) or lie_apart({', '.join(f'*a{i}' for i in lain)}))")
     for i, j, _ in apart:
         if args[i] is not None and args[j] is not None:
             gap = args[j].data_ptr() - args[i].data_ptr()

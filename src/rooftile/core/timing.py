@@ -2,9 +2,9 @@
 
 Cold L2: before every timed call a buffer of more than twice the L2 is rewritten, when lines that were read to be the last to leave have been
 made like others: those outlive the rewriting, and what one version read so the next would find. Versions take turns in one process, so
-that drift hits all of them, and each follows each other as often: at the board's power a call finds the clocks that the one before it left, and
-forth and back, as it was, each had the same two neighbours all along. The first is timed a second time as its own
-rival, and that A/A difference is the noise floor. Never on zeros.
+that drift hits all of them, and each follows each other as often: at the board's power a call's time hangs on who came before, and forth and
+back each had the same two neighbours all along. The first is timed a second time as its own rival, and that A/A difference is the noise
+floor. Never on zeros.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from rooftile.core.driver import libcuda
 
 FLUSH_BYTES = 256 * 2**20  # the H200's L2 is 60 MB
 AHEAD_US = 100.0  # the host needs to be ahead even of a slow Python wrapper
-METHOD_COLD = "CUDA events, L2 reset and flushed by a 256 MiB write, turns in which each follows each other as often, median"
-METHOD_CPU = "perf_counter, turns in which each follows each other as often, median"
+TURNS = "turns in which each follows each other as often"
+METHOD_COLD = f"CUDA events, L2 reset and flushed by a 256 MiB write, {TURNS}, median"
+METHOD_CPU = f"perf_counter, {TURNS}, median"
 
 
 @dataclass(frozen=True)

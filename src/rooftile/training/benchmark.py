@@ -1,8 +1,8 @@
 """Whole training steps, the same model on each table, or a peer's of the same weights: milliseconds, tokens a second, peak memory, and whether the losses agree.
 
 Each contestant starts from the same weights and sees the same batches. Peak memory is taken with nobody else alive; then all live
-side by side and take turns, so that a clock that drifts or a neighbour that wakes up hurts them alike, and whom one follows (a step at the board's
-power leaves lower clocks) is the same for all. Our steps are replays of a CUDA graph, as `rooftile train` makes them, unless `Setup.graph` is "off"; PyTorch's
+side by side and take turns, so that a clock that drifts or a neighbour that wakes up hurts them alike, and each follows each other as
+often (`timing.turns`). Our steps are replays of a CUDA graph, as `rooftile train` makes them, unless `Setup.graph` is "off"; PyTorch's
 are launched one by one, compiled or not.
 """
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rooftile.core import device as dev
 from rooftile.core.kernel import OPS
 from rooftile.core.record import Environment, Record, Status, append, digest, reachable, with_files
+from rooftile.core.timing import TURNS
 
 MODULES = {f"{what}.{model}": f"rooftile.models.{module}" for what in ("train", "losses")
            for model, module in (("gpt2-124m", "gpt2"), ("llama-1.2b", "llama"))} | {"scaling.llama-1.2b": "rooftile.models.llama"}  # fmt: skip
@@ -62,7 +63,7 @@ def bench(name: str, against: list[str], where: torch.device, run: str, progress
         }
         records.append(Record(
             name, r["kernels"] if ours else f"peer.{r['kernels']}", f"B{r['batch_size']}_T{r['context']}_V{setup.model.vocab_size}-{r['dtype']}", Status.PASSED,
-            us=(r["ms_low"] * 1e3, r["ms"] * 1e3, r["ms_high"] * 1e3), method="wall clock between synchronisations, turns in which each follows each other as often, median",
+            us=(r["ms_low"] * 1e3, r["ms"] * 1e3, r["ms_high"] * 1e3), method=f"wall clock between synchronisations, {TURNS if r['interleaved'] else 'one after the other'}, median",
             digest=mine if ours else "", run=run, extra=facts, environment=environment))  # fmt: skip
     if folder is not None:
         append(folder / dev.slug(where) / f"{name}.jsonl", records)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rooftile.core.bind import tensors
+from rooftile.core.bind import has_rows, tensors
 from rooftile.core.kernel import Op, ranked
 from rooftile.ops.quantize import cuda_kernels, fused_cuda_kernels, fused_kernels, triton_kernels
 from rooftile.ops.quantize.fused_spec import ADD_SPEC, EIGHT_BIT_FLOATS, SWIGLU
@@ -143,7 +143,7 @@ def rmsnorm_quantize(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6,
     """
     name, block_n = _eight_bits("rmsnorm_quantize", to, block)
     tensors("rmsnorm_quantize", {"weight": weight}, x=x)
-    _rows("rmsnorm_quantize", x=x)
+    has_rows("rmsnorm_quantize", "x", x)
     values, scale = _rmsnorm(_matrix(x, block), weight, eps, name, block_n, power_of_2)
     return values.view(x.shape), scale.view((*x.shape[:-1], *scale.shape[1:]))
 
@@ -167,7 +167,7 @@ def add_rmsnorm_quantize(x: Tensor, residual: Tensor, weight: Tensor | None = No
     """
     name, block_n = _eight_bits("add_rmsnorm_quantize", to, block)
     tensors("add_rmsnorm_quantize", {"weight": weight}, x=x, residual=residual)
-    _rows("add_rmsnorm_quantize", x=x)
+    has_rows("add_rmsnorm_quantize", "x", x)
     if x.shape != residual.shape:
         raise ValueError(f"add_rmsnorm_quantize: x is {list(x.shape)}, but residual {list(residual.shape)}")
     values, scale, sum = _add_rmsnorm(_matrix(x, block), _matrix(residual, block), weight, eps, name, block_n, power_of_2)
@@ -199,19 +199,12 @@ def swiglu_quantize(gate: Tensor, up: Tensor | None = None, to: torch.dtype = to
     """
     name, block_n = _eight_bits("swiglu_quantize", to, block)
     tensors("swiglu_quantize", {"up": up}, gate=gate)
-    _rows("swiglu_quantize", gate=gate)
+    has_rows("swiglu_quantize", "gate", gate)
     if up is not None and gate.shape != up.shape:
         raise ValueError(f"swiglu_quantize: gate is {list(gate.shape)}, but up {list(up.shape)}")
     values, scale = _swiglu(_matrix(gate, block), None if up is None else _matrix(up, block), name, block_n, power_of_2)
     lead = gate.shape[:-1]
     return values.view(*lead, values.shape[1]), scale.view((*lead, *scale.shape[1:]))
-
-
-def _rows(name: str, **given: Tensor) -> None:
-    """A number alone is a block of `quantize`, but no row of a norm or a gate."""
-    for what, t in given.items():
-        if t.dim() == 0:
-            raise ValueError(f"{name}: {what} has 0 axes [], needs at least 1 [... N]")
 
 
 def _eight_bits(name: str, to: torch.dtype, block: str) -> tuple[str, int]:

@@ -3,7 +3,7 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from rooftile.core.bind import tensors
+from rooftile.core.bind import has_rows, tensors
 from rooftile.core.kernel import Op, ranked
 from rooftile.ops.softmax import cuda_forms, cuda_kernels, least_kernels, log_kernels, masked_kernels, triton_kernels
 from rooftile.ops.softmax.spec import LOG, MASK, SPEC
@@ -72,8 +72,7 @@ def _along(op: Op, x: Tensor, dim: int) -> Tensor:
 def _scores(x: Tensor, dim: int, scale: float, causal: bool, mask: Tensor | None) -> Tensor:
     """x as [B, H, T, N]: axes that are missing are 1, those before the last three are one."""
     tensors("softmax", {"mask": mask}, x=x)
-    if x.dim() == 0:
-        raise ValueError("softmax: x has 0 axes [], needs at least 1 [... N]")
+    has_rows("softmax", "x", x)
     if dim not in (-1, x.dim() - 1):
         raise ValueError(f"softmax: dim is {dim}, but scores of a scale or a mask are normalised along the last of {x.dim()} axes")
     if causal and x.dim() < 2:
