@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
-from rooftile.models import GPT2, GPT2Config, operators
+from rooftile.models import GPT2, GPT2Config, Llama, LlamaConfig, operators
 from rooftile.models.precision import Stream
 from rooftile.models.pretrained import TRANSPOSED
 
@@ -125,6 +125,15 @@ def test_folder_appears_whole_or_not(tmp_path, monkeypatch):
     monkeypatch.setattr("rooftile.models.pretrained.save_file", broken)
     with pytest.raises(OSError, match="disk full"):
         small().save_pretrained(tmp_path / "new")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("model", [lambda: GPT2(SMALL), lambda: Llama(LlamaConfig(61, 32, 48, 1, 2))], ids=["gpt2", "llama"])
+def test_a_folder_to_write_has_a_name(model, tmp_path, monkeypatch):
+    """An empty one, of a setting that is not set, filled the current one."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="folder to write is '', which names none"):
+        model().save_pretrained("")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -46,8 +46,10 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def atomic_folder(folder: Path) -> Iterator[Path]:
+def atomic_folder(folder: str | os.PathLike) -> Iterator[Path]:
     """Yield a folder to fill. A new `folder` appears in one rename; in an existing one each file is replaced by a rename."""
+    if not os.fspath(folder):
+        raise ValueError("the folder to write is '', which names none: the current one is '.'")
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{folder.name}-", dir=folder.parent))

@@ -70,7 +70,7 @@ def save(state: Mapping[str, Tensor], shape: LlamaConfig, folder: str | PathLike
     """Write config.json and model.safetensors, in the dtype the weights have, so that transformers reads them; a new folder appears whole."""
     stored = theirs({name: p.detach().cpu() for name, p in state.items()}, shape)
     config = {**their_config(shape), "torch_dtype": str(state["norm.weight"].dtype).removeprefix("torch.")}
-    with atomic_folder(Path(folder)) as made:
+    with atomic_folder(folder) as made:
         save_file(stored, made / "model.safetensors", metadata={"format": "pt"})
         (made / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 

@@ -73,7 +73,7 @@ def save(state: Mapping[str, Tensor], shape: GPT2Config, folder: str | PathLike)
         "bos_token_id": shape.vocab_size - 1,
         "eos_token_id": shape.vocab_size - 1,
     }
-    with atomic_folder(Path(folder)) as made:
+    with atomic_folder(folder) as made:
         save_file(stored, made / "model.safetensors", metadata={"format": "pt"})
         (made / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
