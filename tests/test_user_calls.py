@@ -41,6 +41,8 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
         (lambda: rooftile.softmax([1.0], scale=2.0), "softmax: x must be a tensor, got list"),
         (lambda: rooftile.softmax(X, mask=[True]), "softmax: mask must be a tensor, got list"),
         (lambda: rooftile.rope(None, None, X, X), "rope: q must be a tensor, got NoneType"),
+        (lambda: rooftile.rope_table(4.5, 4), "rope_table: length is 4.5, takes int"),
+        (lambda: rooftile.rope_table(4, "4"), "rope_table: rotary_dim is '4', takes int"),
         (lambda: rooftile.rotary_attention(X.numpy(), X, X), "rotary_attention: qkv must be a tensor, got ndarray"),
         (lambda: rooftile.scaled_dot_product_attention(X, X, X, attn_mask=True), "attn_mask must be a tensor, got bool"),
         (lambda: rooftile.attention([1], X, X, window=(1, 0)), "attention: q must be a tensor, got list"),

@@ -183,3 +183,8 @@ def test_a_table_that_is_trained_is_refused(name):
         made = call(*heads, cos, trained)
     for x, y in zip(*(r if isinstance(r, tuple) else (r,) for r in (made, wanted))):
         assert torch.equal(x, y) and not x.requires_grad
+
+
+def test_a_table_as_long_as_a_compiled_function_is_told():
+    table = torch.compile(lambda x: rope_table(x.shape[0], 4)[0], backend="eager", dynamic=True, fullgraph=True)
+    assert all(torch.equal(table(torch.zeros(n, 2)), rope_table(n, 4)[0]) for n in (5, 7))
