@@ -183,6 +183,14 @@ def test_modules_take_a_device_in_one_form():
 @pytest.mark.parametrize(
     "module, said",
     [
+        (
+            rooftile.CrossEntropyLoss(z_loss=0.1, softcap=3.0),
+            "ignore_index=-100, reduction='mean', label_smoothing=0.0, z_loss=0.1, softcap=3.0, inplace_backward=False",
+        ),
+        (
+            rooftile.LinearCrossEntropyLoss(4, 8, label_smoothing=0.1, chunk=2),
+            "in_features=4, out_features=8, bias=False, ignore_index=-100, label_smoothing=0.1, z_loss=0.0, softcap=0.0, reduction='mean', chunk=2",
+        ),
         (rooftile.Dropout(0.3), "p=0.3"),
         (rooftile.Embedding(4, 8, padding_idx=1), "4, 8, padding_idx=1"),
         (rooftile.GELU("tanh"), "approximate='tanh'"),

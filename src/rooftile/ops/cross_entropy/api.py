@@ -108,4 +108,5 @@ class CrossEntropyLoss(torch.nn.Module):
                              softcap=self.softcap, reduction=self.reduction, inplace_backward=self.inplace_backward)  # fmt: skip
 
     def extra_repr(self) -> str:
-        return f"ignore_index={self.ignore_index}, reduction={self.reduction!r}, label_smoothing={self.label_smoothing}"
+        said = f"ignore_index={self.ignore_index}, reduction={self.reduction!r}, label_smoothing={self.label_smoothing}"
+        return f"{said}, z_loss={self.z_loss}, softcap={self.softcap}, inplace_backward={self.inplace_backward}"

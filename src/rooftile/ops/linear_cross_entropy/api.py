@@ -75,4 +75,5 @@ class LinearCrossEntropyLoss(torch.nn.Linear):
                                     z_loss=self.z_loss, softcap=self.softcap, reduction=self.reduction, chunk=self.chunk)  # fmt: skip
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, ignore_index={self.ignore_index}, reduction={self.reduction!r}, chunk={self.chunk}"
+        said = f"{super().extra_repr()}, ignore_index={self.ignore_index}, label_smoothing={self.label_smoothing}"
+        return f"{said}, z_loss={self.z_loss}, softcap={self.softcap}, reduction={self.reduction!r}, chunk={self.chunk}"
