@@ -78,6 +78,17 @@ def test_its_gradient_is_that_of_float64(m, n, device):
     assert (x_bias.grad - written).norm() < 1e-3 * (true[4].grad - written).norm()
 
 
+@pytest.mark.parametrize("shape", [(3, 0), (0, 4), (0, 0), (4,), (2, 3, 4)])
+@pytest.mark.parametrize("stream", [True, False])
+def test_its_gradient_of_rows_of_nothing_and_of_a_row_alone(stream, shape):
+    x, residual = (torch.randn(shape, requires_grad=True) for _ in range(2))
+    x_bias = torch.randn(shape[-1:], requires_grad=True)
+    both = stream_layernorm(x + residual + x_bias.detach(), x_bias=x_bias) if stream else add_layernorm(x, residual, x_bias=x_bias)
+    for out in (both, both[:1], both[1:]):
+        dx, dx_bias = torch.autograd.grad(out, (x, x_bias), [torch.ones(shape)] * len(out), retain_graph=True)
+        torch.testing.assert_close(dx_bias, dx.sum_to_size(shape[-1:]))
+
+
 SUMS = """
 import torch
 from rooftile.workbench import interpreter

@@ -106,7 +106,7 @@ class _Stream(torch.autograd.Function):
         dweight = dbias = dx_bias = None
         if dout is None:
             if dx is not None and x_bias is not None:
-                dx_bias = dx.sum(tuple(range(dx.dim() - 1)), dtype=torch.float32).to(ctx.x_bias)
+                dx_bias = dx[None].flatten(0, -2).sum(0, dtype=torch.float32).to(ctx.x_bias)
         elif dx is None and x_bias is None:
             dx, dweight, dbias = _layernorm.backward.launch(dout, x, weight, bias, mean, rstd)
         else:

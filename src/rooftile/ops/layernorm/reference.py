@@ -30,5 +30,5 @@ def add_layernorm_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     dx, dweight, dbias = normalised_backward(dout, sum, weight, bias, mean, rstd)
     dx = (dx + wide(dsum)).to(sum.dtype)
-    dx_bias = dout.new_empty(0) if x_bias is None else wide(dx).reshape(-1, dx.shape[-1]).sum(0).to(x_bias.dtype)
+    dx_bias = dout.new_empty(0) if x_bias is None else wide(dx)[None].flatten(0, -2).sum(0).to(x_bias.dtype)
     return dx, dweight, dbias, dx_bias  # dx_bias of the rounded dx, which is what the branch's own gradients are made of
