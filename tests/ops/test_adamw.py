@@ -160,6 +160,8 @@ def test_a_step_in_a_compiled_function():
 
 def test_wrong_lists():
     call = SPEC.draw(SPEC.cases[0])
+    with pytest.raises(ValueError, match="number of tensors P is 1 in grads, but 0 in params"):
+        rooftile.adamw([], [torch.ones(3)], [], [], torch.zeros(0, 4))
     with pytest.raises(ValueError, match="number of tensors P is 2 in grads, but 3 in params"):
         rooftile.adamw(call["params"], call["grads"][:2], call["exp_avgs"], call["exp_avg_sqs"], call["hyper"])
     with pytest.raises(ValueError, match=r"hyper is \[2, 4\], needs \[3, 4\]"):

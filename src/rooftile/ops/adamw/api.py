@@ -38,7 +38,7 @@ def adamw(params: list[Tensor], grads: list[Tensor], exp_avgs: list[Tensor], exp
 
     Source: Loshchilov and Hutter, Decoupled weight decay regularization, 2019.
     """
-    if params:
+    if params or grads or exp_avgs or exp_avg_sqs or masters:
         _adamw(params, grads, exp_avgs, exp_avg_sqs, masters or [], hyper, scale, seed, beta1, beta2, eps)
 
 
