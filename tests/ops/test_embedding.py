@@ -227,6 +227,12 @@ def test_the_reference_adds_in_one_order_with_several_threads():
     assert all(torch.equal(made[0], other) for other in made)
 
 
+@pytest.mark.parametrize("weight, said", [([[1.0]], "weight must be a tensor, got list"), (torch.tensor(1.0), "weight has 0 axes")])
+def test_what_is_no_table_is_told_beside_a_padding_index_too(weight, said):
+    with pytest.raises(ValueError, match=said):
+        embedding(torch.tensor([0]), weight, 0)
+
+
 def test_the_module_takes_pytorchs_arguments():
     table = torch.randn(5, 3)
     ours, theirs = (module.from_pretrained(table, padding_idx=-1) for module in (Embedding, torch.nn.Embedding))

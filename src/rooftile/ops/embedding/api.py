@@ -42,7 +42,9 @@ def embedding(indices: Tensor, weight: Tensor, padding_idx: int | None = None) -
         tensor([[2.],
                 [1.]])
     """
-    return _embedding(indices, weight, -1 if padding_idx is None else _row(padding_idx, weight.shape[0]))
+    if padding_idx is None or not isinstance(weight, Tensor) or weight.dim() != 2:  # of what is no table the operator will tell what it is
+        return _embedding(indices, weight, -1)
+    return _embedding(indices, weight, _row(padding_idx, weight.shape[0]))
 
 
 def _holders(t: Tensor) -> tuple[int, int, int]:
