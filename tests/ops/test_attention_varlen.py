@@ -50,13 +50,14 @@ def test_queries_without_keys_are_zero():
         ({"max_seqlen_k": -1}, "max_seqlen_k is -1, and must be 0"),
         ({"cu_seqlens_q": CU_Q.float()}, "cu_seqlens_q is float32, takes int64, int32|cu_seqlens_q is float32, takes int32, int64"),
         ({"dropout_p": 2.0}, "p is 2.0, it lies between 0 and 1"),
+        ({"q": [1.0], "dropout_p": 0.5}, "attention_varlen: q must be a tensor, got list"),
     ],
 )
 def test_a_wrong_call_names_both_sides(change, said):
     q, k, v = qkv()
-    call = {"cu_seqlens_q": CU_Q, "cu_seqlens_k": CU_K, "max_seqlen_q": 7, "max_seqlen_k": 5, **change}
+    call = {"q": q, "k": k, "v": v, "cu_seqlens_q": CU_Q, "cu_seqlens_k": CU_K, "max_seqlen_q": 7, "max_seqlen_k": 5, **change}
     with pytest.raises(ValueError, match=said):
-        attention_varlen(q, k, v, **call)
+        attention_varlen(**call)
 
 
 def _moved(cu):

@@ -62,6 +62,8 @@ def test_the_ends():
     for wrong in (-0.1, 1.1):
         with pytest.raises(ValueError, match=f"p is {wrong}"):
             dropout(x, wrong)
+    with pytest.raises(ValueError, match="dropout: x must be a tensor, got list"):
+        dropout([1.0])
     with pytest.raises(ValueError, match="inplace=True is not supported"):
         Dropout(inplace=True)
 

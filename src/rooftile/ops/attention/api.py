@@ -196,6 +196,7 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
         >>> torch.equal(attention_varlen(x, x, x, cu, cu, 2, 2, causal=True), x)
         True
     """
+    tensors("attention_varlen", q=q)
     left, right = _window(window, causal)
     drop = None if dropout_p == 0 else _seed(seed, generator, q)
     out, lse = _attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, drop, max_seqlen_q, max_seqlen_k,

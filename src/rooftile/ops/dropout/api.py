@@ -1,6 +1,7 @@
 import torch
 from torch import Tensor
 
+from rooftile.core.bind import tensors
 from rooftile.core.kernel import Op
 from rooftile.ops._shared.seeds import seeded
 from rooftile.ops.dropout import cuda_kernels, triton_kernels
@@ -38,6 +39,7 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, *, seed: int | Ten
         raise ValueError(f"dropout: p is {p}, it lies between 0 and 1")
     if not training or p == 0:
         return x
+    tensors("dropout", x=x)
     return _dropout(x, seeded(seed, x), p)
 
 
