@@ -1,5 +1,6 @@
 """What the grid cannot say of attention_decode: whose attention it is, what is not read, what is NaN, and wrong kernels of its own kind."""
 
+import numpy
 import pytest
 import torch
 
@@ -133,6 +134,7 @@ WRONG_CALLS = [
     ({"q": torch.zeros(3, 1, 4, 16), "lengths": int32(1, 1, 1)}, "a cache of 2 rows for 3 sequences"),
     ({"q": torch.zeros(2, 1, 4, 16, requires_grad=True)}, "has no gradient, and q requires one"),
     ({"window": 0}, "window is 0, it takes 1 or more"),
+    ({"window": numpy.int64(0)}, "window is 0, it takes 1 or more"),
     ({"window": (3, 0)}, r"window is \(3, 0\), takes int"),
     ({"softcap": -1.0}, "softcap is -1.0"),
     ({"softcap": float("nan")}, "softcap is nan, and must be 0"),

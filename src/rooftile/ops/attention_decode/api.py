@@ -1,3 +1,5 @@
+from numbers import Integral
+
 import torch
 from torch import Tensor
 
@@ -48,7 +50,7 @@ def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tenso
         >>> torch.equal(attention_decode(torch.ones(1, 1, 1, 16), cache, cache, torch.tensor([4], dtype=torch.int32)), cache[:, :1])
         True
     """
-    if isinstance(window, int) and window < 1:
+    if isinstance(window, Integral) and window < 1:
         raise ValueError(f"attention_decode: window is {window}, it takes 1 or more, or None for all keys")
     tensors("attention_decode", k_cache=k_cache, v_cache=v_cache)
     rest = (block_table, sinks, scale_of(q, scale), window or 0, softcap)
