@@ -188,3 +188,18 @@ def test_a_table_that_is_trained_is_refused(name):
 def test_a_table_as_long_as_a_compiled_function_is_told():
     table = torch.compile(lambda x: rope_table(x.shape[0], 4)[0], backend="eager", dynamic=True, fullgraph=True)
     assert all(torch.equal(table(torch.zeros(n, 2)), rope_table(n, 4)[0]) for n in (5, 7))
+
+
+@pytest.mark.parametrize("heads", [2, 3])
+def test_one_graph_for_any_number_of_sequences(heads):
+    """`len` is a number, and made the batch one of the program's."""
+
+    class Module(torch.nn.Module):
+        def forward(self, x, positions):
+            return rotary_attention(x, cos, sin, positions) if heads == 3 else rope(x, None, cos, sin, positions, layout="BTHD")
+
+    cos, sin = rope_table(16, 8)
+    first, other = ((torch.randn(b, t, heads, 8), torch.arange(t).expand(b, t).contiguous()) for b, t in ((4, 5), (7, 6)))
+    dynamic = dict.fromkeys((0, 1), torch.export.Dim.DYNAMIC)
+    program = torch.export.export(Module(), first, dynamic_shapes=(dynamic, dynamic))
+    assert torch.equal(program.module()(*other), Module()(*other))

@@ -38,7 +38,7 @@ def rotary_attention(qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | 
         True
     """
     tensors("rotary_attention", {"positions": positions}, qkv=qkv)
-    if positions is not None and qkv.dim() == 4 and (positions.dim() == 1 or (positions.dim() == 2 and len(positions) == 1)):
+    if positions is not None and qkv.dim() == 4 and (positions.dim() == 1 or (positions.dim() == 2 and positions.shape[0] == 1)):
         positions = positions.expand(qkv.shape[0], -1)
     if kv_heads is None and qkv.dim() == 4:
         if qkv.shape[2] % 3:

@@ -83,7 +83,7 @@ def rope(q: Tensor, k: Tensor | None, cos: Tensor, sin: Tensor, positions: Tenso
     k = q[..., :0, :, :] if alone and layout == "BHTD" else q[..., :0, :] if alone else k
     if layout == "BHTD" and k.dim() == 4:
         q, k = q.transpose(1, 2), k.transpose(1, 2)
-    if positions is not None and (positions.dim() == 1 or (positions.dim() == 2 and len(positions) == 1)):
+    if positions is not None and (positions.dim() == 1 or (positions.dim() == 2 and positions.shape[0] == 1)):
         positions = positions.expand(q.shape[0], -1)
     if inplace:
         if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
