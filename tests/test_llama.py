@@ -87,7 +87,7 @@ def test_equal_to_transformers_both_ways(tmp_path, name, kernels):
     hf.save_pretrained(tmp_path / "theirs", max_shard_size="30KB")
     assert (tmp_path / "theirs" / INDEX).is_file()
     again = Llama.from_pretrained(tmp_path / "theirs", operators=llama_operators(kernels))
-    assert again.config == shape(**{"head_dim": 8, **SHAPES[name]})
+    assert again.config == shape(**{"head_dim": 8, "bos_token_id": 60, "eos_token_id": 60, **SHAPES[name]})
     assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), again.parameters(), strict=True))
     with torch.no_grad():
         again.norm.weight += 1

@@ -401,6 +401,32 @@ def test_generation_is_seeded_and_bounded():
     assert model.training, "whatever went wrong"
 
 
+@pytest.mark.parametrize("model", [small(), Llama(LlamaConfig(61, 32, 48, 1, 4, max_position_embeddings=24))], ids=["gpt2", "llama"])
+def test_tokens_are_a_batch_of_texts(model):
+    for tokens, said in ((torch.tensor([1, 2]), r"\[2\]"), (torch.zeros(1, 0, dtype=torch.long), r"\[1, 0\]"), (torch.tensor(1), r"\[\]")):
+        for call in (model, lambda x, m=model: m.generate(x, 0)):
+            with pytest.raises(ValueError, match=rf"tokens have the shape {said}, a model takes \[B, T\] with T at least 1"):
+                call(tokens)
+    with pytest.raises(ValueError, match="count is -1, must be at least 0"):
+        model.generate(torch.tensor([[1]]), -1)
+
+
+@pytest.mark.parametrize(
+    "kind, shape",
+    [(GPT2, GPT2Config(61, 24, 32, 1, 4)), (Llama, LlamaConfig(61, 32, 48, 1, 4, max_position_embeddings=24))],
+    ids=["gpt2", "llama"],
+)
+def test_a_folder_keeps_the_tokens_that_begin_and_end_a_text(tmp_path, kind, shape):
+    """A Llama's are not the last of its vocabulary, and whoever generates from what was saved never stopped."""
+    for i, (given, kept) in enumerate((({}, (60, 60)), ({"bos_token_id": 1, "eos_token_id": [2, 5]}, (1, [2, 5])))):
+        kind(dataclasses.replace(shape, **given)).save_pretrained(tmp_path / str(i))
+        again = kind.from_pretrained(tmp_path / str(i))
+        again.save_pretrained(tmp_path / f"{i} again")
+        for folder in (tmp_path / str(i), tmp_path / f"{i} again"):
+            config = transformers.AutoConfig.from_pretrained(folder)
+            assert (config.bos_token_id, config.eos_token_id) == kept and (again.config.bos_token_id, again.config.eos_token_id) == kept
+
+
 def test_bad_calls_name_both_numbers():
     with pytest.raises(ValueError, match="25 tokens, this model's n_positions is 24"):
         small()(torch.zeros(1, 25, dtype=torch.long))

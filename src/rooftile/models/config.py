@@ -10,6 +10,7 @@ class GPT2Config:
     """The shape of a GPT-2, under Hugging Face's names. The defaults are the 124M model.
 
     The vocabulary V is `vocab_size`; the longest context is `n_positions`; `n_inner` None means 4 n_embd.
+    Which tokens begin and end a text is nothing that the model computes: it is kept for whoever generates; None means the last of the vocabulary.
     """
 
     vocab_size: int = 50257
@@ -23,6 +24,8 @@ class GPT2Config:
     attn_pdrop: float = 0.0
     layer_norm_epsilon: float = 1e-5
     activation_function: str = "gelu_new"
+    bos_token_id: int | None = None
+    eos_token_id: int | list | None = None
 
     def __post_init__(self):
         for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head"):

@@ -25,6 +25,13 @@ from rooftile.models.precision import Precision, Stream
 INIT_STD = 0.02
 
 
+def context(tokens: Tensor) -> int:
+    """T of tokens [B, T]."""
+    if tokens.dim() != 2 or tokens.shape[1] < 1:
+        raise ValueError(f"tokens have the shape {list(tokens.shape)}, a model takes [B, T] with T at least 1")
+    return tokens.shape[1]
+
+
 class Attention(nn.Module):
     """x, residual [B, T, n_embd] -> their sum when each position of x has looked at itself and the past; without a residual x alone."""
 
@@ -120,7 +127,7 @@ class GPT2(nn.Module):
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         """tokens [B, T] int64 -> logits [B, T, V] in the compute dtype; with targets [B, T] the mean loss, a float32 scalar.
 
-        Targets of -100 count for nothing. Raises ValueError when T is more than n_positions.
+        Targets of -100 count for nothing. Raises ValueError when T is 0 or more than n_positions.
         """
         with self.precision.region(tokens.device.type):
             x, head = self._hidden(tokens)
@@ -130,7 +137,7 @@ class GPT2(nn.Module):
 
     def _hidden(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """tokens [B, T] -> the normalised residual stream [B, T, n_embd], and the head [V, n_embd]."""
-        T = tokens.shape[1]
+        T = context(tokens)
         if self.config.n_positions < T:
             raise ValueError(f"the context is {T} tokens, this model's n_positions is {self.config.n_positions}")
         # Of float32 weights the sum is rounded once. The embedding's gradient, hundreds of rows added into one, is summed in float32 either way.
@@ -160,8 +167,9 @@ class GPT2(nn.Module):
         The last n_positions tokens are read again for each new one: plain, and no cache to be wrong.
         `generator` must live on the tokens' device.
         """
-        if tokens.shape[1] < 1:
-            raise ValueError("generation needs at least 1 token to start from, got 0")
+        context(tokens)
+        if count < 0:
+            raise ValueError(f"count is {count}, must be at least 0")
         if not temperature >= 0:
             raise ValueError(f"temperature is {temperature}, must be at least 0")
         if top_k is not None and top_k < 1:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rooftile.models import llama_pretrained, pretrained
-from rooftile.models.gpt2 import GPT2, INIT_STD
+from rooftile.models.gpt2 import GPT2, INIT_STD, context
 from rooftile.models.llama_config import LlamaConfig
 from rooftile.models.llama_operators import LlamaOperators, llama_operators
 from rooftile.models.precision import Precision
@@ -128,7 +128,7 @@ class Llama(nn.Module):
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         """tokens [B, T] int64 -> logits [B, T, V] in the compute dtype; with targets [B, T] the mean loss, a float32 scalar.
 
-        Targets of -100 count for nothing. Raises ValueError when T is more than max_position_embeddings.
+        Targets of -100 count for nothing. Raises ValueError when T is 0 or more than max_position_embeddings.
         """
         with self.precision.region(tokens.device.type):
             x, head = self._hidden(tokens)
@@ -138,7 +138,7 @@ class Llama(nn.Module):
 
     def _hidden(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """tokens [B, T] -> the normalised residual stream [B, T, hidden], and the head [V, hidden]."""
-        T, most = tokens.shape[1], self.config.max_position_embeddings
+        T, most = context(tokens), self.config.max_position_embeddings
         if most < T:
             raise ValueError(f"the context is {T} tokens, this model's max_position_embeddings is {most}")
         cos, sin = self.cos[:T], self.sin[:T]

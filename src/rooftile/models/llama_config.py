@@ -17,7 +17,8 @@ class LlamaConfig:
 
     The heads H are `num_attention_heads`, of `head_dim` dimensions each (None: hidden_size / H); `num_key_value_heads` None means H.
     `rope_scaling` is None or Llama 3.1's {"rope_type": "llama3", "factor", "low_freq_factor", "high_freq_factor",
-    "original_max_position_embeddings"}.
+    "original_max_position_embeddings"}. Which tokens begin and end a text is nothing that the model computes: it is kept for whoever generates; None means
+    the last of the vocabulary.
     """
 
     vocab_size: int = 32000
@@ -32,6 +33,8 @@ class LlamaConfig:
     rope_theta: float = 10000.0
     rope_scaling: dict | None = None
     tie_word_embeddings: bool = False
+    bos_token_id: int | None = None
+    eos_token_id: int | list | None = None
 
     def __post_init__(self):
         for name in (

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rooftile.models.atomic import atomic_folder
 from rooftile.models.llama_config import LlamaConfig
-from rooftile.models.stored import read_object, shaped
+from rooftile.models.stored import ends, read_object, shaped
 
 JOINED = {"self_attn.qkv_proj.weight": ("q_proj", "k_proj", "v_proj"), "mlp.gate_up_proj.weight": ("gate_proj", "up_proj")}
 INDEX = "model.safetensors.index.json"
@@ -98,8 +98,7 @@ def their_config(shape: LlamaConfig) -> dict:
         "num_key_value_heads": shape.kv_heads,
         "head_dim": shape.dim,
         "architectures": ["LlamaForCausalLM"],
-        "bos_token_id": shape.vocab_size - 1,
-        "eos_token_id": shape.vocab_size - 1,
+        **ends(shape),
     }
 
 

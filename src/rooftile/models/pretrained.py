@@ -19,7 +19,7 @@ from torch.nn import Module
 
 from rooftile.models.atomic import atomic_folder
 from rooftile.models.config import GPT2Config
-from rooftile.models.stored import check_dtypes, read_object, shaped
+from rooftile.models.stored import check_dtypes, ends, read_object, shaped
 
 TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 MASKS = (".attn.bias", ".attn.masked_bias")  # constant buffers that old versions stored beside the weights
@@ -69,9 +69,7 @@ def save(state: Mapping[str, Tensor], shape: GPT2Config, folder: str | PathLike)
         **dataclasses.asdict(shape),
         "architectures": ["GPT2LMHeadModel"],
         "torch_dtype": str(state["wte.weight"].dtype).removeprefix("torch."),
-        # Hugging Face's defaults are GPT-2's end of text, which a smaller vocabulary lacks
-        "bos_token_id": shape.vocab_size - 1,
-        "eos_token_id": shape.vocab_size - 1,
+        **ends(shape),
     }
     with atomic_folder(folder) as made:
         save_file(stored, made / "model.safetensors", metadata={"format": "pt"})

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_type_hints
 import torch
 from torch import Tensor
 
-__all__ = ["check_dtypes", "read_object", "shaped"]
+__all__ = ["check_dtypes", "ends", "read_object", "shaped"]
 
 Shape = TypeVar("Shape")
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -38,6 +38,12 @@ def shaped(kind: type[Shape], stored: Mapping[str, Any], path: Path) -> Shape:
         return kind(**values)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def ends(shape: Any) -> dict[str, Any]:
+    """The tokens that begin and end a text: those of a dataclass `shape`, or the last one, as Hugging Face's defaults may lie beyond its vocabulary."""
+    last = shape.vocab_size - 1
+    return {n: last if getattr(shape, n) is None else getattr(shape, n) for n in ("bos_token_id", "eos_token_id")}
 
 
 def check_dtypes(tensors: Mapping[str, Tensor], path: Path) -> None:
