@@ -116,6 +116,8 @@ def test_messages_have_both_numbers():
         embedding(torch.tensor([0], dtype=torch.int32), w)
     with pytest.raises(ValueError, match=r"max_norm=1\.0 is not supported"):
         Embedding(4, 2, max_norm=1.0)
+    with pytest.raises(ValueError, match=r"max_norm=0\.0 is not supported"):  # rows of norm 0, no word for none
+        Embedding(4, 2, max_norm=0.0)
 
 
 BACKWARD = OPS["embedding_backward"]

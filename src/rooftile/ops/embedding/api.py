@@ -139,8 +139,12 @@ class Embedding(torch.nn.Embedding):
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, max_norm: float | None = None,
                  norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False, _weight: Tensor | None = None,
                  _freeze: bool = False, device: torch.device | str | int | None = None, dtype: torch.dtype | None = None):  # fmt: skip
-        for name, value in {"max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq, "sparse": sparse}.items():
-            if value not in (None, False):
+        for name, value, asked in (
+            ("max_norm", max_norm, max_norm is not None),
+            ("scale_grad_by_freq", scale_grad_by_freq, scale_grad_by_freq),
+            ("sparse", sparse, sparse),
+        ):
+            if asked:
                 raise ValueError(f"Embedding: {name}={value} is not supported: use torch.nn.Embedding")
         padding_idx = None if padding_idx is None else _row(padding_idx, num_embeddings)
         super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, _weight, _freeze, device,
