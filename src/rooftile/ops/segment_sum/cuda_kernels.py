@@ -69,7 +69,7 @@ def _stretched(source, x, offsets, out, config, constants, shared):
     blocks, tiles = _stretches(x, m, config)
     partial = x.new_empty(2 * blocks, dtype=torch.float32)
     launch(source, f"chunks<{types}, {constants}>", blocks, BLOCK, out, partial, x.contiguous(), offsets, m, e, tiles, shared=shared)
-    launch(source, f"join<{types}, {config['each']}>", cdiv(e, BLOCK), BLOCK, out, partial, offsets, m, e, tiles)
+    launch(source, f"join<{types}, {config['each']}>", cdiv(e, JOINED * BLOCK), BLOCK, out, partial, offsets, m, e, tiles)
 
 
 def _stretches(x, m, config):
@@ -135,6 +135,7 @@ _TILES = tuple({"each": e, "per_sm": p} for e, p in ((16, 3), (8, 6), (16, 12), 
 # 32 float32 numbers a thread in 3 stages are 111 KB of shared memory, 2 blocks a multiprocessor with 64 KB each on their way, and then 2 more: whoever is
 # done first takes the next
 _LAID = tuple({"each": e, "per_sm": p, "stages": s} for e, p, s in ((32, 4, 3), (32, 2, 3), (16, 3, 3), (16, 2, 5), (8, 6, 3), (16, 6, 3)))
+JOINED = 4  # segments a thread of `join`
 FEW = 1 << 23  # numbers: 4 tiles of 32 a thread for each of an H200's 264 blocks
 _CHUNKS = tuple({"rows": r} for r in (128, 64, 32, 256, 512))
 BACKWARD_RUNGS = (

@@ -8,13 +8,14 @@
 
 namespace rooftile {
 
-constexpr int THREADS = 256, LOOK = 128;  // LOOK offsets a turn: a tile of 4096 numbers in segments of 64 has 64
+constexpr int THREADS = 256;
 constexpr long long NEVER = 0x7fffffffffffffffll;
 
 // A tile in shared memory, EACH neighbours a thread: an odd number of vectors lies between two threads, so that 8 of them meet no bank twice.
 template <typename T, int EACH> struct Tile {
   static constexpr int WIDTH = 16 / sizeof(T), VECTORS = EACH / WIDTH, STRIDE = VECTORS | 1, SIZE = THREADS * EACH, ROOM = THREADS * STRIDE;
   static constexpr int WORDS = SIZE / WARP;  // a bit a number
+  static constexpr int LOOK = SIZE / 32;  // offsets a turn: in segments of 64 there are half as many, and who looks twice waits for memory
   static_assert(EACH % WIDTH == 0 && EACH <= 32, "a thread has whole vectors, and a bit of one word for every number");
 
   static ROOFTILE_DEVICE int place(int i) { return i / VECTORS * STRIDE + i % VECTORS; }
@@ -40,7 +41,8 @@ template <typename T, int EACH> struct Tile {
 
 // Where segments begin in a tile: a bit a number, and `mark` is told. cursor is the first offset that is not before the tile; LOOK of them
 // are always on their way, each with its neighbour on one SIDE, -1 or 1.
-template <typename I, int SIDE> struct Borders {
+template <typename I, int SIDE, int LOOK> struct Borders {
+  static_assert(LOOK <= THREADS, "a thread looks at one offset a turn");
   const I* gOffsets;
   long long E, cursor, at, other;
 
@@ -117,32 +119,42 @@ template <typename T> struct Sums {
     else gOut[e] = T(sum);
   }
   // The segment that is open at the stretch's end, or ends just there.
-  template <typename I> ROOFTILE_DEVICE void rest(const Borders<I, -1>& borders, long long last, float sum) const {
+  template <typename I, int LOOK> ROOFTILE_DEVICE void rest(const Borders<I, -1, LOOK>& borders, long long last, float sum) const {
     const long long e = borders.cursor - 1;
     if (e == zero || (borders.at == last && e < borders.E)) ends(e, sum);
     else gPartial[2 * blockIdx.x + 1] = sum;
   }
 };
 
-// Of the segments that stretches of `tiles` tiles could not finish: none (NaN), empty ones, and those in several, which a warp adds in one order. Launched
-// early: offsets are older than the launch before, which is the stretches'.
+// Of the segments that stretches of `tiles` tiles could not finish: none (NaN), empty ones, and those in several, which a warp adds in one order. JOINED a
+// thread. Launched early: offsets are older than the launch before, which is the stretches'.
+constexpr int JOINED = 4;
 template <int SIZE, typename T, typename I>
 ROOFTILE_DEVICE void join_stretches(T* __restrict__ gOut, const float* __restrict__ gPartial, const I* __restrict__ gOffsets, long long M, long long E,
                                     int tiles) {
-  const long long i_e = blockIdx.x * (long long)THREADS + threadIdx.x;
-  const long long begin = i_e < E ? (long long)gOffsets[i_e] : 0, end = i_e < E ? (long long)gOffsets[i_e + 1] : 0;
-  const bool right = 0 <= begin && begin <= end && end <= M;
+  const long long first = blockIdx.x * (long long)(JOINED * THREADS) + threadIdx.x;
+  long long begin[JOINED], end[JOINED];
+#pragma unroll
+  for (int k = 0; k < JOINED; ++k) {
+    const long long i_e = first + k * THREADS;
+    begin[k] = i_e < E ? (long long)gOffsets[i_e] : 0, end[k] = i_e < E ? (long long)gOffsets[i_e + 1] : 0;
+  }
   earlier_done();
-  if (i_e < E && (!right || begin == end)) gOut[i_e] = T(right ? 0.0f : __int_as_float(0x7fc00000));
-  const unsigned from = right ? unsigned(begin / SIZE) / tiles : 0, to = right && end > begin ? unsigned((end - 1) / SIZE) / tiles : from;
-  for (unsigned cut = __ballot_sync(ALL_LANES, to > from); cut; cut &= cut - 1) {
-    const int l = __ffs(int(cut)) - 1;
-    const unsigned one = __shfl_sync(ALL_LANES, from, l), two = __shfl_sync(ALL_LANES, to, l);
-    float sum = lane() == 0 ? gPartial[2ll * one + 1] : 0.0f;
+#pragma unroll
+  for (int k = 0; k < JOINED; ++k) {
+    const long long i_e = first + k * THREADS;
+    const bool right = 0 <= begin[k] && begin[k] <= end[k] && end[k] <= M;
+    if (i_e < E && (!right || begin[k] == end[k])) gOut[i_e] = T(right ? 0.0f : __int_as_float(0x7fc00000));
+    const unsigned from = right ? unsigned(begin[k] / SIZE) / tiles : 0, to = right && end[k] > begin[k] ? unsigned((end[k] - 1) / SIZE) / tiles : from;
+    for (unsigned cut = __ballot_sync(ALL_LANES, to > from); cut; cut &= cut - 1) {
+      const int l = __ffs(int(cut)) - 1;
+      const unsigned one = __shfl_sync(ALL_LANES, from, l), two = __shfl_sync(ALL_LANES, to, l);
+      float sum = lane() == 0 ? gPartial[2ll * one + 1] : 0.0f;
 #pragma unroll 4
-    for (long long c = one + 1ll + lane(); c <= two; c += WARP) sum += gPartial[2 * c];
-    sum = warp_reduce(sum, Sum());
-    if (lane() == 0) gOut[i_e + l] = T(sum);
+      for (long long c = one + 1ll + lane(); c <= two; c += WARP) sum += gPartial[2 * c];
+      sum = warp_reduce(sum, Sum());
+      if (lane() == 0) gOut[i_e + l] = T(sum);
+    }
   }
 }
 

@@ -4,62 +4,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "rooftile/reduce.cuh"
-#include "rooftile/vec.cuh"
+#include "rooftile/ragged.cuh"
 
-// not_beyond by all LANES lanes of a group together: log E of base LANES + 1 instead of 2, 3 loads in a chain instead of 14 for 16384 segments.
-// Each was a round trip to memory, 8 us of the first 150. All lanes of the warp must come.
-template <int LANES, typename I> __device__ __forceinline__ long long find(const I* gOffsets, long long E, long long i_m) {
-  const int l = rooftile::lane() % LANES, group = rooftile::lane() - l;
-  long long low = 0, high = E + 1;
-  while (__any_sync(rooftile::ALL_LANES, low < high)) {
-    const long long step = (high - low) / (LANES + 1) + 1, at = low + (l + 1) * step - 1;
-    const unsigned passed = __ballot_sync(rooftile::ALL_LANES, at < high && gOffsets[at] <= i_m) >> group;
-    low += __popc(LANES == 32 ? passed : passed & ((1u << LANES % 32) - 1)) * step;
-    high = high < low + step - 1 ? high : low + step - 1;
-  }
-  return low;
-}
-
-template <typename I> __device__ __forceinline__ long long not_beyond(const I* gOffsets, long long low, long long E, long long i_m) {
-  long long high = E + 1;  // the number of offsets that are not beyond row i_m; it is `low` at least
-  while (low < high) {
-    const long long middle = (low + high) / 2;
-    if (gOffsets[middle] <= i_m) low = middle + 1;
-    else high = middle;
-  }
-  return low;
-}
-
-// The segment a group of lanes is in, and the one after it, whose end is on its way while this one is added up.
-template <typename I> struct Cursor {
-  const I* gOffsets;
-  long long E, i_e, begin, end, next;
-
-  __device__ __forceinline__ Cursor(const I* gOffsets, long long E, long long found) : gOffsets(gOffsets), E(E) { begin_at(found - 1); }
-  __device__ __forceinline__ long long at(long long i) const { return i > E ? 0x7fffffffffffffffll : (long long)gOffsets[i]; }
-  __device__ __forceinline__ void begin_at(long long e) {
-    i_e = e, begin = i_e < 0 ? -1 : at(i_e), end = at(i_e + 1), next = at(i_e + 2);
-  }
-  __device__ __forceinline__ void advance(long long i_m) {  // to the segment of row i_m, which is not in this one
-    for (int tries = 0; i_m >= end; ++tries) {
-      if (tries == 8) return begin_at(not_beyond(gOffsets, i_e + 1, E, i_m) - 1);  // many empty segments
-      ++i_e, begin = end, end = next, next = at(i_e + 2);
-    }
-  }
-  __device__ __forceinline__ bool is_one() const { return i_e >= 0 && i_e < E; }
-};
-
-template <typename T, int WIDTH> __device__ __forceinline__ void write(T* g, const float (&rSum)[WIDTH]) {
-  constexpr int PART = sizeof(T) * WIDTH > 16 ? int(16 / sizeof(T)) : WIDTH;
-#pragma unroll
-  for (int k = 0; k < WIDTH; k += PART) {
-    rooftile::Vec<T, PART> rOut;
-#pragma unroll
-    for (int p = 0; p < PART; ++p) rOut[p] = T(rSum[k + p]);
-    rooftile::store(g + k, rOut);
-  }
-}
+using namespace rooftile;
 
 // gPartial has two rows a chunk: of the segment that comes in from before, and of the one that goes on behind.
 template <typename T, typename I, int WIDTH, int LANES, int ROWS>
@@ -69,12 +16,12 @@ __global__ void __launch_bounds__(256, 2) chunks(T* __restrict__ gOut, float* __
   const long long i_g = blockIdx.x * (256ll / LANES) + threadIdx.x / LANES, i_c = i_g / strips;
   const long long i_n = (i_g % strips * LANES + threadIdx.x % LANES) * WIDTH, first = i_c * chunk;
   const long long last = first + chunk < M ? first + chunk : M;
-  rooftile::Vec<T, WIDTH> rX[ROWS];
+  Vec<T, WIDTH> rX[ROWS];
   auto ask = [&](long long i_m) {  // first to leave the caches: nobody reads a row twice, and little is written
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
       if (i_m + r < last && i_n < N)
-        rX[r].whole = __ldcs(reinterpret_cast<const typename rooftile::Vec<T, WIDTH>::Whole*>(gX + (i_m + r) * stride + i_n));
+        rX[r].whole = __ldcs(reinterpret_cast<const typename Vec<T, WIDTH>::Whole*>(gX + (i_m + r) * stride + i_n));
   };
   ask(first);  // on its way while the first segment is looked for
   const long long found = find<LANES>(gOffsets, E, first);
@@ -114,17 +61,17 @@ __global__ void __launch_bounds__(256, 4) spread(T* __restrict__ gDx, const T* _
   const long long found = find<LANES>(gOffsets, E, first);
   if (first >= M || i_n >= N) return;
   Cursor<I> segment(gOffsets, E, found);
-  auto ask = [&](rooftile::Vec<T, WIDTH>& rDx, long long i_e) {
-    if (0 <= i_e && i_e < E) rooftile::load(rDx, gDout + i_e * stride + i_n);
-    else rooftile::fill(rDx, T(0.0f));
+  auto ask = [&](Vec<T, WIDTH>& rDx, long long i_e) {
+    if (0 <= i_e && i_e < E) load(rDx, gDout + i_e * stride + i_n);
+    else fill(rDx, T(0.0f));
   };
-  rooftile::Vec<T, WIDTH> rDx, rNext;
+  Vec<T, WIDTH> rDx, rNext;
   ask(rDx, segment.i_e);
   ask(rNext, segment.i_e + 1);
   for (long long i_m = first; i_m < last;) {
     const long long until = segment.end < last ? segment.end : last, before = segment.i_e;
 #pragma unroll 4
-    for (; i_m < until; ++i_m) rooftile::store_global(gDx + i_m * N + i_n, rDx);
+    for (; i_m < until; ++i_m) store_global(gDx + i_m * N + i_n, rDx);
     if (i_m >= last) break;
     segment.advance(i_m);
     if (segment.i_e == before + 1) rDx = rNext;

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(256, 5) chunks(T* __restrict__ gOut, float* __
     tile::ask(sAll + stage * tile::ROOM, gX, from, last, M, [](uint4* sTo, const T* gFrom) { copy_async<16>(sTo, gFrom); });
   };
   ask(first, 0);
-  Borders<I, -1> borders(gOffsets, E, first);
+  Borders<I, -1, tile::LOOK> borders(gOffsets, E, first);
   const Sums<T> sums{gOut, gPartial, borders.cursor - 1};
   float carry = 0.0f;
   for (int t = 0; first + t * (long long)tile::SIZE < last; ++t) {
@@ -76,13 +76,13 @@ __global__ void __launch_bounds__(256, 5) spread(T* __restrict__ gDx, const T* _
   __shared__ bool sAny[THREADS / WARP];
   T* sBegins = reinterpret_cast<T*>(sAll + tile::ROOM);
   const long long first = blockIdx.x * (long long)tiles * tile::SIZE, last = min(first + (long long)tiles * tile::SIZE, M);
-  Borders<I, 1> borders(gOffsets, E, first);
+  Borders<I, 1, tile::LOOK> borders(gOffsets, E, first);
   T carry = 0 < borders.cursor && borders.cursor <= E ? gDout[borders.cursor - 1] : T(0.0f);
   long long asked;
   T value;
   auto ask = [&] {  // for the gradients of segments that will probably begin in the next tile
     asked = borders.cursor + threadIdx.x;
-    value = threadIdx.x < LOOK && asked < E ? gDout[asked] : T(0.0f);
+    value = threadIdx.x < tile::LOOK && asked < E ? gDout[asked] : T(0.0f);
   };
   ask();
   for (long long here = first; here < last; here += tile::SIZE) {

@@ -10,11 +10,11 @@
 using namespace rooftile;
 
 // Borders that are told of once more, when the sums of their tile are there: a thread remembers its own of the first LOOK and looks the others up.
-template <typename I> struct Twice : Borders<I, -1> {
+template <typename I, int LOOK> struct Twice : Borders<I, -1, LOOK> {
   long long begun = 0;  // cursor before the tile that was looked at last
   int place = -1;       // of this thread's border in it, if it has one
 
-  ROOFTILE_DEVICE Twice(const I* gOffsets, long long E, long long first) : Borders<I, -1>(gOffsets, E, first) {}
+  ROOFTILE_DEVICE Twice(const I* gOffsets, long long E, long long first) : Borders<I, -1, LOOK>(gOffsets, E, first) {}
   ROOFTILE_DEVICE void mark(unsigned* sBits, long long first, long long last) {
     begun = this->cursor, place = -1;
     this->find(sBits, first, last, [&](int i, long long e) {
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(256, 3) chunks(T* __restrict__ gOut, float* __
     else return reinterpret_cast<float*>(sAll + STAGES * tile::ROOM) + thread * EACH;
   };
   for (int s = 0; s < STAGES - 1; ++s) ask(first + s * (long long)tile::SIZE, s);
-  Twice<I> borders(gOffsets, E, first);
+  Twice<I, tile::LOOK> borders(gOffsets, E, first);
   const Sums<T> sums{gOut, gPartial, borders.cursor - 1};
   tile::clear(sBits);
   float carry = 0.0f;
