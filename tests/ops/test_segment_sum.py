@@ -71,24 +71,22 @@ def test_balanced_chunks(columns, config):
         assert torch.equal(BALANCED.run(x.bfloat16(), offsets.int(), config=config), want.bfloat16())
 
 
-STRETCH = OPS["segment_sum"].kernel("cuda.v6_stretch")
-SHORT = {"per_sm": 1, "kbytes": 1, "stages": 3}  # tiles of a few rows, whose ring goes round
-WIDTHS = {"one vector": 8, "two warps": 64, "ragged": 36, "four warps": 128, "sixteen": 512}
+RUNS = OPS["segment_sum"].kernel("cuda.v6_runs")
+CUTS = {"of all lengths": [1803, 0, 40, 3, 16, 5, 13, *[0] * 30, 7, 130, 0], "one row": [1] * 200, "none and few": [0, 5, 0], "as long as runs": [64] * 30}
 
 
-@pytest.mark.sampled(5)
-@pytest.mark.parametrize("columns", WIDTHS.values(), ids=list(WIDTHS))
-@pytest.mark.parametrize("config", [SHORT, *STRETCH.configs], ids=lambda c: "x".join(map(str, c.values())))
-def test_stretches_of_rows(columns, config):
-    """As above, and a segment over more stretches than a warp adds."""
-    for lengths in ([1803, 0, 40, 3, 16, 5, 13, *[0] * 30, 7, 130, 0], [1] * 70, [0, 5, 0], [64] * 9):
-        offsets = torch.tensor([5, *lengths]).cumsum(0)
-        x = torch.randint(-9, 10, (5 + sum(lengths) + 7, columns)).float()
-        want = torch.stack([x[a:b].sum(0) for a, b in zip(offsets.tolist(), offsets[1:].tolist())])
-        with simulator.active(), poisoned():
-            assert torch.equal(STRETCH.run(x, offsets, config=config), want)
-            if columns % 8 == 0:
-                assert torch.equal(STRETCH.run(x.bfloat16(), offsets.int(), config=config), want.bfloat16())
+@pytest.mark.sampled(7)
+@pytest.mark.parametrize("lengths", CUTS.values(), ids=list(CUTS))
+@pytest.mark.parametrize("columns", SHAPES.values(), ids=list(SHAPES))
+@pytest.mark.parametrize("config", RUNS.configs, ids=lambda c: f"{c['rows']}x{c['chunk']}")
+def test_runs_of_rows(config, columns, lengths):
+    """Of 8 groups of lanes with 8 rows each: segments over groups and runs and within both, over more runs than a warp adds; rows in none."""
+    offsets = torch.tensor([5, *lengths]).cumsum(0)
+    x = torch.randint(-9, 10, (5 + sum(lengths) + 7, *columns)).float()
+    want = torch.stack([x[a:b].sum(0) for a, b in zip(offsets.tolist(), offsets[1:].tolist())])
+    with simulator.active(), poisoned():
+        assert torch.equal(RUNS.run(x, offsets, config=config), want)
+        assert torch.equal(RUNS.run(x.bfloat16(), offsets.int(), config=config), want.bfloat16())
 
 
 NUMBERS, NUMBERS_BACKWARD = OPS["segment_sum"].kernel("cuda.v4_numbers"), OPS["segment_sum_backward"].kernel("cuda.v4_numbers")

@@ -1,17 +1,17 @@
 from torch import Tensor
 
 from rooftile.core.kernel import Op, ranked
-from rooftile.ops.segment_sum import cuda_kernels, stretch_kernels, triton_kernels
+from rooftile.ops.segment_sum import cuda_kernels, runs_kernels, triton_kernels
 from rooftile.ops.segment_sum.spec import SPEC
 
 # rows of one number are v5's and v4's alone
 _segment_sum = Op(
     SPEC,
     *ranked(
-        (*triton_kernels.FORWARD, *stretch_kernels.FORWARD, *cuda_kernels.FORWARD),
+        (*triton_kernels.FORWARD, *runs_kernels.FORWARD, *cuda_kernels.FORWARD),
         "cuda.v5_laid",
         "cuda.v4_numbers",
-        "cuda.v6_stretch",
+        "cuda.v6_runs",
         "cuda.v3_balanced",
     ),
     backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), "cuda.v4_numbers", "cuda.v3_balanced"),

@@ -32,7 +32,7 @@ def _warp(source, x, offsets, out):
     )
 
 
-def _wide(x, n, stride):
+def wide(x, n, stride):
     """(elements an access, lanes a row, strips of columns): 16 bytes an access where rows begin at multiples of 16, else element by element."""
     width = 16 // x.itemsize
     if x.data_ptr() % 16 or stride % width or n % width:
@@ -43,7 +43,7 @@ def _wide(x, n, stride):
 
 def _balanced(source, x, offsets, out, *, config):
     x, m, n, stride = rows(x)
-    width, lanes, strips = _wide(x, n, stride)
+    width, lanes, strips = wide(x, n, stride)
     chunk = 16 * max(1, cdiv(m * strips * lanes, 16 * resident(x, config["lanes"])))  # all chunks at once, or in a whole number of turns
     chunks, e = cdiv(m, chunk), out.shape[0]
     partial = x.new_empty((2 * chunks, n), dtype=torch.float32)
@@ -86,14 +86,14 @@ def _room(x, each):
 
 def _spread_warp(source, dout, offsets, dx):
     dout, e, n, stride = rows(dout)
-    width, lanes, strips = _wide(dout, n, stride)
+    width, lanes, strips = wide(dout, n, stride)
     instance = f"spread<{_types(dout, offsets)}, {width}, {lanes}>"
     launch(source, instance, cdiv((e + 2) * strips, BLOCK // 32), BLOCK, dx, dout, offsets, dx.shape[0], e, n, stride, strips)
 
 
 def _spread_balanced(source, dout, offsets, dx, *, config):
     (dout, e, n, stride), m, chunk = rows(dout), dx.shape[0], config["rows"]
-    width, lanes, strips = _wide(dout, n, stride)
+    width, lanes, strips = wide(dout, n, stride)
     instance = f"spread<{_types(dout, offsets)}, {width}, {lanes}>"
     launch(source, instance, cdiv(cdiv(m, chunk) * strips, BLOCK // lanes), BLOCK, dx, dout, offsets, m, e, n, stride, strips, chunk)
 
