@@ -1,6 +1,6 @@
 """Rows dealt out in short runs, beside the file of the other rungs and not in it: what was measured of those still speaks of them.
 
-Floor: x read once; E rows written. 5 blocks of 256 threads with 4 times 16 bytes each are 80 KB under way a multiprocessor, where 4.2 TB/s over 700 ns ask for 22.
+Floor: x read once; E rows written. 4 blocks of 256 threads with 4 times 16 bytes each are 64 KB under way a multiprocessor, where 4.2 TB/s over 700 ns ask for 22.
 """
 
 import torch
@@ -9,12 +9,13 @@ from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda import BLOCK
-from rooftile.ops._shared.launch import cdiv, rows
+from rooftile.ops._shared.launch import cdiv, power_of_2, rows
 from rooftile.ops.segment_sum.cuda_kernels import wide
 from rooftile.ops.segment_sum.reference import check_offsets
 
 RUNS = Source.beside(__file__, "v6_runs.cu")
-CHUNKS = tuple({"rows": r, "chunk": c} for r, c in ((4, 16), (4, 32), (8, 16), (8, 32), (4, 8), (4, 64), (8, 64)))
+LEAST = 16  # rows of a group of lanes: 4 requests of 4
+CHUNKS = tuple({"rows": r, "runs": n} for r, n in ((4, 2048), (4, 1024), (8, 2048), (4, 4096), (8, 1024), (8, 4096), (4, 512)))
 
 
 def in_runs(x, offsets, *, config):
@@ -25,14 +26,14 @@ def in_runs(x, offsets, *, config):
     if not out.numel():
         return out
     width, lanes, strips = wide(x, n, stride)
-    size = BLOCK // lanes * config["chunk"]
-    runs = max(1, cdiv(m, size))  # one at least: `join` looks at offsets as soon as the launch before it is its own operator's
-    partial, opened = x.new_empty((2 * runs, n), dtype=torch.float32), offsets.new_empty(runs, dtype=torch.int64)
+    groups = BLOCK // lanes
+    chunk = power_of_2(max(LEAST, cdiv(m, groups * config["runs"])))  # the longer runs are, the fewer sums are left to `join` of a segment in many
+    runs = max(1, cdiv(m, groups * chunk))  # one at least: `join` looks at offsets as soon as the launch before it is its own operator's
+    partial, opened = x.new_empty((2 * runs, n), dtype=torch.float32), offsets.new_empty((runs, 2), dtype=torch.int64)
     types = f"{CTYPE[x.dtype]}, {CTYPE[offsets.dtype]}"
-    launch(RUNS, f"runs<{types}, {width}, {lanes}, {config['rows']}, {config['chunk']}>", runs * strips, BLOCK, out, partial, opened, x, offsets, m, e,
-           n, stride, strips)  # fmt: skip
-    launch(RUNS, f"join<{types}>", max(cdiv(runs, BLOCK // 32), cdiv(e, BLOCK)), BLOCK, out, partial, opened, offsets, m, e, n,
-           size.bit_length() - 1)  # fmt: skip
+    launch(RUNS, f"runs<{types}, {width}, {lanes}, {config['rows']}>", runs * strips, BLOCK, out, partial, opened, x, offsets, m, e, n, stride, strips,
+           chunk.bit_length() - 1)  # fmt: skip
+    launch(RUNS, f"join<{types}, {1 if n % 4 else 4}>", max(cdiv(runs, BLOCK // 32), cdiv(e, BLOCK)), BLOCK, out, partial, opened, offsets, m, e, n, runs)
     return out
 
 
