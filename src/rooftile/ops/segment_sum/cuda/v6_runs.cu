@@ -1,6 +1,6 @@
-// adds: a block has a run of neighbouring rows; what crosses between its groups of lanes is joined in shared memory, so runs can be short and the next block's lie beside
-// costs: 3 or 4 loads in a chain for each group; a float32 row of partial sums where a segment crosses into the next run, added by a second launch
-// loses when: rows are one number or two: a group is then a lane or two, and what they ask for lies apart
+// adds: a block has a run of neighbouring rows, a warp 2^log_chunk of them; what crosses between warps is joined in shared memory, so runs can be short
+// costs: 3 or 4 loads in a chain for each warp; a float32 row of partial sums where a segment crosses into the next run, added by a second launch
+// loses when: segments are a few rows of a few hundred bytes: lanes that share rows are added up at the end of each (rows below 128 bytes it does not take)
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -10,97 +10,113 @@
 
 using namespace rooftile;
 
-// 2^log_chunk rows a group. gPartial has two rows a run: of the segment that comes in from before, and of the one that goes on behind. gOpen is what goes on: its
-// number, and the last run that it comes into; or -1.
+// LANES lanes a row, and as many rows at a time as there are in a warp; ROWS times that on their way. gPartial has a row for every run of the segment that comes in
+// from before, and behind these one of the segment that goes on behind. gOpen is what goes on: its number, and the last run that it comes into; or -1.
 template <typename T, typename I, int WIDTH, int LANES, int ROWS>
-__global__ void __launch_bounds__(256, 4) runs(T* __restrict__ gOut, float* __restrict__ gPartial, longlong2* __restrict__ gOpen, const T* __restrict__ gX,
+__global__ void __launch_bounds__(256, ROWS > 4 || WIDTH > 4 ? 3 : 4) runs(T* __restrict__ gOut, float* __restrict__ gPartial, longlong2* __restrict__ gOpen, const T* __restrict__ gX,
                                                const I* __restrict__ gOffsets, long long M, long long E, long long N, long long stride, int strips,
                                                int log_chunk) {
-  constexpr int GROUPS = 256 / LANES;
-  __shared__ float sHead[GROUPS][LANES * WIDTH];  // of a group's rows, those of the segment that comes in
-  const int group = int(threadIdx.x / LANES), l = int(threadIdx.x % LANES), chunk = 1 << log_chunk, size = GROUPS << log_chunk;
+  constexpr int WARPS = 8, STEP = WARP / LANES;
+  __shared__ float sHead[WARPS][LANES * WIDTH];  // of a warp's rows, those of the segment that comes in
+  const int chunk = 1 << log_chunk, size = WARPS << log_chunk, l = lane() % LANES, one = lane() / LANES;
   const long long run = blockIdx.x / strips, begin = run * size, end = min(begin + size, M);
-  const long long first = min(begin + group * chunk, M), last = min(first + chunk, M), i_n = (blockIdx.x % strips * (long long)LANES + l) * WIDTH;
-  const bool mine = i_n < N;
+  const long long first = min(begin + warp() * chunk, M), last = min(first + chunk, M), i_n = (blockIdx.x % strips * (long long)LANES + l) * WIDTH;
+  const bool mine = i_n < N, tells = mine && one == 0;
+  const int count = int(last - first);
   const Policy policy = evict_first(M * N * (long long)sizeof(T));  // x is read once, and little is written
   let_next_stand_by();
   Vec<T, WIDTH> rX[ROWS];
-  auto ask = [&](long long i_m) {
+  const T* gNext = gX + (first + one) * stride + i_n;
+  auto ask = [&](int from) {
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-      const T* gFrom = gX + (i_m + r) * stride + i_n;
-      if (i_m + r < last && mine) {
-        if constexpr (sizeof(T) * WIDTH == 16) rX[r].whole = load_global(reinterpret_cast<const uint4*>(gFrom), policy);
-        else load_global(rX[r], gFrom);
+    for (int r = 0; r < ROWS; ++r, gNext += STEP * stride)
+      if (from + r * STEP + one < count && mine) {
+        if constexpr (sizeof(T) * WIDTH == 16) rX[r].whole = load_global(reinterpret_cast<const uint4*>(gNext), policy);
+        else load_global(rX[r], gNext);
       }
-    }
   };
-  ask(first);  // on its way while the first segment is looked for
-  Cursor<I> segment(gOffsets, E, find<LANES>(gOffsets, E, first));
-  const bool comes = segment.is_one() && segment.begin < first;
-  const long long until = segment.end;  // of the segment that comes in, if one does
+  ask(0);  // on its way while the first segment is looked for
+  Cursor<I> segment(gOffsets, E, find<WARP>(gOffsets, E, first));
+  const auto ends = [&] { return int(max(-1ll, min(segment.end - first, (long long)count + 1))); };  // before which of its rows, if before their end
+  int border = ends();
+  bool open = segment.begin < first;  // the segment came in from before
+  const long long until = segment.is_one() && open ? segment.end : -1;
   float rSum[WIDTH] = {};
-  auto keep = [&] {
+  auto together = [&] {  // the lanes' sums of the rows of this segment
 #pragma unroll
-    for (int k = 0; k < WIDTH; ++k) sHead[group][l * WIDTH + k] = rSum[k];
+    for (int k = 0; k < WIDTH; ++k)
+#pragma unroll
+      for (int distance = LANES; distance < WARP; distance *= 2) rSum[k] += shuffle_xor(rSum[k], distance);
+  };
+  auto keep = [&] {
+    if (one == 0)
+#pragma unroll
+      for (int k = 0; k < WIDTH; ++k) sHead[warp()][l * WIDTH + k] = rSum[k];
   };
   if (blockIdx.x % strips == 0 && threadIdx.x == 0) gOpen[run] = {-1, run};
-  for (long long i_m = first; i_m < last; i_m += ROWS, ask(i_m)) {
+  for (int here = 0; here < count; here += ROWS * STEP, ask(here)) {
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
-      if (i_m + r >= last) break;
-      if (i_m + r >= segment.end) {
-        if (segment.begin < first) keep();
-        else if (segment.is_one() && mine) write(gOut + segment.i_e * N + i_n, rSum);
+      const int step = here + r * STEP, behind = min(step + STEP, count), own = step + one;
+      if (step >= count) break;
+      int from = step;
+      while (border < behind) {  // and the rows from there on are another's
+        if constexpr (STEP > 1)
+          if (from <= own && own < border && mine)
+#pragma unroll
+            for (int k = 0; k < WIDTH; ++k) rSum[k] += float(rX[r][k]);
+        together();
+        if (open) keep();
+        else if (segment.is_one() && tells) write(gOut + segment.i_e * N + i_n, rSum);
 #pragma unroll
         for (int k = 0; k < WIDTH; ++k) rSum[k] = 0.0f;
-        segment.advance(i_m + r);
+        from = max(from, border);
+        segment.advance(first + from);
+        border = ends(), open = false;
       }
-      if (mine) {
+      if (from <= own && own < behind && mine)
 #pragma unroll
         for (int k = 0; k < WIDTH; ++k) rSum[k] += float(rX[r][k]);
-      }
     }
   }
-  if (segment.begin < first) keep();
+  together();
+  if (open) keep();
   __syncthreads();
-  auto add = [&](int other, long long behind) {  // what the groups from here on have of a segment that ends at `behind`
-    for (; other < GROUPS && begin + other * chunk < min(behind, end); ++other)
+  auto add = [&](int other, long long behind) {  // what the warps from here on have of a segment that ends at `behind`
+    for (; other < WARPS && begin + other * chunk < min(behind, end); ++other)
 #pragma unroll
       for (int k = 0; k < WIDTH; ++k) rSum[k] += sHead[other][l * WIDTH + k];
   };
-  if (first < last && mine && segment.is_one() && segment.begin >= first) {
-    add(group + 1, segment.end);
+  if (count > 0 && tells && segment.is_one() && !open) {
+    add(warp() + 1, segment.end);
     if (segment.end <= end) write(gOut + segment.i_e * N + i_n, rSum);
     else {
-      write(gPartial + (2 * run + 1) * N + i_n, rSum);
+      write(gPartial + ((long long)gridDim.x / strips + run) * N + i_n, rSum);
       if (i_n == 0 && segment.end <= M) gOpen[run] = {segment.i_e, (segment.end - 1) / size};  // of a segment beyond M nothing is added: it is none
     }
   }
-  if (group == 0 && comes && mine) {
+  if (warp() == 0 && until >= 0 && tells) {
 #pragma unroll
     for (int k = 0; k < WIDTH; ++k) rSum[k] = sHead[0][l * WIDTH + k];
     add(1, until);
-    write(gPartial + 2 * run * N + i_n, rSum);
+    write(gPartial + run * N + i_n, rSum);
   }
 }
 
 // Of the segments that runs could not finish: none (NaN), empty ones, and those in several, whose partial sums are added in one order: by a warp, where there are
 // more than FEW by the block. Launched early: offsets are older than the launch before, which is the runs'.
 template <typename T, typename I, int WIDTH>
-__global__ void ROOFTILE_EARLY __launch_bounds__(256, 4) join(T* __restrict__ gOut, const float* __restrict__ gPartial, const longlong2* __restrict__ gOpen,
-                                                           const I* __restrict__ gOffsets, long long M, long long E, long long N, int runs) {
-  constexpr int FEW = 16, WARPS = 8;
+__global__ void ROOFTILE_EARLY __launch_bounds__(512, 2) join(T* __restrict__ gOut, const float* __restrict__ gPartial, const longlong2* __restrict__ gOpen,
+                                                              const I* __restrict__ gOffsets, long long M, long long E, long long N, int runs) {
+  constexpr int FEW = 16, WARPS = 16, EACH = 8;
   using Part = Vec<float, WIDTH>;
   __shared__ Part sSum[WARPS][WARP];
   __shared__ longlong2 sOpen[WARPS];
-  const long long i_first = blockIdx.x * 256ll + warp() * WARP, i_e = i_first + lane();
+  const long long i_first = blockIdx.x * 512ll + warp() * WARP, i_e = i_first + lane();
   const long long begin = i_e < E ? (long long)gOffsets[i_e] : 0, end = i_e < E ? (long long)gOffsets[i_e + 1] : 0;
   const bool right = 0 <= begin && begin <= end && end <= M;
   const unsigned wrong = __ballot_sync(ALL_LANES, i_e < E && !right), vain = __ballot_sync(ALL_LANES, i_e < E && (!right || begin == end));
-  const auto add = [](float (&rSum)[WIDTH], const float* gFrom) {
-    Part rX;
-    load(rX, gFrom);
+  const auto add = [](float (&rSum)[WIDTH], const Part& rX) {
 #pragma unroll
     for (int k = 0; k < WIDTH; ++k) rSum[k] += rX[k];
   };
@@ -111,12 +127,12 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(256, 4) join(T* __restrict__ gO
   if (lane() == 0) sOpen[warp()] = few ? longlong2{-1, 0} : open;
   if (open.x >= 0 && few)
     for (long long i_n = lane() * WIDTH; i_n < N; i_n += WARP * WIDTH) {
-      const float* gFrom = gPartial + (2ll * run + 1) * N + i_n;
       float rSum[WIDTH] = {};
-      add(rSum, gFrom);
-      gFrom -= N;
-#pragma unroll 4
-      for (int c = run; c < int(open.y); ++c) add(rSum, gFrom += 2 * N);
+      for (int c = run; c <= int(open.y); ++c) {
+        Part rX;
+        load(rX, gPartial + (c > run ? c : runs + run) * N + i_n);
+        add(rSum, rX);
+      }
       write(gOut + open.x * N + i_n, rSum);
     }
   for (unsigned left = vain; left; left &= left - 1) {
@@ -127,23 +143,27 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(256, 4) join(T* __restrict__ gO
   for (int w = 0; w < WARPS; ++w) {
     const longlong2 more = sOpen[w];
     if (more.x < 0) continue;  // the same for all
-    const int from = int(blockIdx.x) * WARPS + w, count = int(more.y) - from;
+    const int from = int(blockIdx.x) * WARPS + w, to = int(more.y);
     for (long long i_strip = 0; i_strip < N; i_strip += WARP * WIDTH) {
       const long long i_n = i_strip + lane() * WIDTH;
-      const float* gFrom = gPartial + 2ll * from * N + i_n;
       float rSum[WIDTH] = {};
-      if (i_n < N) {
-        if (warp() == 0) add(rSum, gFrom + N);
-#pragma unroll 8
-        for (int c = 1 + warp(); c <= count; c += WARPS) add(rSum, gFrom + 2 * c * N);
-      }
+      if (i_n < N)
+        for (int c = from + warp(); c <= to; c += EACH * WARPS) {
+          Part rX[EACH];
+#pragma unroll
+          for (int k = 0; k < EACH; ++k) {
+            fill(rX[k], 0.0f);
+            const int i = c + k * WARPS;
+            if (i <= to) load(rX[k], gPartial + (i > from ? i : runs + from) * N + i_n);
+          }
+#pragma unroll
+          for (int k = 0; k < EACH; ++k) add(rSum, rX[k]);
+        }
 #pragma unroll
       for (int k = 0; k < WIDTH; ++k) sSum[warp()][lane()][k] = rSum[k];
       __syncthreads();
       if (warp() == 0 && i_n < N) {
-        for (int other = 1; other < WARPS; ++other)
-#pragma unroll
-          for (int k = 0; k < WIDTH; ++k) rSum[k] += sSum[other][lane()][k];
+        for (int other = 1; other < WARPS; ++other) add(rSum, sSum[other][lane()]);
         write(gOut + more.x * N + i_n, rSum);
       }
       __syncthreads();
