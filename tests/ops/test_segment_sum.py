@@ -72,13 +72,12 @@ def test_balanced_chunks(columns, config):
 
 
 RUNS = OPS["segment_sum"].kernel("cuda.v6_runs")
-WIDTHS = {"two strips": (256,), "one": (128,), "ragged": (67,), "two rows a warp": (64,), "four": (32,)}
 CUTS = {"of all lengths": [1803, 0, 40, 3, 16, 5, 13, *[0] * 30, 7, 130, 0], "one row": [1] * 200, "none and few": [0, 5, 0], "as long as runs": [64] * 30}
 
 
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize("lengths", CUTS.values(), ids=list(CUTS))
-@pytest.mark.parametrize("columns", WIDTHS.values(), ids=list(WIDTHS))
+@pytest.mark.parametrize("columns", [*SHAPES.values(), (256,)], ids=[*SHAPES, "two strips"])
 @pytest.mark.parametrize("config", [*RUNS.configs[:3], {"rows": 4, "runs": 4}], ids=lambda c: f"{c['rows']}x{c['runs']}")
 def test_runs_of_rows(config, columns, lengths):
     """Segments over groups and runs and within both, over more runs than a warp adds; rows in none."""

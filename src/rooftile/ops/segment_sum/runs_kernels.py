@@ -14,9 +14,8 @@ from rooftile.ops.segment_sum.cuda_kernels import wide
 from rooftile.ops.segment_sum.reference import check_offsets
 
 RUNS = Source.beside(__file__, "v6_runs.cu")
-WARPS, LEAST, JOIN = 8, 16, 512  # of a block; rows of a warp; threads of a block of `join`
-ROW = 128  # bytes: 4 rows at a time in a warp
-CHUNKS = tuple({"rows": r, "runs": n} for r, n in ((4, 2048), (4, 1024), (8, 2048), (4, 4096), (8, 1024), (8, 4096), (4, 512)))
+LEAST, JOIN = 16, 512  # rows of a group of lanes; threads of a block of `join`
+CHUNKS = tuple({"rows": r, "runs": n} for r, n in ((4, 2048), (8, 2048), (4, 4096), (4, 1024), (8, 1024), (8, 4096)))
 
 
 def in_runs(x, offsets, *, config):
@@ -27,8 +26,9 @@ def in_runs(x, offsets, *, config):
     if not out.numel():
         return out
     width, lanes, strips = wide(x, n, stride)
-    chunk = power_of_2(max(LEAST, cdiv(m, WARPS * config["runs"])))  # the longer runs are, the fewer sums are left to `join` of a segment in many
-    runs = max(1, cdiv(m, WARPS * chunk))  # one at least: `join` looks at offsets as soon as the launch before it is its own operator's
+    groups = BLOCK // lanes
+    chunk = power_of_2(max(LEAST, cdiv(m, groups * config["runs"])))  # the longer runs are, the fewer sums are left to `join` of a segment in many
+    runs = max(1, cdiv(m, groups * chunk))  # one at least: `join` looks at offsets as soon as the launch before it is its own operator's
     partial, opened = x.new_empty((2 * runs, n), dtype=torch.float32), offsets.new_empty((runs, 2), dtype=torch.int64)
     types = f"{CTYPE[x.dtype]}, {CTYPE[offsets.dtype]}"
     launch(RUNS, f"runs<{types}, {width}, {lanes}, {config['rows']}>", runs * strips, BLOCK, out, partial, opened, x, offsets, m, e, n, stride, strips,
@@ -37,11 +37,7 @@ def in_runs(x, offsets, *, config):
     return out
 
 
-def _narrow(call):
-    """Why lanes that share rows are not for these, or None."""
-    x = call["x"]
-    size = x.shape[1] * x.itemsize
-    return f"rows of x have {size} bytes, it takes rows from {ROW} on" if size < ROW else off_gpu(x)
-
-
-FORWARD = (Kernel("cuda.v6_runs", in_runs, "short runs of rows, what crosses within one joined in shared memory", _narrow, CHUNKS, sources=(RUNS,)),)
+FORWARD = (
+    Kernel("cuda.v6_runs", in_runs, "short runs of rows, what crosses within one joined in shared memory", lambda call: off_gpu(call["x"]), CHUNKS,
+           sources=(RUNS,)),
+)  # fmt: skip

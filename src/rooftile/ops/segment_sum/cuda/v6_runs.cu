@@ -1,6 +1,6 @@
-// adds: a block has a run of neighbouring rows, a warp 2^log_chunk of them; what crosses between warps is joined in shared memory, so runs can be short
-// costs: 3 or 4 loads in a chain for each warp; a float32 row of partial sums where a segment crosses into the next run, added by a second launch
-// loses when: segments are a few rows of a few hundred bytes: lanes that share rows are added up at the end of each (rows below 128 bytes it does not take)
+// adds: a block has a run of neighbouring rows, a group of lanes 2^log_chunk of them; what crosses between groups is joined in shared memory, so runs can be short
+// costs: 3 or 4 loads in a chain for each group; a float32 row of partial sums where a segment crosses into the next run, added by a second launch
+// loses when: rows are one number or two: a group is then a lane or two, and what they ask for lies apart
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -10,92 +10,77 @@
 
 using namespace rooftile;
 
-// LANES lanes a row, and as many rows at a time as there are in a warp; ROWS times that on their way. gPartial has a row for every run of the segment that comes in
-// from before, and behind these one of the segment that goes on behind. gOpen is what goes on: its number, and the last run that it comes into; or -1.
+// LANES lanes a row, ROWS of them on their way. gPartial has a row for every run of the segment that comes in from before, and behind these one of the segment
+// that goes on behind. gOpen is what goes on: its number, and the last run that it comes into; or -1.
 template <typename T, typename I, int WIDTH, int LANES, int ROWS>
-__global__ void __launch_bounds__(256, ROWS > 4 || WIDTH > 4 ? 3 : 4) runs(T* __restrict__ gOut, float* __restrict__ gPartial, longlong2* __restrict__ gOpen, const T* __restrict__ gX,
-                                               const I* __restrict__ gOffsets, long long M, long long E, long long N, long long stride, int strips,
-                                               int log_chunk) {
-  constexpr int WARPS = 8, STEP = WARP / LANES;
-  __shared__ float sHead[WARPS][LANES * WIDTH];  // of a warp's rows, those of the segment that comes in
-  const int chunk = 1 << log_chunk, size = WARPS << log_chunk, l = lane() % LANES, one = lane() / LANES;
+__global__ void __launch_bounds__(256, ROWS > 4 ? 3 : 4) runs(T* __restrict__ gOut, float* __restrict__ gPartial, longlong2* __restrict__ gOpen,
+                                                              const T* __restrict__ gX, const I* __restrict__ gOffsets, long long M, long long E, long long N,
+                                                              long long stride, int strips, int log_chunk) {
+  constexpr int GROUPS = 256 / LANES;
+  __shared__ float sHead[GROUPS][LANES * WIDTH];  // of a group's rows, those of the segment that comes in
+  const int group = int(threadIdx.x / LANES), l = int(threadIdx.x % LANES), chunk = 1 << log_chunk, size = GROUPS << log_chunk;
   const long long run = blockIdx.x / strips, begin = run * size, end = min(begin + size, M);
-  const long long first = min(begin + warp() * chunk, M), last = min(first + chunk, M), i_n = (blockIdx.x % strips * (long long)LANES + l) * WIDTH;
-  const bool mine = i_n < N, tells = mine && one == 0;
+  const long long first = min(begin + group * chunk, M), last = min(first + chunk, M), i_n = (blockIdx.x % strips * (long long)LANES + l) * WIDTH;
+  const bool mine = i_n < N;
   const int count = int(last - first);
   const Policy policy = evict_first(M * N * (long long)sizeof(T));  // x is read once, and little is written
   let_next_stand_by();
   Vec<T, WIDTH> rX[ROWS];
-  const T* gNext = gX + (first + one) * stride + i_n;
+  const T* gNext = gX + first * stride + i_n;
   auto ask = [&](int from) {
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r, gNext += STEP * stride)
-      if (from + r * STEP + one < count && mine) {
+    for (int r = 0; r < ROWS; ++r, gNext += stride)
+      if (from + r < count && mine) {
         if constexpr (sizeof(T) * WIDTH == 16) rX[r].whole = load_global(reinterpret_cast<const uint4*>(gNext), policy);
         else load_global(rX[r], gNext);
       }
   };
   ask(0);  // on its way while the first segment is looked for
-  Cursor<I> segment(gOffsets, E, find<WARP>(gOffsets, E, first));
-  const auto ends = [&] { return int(max(-1ll, min(segment.end - first, (long long)count + 1))); };  // before which of its rows, if before their end
+  Cursor<I> segment(gOffsets, E, find<LANES>(gOffsets, E, first));
+  const auto ends = [&] { return int(max(-1ll, min(segment.end - first, (long long)count))); };  // before which of these rows
   int border = ends();
-  bool open = segment.begin < first;  // the segment came in from before
-  const long long until = segment.is_one() && open ? segment.end : -1;
+  bool came = segment.begin < first;  // from before
+  const long long until = segment.is_one() && came ? segment.end : -1;
   float rSum[WIDTH] = {};
-  auto together = [&] {  // the lanes' sums of the rows of this segment
-#pragma unroll
-    for (int k = 0; k < WIDTH; ++k)
-#pragma unroll
-      for (int distance = LANES; distance < WARP; distance *= 2) rSum[k] += shuffle_xor(rSum[k], distance);
-  };
   auto keep = [&] {
-    if (one == 0)
 #pragma unroll
-      for (int k = 0; k < WIDTH; ++k) sHead[warp()][l * WIDTH + k] = rSum[k];
+    for (int k = 0; k < WIDTH; ++k) sHead[group][l * WIDTH + k] = rSum[k];
   };
   if (blockIdx.x % strips == 0 && threadIdx.x == 0) gOpen[run] = {-1, run};
-  for (int here = 0; here < count; here += ROWS * STEP, ask(here)) {
+  for (int here = 0; here < count; here += ROWS, ask(here)) {
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
-      const int step = here + r * STEP, behind = min(step + STEP, count), own = step + one;
-      if (step >= count) break;
-      int from = step;
-      while (border < behind) {  // and the rows from there on are another's
-        if constexpr (STEP > 1)
-          if (from <= own && own < border && mine)
-#pragma unroll
-            for (int k = 0; k < WIDTH; ++k) rSum[k] += float(rX[r][k]);
-        together();
-        if (open) keep();
-        else if (segment.is_one() && tells) write(gOut + segment.i_e * N + i_n, rSum);
+      if (here + r >= count) break;
+      if (here + r >= border) {
+        if (came) keep();
+        else if (segment.is_one() && mine) write(gOut + segment.i_e * N + i_n, rSum);
 #pragma unroll
         for (int k = 0; k < WIDTH; ++k) rSum[k] = 0.0f;
-        from = max(from, border);
-        segment.advance(first + from);
-        border = ends(), open = false;
+        segment.advance(first + here + r);
+        border = ends(), came = false;
       }
-      if (from <= own && own < behind && mine)
+      if (mine) {
 #pragma unroll
         for (int k = 0; k < WIDTH; ++k) rSum[k] += float(rX[r][k]);
+      }
     }
   }
-  together();
-  if (open) keep();
+  if (came) keep();
   __syncthreads();
-  auto add = [&](int other, long long behind) {  // what the warps from here on have of a segment that ends at `behind`
-    for (; other < WARPS && begin + other * chunk < min(behind, end); ++other)
+  auto add = [&](int other, long long behind) {  // what the groups from here on have of a segment that ends at `behind`
+    for (; other < GROUPS && begin + other * chunk < min(behind, end); ++other)
 #pragma unroll
       for (int k = 0; k < WIDTH; ++k) rSum[k] += sHead[other][l * WIDTH + k];
   };
-  if (count > 0 && tells && segment.is_one() && !open) {
-    add(warp() + 1, segment.end);
+  if (count > 0 && mine && segment.is_one() && !came) {
+    add(group + 1, segment.end);
     if (segment.end <= end) write(gOut + segment.i_e * N + i_n, rSum);
     else {
       write(gPartial + ((long long)gridDim.x / strips + run) * N + i_n, rSum);
       if (i_n == 0 && segment.end <= M) gOpen[run] = {segment.i_e, (segment.end - 1) / size};  // of a segment beyond M nothing is added: it is none
     }
   }
-  if (warp() == 0 && until >= 0 && tells) {
+  if (group == 0 && until >= 0 && mine) {
 #pragma unroll
     for (int k = 0; k < WIDTH; ++k) rSum[k] = sHead[0][l * WIDTH + k];
     add(1, until);
