@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import processes
 from rooftile.cli import app
 from rooftile.core import device as dev
-from rooftile.core import record, tune
+from rooftile.core import record, timing, tune
 from rooftile.core.kernel import OPS, Kernel
 from rooftile.core.record import Record, Status, append, digest_of, essence, read
 from rooftile.cuda.source import Source
@@ -434,6 +434,30 @@ def test_first_in_line_is_who_was_measured_to_be_fastest(tmp_path, monkeypatch):
     monkeypatch.setattr(Kernel, "digest", "another")
     with explain.imagined("cuda", "gpu"):
         assert op.choose(explain.blank(op.spec, case, "cuda")).kernel is first
+
+
+def test_cases_that_a_choice_cannot_tell_apart_are_tuned_together():
+    """Rows of even segments, and one segment that is half of all rows: the same shapes, so one choice. Each was remembered for itself, and of the two the
+    faster one counted: a warp a segment, 20 times as slow where one is long."""
+    op = OPS["segment_sum"]
+    benched = [c for c in op.spec.cases if "bench" in c.use]
+    alike = [[c.params.get("cover", "") for c in cases] for _, _, cases in tuner._alike([(op, c) for c in benched])]
+    assert ["", "half"] in alike and sum(map(len, alike)) == len(benched)
+
+    def trial(**us):
+        timings = {n: timing.Timing(t, t, t, 1) for n, t in us.items()}
+        return tuner._Trial(timing.Comparison(timings, 0.0, ""), {n: (n, {}) for n in us})
+
+    even, half = trial(warp=98.0, balanced=100.0, triton=120.0, wide=90.0), trial(warp=2000.0, balanced=100.0, triton=95.0)
+    assert tuner._together([even])[0] == "wide"
+    assert tuner._together([even, half]) == ("balanced", even)  # `wide` does not take both
+    assert tuner._together([even, trial(other=1.0)]) is None
+
+
+def test_lists_of_tensors_are_tuned_for_their_dtype():
+    """Choices for bfloat16 were taken for float32 lists of as many elements."""
+    lists = [[torch.empty(3, dtype=d)] for d in (torch.float32, torch.bfloat16)]
+    assert [tune.key({"params": p}) for p in lists] == ["params=1 tensors of 3:float32", "params=1 tensors of 3:bfloat16"]
 
 
 def test_two_processes_beside_one_are_records(monkeypatch, tmp_path):

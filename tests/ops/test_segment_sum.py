@@ -72,7 +72,12 @@ def test_balanced_chunks(columns, config):
 
 
 RUNS = OPS["segment_sum"].kernel("cuda.v6_runs")
-CUTS = {"of all lengths": [1803, 0, 40, 3, 16, 5, 13, *[0] * 30, 7, 130, 0], "one row": [1] * 200, "none and few": [0, 5, 0], "as long as runs": [64] * 30}
+CUTS = {
+    "of all lengths": [1803, 0, 40, 3, 16, 5, 13, *[0] * 30, 7, 130, 0],
+    "one row": [1] * 200,
+    "none and few": [0, 5, 0],
+    "as long as runs": [64] * 30,
+}
 
 
 @pytest.mark.sampled(7)

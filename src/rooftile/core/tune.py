@@ -29,7 +29,7 @@ def key(call: Call) -> str:
             order = "" if value.dim() == 0 or value.stride(-1) == 1 else "/strided"
             return f"{'x'.join(map(str, value.shape))}:{str(value.dtype).removeprefix('torch.')}{order}"
         if isinstance(value, (list, tuple)) and value and isinstance(value[0], Tensor):
-            return f"{len(value)} tensors of {sum(t.numel() for t in value)}"
+            return f"{len(value)} tensors of {sum(t.numel() for t in value)}:{str(value[0].dtype).removeprefix('torch.')}"
         return f"{value:.6g}" if isinstance(value, float) else str(value)
 
     return " ".join(f"{n}={text(v)}" for n, v in call.items())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,15 +34,56 @@ def tune_ops(names: list[str], only: str, ship: bool, progress: Console | None, 
     winners = []
     with gatekeeper.passing(progress) as bar:
         task = bar.add_task("tuning", total=len(todo))
-        for op, case in todo:
-            bar.update(task, advance=1, description=f"{op.spec.name} {case.id}")
-            winner = _fastest(session, op, op.spec.draw(case, 0, session.where), case, every)
+        for op, key, cases in _alike(todo):
+            trials = []
+            for case in cases:
+                bar.update(task, advance=1, description=f"{op.spec.name} {case.id}")
+                trials.append(_tried(session, op, op.spec.draw(case, 0, session.where), case, every))
+            found = [t for t in trials if t is not None]
+            winner = _together(found) if len(found) == len(cases) else None
             if winner is not None:
-                winners.append(winner)
-                name = dev.slug(session.where)
-                append(tune.shipped(name), [winner]) if ship else tune.remember(name, [winner])
+                name, trial = winner
+                t = trial.compared.timings[name]
+                kernel, config = trial.who[name]
+                record = session.record(op, kernel, key, status=Status.PASSED, config=config, us=(t.p20, t.us, t.p80), method=trial.compared.method,
+                                        extra={"tried": {c.id: _in_order(each) for c, each in zip(cases, found)}})  # fmt: skip
+                winners.append(record)
+                device = dev.slug(session.where)
+                append(tune.shipped(device), [record]) if ship else tune.remember(device, [record])
                 op.forget()
     return winners
+
+
+def _alike(todo: list[tuple[Op, Any]]) -> list[tuple[Op, str, list[Any]]]:
+    """Cases that a choice cannot tell apart, as it does not look into tensors (rows that are as long as each other, or one that is half of all), together."""
+    found: dict[tuple[str, str], tuple[Op, str, list[Any]]] = {}
+    for op, case in todo:
+        with explain.imagined("cuda"):
+            key = tune.key(explain.blank(op.spec, case, "cuda"))
+        found.setdefault((op.spec.name, key), (op, key, []))[2].append(case)
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """What was timed on one case, and which kernel and config each name stands for."""
+
+    compared: timing.Comparison
+    who: dict[str, tuple[str, dict[str, Any]]]
+
+
+def _in_order(trial: _Trial) -> dict[str, float]:
+    return {n: round(t.us, 2) for n, t in sorted(trial.compared.timings.items(), key=lambda i: i[1].us)}
+
+
+def _together(trials: list[_Trial]) -> tuple[str, _Trial] | None:
+    """Of those who take all of the cases, who is behind the fastest of each by the least factor, all factors together; and the case that it is slowest on."""
+    us = [{n: t.us for n, t in trial.compared.timings.items()} for trial in trials]
+    everywhere = [n for n in us[0] if all(n in each for each in us)]
+    if not everywhere:
+        return None
+    name = min(everywhere, key=lambda n: math.prod(each[n] / min(each.values()) for each in us))
+    return name, max(trials, key=lambda trial: trial.compared.timings[name].us)
 
 
 def from_records(folder: Path) -> list[Record]:
@@ -61,7 +103,7 @@ def from_records(folder: Path) -> list[Record]:
     return [r for made in winners.values() for r in made]
 
 
-def _fastest(session: Session, op: Op, call: dict[str, Any], case: Any, every: str) -> Record | None:
+def _tried(session: Session, op: Op, call: dict[str, Any], case: Any, every: str) -> _Trial | None:
     own = own_run(op.spec, case, call, session.where)
     versions: dict[str, Any] = {}
     who: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -82,8 +124,4 @@ def _fastest(session: Session, op: Op, call: dict[str, Any], case: Any, every: s
         return None
     with torch.no_grad():
         compared = timing.compare(versions, session.where, budget_ms=40)
-    name = min(compared.timings, key=lambda n: compared.timings[n].us)
-    t = compared.timings[name]
-    others = {n: round(x.us, 2) for n, x in sorted(compared.timings.items(), key=lambda i: i[1].us)}
-    return session.record(op, who[name][0], tune.key(call), status=Status.PASSED, config=who[name][1], us=(t.p20, t.us, t.p80),
-                          method=compared.method, extra={"tried": others})  # fmt: skip
+    return _Trial(compared, who)
