@@ -123,6 +123,42 @@ def test_autocast_and_export_take_the_second_door(name):
         assert any(f"rooftile.{name}" in str(node.target) for node in program.graph.nodes)
 
 
+@pytest.mark.parametrize("name", [n for n, op in ALL.items() if not op.spec.autocast])
+def test_autocast_stays_outside(name):
+    """Inside, references multiplied in 16 bits: attention_decode's lse came in them, and gradients of halves beside each other not at all."""
+    op = ALL[name]
+    for case, call in smoke(op):
+        plain, cast = ({n: copied(v) for n, v in call.items()} for _ in range(2))
+        expected = results(op(*plain.values()))
+        with torch.autocast("cpu", torch.float16 if case.dtype == torch.bfloat16 else torch.bfloat16):
+            assert same(written(op, cast, op(*cast.values())), written(op, plain, *expected)), case.id
+
+
+def copied(value):
+    return [copied(v) for v in value] if isinstance(value, list) else value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def written(op: Op, call: dict, *out) -> list:
+    """Results, and what the call wrote over."""
+    there = [call[n] for n, a in op.spec.args.items() if a.mutated and call[n] is not None]
+    flat = [t for v in (*out, *there) for t in (v if isinstance(v, (list, tuple)) else [v])]
+    return [t for t in flat if t is not None]
+
+
+@pytest.mark.parametrize("name", [n for n, op in DIFFERENTIABLE.items() if not op.spec.backward.identity])
+def test_a_backward_pass_inside_autocast_is_as_outside(name):
+    op = DIFFERENTIABLE[name]
+    case, call = next(iter(smoke(op)))
+
+    def grads(inside: bool) -> list:
+        wanted = leaves(op, mine := {n: copied(v) for n, v in call.items()})
+        out = [results(op(*mine.values()))[i] for i in op.plan.takes]
+        with torch.autocast("cpu", torch.bfloat16, enabled=inside):
+            return list(torch.autograd.grad(out, list(wanted.values()), [torch.ones_like(t) for t in out]))
+
+    assert same(grads(True), grads(False)), case.id
+
+
 def longer(t: torch.Tensor) -> torch.Tensor:
     return t.new_zeros((*t.shape[:-1], t.shape[-1] + 1))
 

@@ -155,7 +155,8 @@ class Eager(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         op = ctx.op
-        return (None, *op.plan.backward(ctx, op.backward.launch, grads))
+        run = op.backward.entry if torch._C._is_any_autocast_enabled() else op.backward.launch
+        return (None, *op.plan.backward(ctx, run, grads))
 
 
 class Once(torch.autograd.Function):
@@ -211,7 +212,8 @@ def second_door(op: Operator) -> Any:
     def implementation(*args: Any, **kwargs: Any) -> Any:
         if forward_ad._current_level >= 0:
             _refuse_tangents((*args, *kwargs.values()))
-        return _own(op.launch(*_all(spec, args, kwargs)))
+        with torch._C._DisableAutocast():  # it would cast what is computed inside
+            return _own(op.launch(*_all(spec, args, kwargs)))
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         return spec.empty_returns(spec.complete(args, kwargs))
