@@ -159,6 +159,22 @@ def test_a_backward_pass_inside_autocast_is_as_outside(name):
     assert same(grads(True), grads(False)), case.id
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_on_the_meta_device_results_are_the_fakes(name):
+    """A call there computes nothing: a reference that looks at lengths found no numbers."""
+    op = ALL[name]
+    for case, call in smoke(op):
+        bare = {n: on_meta(v) for n, v in call.items()}
+        out, fake = (results(f) for f in (op(*bare.values()), op.spec.empty_returns(bare)))
+        assert [None if t is None else (t.shape, t.stride(), t.dtype, t.device.type) for t in out] == [
+            None if t is None else (t.shape, t.stride(), t.dtype, "meta") for t in fake
+        ], case.id
+
+
+def on_meta(value):
+    return [on_meta(v) for v in value] if isinstance(value, list) else value.to("meta") if isinstance(value, torch.Tensor) else value
+
+
 def longer(t: torch.Tensor) -> torch.Tensor:
     return t.new_zeros((*t.shape[:-1], t.shape[-1] + 1))
 
