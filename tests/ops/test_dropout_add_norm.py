@@ -49,6 +49,16 @@ def test_without_dropout_it_is_the_plain_operator(norm):
     torch.testing.assert_close(with_bias[0], wanted[0] + 1)
 
 
+def test_without_dropout_no_seed_is_drawn():
+    """An evaluation must not move what the next step draws."""
+    x, w, state = torch.randn(2, 8), torch.ones(8), torch.get_rng_state()
+    for norm in ("layer", "rms"):
+        rooftile.dropout_add_norm(x, x, w, w, 0.5, norm=norm, training=False)
+        assert torch.equal(torch.get_rng_state(), state)
+    rows = torch.vmap(lambda row: rooftile.dropout_add_norm(row, row, w, w, 0.0, norm="rms")[0])(x)
+    torch.testing.assert_close(rows, rooftile.dropout_add_norm(x, x, w, w, 0.0, norm="rms")[0])
+
+
 def test_the_composition_of_three_operators_has_the_same_values_and_gradients():
     leaves = [t.requires_grad_() for t in (torch.randn(4, 12), torch.randn(4, 12), torch.rand(12), torch.randn(12))]
     x, residual, weight, bias = leaves

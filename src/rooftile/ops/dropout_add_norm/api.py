@@ -51,5 +51,5 @@ def dropout_add_norm(x: Tensor, residual: Tensor, weight: Tensor | None = None, 
             return add_layernorm(x, residual, weight, bias, eps)
         if norm == "rms" and bias is None:
             return add_rmsnorm(x, residual, weight, eps)
-        p = 0.0  # RMSNorm with a bias is this operator's alone
+        p, seed = 0.0, 0  # RMSNorm with a bias is this operator's alone; nothing is drawn
     return _dropout_add_norm(x, residual, weight, bias, seeded(seed, x), p, eps, norm)[:2]
