@@ -58,6 +58,13 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
         (lambda: rooftile.adamw([X], None, [X], [X], X), "adamw: grads must be a list of tensors, got NoneType"),
         (lambda: rooftile.adamw([X], [X], X, [X], X), "adamw: exp_avgs must be a list of tensors, got Tensor"),
         (lambda: rooftile.quantize(None), "quantize: x must be a tensor, got NoneType"),
+        (lambda: rooftile.mlp(None, X.clone().requires_grad_(), None, X, None), "mlp: x must be a tensor, got NoneType"),
+        (lambda: rooftile.mlp(X.clone().requires_grad_(), "w", None, X, None), "mlp: weight1 must be a tensor, got str"),
+        (lambda: rooftile.LayerNorm(8)(None), "layernorm: x must be a tensor, got NoneType"),
+        (lambda: rooftile.RMSNorm(8)([1.0]), "rmsnorm: x must be a tensor, got list"),
+        (lambda: rooftile.MultiheadAttention(8, 2)(X, X, None), "MultiheadAttention: value must be a tensor, got NoneType"),
+        (lambda: rooftile.MultiheadAttention(8, 2)(X, X, X, attn_mask=[True]), "MultiheadAttention: attn_mask must be a tensor, got list"),
+        (lambda: rooftile.CrossEntropyLoss()(X, [1]), "cross_entropy: target must be a tensor, got list"),
         (lambda: rooftile.patch(None), "patch: model must be a torch.nn.Module, got NoneType"),
     ],
 )
@@ -112,6 +119,23 @@ ONCE = {
     "stream_rmsnorm": lambda x: rooftile.stream_rmsnorm(x)[0],
     "tied_embedding": lambda x: rooftile.tied_embedding(torch.arange(4), x)[0],
 }
+BATCHED = {
+    "stream_layernorm": lambda x: rooftile.stream_layernorm(x),
+    "stream_rmsnorm": lambda x: rooftile.stream_rmsnorm(x),
+    "tied_embedding": lambda x: rooftile.tied_embedding(torch.tensor([1, 1, 3]), x),
+    "tied_embedding, a head alone": lambda x: rooftile.tied_embedding(torch.arange(4), x)[1:],
+    "cross_entropy over the logits": lambda x: (rooftile.cross_entropy(x * 1, torch.arange(4), reduction="none", inplace_backward=True),),
+}
+
+
+@pytest.mark.parametrize("name", BATCHED)
+def test_functions_around_operators_take_batches_of_gradients(name):
+    """Who holds a batch of gradients nobody can say, and logits have room for one."""
+    x = X.clone().requires_grad_()
+    grads = [torch.stack([torch.ones_like(t), t.detach(), -t.detach()]) for t in BATCHED[name](x)]
+    (at_once,) = torch.autograd.grad(BATCHED[name](x), x, grads, is_grads_batched=True)
+    one_by_one = [torch.autograd.grad(BATCHED[name](x), x, [g[i] for g in grads])[0] for i in range(3)]
+    torch.testing.assert_close(at_once, torch.stack(one_by_one))
 
 
 @pytest.mark.parametrize("name", ONCE)

@@ -98,6 +98,8 @@ class MultiheadAttention(nn.MultiheadAttention):
                 is_causal: bool = False) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """(out, weights or None). is_causal without a mask is enough, and aligned to the last key; beside a mask it is a hint, which the mask says
         already, as in PyTorch."""
+        masks = {"key_padding_mask": key_padding_mask, "attn_mask": attn_mask}
+        tensors("MultiheadAttention", masks, query=query, key=key, value=value)
         axes = query.dim(), key.dim(), value.dim()
         if axes not in ((3, 3, 3), (2, 2, 2)):
             raise ValueError(f"MultiheadAttention: query, key and value have {axes} axes, it takes 3 of each, or 2 without a batch")

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op
-from rooftile.core.register import once, traced
+from rooftile.core.register import once, traced, transforms
 from rooftile.ops.cross_entropy import cluster_kernels, cuda_kernels, split_kernels, triton_kernels
 from rooftile.ops.cross_entropy.passes import TWO_PASSES
 from rooftile.ops.cross_entropy.spec import AHEAD, OVERWRITE, SPEC
@@ -35,6 +35,8 @@ class _Overwriting(torch.autograd.Function):
     @once("cross_entropy")
     def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, ...]:
         logits, *saved = ctx.saved_tensors
+        if transforms((dloss,)):  # there is room for one gradient, and this is a batch of them
+            return _cross_entropy.backward.launch(dloss, logits, *saved, *ctx.parameters), *[None] * (len(ctx.parameters) + 2)
         dlogits = logits.detach()
         _overwrite.launch(dloss, dlogits, *saved, *ctx.parameters)
         torch.autograd.graph.increment_version(logits)
@@ -100,7 +102,7 @@ class CrossEntropyLoss(torch.nn.Module):
         self.z_loss, self.softcap, self.inplace_backward = z_loss, softcap, inplace_backward
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        if target.is_floating_point():
+        if isinstance(target, Tensor) and target.is_floating_point():
             raise ValueError(
                 f"CrossEntropyLoss: target is {target.dtype}: class probabilities are not supported, give class numbers in int64"
             )

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rooftile.core.bind import tensors
 from rooftile.core.kernel import Op, ranked
-from rooftile.core.register import once, traced
+from rooftile.core.register import once, traced, transforms
 from rooftile.ops.embedding import bulk_kernels, composed_kernels, cuda_kernels, triton_kernels
 from rooftile.ops.embedding.spec import ACCUMULATE, SPEC
 
@@ -92,6 +92,8 @@ class _Tied(torch.autograd.Function):
             return None, dhead
         if dhead is None:
             return None, _embedding.backward.launch(drows, indices, weight, -1)
+        if transforms((drows, dhead)):  # who holds a batch of gradients, nobody can say
+            return None, dhead + _embedding.backward.launch(drows, indices, weight, -1)
         alone = _holders(dhead) == ctx.alone and dhead.is_contiguous()  # or somebody else may see it written
         dweight = dhead if alone else dhead.clone(memory_format=torch.contiguous_format)
         _accumulate.launch(drows, indices, dweight, -1)

@@ -178,7 +178,7 @@ class LayerNorm(torch.nn.Module):
             torch.nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.shape[-1:] != self.normalized_shape:
+        if isinstance(x, Tensor) and x.shape[-1:] != self.normalized_shape:
             raise ValueError(f"LayerNorm: N is {self.normalized_shape[0]} in the module, but x is {list(x.shape)}")
         return layernorm(x, self.weight, self.bias, self.eps)
 

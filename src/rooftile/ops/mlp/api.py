@@ -53,7 +53,8 @@ def mlp(
     """
     args = x, weight1, bias1, weight2, bias2, approximate
     wanted = torch.is_grad_enabled() and _mlp.plan.wants_grad((*args, "pre", residual))
-    known = wanted and x.dim() > 0 and weight1.dim() == weight2.dim() == 2  # of other shapes the door says what is wrong
+    known = wanted and all(isinstance(t, Tensor) for t in (x, weight1, weight2))
+    known = known and x.dim() > 0 and weight1.dim() == weight2.dim() == 2  # of what is none of these the door says what is wrong
     return _mlp(*args, cuda.keep(x, weight1, weight2) if known else "pre", residual)[0]
 
 

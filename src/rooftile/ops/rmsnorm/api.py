@@ -144,7 +144,7 @@ class RMSNorm(torch.nn.Module):
             torch.nn.init.constant_(self.weight, 1.0 - self.offset)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.shape[-1:] != self.normalized_shape:
+        if isinstance(x, Tensor) and x.shape[-1:] != self.normalized_shape:
             raise ValueError(f"RMSNorm: N is {self.normalized_shape[0]} in the module, but x is {list(x.shape)}")
         return rmsnorm(x, self.weight, torch.finfo(torch.float32).eps if self.eps is None else self.eps, self.offset)
 
