@@ -24,6 +24,7 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
         (lambda: rooftile.gelu(torch.nested.nested_tensor([X, X])), "gelu: x is nested, takes strided"),
         (lambda: rooftile.layernorm(X, eps="a"), "layernorm: eps is 'a', takes float"),
         (lambda: rooftile.attention(*[torch.randn(1, 4, 2, 16)] * 3, causal="yes"), "attention: causal is 'yes', takes bool"),
+        (lambda: rooftile.attention(*[torch.randn(1, 4, 2, 16)] * 3, causal=2), "attention: causal is 2, takes bool"),
         (lambda: rooftile.softmax(X.numpy()), "softmax: x must be a tensor, got ndarray"),
         (
             lambda: rooftile.cross_entropy(X, torch.zeros(4).long(), label_smoothing="a"),
@@ -65,6 +66,8 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
         (lambda: rooftile.MultiheadAttention(8, 2)(X, X, None), "MultiheadAttention: value must be a tensor, got NoneType"),
         (lambda: rooftile.MultiheadAttention(8, 2)(X, X, X, attn_mask=[True]), "MultiheadAttention: attn_mask must be a tensor, got list"),
         (lambda: rooftile.CrossEntropyLoss()(X, [1]), "cross_entropy: target must be a tensor, got list"),
+        (lambda: rooftile.scan(X, -1), "scan: exclusive is -1, takes bool"),  # torch.cumsum's dim
+        (lambda: rooftile.scan(X, reverse="no"), "scan: reverse is 'no', takes bool"),
         (lambda: rooftile.patch(None), "patch: model must be a torch.nn.Module, got NoneType"),
     ],
 )

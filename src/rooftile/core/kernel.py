@@ -156,6 +156,8 @@ class Op:
         if self._constant and torch.is_grad_enabled():
             self._refuse_gradient(args)
         if register.needs_second_door(args):
+            if not (torch.compiler.is_compiling() or torch._C._is_tracing()):  # its schema takes any number for true
+                self._check_kinds(dict(zip(self.names, args)))
             try:
                 return self.entry(*args)
             except RuntimeError:  # also of what the schema does not take, which PyTorch tells in the schema's words
@@ -265,18 +267,21 @@ class Op:
         return lambda *args: run(*map(_with_their_signs, args))
 
     def _check(self, call: Call) -> None:
+        self._check_kinds(call)
+        self.spec.bind(call)
+
+    def _check_kinds(self, call: Call) -> None:
         for name, (kinds, words) in self._kinds.items():
             if not isinstance(call[name], kinds):
                 raise ValueError(f"{self.spec.name}: {name} is {call[name]!r}, takes {words}")
-        self.spec.bind(call)
 
     @functools.cached_property
     def _kinds(self) -> dict[str, tuple[tuple[type, ...], str]]:
         """Of what is no tensor, by the reference's annotations, as the other door's schema holds them; numpy's numbers are numbers."""
         hints = get_type_hints(self.spec.reference)
         said = {n: get_args(hints[n]) or (hints[n],) for n in self.names if n not in self.spec.args and n in hints}
-        wide = {float: numbers.Real, int: numbers.Integral}
-        return {n: (tuple(wide.get(t, t) for t in ts), " or ".join(t.__name__ for t in ts)) for n, ts in said.items()}
+        wide = {float: (numbers.Real, torch.SymFloat, torch.SymInt), int: (numbers.Integral, torch.SymInt), bool: (bool, torch.SymBool)}
+        return {n: (tuple(k for t in ts for k in wide.get(t, (t,))), " or ".join(t.__name__ for t in ts)) for n, ts in said.items()}
 
     def choose(self, call: Call) -> Choice:
         _force_from_environment()

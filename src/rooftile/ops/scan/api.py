@@ -24,7 +24,7 @@ def scan(x: Tensor, exclusive: bool = False, reverse: bool = False) -> Tensor:
         are exact and wrap beyond 32 bits. The gradient is the scan of dout in the other direction.
 
     Raises:
-        ValueError: x has no axes or another dtype.
+        ValueError: x has no axes or another dtype; a word that is no bool.
 
     Source: Blelloch, Prefix Sums and Their Applications, 1990.
 
@@ -32,4 +32,4 @@ def scan(x: Tensor, exclusive: bool = False, reverse: bool = False) -> Tensor:
         >>> scan(torch.tensor([1.0, 2.0, 3.0]), exclusive=True)
         tensor([0., 1., 3.])
     """
-    return _scan(x, bool(exclusive), bool(reverse))
+    return _scan(x, exclusive, reverse)
