@@ -241,3 +241,17 @@ def test_in_vmap_too_what_has_no_gradient_is_refused():
     with pytest.raises(ValueError, match="quantize has no gradient, and x requires one"):
         torch.vmap(rooftile.quantize)(x)
     assert torch.vmap(rooftile.quantize)(x.detach())[0].shape == x.shape
+
+
+@pytest.mark.parametrize(
+    "call, said",
+    [
+        (lambda t: rooftile.residual_add(t, t.clone(), inplace=True), "residual_add_overwrite writes in place, which vmap has no rule for"),
+        (lambda t: rooftile.swiglu_again(t, t.clone(), t.clone()), "swiglu_again writes in place, which vmap has no rule for"),
+        (lambda t: rooftile.grad_norm([t]), "grad_norm takes lists of tensors, which vmap has no rule for"),
+        (lambda t: rooftile.adamw([t], [t], [t], [t], X[:1, :4]), "adamw takes lists of tensors, which vmap has no rule for"),
+    ],
+)
+def test_what_vmap_has_no_rule_for_is_told(call, said):
+    with pytest.raises(RuntimeError, match=said):
+        torch.vmap(call)(X.clone())

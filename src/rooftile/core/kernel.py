@@ -179,8 +179,14 @@ class Op:
     def _in_vmap(self, args: Sequence[Any], error: Exception) -> bool:
         """vmap, func.grad and their like end in an error: to look for them at each call would cost each call time."""
         transforms = register.transforms(args)
-        if set(transforms) <= {"Vmap"}:
-            return bool(transforms)
+        if not transforms:
+            return False
+        if set(transforms) == {"Vmap"}:
+            lists = any(a.many for a in self.spec.args.values())
+            if lists or self._written:
+                what = "takes lists of tensors" if lists else "writes in place"
+                raise RuntimeError(f"{self.spec.name} {what}, which vmap has no rule for: call it outside") from error
+            return True
         raise RuntimeError(f"{self.spec.name}: of torch.func's transforms it takes vmap, here are {', '.join(transforms)}") from error
 
     def _refuse_gradient(self, args: Sequence[Any]) -> None:
