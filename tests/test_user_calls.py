@@ -68,6 +68,14 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
         (lambda: rooftile.CrossEntropyLoss()(X, [1]), "cross_entropy: target must be a tensor, got list"),
         (lambda: rooftile.scan(X, -1), "scan: exclusive is -1, takes bool"),  # torch.cumsum's dim
         (lambda: rooftile.scan(X, reverse="no"), "scan: reverse is 'no', takes bool"),
+        (lambda: rooftile.dropout(X, "a"), "dropout: p is 'a', takes float"),
+        (lambda: rooftile.dropout_add_norm(X, X, p=None), "dropout_add_norm: p is None, takes float"),
+        (lambda: rooftile.Dropout("a"), "Dropout: p is 'a', it lies between 0 and 1"),
+        (lambda: rooftile.attention(*[torch.zeros(1, 4, 2, 16)] * 3, window=("a", 0)), "attention: the window's left is 'a', it takes"),
+        (lambda: rooftile.rope_table(4, 4, "a"), "rope_table: base is 'a', takes float"),
+        (lambda: rooftile.AdamW([X.clone()], lr="a"), "AdamW: lr is 'a', must be at least 0"),
+        (lambda: rooftile.AdamW([X.clone()], betas=("a", 0.9)), r"AdamW: betas are \('a', 0.9\), both must be"),
+        (lambda: rooftile.AdamW([X.clone()], max_norm="a"), "AdamW: max_norm is 'a', must be above 0"),
         (lambda: rooftile.patch(None), "patch: model must be a torch.nn.Module, got NoneType"),
     ],
 )

@@ -1,5 +1,6 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -92,8 +93,8 @@ class AdamW(torch.optim.Optimizer):
                  stochastic: bool = False):  # fmt: skip
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         _check_group(defaults)
-        if max_norm is not None and not max_norm > 0:
-            raise ValueError(f"AdamW: max_norm is {max_norm}, must be above 0")
+        if max_norm is not None and not (isinstance(max_norm, Real) and max_norm > 0):
+            raise ValueError(f"AdamW: max_norm is {max_norm!r}, must be above 0")
         if master and stochastic:
             raise ValueError("AdamW: master and stochastic are both asked for: with float32 masters nothing is left to round at random")
         if state_dtype not in (None, torch.float32, torch.bfloat16):
@@ -285,10 +286,10 @@ def _check_group(group: dict[str, Any]) -> None:
         value = group[name]
         if isinstance(value, Tensor) and value.numel() != 1:
             raise ValueError(f"AdamW: {name} has {value.numel()} numbers, must be 1")
-        if not value >= 0:
-            raise ValueError(f"AdamW: {name} is {value}, must be at least 0")
+        if not isinstance(value, (Real, Tensor)) or not value >= 0:
+            raise ValueError(f"AdamW: {name} is {value!r}, must be at least 0")
     betas = group["betas"]
-    if not isinstance(betas, (tuple, list)) or len(betas) != 2 or not all(0 <= b < 1 for b in betas):
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2 or not all(isinstance(b, (Real, Tensor)) and 0 <= b < 1 for b in betas):
         raise ValueError(f"AdamW: betas are {betas}, both must be in [0, 1)")
     for name in ("amsgrad", "maximize", "differentiable"):
         if group.get(name):

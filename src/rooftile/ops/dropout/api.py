@@ -1,3 +1,5 @@
+from numbers import Real
+
 import torch
 from torch import Tensor
 
@@ -35,7 +37,7 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, *, seed: int | Ten
         >>> dropout(torch.ones(4), 0.5, seed=7)
         tensor([0., 0., 0., 2.])
     """
-    if not 0 <= p <= 1:
+    if isinstance(p, Real) and not 0 <= p <= 1:  # of what is no number the operator will tell what it takes
         raise ValueError(f"dropout: p is {p}, it lies between 0 and 1")
     if not training or p == 0:
         return x
@@ -48,8 +50,8 @@ class Dropout(torch.nn.Module):
 
     def __init__(self, p: float = 0.5, inplace: bool = False):
         super().__init__()
-        if not 0 <= p <= 1:
-            raise ValueError(f"Dropout: p is {p}, it lies between 0 and 1")
+        if not isinstance(p, Real) or not 0 <= p <= 1:
+            raise ValueError(f"Dropout: p is {p!r}, it lies between 0 and 1")
         if inplace:
             raise ValueError("Dropout: inplace=True is not supported: the output has memory of its own")
         self.p = p
