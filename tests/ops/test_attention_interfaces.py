@@ -91,6 +91,17 @@ def test_the_modules_arguments_are_in_pytorchs_order():
     ]
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("shape", [(3, 2, 16), (3, 16)])
+def test_on_itself_the_projections_are_one_product(batch_first, shape, monkeypatch):
+    """Without batch_first, PyTorch's default, and without a batch they were three."""
+    module, x, weights = MultiheadAttention(16, 2, batch_first=batch_first), torch.randn(shape), []
+    linear = F.linear
+    monkeypatch.setattr(F, "linear", lambda x, w, b: weights.append(len(w)) or linear(x, w, b))
+    module(x, x, x)
+    assert weights == [48, 16]
+
+
 def test_the_module_alone_causal_and_on_itself():
     ours, (x,) = MultiheadAttention(32, 4, dropout=0.5), drawn((6, 32))
     ours.eval()

@@ -106,13 +106,13 @@ class MultiheadAttention(nn.MultiheadAttention):
         for name, x, features in (("query", query, self.embed_dim), ("key", key, self.kdim), ("value", value, self.vdim)):
             if x.shape[-1] != features:
                 raise ValueError(f"MultiheadAttention: {name} is {list(x.shape)}, its last axis must be {features}")
-        single = query.dim() == 2
+        single, alone = query.dim() == 2, query is key and key is value
         if single:
             query, key, value = (x.unsqueeze(0 if self.batch_first else 1) for x in (query, key, value))
             key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
         if not self.batch_first:
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
-        q, k, v = (x.unflatten(-1, (self.num_heads, self.head_dim)) for x in self._projected(query, key, value))
+        q, k, v = (x.unflatten(-1, (self.num_heads, self.head_dim)) for x in self._projected(query, key, value, alone))
         mask, bias = self._seen(attn_mask, key_padding_mask, q, k)
         p, causal = self.dropout if self.training else 0.0, is_causal and attn_mask is None
         if need_weights or self.variant == "standard":
@@ -129,11 +129,11 @@ class MultiheadAttention(nn.MultiheadAttention):
             return out.squeeze(0 if self.batch_first else 1), None if weights is None else weights[0]
         return out, weights
 
-    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+    def _projected(self, query: Tensor, key: Tensor, value: Tensor, alone: bool) -> tuple[Tensor, ...]:
         biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         if not self._qkv_same_embed_dim:
             weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
-        elif query is key and key is value:
+        elif alone:
             return F.linear(query, self.in_proj_weight, self.in_proj_bias).chunk(3, -1)  # one product; the three are views of it
         else:
             weights = self.in_proj_weight.chunk(3)
