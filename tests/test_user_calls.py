@@ -5,8 +5,10 @@ import inspect
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import rooftile
+from rooftile.core.kernel import OPS
 from rooftile.patching.again import linear_of
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
@@ -241,6 +243,51 @@ def test_modules_take_a_device_in_one_form():
 )
 def test_modules_say_what_they_are_made_with(module, said):
     assert module.extra_repr() == said
+
+
+Y = torch.tensor([1, 2, 0, 3])
+
+
+@pytest.mark.parametrize(
+    "made, called",
+    [
+        (lambda: rooftile.MLP(8, 4, approximate=None), lambda: rooftile.mlp(X, X, None, X[:, :4], None, None)),
+        (lambda: rooftile.GatedMLP(8, 2, activation="foo"), lambda: rooftile.gated_mlp(X, X, X[:, :2], "foo")),
+        (lambda: rooftile.CrossEntropyLoss(reduction="foo"), lambda: rooftile.cross_entropy(X, Y, reduction="foo")),
+        (lambda: rooftile.CrossEntropyLoss(z_loss=-1.0), lambda: rooftile.cross_entropy(X, Y, z_loss=-1.0)),
+        (lambda: rooftile.LinearCrossEntropyLoss(8, 4, chunk=0), lambda: rooftile.linear_cross_entropy(X, X, Y, chunk=0)),
+        (lambda: rooftile.LinearCrossEntropyLoss(8, 4, softcap=None), lambda: rooftile.linear_cross_entropy(X, X, Y, softcap=None)),
+        (lambda: rooftile.Dropout(1.5), lambda: rooftile.dropout(X, 1.5)),
+        (lambda: rooftile.MultiheadAttention(8, 2, -1.0), lambda: rooftile.attention(*[X[None, :, None]] * 3, dropout_p=-1.0)),
+        (lambda: rooftile.Softmax(None), lambda: rooftile.softmax(X, None)),
+        (lambda: rooftile.LogSoftmax(1.0), lambda: rooftile.log_softmax(X, 1.0)),
+        (lambda: rooftile.LayerNorm(8, eps=None), lambda: rooftile.layernorm(X, eps=None)),
+        (lambda: rooftile.RMSNorm(8, eps="a"), lambda: rooftile.rmsnorm(X, eps="a")),
+        (lambda: rooftile.RMSNorm(8, offset=None), lambda: rooftile.rmsnorm(X, offset=None)),
+        (lambda: rooftile.Embedding(4, 8, padding_idx="a"), lambda: rooftile.embedding(Y, X, "a")),
+    ],
+)
+def test_a_module_refuses_when_it_is_made_what_its_function_refuses(made, called):
+    with pytest.raises(ValueError) as module:
+        made()
+    with pytest.raises(ValueError) as function:
+        called()
+    assert str(module.value) == str(function.value)
+
+
+def test_a_module_is_made_anywhere():
+    """On the meta device, under fake tensors, and inside what is compiled."""
+    for name in ("softmax", "cross_entropy", "layernorm"):
+        vars(OPS[name]).pop("_example", None)
+    with torch.device("meta"):
+        assert rooftile.LayerNorm(8).weight.is_meta and rooftile.CrossEntropyLoss().reduction == "mean"
+    vars(OPS["cross_entropy"]).pop("_example", None)
+    with FakeTensorMode():
+        assert rooftile.CrossEntropyLoss().reduction == "mean"
+    with pytest.raises(ValueError, match="reduction is 'foo'"):
+        rooftile.CrossEntropyLoss(reduction="foo")
+    loss = torch.compile(lambda x, y: rooftile.CrossEntropyLoss()(x, y), backend="eager", fullgraph=True)
+    assert torch.equal(loss(X, Y), rooftile.cross_entropy(X, Y))
 
 
 def test_in_vmap_too_what_has_no_gradient_is_refused():

@@ -281,6 +281,16 @@ class Op:
             if not isinstance(call[name], kinds):
                 raise ValueError(f"{self.spec.name}: {name} is {call[name]!r}, takes {words}")
 
+    def takes(self, **parameters: Any) -> None:
+        """Asked by a module when it is made: ValueError, as a call says it, where there is no call with these parameters. A module that is made in what
+        is compiled leaves it to its call."""
+        if not torch.compiler.is_compiling():
+            self._check(self._example | parameters)
+
+    @functools.cached_property
+    def _example(self) -> dict[str, Any]:
+        return self.spec.draw(self.spec.cases[0])
+
     @functools.cached_property
     def _kinds(self) -> dict[str, tuple[tuple[type, ...], str]]:
         """Of what is no tensor, by the reference's annotations, as the other door's schema holds them; numpy's numbers are numbers."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from rooftile.core.bind import tensors
 from rooftile.ops._shared.reference import wide
-from rooftile.ops.attention.api import attention
+from rooftile.ops.attention.api import _attention_options, attention
 
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
@@ -86,6 +86,8 @@ class MultiheadAttention(nn.MultiheadAttention):
             )
         if variant not in ("flash", "standard"):
             raise ValueError(f"MultiheadAttention: variant is {variant!r}, takes flash or standard")
+        if dropout != 0:
+            _attention_options.takes(p=dropout)
         super().__init__(embed_dim, num_heads, dropout, bias, kdim=kdim, vdim=vdim, batch_first=batch_first, device=device, dtype=dtype)
         self.variant = variant
 

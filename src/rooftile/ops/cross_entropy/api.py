@@ -98,6 +98,9 @@ class CrossEntropyLoss(torch.nn.Module):
             )
         if size_average is not None or reduce is not None:
             raise ValueError("CrossEntropyLoss: size_average and reduce are PyTorch's old words: say reduction='mean', 'sum' or 'none'")
+        _cross_entropy.takes(
+            ignore_index=ignore_index, label_smoothing=label_smoothing, z_loss=z_loss, softcap=softcap, reduction=reduction
+        )
         self.ignore_index, self.reduction, self.label_smoothing = ignore_index, reduction, label_smoothing
         self.z_loss, self.softcap, self.inplace_backward = z_loss, softcap, inplace_backward
 

@@ -50,8 +50,7 @@ class Dropout(torch.nn.Module):
 
     def __init__(self, p: float = 0.5, inplace: bool = False):
         super().__init__()
-        if not isinstance(p, Real) or not 0 <= p <= 1:
-            raise ValueError(f"Dropout: p is {p!r}, it lies between 0 and 1")
+        _dropout.takes(p=p)
         if inplace:
             raise ValueError("Dropout: inplace=True is not supported: the output has memory of its own")
         self.p = p

@@ -1,5 +1,6 @@
 import functools
 import sys
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -129,6 +130,8 @@ def tied_embedding(indices: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _row(padding_idx: int, rows: int) -> int:
+    if not isinstance(padding_idx, Integral):
+        raise ValueError(f"embedding: padding_idx is {padding_idx!r}, takes int")
     if not -rows <= padding_idx < rows:
         raise ValueError(f"embedding: padding_idx is {padding_idx}, but the weight has {rows} rows")
     return padding_idx % rows

@@ -166,6 +166,7 @@ class LayerNorm(torch.nn.Module):
         shape = (normalized_shape,) if isinstance(normalized_shape, Integral) else tuple(normalized_shape)
         if len(shape) != 1:
             raise ValueError(f"LayerNorm: normalized_shape is {list(shape)}, only the last axis can be normalised: give one number")
+        _layernorm.takes(eps=eps)
         self.normalized_shape, self.eps, self.elementwise_affine = shape, eps, elementwise_affine
         weight = torch.nn.Parameter(torch.ones(shape, device=device, dtype=dtype)) if elementwise_affine else None
         self.register_parameter("weight", weight)

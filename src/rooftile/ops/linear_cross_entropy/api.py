@@ -66,6 +66,8 @@ class LinearCrossEntropyLoss(torch.nn.Linear):
     def __init__(self, in_features: int, num_classes: int, bias: bool = False, device: torch.device | str | int | None = None,
                  dtype: torch.dtype | None = None, *, ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0,
                  softcap: float = 0.0, reduction: str = "mean", chunk: int | None = None):  # fmt: skip
+        _linear_cross_entropy.takes(ignore_index=ignore_index, label_smoothing=label_smoothing, z_loss=z_loss, softcap=softcap,
+                                    reduction=reduction, chunk=chunk)  # fmt: skip
         super().__init__(in_features, num_classes, bias, device, dtype)
         self.ignore_index, self.label_smoothing, self.z_loss = ignore_index, label_smoothing, z_loss
         self.softcap, self.reduction, self.chunk = softcap, reduction, chunk

@@ -91,6 +91,7 @@ class MLP(torch.nn.Module):
     def __init__(self, in_features: int, hidden_features: int, out_features: int | None = None, bias: bool = True,
                  device: torch.device | str | int | None = None, dtype: torch.dtype | None = None, *, approximate: str = "none"):  # fmt: skip
         super().__init__()
+        _mlp.takes(approximate=approximate)
         self.approximate = approximate
         self.fc1 = torch.nn.Linear(in_features, hidden_features, bias, device, dtype)
         self.fc2 = torch.nn.Linear(hidden_features, in_features if out_features is None else out_features, bias, device, dtype)
@@ -108,6 +109,7 @@ class GatedMLP(torch.nn.Module):
     def __init__(self, in_features: int, hidden_features: int, out_features: int | None = None,
                  device: torch.device | str | int | None = None, dtype: torch.dtype | None = None, *, activation: str = "silu"):  # fmt: skip
         super().__init__()
+        _gated_mlp.takes(activation=activation)
         self.activation = activation
         self.gate_up_proj = torch.nn.Linear(in_features, 2 * hidden_features, False, device, dtype)
         self.down_proj = torch.nn.Linear(hidden_features, in_features if out_features is None else out_features, False, device, dtype)

@@ -134,6 +134,7 @@ class RMSNorm(torch.nn.Module):
         shape = (normalized_shape,) if isinstance(normalized_shape, Integral) else tuple(normalized_shape)
         if len(shape) != 1:
             raise ValueError(f"RMSNorm: normalized_shape is {list(shape)}, only the last axis can be normalised: give one number")
+        _rmsnorm.takes(**({} if eps is None else {"eps": eps}), offset=offset)
         self.normalized_shape, self.eps, self.elementwise_affine, self.offset = shape, eps, elementwise_affine, offset
         self.register_parameter(
             "weight", torch.nn.Parameter(torch.full(shape, 1.0 - offset, device=device, dtype=dtype)) if elementwise_affine else None

@@ -62,17 +62,22 @@ def softmax(x: Tensor, dim: int = -1, *, scale: float = 1.0, causal: bool = Fals
 
 
 def _along(op: Op, x: Tensor, dim: int) -> Tensor:
+    _axis(op.spec.name, dim)
     if not isinstance(x, Tensor) or dim == x.dim() - 1:
         return op(x)
-    if not isinstance(dim, Integral):
-        raise ValueError(f"{op.spec.name}: dim is {dim!r}, takes int")
     return op(x.transpose(dim, -1)).transpose(dim, -1)
+
+
+def _axis(name: str, dim: int) -> None:
+    if type(dim) is not int and not isinstance(dim, Integral):
+        raise ValueError(f"{name}: dim is {dim!r}, takes int")
 
 
 def _scores(x: Tensor, dim: int, scale: float, causal: bool, mask: Tensor | None) -> Tensor:
     """x as [B, H, T, N]: axes that are missing are 1, those before the last three are one."""
     tensors("softmax", {"mask": mask}, x=x)
     has_rows("softmax", "x", x)
+    _axis("softmax", dim)
     if dim not in (-1, x.dim() - 1):
         raise ValueError(f"softmax: dim is {dim}, but scores of a scale or a mask are normalised along the last of {x.dim()} axes")
     if causal and x.dim() < 2:
@@ -117,8 +122,11 @@ def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
 class Softmax(torch.nn.Module):
     """`softmax` as a module, with the arguments of torch.nn.Softmax; without a dim it takes the last, where PyTorch's depends on the axes."""
 
+    _name = "softmax"
+
     def __init__(self, dim: int = -1):
         super().__init__()
+        _axis(self._name, dim)
         self.dim = dim
 
     def forward(self, x: Tensor) -> Tensor:
@@ -130,6 +138,8 @@ class Softmax(torch.nn.Module):
 
 class LogSoftmax(Softmax):
     """`log_softmax` as a module, with the arguments of torch.nn.LogSoftmax; without a dim it takes the last."""
+
+    _name = "log_softmax"
 
     def forward(self, x: Tensor) -> Tensor:
         return log_softmax(x, self.dim)
