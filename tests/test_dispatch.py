@@ -113,6 +113,21 @@ def test_what_only_a_gradient_reads_is_made_where_one_is_wanted(monkeypatch):
         op.forget()
 
 
+def test_what_equals_a_remembered_parameter_but_is_of_another_type_is_refused():
+    """1 == 1.0 == True, and their hashes are one."""
+    q, x, target = torch.randn(1, 4, 2, 16), torch.randn(4, 8), torch.tensor([0, 1, 2, 3])
+    for call, taken, refused in (
+        (lambda causal: rooftile.attention(q, q, q, causal=causal), True, 1),
+        (lambda causal: rooftile.softmax(x, causal=causal), True, 1.0),
+        (lambda ignored: rooftile.cross_entropy(x, target, ignore_index=ignored), 3, 3.0),
+        (lambda chunk: rooftile.linear_cross_entropy(x, x, target, chunk=chunk), 2, 2.0),
+        (lambda left: rooftile.attention(q, q, q, window=(left, 0)), 2, 2.0),
+    ):
+        call(taken)
+        with pytest.raises(ValueError, match=f"is {refused}, takes"):
+            call(refused)
+
+
 def test_lengths_that_never_repeat_do_not_fill_the_memory():
     op = OPS["gelu"]
     op.forget()

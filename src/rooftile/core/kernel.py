@@ -371,15 +371,20 @@ def _contiguous(reference: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+_VALUES = {bool, float, int, str, type(None)}
+
+
 def _key(args: Sequence[Any]) -> tuple[Any, ...]:
+    """A value goes with its type: 1 == 1.0 == True, and only one of them may be what an operator takes."""
     key: list[Any] = []
     for a in args:
-        if isinstance(a, Tensor):
+        kind = type(a)
+        if kind is Tensor or (kind not in _VALUES and isinstance(a, Tensor)):
             key.append((a.shape, a.stride(), a.dtype, a.device, a.data_ptr() & 15, a.is_neg()))
-        elif isinstance(a, (list, tuple)):
-            key.append(_key(a))
+        elif kind in _VALUES or not isinstance(a, (list, tuple)):
+            key += a, kind
         else:
-            key.append(a)
+            key.append(_key(a))
     return tuple(key)
 
 
