@@ -288,6 +288,36 @@ def test_tensors_of_lists_that_are_written_lie_apart():
     op.forget()
 
 
+def test_what_is_read_lies_apart_from_lists_that_are_written():
+    """A gradient in a parameter's or a state's place would be read before or after that is written. Gradients alone may share theirs."""
+    op, buffer = OPS["adamw"], torch.zeros(64)
+    params, moments = [buffer[:8], buffer[8:16]], [[buffer[i : i + 8], torch.zeros(8)] for i in (24, 32)]
+    hyper, one = torch.tensor([[1.0, 0.0, 1.0, 1.0]] * 2), torch.ones(8)
+
+    def step(grads, scale=None):
+        rooftile.adamw(params, grads, *moments, hyper, scale=scale)
+
+    op.forget()
+    for _ in range(3):
+        before = buffer.clone()
+        for grads, said in (
+            ([buffer[4:12], one], "params[0] and grads[0], which begin 16 bytes apart"),
+            ([params[0], one], "params[0] and grads[0], which begin 0 bytes apart"),
+            ([one, buffer[28:36]], "exp_avgs[0] and grads[1], which begin 16 bytes apart"),
+            ([one, buffer[20:28]], "exp_avgs[0] and grads[1], which begin -16 bytes apart"),
+        ):
+            with pytest.raises(ValueError, match=re.escape(f"adamw: elements of {said}, share a place, and {said.split()[0]} is written")):
+                step(grads)
+        with pytest.raises(ValueError, match=re.escape("adamw: elements of params[0] and scale, which begin 0 bytes apart")):
+            step([one, one], buffer[0])
+        assert torch.equal(buffer, before)
+        step([one, one])
+        step([buffer[40:48], buffer[44:52]])
+        step([torch.ones(8), torch.ones(8)])
+    assert len(op._known.calls) <= 2
+    op.forget()
+
+
 def test_there_is_no_second_derivative_at_either_door(past_autograd):
     op = OPS["softmax"]
     past_autograd(op, op.backward)

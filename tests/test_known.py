@@ -126,6 +126,20 @@ def test_lists_that_are_written_lie_apart():
         assert call(params, [X.clone()], [other]) is MISS
 
 
+def test_what_is_read_lies_apart_from_lists_that_are_written():
+    """Where these lie where they lay, and where they do not; a single tensor too."""
+    row, there, z = torch.zeros(64), torch.ones(1), X.clone()
+    params = [row[8:32].view(4, 6), row[32:56].view(4, 6)]
+    call = made(params, [row[4:5].expand(4, 6)], [z], there.expand(4), written=(0, 2))
+    for lists in ((params, [z]), ([X.clone(), X.clone()], [z]), (params[::-1], [X.clone()])):
+        for one in (row[4:5], row[60:61], row[56:57], X.clone()[0, :1]):
+            assert call(lists[0], [one.expand(4, 6)], lists[1], there.expand(4)) == "run"
+            assert call(lists[0], [there.expand(4, 6)], lists[1], one.expand(4)) == "run"
+        for one in (lists[0][0][0, :1], lists[0][1][3, 2:3], lists[1][0].view(-1)[20:21], row[57:58]):
+            assert call(lists[0], [one.expand(4, 6)], lists[1], there.expand(4)) is MISS
+            assert call(lists[0], [there.expand(4, 6)], lists[1], one.expand(4)) is MISS
+
+
 def test_an_operator_learns_forgets_and_does_not_pay_for_what_never_repeats():
     op = OPS["gelu"]
     op.forget()

@@ -234,9 +234,12 @@ class Op:
             a, b = args[i], args[j]
             if a is not None and b is not None and places.shared(a, b) and not (read and places.same(a, b)):
                 yield (self.names[i], a), (self.names[j], b)
-        listed = [(f"{self.names[i]}[{at}]", t) for i in self._lists for at, t in enumerate(args[i])]
-        if two := places.meeting([t for _, t in listed]):
-            yield listed[two[0]], listed[two[1]]
+        if self._lists:
+            written = [t for i in self._lists for t in replay.named(self.names[i], args[i])]
+            others = [t for i, a in enumerate(args) if i not in self._written for t in replay.named(self.names[i], a)]
+            if two := places.meeting([t for _, t in written], [t for _, t in others]):
+                one, other = ([*written, *others][i] for i in two)
+                yield one, other
 
     def _key(self, args: Sequence[Any], save: bool) -> tuple[Any, ...]:
         return _key(args) + (() if save else (False,)) + ((torch.are_deterministic_algorithms_enabled(),) if self._varies else ())

@@ -59,14 +59,15 @@ def shared(a: Tensor, b: Tensor) -> bool:
     return _meets(gap + sum(s * n for s, n in other), own + other)
 
 
-def meeting(tensors: Sequence[Tensor]) -> tuple[int, int] | None:
-    """Which two of these share a place, where any do."""
+def meeting(written: Sequence[Tensor], read: Sequence[Tensor] = ()) -> tuple[int, int] | None:
+    """Which two of [*written, *read] share a place, where any do; the first is written."""
+    tensors, count = [*written, *read], len(written)
     reaching: list[tuple[int, int]] = []  # past where the next begins
     for begin, j in sorted((t.data_ptr(), j) for j, t in enumerate(tensors)):
         reaching = [(end, i) for end, i in reaching if end > begin]
         for _, i in reaching:
-            if shared(tensors[i], tensors[j]):
-                return i, j
+            if min(i, j) < count and shared(tensors[i], tensors[j]):
+                return (i, j) if i < count else (j, i)
         reaching.append((begin + reach(tensors[j]), j))
     return None
 

@@ -69,7 +69,7 @@ class Recorder(TorchDispatchMode):
         self._aside = False  # what happens now is not the launcher's
         self.parameters = [f"a{i}" for i in range(len(args))]
         for name, value in zip(self.parameters, args):
-            for text, tensor in _tensors(name, value):
+            for text, tensor in named(name, value):
                 if id(tensor) in self._roots:
                     self.why = "one tensor is given twice, and the next call may give two"
                 self._root(tensor, text, tensor)
@@ -180,7 +180,7 @@ class Rehearsal:
         self.seen = False
 
     def __call__(self, *args: Any) -> Any:
-        tensors = [id(t) for a in args for _, t in _tensors("", a)]
+        tensors = [id(t) for a in args for _, t in named("", a)]
         if not self.seen or len(set(tensors)) < len(tensors):
             self.seen = True
             return self.run(*args)
@@ -193,7 +193,8 @@ def _are_tensors(value: Any) -> bool:
     return isinstance(value, tuple) and bool(value) and isinstance(value[0], Tensor)
 
 
-def _tensors(name: str, value: Any) -> list[tuple[str, Tensor]]:
+def named(name: str, value: Any) -> list[tuple[str, Tensor]]:
+    """The tensors of an argument, none of a parameter."""
     if isinstance(value, Tensor):
         return [(name, value)]
     if isinstance(value, (list, tuple)):

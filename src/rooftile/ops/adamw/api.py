@@ -34,8 +34,8 @@ def adamw(params: list[Tensor], grads: list[Tensor], exp_avgs: list[Tensor], exp
             so that updates below half a step are not lost on average. A new one for every step.
 
     Raises:
-        ValueError: lists of different lengths, shapes, dtypes or devices; tensors that are written and share a place; masters and a seed
-        at once.
+        ValueError: lists of different lengths, shapes, dtypes or devices; tensors that are written and share a place, also with one
+        that is read; masters and a seed at once.
 
     Source: Loshchilov and Hutter, Decoupled weight decay regularization, 2019.
     """
