@@ -386,6 +386,9 @@ def test_generation_is_seeded_and_bounded():
     assert draw[0].shape == (3, 29) and torch.equal(draw[0][:, :17], x)  # 29 is past n_positions: the window slides
     assert torch.equal(draw[0], draw[1]) and not torch.equal(draw[0], draw[2])
     likeliest = model.generate(x, 1, temperature=0)
+    for cold in (1e-30, 1e-40, 1e-300, 5e-324):
+        assert torch.equal(model.generate(x, 1, temperature=cold), likeliest), cold
+    assert model.generate(x, 1, temperature=math.inf, top_k=2).shape == likeliest.shape
     assert torch.equal(likeliest[:, -1], model.eval()(x)[:, -1].argmax(-1))
     assert torch.equal(model.generate(x, 1, top_k=1), likeliest)
     model.train()

@@ -182,9 +182,10 @@ class GPT2(nn.Module):
                 if temperature == 0:
                     drawn = logits.argmax(-1, keepdim=True)
                 else:
+                    scaled = (logits - logits.amax(-1, keepdim=True)).double() / temperature  # the largest is 0 however cold it is
                     if top_k is not None and top_k < logits.shape[-1]:
-                        logits = logits.masked_fill(logits < logits.topk(top_k).values[:, -1:], float("-inf"))
-                    drawn = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
+                        scaled = scaled.masked_fill(logits < logits.topk(top_k).values[:, -1:], float("-inf"))
+                    drawn = torch.multinomial(scaled.float().softmax(-1), 1, generator=generator)
                 tokens = torch.cat([tokens, drawn], dim=1)
         finally:
             self.train(was_training)
