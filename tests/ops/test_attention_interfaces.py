@@ -199,3 +199,26 @@ def test_transformers_models_give_what_they_gave(model, monkeypatch):
     )
     for ours, theirs in zip(given["rooftile"], given["eager"]):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", [llama, gpt_oss])
+def test_transformers_static_cache_is_read_from_its_begin(model):
+    """Where no token is padding there is no mask, and the places of tokens to come lie behind the prompt's keys."""
+    register_attention()
+    kind, config = model()
+    torch.manual_seed(0)
+    net, tokens = kind(config).eval(), torch.randint(0, 40, (2, 9))
+    drawn = []
+    for name in ("eager", "rooftile"):
+        net.set_attn_implementation(name)
+        words = {"max_new_tokens": 4, "do_sample": False, "return_dict_in_generate": True, "output_logits": True, "eos_token_id": None}
+        drawn.append(net.generate(tokens, attention_mask=torch.ones_like(tokens), cache_implementation="static", **words))
+    torch.testing.assert_close(torch.stack(drawn[1].logits), torch.stack(drawn[0].logits), rtol=1e-4, atol=1e-5)
+
+
+def test_a_bias_beside_keys_to_come():
+    q, k, bias = drawn((2, 4, 5, 16), (2, 2, 8, 16), (1, 4, 5, 8))
+    causal = torch.nn.Module()
+    causal.is_causal = True
+    (ours, _), (theirs, _) = (huggingface._attend(causal, q, k[:, :, :n], k[:, :, :n], position_bias=bias[..., :n]) for n in (8, 5))
+    assert torch.equal(ours, theirs)

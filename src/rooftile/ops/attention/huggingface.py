@@ -37,6 +37,9 @@ def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attent
             )
         mask, bias = None, mask if bias is None else bias + mask
     causal = attention_mask is None and (getattr(module, "is_causal", False) if is_causal is None else is_causal)
+    t = query.shape[2]
+    if causal and 1 < t < key.shape[2]:  # an empty static cache: behind the prompt's keys are the places of tokens to come
+        key, value, bias = key[:, :, :t], value[:, :, :t], None if bias is None else bias[..., :t]
     out = attention(query, key, value, layout="BHTD", causal=causal, scale=scaling, softcap=softcap or 0.0, sinks=s_aux, mask=mask,
                     bias=None if bias is None else bias.to(query.dtype), dropout_p=dropout)  # fmt: skip
     return out.transpose(1, 2), None
