@@ -216,6 +216,18 @@ def test_transformers_static_cache_is_read_from_its_begin(model):
     torch.testing.assert_close(torch.stack(drawn[1].logits), torch.stack(drawn[0].logits), rtol=1e-4, atol=1e-5)
 
 
+def test_transformers_models_with_attention_of_their_own_are_refused():
+    """Bloom asks no table for attention, but for masks: it added the boolean one to its scores."""
+    from transformers import BloomConfig, BloomForCausalLM
+
+    register_attention()
+    net = BloomForCausalLM(BloomConfig(vocab_size=40, hidden_size=32, n_layer=1, n_head=4, attn_implementation="rooftile"))
+    with pytest.raises(
+        ValueError, match="models of BloomConfig compute attention by themselves, and know no masks but their own: use 'eager'"
+    ):
+        net(torch.zeros(1, 4, dtype=torch.int64))
+
+
 def test_a_bias_beside_keys_to_come():
     q, k, bias = drawn((2, 4, 5, 16), (2, 2, 8, 16), (1, 4, 5, 8))
     causal = torch.nn.Module()

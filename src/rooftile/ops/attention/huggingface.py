@@ -1,5 +1,9 @@
 """`attention` as an `attn_implementation` of Hugging Face's transformers, which is imported here alone and only when asked."""
 
+import functools
+import sys
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -12,6 +16,7 @@ def register_attention(name: str = "rooftile") -> None:
 
     Raises:
         ImportError: transformers is not installed, or is older than 4.53, which lets others register.
+        ValueError: when such a model is called whose attention is its own, as Bloom's, and asks no table.
     """
     try:
         from transformers import AttentionInterface
@@ -19,7 +24,27 @@ def register_attention(name: str = "rooftile") -> None:
     except ImportError as error:
         raise ImportError(f"register_attention needs transformers 4.53 or later ({error}); pip install 'transformers>=4.53'") from error
     AttentionInterface.register(name, _attend)
-    AttentionMaskInterface.register(name, sdpa_mask)  # boolean, or None where causal says it all
+
+    def mask(*args: Any, config: object = None, **words: Any) -> Tensor | None:
+        if not torch.compiler.is_compiling() and not _asks(type(config)):
+            raise ValueError(
+                f"attn_implementation {name!r}: models of {type(config).__name__} compute attention by themselves, and know no masks but their own: "
+                "use 'eager'"
+            )
+        return sdpa_mask(*args, config=config, **words)  # boolean, or None where causal says it all
+
+    AttentionMaskInterface.register(name, mask)
+
+
+@functools.cache
+def _asks(config: type) -> bool:
+    """Whether models of this config ask the table of attention functions. Transformers does not look: it asks its table of masks for all."""
+    modelling = sys.modules.get(config.__module__.replace("configuration_", "modeling_"))
+    if modelling is None or "configuration_" not in config.__module__:  # nobody knows
+        return True
+    names = vars(modelling)
+    said = (getattr(kind, "_supports_attention_backend", False) for kind in names.values() if isinstance(kind, type))
+    return "ALL_ATTENTION_FUNCTIONS" in names or any(said)
 
 
 def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None, dropout: float = 0.0,
