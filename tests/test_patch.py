@@ -446,6 +446,41 @@ def test_what_is_put_on_a_product_is_called(name):
         close(step(patched), step(model))
 
 
+@pytest.mark.parametrize("family, name", [("llama", "model.layers.0.mlp"), ("gpt2", "transformer.h.0.mlp")])
+def test_what_is_put_on_an_activation_is_called(family, name):
+    """Its product goes by our operator alone: a hook on it, and another one in its place, were passed over."""
+
+    def another(mlp, slot):
+        setattr(mlp, slot, nn.Tanh())
+
+    for put in (another, lambda mlp, slot: getattr(mlp, slot).register_forward_hook(lambda m, x, out: 2 * out)):
+        model, patched = build(family), build(family)
+        rooftile.patch(patched)
+        for m in (model, patched):
+            mlp = m.get_submodule(name)
+            put(mlp, "act" if family == "gpt2" else "act_fn")
+        close(step(patched), step(model))
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_trace_holds_operators(family):
+    """And no function of Python's, which a trace cannot keep."""
+
+    class Logits(nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids):
+            return self.model(ids, use_cache=False).logits
+
+    model = build(family).eval()
+    rooftile.patch(model)
+    made = torch.jit.trace(Logits(model), IDS)
+    assert "PythonOp" not in {node.kind().rpartition("::")[2] for node in made.inlined_graph.nodes()}
+    torch.testing.assert_close(made(IDS[:1]), model(IDS[:1]).logits)
+
+
 @pytest.mark.parametrize("early", [True, False])
 def test_device_map(early):
     """accelerate's hooks around every module, in either order; and weights that a hook brings only for the time of a call."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rooftile.core.register import once
+from rooftile.core.register import once, traced
 
 __all__ = ["linear_of"]
 
@@ -25,9 +25,9 @@ def linear_of(
     """linear(make(*kept), weight); make(...) [..., K] weight [N, K] -> [..., N]. `again` takes the gradient of what `make` gives, and kept: it
     returns theirs, and leaves what `make` gives in the gradient's place.
 
-    Under torch.compile it is just that: what is kept and what is made again is the compiler's to decide.
+    Where it is traced it is just that: what is kept and what is made again is the compiler's to decide.
     """
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+    if not torch.is_grad_enabled() or traced((weight, *kept)):
         return linear(make(*kept), weight)
     return _LinearOf.apply(weight, make, again, linear, *kept)
 

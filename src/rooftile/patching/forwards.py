@@ -56,12 +56,14 @@ def layer_norm() -> Callable[..., Tensor]:
     return forward
 
 
-def gated(activation: Callable[..., Tensor], again: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Tensor]:
-    """The projections are called as modules, for LoRA or a hook may be around them. Where none is around the last one, it does not keep what it
-    reads: gate and up are kept anyway."""
+def gated(kind: type, activation: Callable[..., Tensor], again: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Tensor]:
+    """The projections are called as modules, for LoRA or a hook may be around them, and so is an activation that is not the bare one of this `kind`.
+    Where none is around the last one, it does not keep what it reads: gate and up are kept anyway."""
 
     def forward(self: nn.Module, x: Tensor) -> Tensor:
         gate, up, down = self.gate_proj(x), self.up_proj(x), self.down_proj
+        if not _bare(self.act_fn, kind):
+            return down(self.act_fn(gate) * up)
         if _plain(down) and down.bias is None and down.weight.requires_grad and down.weight.dtype == gate.dtype and not _autocast(gate):
             return linear_of(activation, again, (gate, up), down.weight, nn.functional.linear)
         return down(activation(gate, up))
@@ -69,11 +71,12 @@ def gated(activation: Callable[..., Tensor], again: Callable[..., tuple[Tensor, 
     return forward
 
 
-def plain_mlp(approximate: str) -> Callable[..., Tensor]:
+def plain_mlp(kind: type, approximate: str) -> Callable[..., Tensor]:
     """GPT-2's."""
 
     def forward(self: nn.Module, hidden_states: Tensor) -> Tensor:
-        return self.dropout(self.c_proj(gelu(self.c_fc(hidden_states), approximate)))
+        x = self.c_fc(hidden_states)
+        return self.dropout(self.c_proj(gelu(x, approximate) if _bare(self.act, kind) else self.act(x)))
 
     return forward
 
@@ -206,11 +209,16 @@ def _output_class(original: Callable[..., Any]) -> Any:
     return kinds[0]
 
 
-def _plain(layer: nn.Module) -> bool:
-    """Whether its weight may be read where it lies: no LoRA around it, no forward of its own, no hook of any kind, no shards."""
+def _bare(layer: nn.Module, kind: type) -> bool:
+    """Whether it does what its kind does: nothing is around it, no forward of its own, no hook of any kind."""
     own = "forward" in vars(layer) or "_old_forward" in vars(layer)
     hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
-    return type(layer) is nn.Linear and not own and not hooks and type(layer.weight) in (Tensor, nn.Parameter) and not layer.weight.is_meta
+    return type(layer) is kind and not own and not hooks
+
+
+def _plain(layer: nn.Module) -> bool:
+    """Whether its weight may be read where it lies: no LoRA around it, no shards."""
+    return _bare(layer, nn.Linear) and type(layer.weight) in (Tensor, nn.Parameter) and not layer.weight.is_meta
 
 
 def _autocast(x: Tensor) -> bool:

@@ -193,8 +193,8 @@ def _mlp(module: nn.Module) -> Part:
     if known is None:
         return Part({what: ""}, note=f"its activation is {type(activation).__name__}, those known are {', '.join(table)}")
     if plain:
-        return Part({what: "gelu"}, partial(forwards.plain_mlp, known))
-    return Part({what: known[0]}, partial(forwards.gated, *known[1:]))
+        return Part({what: "gelu"}, partial(forwards.plain_mlp, type(activation), known))
+    return Part({what: known[0]}, partial(forwards.gated, type(activation), *known[1:]))
 
 
 def _attention(module: nn.Module) -> Iterator[Part]:
