@@ -216,7 +216,9 @@ def _window(window: tuple[int | None, int | None] | None, causal: bool) -> tuple
         raise ValueError(f"attention: window is {window}, it takes 2 numbers: how many keys to the left and how many to the right")
     left, right = (-1 if x is None else x for x in window or (None, None))
     for name, x in (("left", left), ("right", right)):
-        if not isinstance(x, (Integral, torch.SymInt)) or x < -1:
+        if not isinstance(x, (Integral, torch.SymInt)):
+            raise ValueError(f"attention: the window's {name} is {x!r}, takes int or None")
+        if x < -1:
             raise ValueError(f"attention: the window's {name} is {x!r}, it takes 0 or more, or None for all keys on that side")
     return left, 0 if causal else right
 
