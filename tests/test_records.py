@@ -140,7 +140,7 @@ def test_comments_and_docstrings_do_not_count():
 
 def forget():
     """What has been read of sources: they are about to look edited, or no longer."""
-    for kept in (record.digest, record._essence_of, record._imports, record._c_essence):
+    for kept in (record.digest, record._essence_of, record._needed, record._names, record._imports, record._c_essence):
         kept.cache_clear()
 
 
@@ -153,6 +153,40 @@ def test_digest_reaches_what_a_kernel_is_made_of(monkeypatch):
     monkeypatch.setattr(Path, "read_text", lambda self, **k: real(self, **k) + ("\nX = 1\n" if self == shared else ""))
     assert digest_of(run) != before
     forget()
+
+
+DOORS = (  # operator and kernel, a door that it reaches, what is written behind it, and whether its figures speak of that
+    ("linear_cross_entropy", "chunked", "cross_entropy", "class Another: ...", False),
+    ("linear_cross_entropy", "chunked", "cross_entropy", "def another(x):\n    return _cross_entropy(x)", False),
+    ("linear_cross_entropy", "chunked", "cross_entropy", "_another = 1", True),
+    ("linear_add", "vendor", "gemm", "class Another: ...", False),
+    ("linear_add", "vendor", "gemm", "def column_sum(x):\n    return x", True),  # imported by name
+    ("cross_entropy", "triton", "cross_entropy", "class Another: ...", False),  # which does not reach its own
+)
+
+
+@pytest.mark.parametrize("name, kernel, door, more, moves", DOORS)
+def test_a_door_of_other_operators_counts_by_what_is_used_of_it(name, kernel, door, more, moves, monkeypatch):
+    """A module that refused more words made figures stale of operators whose kernels launch its operator and know nothing of modules."""
+    run = OPS[name].kernel(kernel).run
+    forget()
+    before, real, edited = digest_of(run), Path.read_text, Path(record._origin(f"rooftile.ops.{door}.api"))
+    forget()
+    monkeypatch.setattr(Path, "read_text", lambda self, **k: real(self, **k) + (f"\n\n{more}\n" if self == edited else ""))
+    try:
+        assert (digest_of(run) != before) == moves
+    finally:
+        forget()
+
+
+def test_what_a_kept_function_names_is_kept(tmp_path, monkeypatch):
+    source = tmp_path / "api.py"
+    source.write_text("import math\n\n@cache\ndef a():  # why\n    return b\n\ndef b(): ...\ndef c(): ...\nclass D: ...\n\nX = Op(c)\n")
+    monkeypatch.setattr(record, "_origin", lambda module: str(source))
+    record._needed.cache_clear()
+    assert record._needed("m", frozenset()) == "import math\ndef c(): ...\nX = Op(c)"
+    assert record._needed("m", frozenset({"a"})) == "import math\n@cache\ndef a():\n    return b\ndef b(): ...\ndef c(): ...\nX = Op(c)"
+    record._needed.cache_clear()
 
 
 def test_a_training_digest_reaches_the_cuda_files_of_its_operators(monkeypatch):

@@ -251,6 +251,7 @@ Y = torch.tensor([1, 2, 0, 3])
 @pytest.mark.parametrize(
     "made, called",
     [
+        (lambda: rooftile.GELU("foo"), lambda: rooftile.gelu(X, "foo")),
         (lambda: rooftile.MLP(8, 4, approximate=None), lambda: rooftile.mlp(X, X, None, X[:, :4], None, None)),
         (lambda: rooftile.GatedMLP(8, 2, activation="foo"), lambda: rooftile.gated_mlp(X, X, X[:, :2], "foo")),
         (lambda: rooftile.CrossEntropyLoss(reduction="foo"), lambda: rooftile.cross_entropy(X, Y, reduction="foo")),

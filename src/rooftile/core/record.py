@@ -166,10 +166,13 @@ def _of_this_process() -> Path:
 
 @functools.cache
 def digest(module: str, within: tuple[str, ...] = ("rooftile.ops.",)) -> str:
-    """Of a module's source and of every module it imports from `within`, without comments, docstrings and blank lines."""
-    sha = hashlib.sha256()
-    for name in sorted(reachable(module, within)):
-        sha.update(f"{name}\n{_essence_of(name)}\n".encode())
+    """Of a module's source and of every module it imports from `within`, without comments, docstrings and blank lines. Of an operator's `api` there counts what
+    declares the operator and what is imported by name: the rest is a door that who measured did not go through."""
+    sha, reached = hashlib.sha256(), sorted(reachable(module, within))
+    for name in reached:
+        door = name.endswith(".api") and name != module
+        text = _needed(name, frozenset(n for m in reached if m != name for n in _names(m, name))) if door else _essence_of(name)
+        sha.update(f"{name}\n{text}\n".encode())
     return sha.hexdigest()[:16]
 
 
@@ -195,6 +198,20 @@ def _c_essence(path: Path) -> str:
 @functools.cache
 def _essence_of(module: str) -> str:
     return essence(Path(_origin(module)).read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _needed(module: str, names: frozenset[str]) -> str:
+    """The essence of a module without the functions and classes that neither these names nor any other of its statements come to."""
+    source = Path(_origin(module)).read_text(encoding="utf-8")
+    body = ast.parse(source).body
+    named = {n.name: n for n in body if isinstance(n, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))}
+    kept = [n for n in body if n not in named.values() or n.name in names]  # type: ignore[attr-defined]
+    for node in kept:  # which grows meanwhile
+        kept += [named[i.id] for i in ast.walk(node) if isinstance(i, ast.Name) and i.id in named and named[i.id] not in kept]
+    lines = source.splitlines()
+    begins = {n: min([n.lineno, *(d.lineno for d in getattr(n, "decorator_list", ()))]) for n in kept}
+    return essence("\n".join("\n".join(lines[begins[n] - 1 : n.end_lineno]) for n in sorted(kept, key=begins.__getitem__)))
 
 
 def essence(source: str) -> str:
@@ -265,6 +282,13 @@ def _imports(module: str) -> tuple[str, ...]:
         elif isinstance(node, ast.Import):
             found += [a.name for a in node.names]
     return tuple(found)
+
+
+@functools.cache
+def _names(module: str, source: str) -> tuple[str, ...]:
+    """What a module imports by name from another."""
+    tree = ast.parse(Path(_origin(module)).read_text(encoding="utf-8"))
+    return tuple(a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module == source for a in n.names)
 
 
 @functools.cache

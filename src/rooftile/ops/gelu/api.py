@@ -40,6 +40,7 @@ class GELU(torch.nn.Module):
 
     def __init__(self, approximate: str = "none"):
         super().__init__()
+        _gelu.takes(approximate=approximate)
         self.approximate = approximate
 
     def forward(self, x: Tensor) -> Tensor:
