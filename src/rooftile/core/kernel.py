@@ -256,10 +256,9 @@ class Op:
     def _resolve(self, args: Sequence[Any], save: bool) -> Callable[..., Any]:
         call = dict(zip(self.names, args))
         self._check(call)
-        where = device_of(args)
-        if where is not None and where.type == "meta":  # nothing is there to compute with
+        where, choice = device_of(args), self.choose(call)
+        if where is not None and where.type == "meta" and choice.kernel is self.kernels[-1]:  # nothing is there to compute with
             return lambda *args: self.spec.empty_returns(dict(zip(self.names, args)))
-        choice = self.choose(call)
         slow = choice.kernel is self.kernels[-1] and len(self.kernels) > 1 and choice.source != "forced"
         if slow and where is not None and where.type == "cuda" and not self._warned:
             self._warned = True

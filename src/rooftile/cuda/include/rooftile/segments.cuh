@@ -3,8 +3,7 @@
 #pragma once
 #include "rooftile/async.cuh"
 #include "rooftile/early.cuh"
-#include "rooftile/reduce.cuh"
-#include "rooftile/vec.cuh"
+#include "rooftile/ragged.cuh"
 
 namespace rooftile {
 
@@ -47,13 +46,7 @@ template <typename I, int SIDE, int LOOK> struct Borders {
   long long E, cursor, at, other;
 
   ROOFTILE_DEVICE Borders(const I* gOffsets, long long E, long long first) : gOffsets(gOffsets), E(E) {
-    long long low = 0, high = E + 1;  // 33 parts a step instead of 2: 4 loads in a chain for 2^20 segments
-    while (low < high) {
-      const long long step = (high - low) / (WARP + 1) + 1, i = low + (lane() + 1) * step - 1;
-      low += __popc(__ballot_sync(ALL_LANES, i < high && gOffsets[i] < first)) * step;
-      high = high < low + step - 1 ? high : low + step - 1;
-    }
-    cursor = low;
+    cursor = rooftile::find<WARP>(gOffsets, E, first - 1);
     ask();
   }
   ROOFTILE_DEVICE void ask() {
