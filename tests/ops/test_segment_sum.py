@@ -1,5 +1,8 @@
 """What the grid cannot say of segment_sum: trailing axes, rows in no segment, offsets that are wrong."""
 
+import sys
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -92,6 +95,30 @@ def test_runs_of_rows(config, columns, lengths):
     with simulator.active(), poisoned():
         assert torch.equal(RUNS.run(x, offsets, config=config), want)
         assert torch.equal(RUNS.run(x.bfloat16(), offsets.int(), config=config), want.bfloat16())
+
+
+def test_a_segment_in_more_runs_than_a_warp_adds():
+    """140 runs of 8 groups with 16 rows each: a block of `join` adds them, 128 at a time."""
+    offsets = torch.tensor([3, 20, 20 + 140 * 128, 20 + 141 * 128])
+    x = torch.randint(-9, 10, (int(offsets[-1]), 128)).float()
+    with simulator.active(), poisoned():
+        got = RUNS.run(x, offsets, config={"rows": 4, "runs": 4096})
+    assert torch.equal(got, OPS["segment_sum"].spec.reference(x, offsets))
+
+
+@pytest.mark.parametrize("name, columns", [("v6_runs", 128), ("v6_runs", 4), ("v3_balanced", 128), ("v4_numbers", 1), ("v5_laid", 1)])
+@pytest.mark.parametrize("offsets", [[0, 5, 400], [0, 5, 9, 400], [-3, 5, 300], [0, 9, 7, 300]], ids=str)
+def test_of_a_segment_that_is_none_the_sum_is_nan(name, columns, offsets, monkeypatch):
+    """On a GPU nobody looks at offsets before: a segment that ends beyond x, begins before it, or ends before it begins; in x of several runs."""
+    for module in ("cuda_kernels", "runs_kernels"):
+        monkeypatch.setattr(sys.modules[f"rooftile.ops.segment_sum.{module}"], "check_offsets", lambda offsets, rows: None)
+    monkeypatch.setattr(torch.Tensor, "new_empty", torch.Tensor.new_zeros)  # what nobody writes is not NaN
+    kernel, x = OPS["segment_sum"].kernel(f"cuda.{name}"), torch.ones(300, columns)
+    with simulator.active():
+        got = kernel.run(x, torch.tensor(offsets), config=kernel.configs[0])
+    for e, (begin, end) in enumerate(pairwise(offsets)):
+        right = 0 <= begin <= end <= 300
+        assert got[e].isnan().all() if not right else offsets != sorted(offsets) or (got[e] == end - begin).all(), (e, got[e])
 
 
 NUMBERS, NUMBERS_BACKWARD = OPS["segment_sum"].kernel("cuda.v4_numbers"), OPS["segment_sum_backward"].kernel("cuda.v4_numbers")
