@@ -32,6 +32,8 @@ BODIES = {
     "tl.store(gOut + i, tl.load(gX + i, mask=i < N), mask=i < N)": None,
     "tl.store(gOut + i, tl.load(gX + i), mask=i < N)": "load: 2 of 4 active lanes out of bounds in program (1, 0, 0)",
     "tl.store(gOut + i, tl.load(gX + i, mask=i <= N), mask=i < N)": "load: 1 of 3 active lanes out of bounds",
+    "tl.store(gOut + i, tl.load(gX + i, mask=(i <= N) & (N != 0)), mask=i < N)": "load: 1 of 3 active lanes out of bounds",
+    "tl.store(gOut + i, tl.load(gX + i, mask=i < N), mask=(i < N) & (N != 0))": None,
     "tl.store(gOut + i, tl.load(gX + i - 1, mask=i < N), mask=i < N)": "the first is -4 bytes from the start",
     "tl.store(gOut + i, tl.load(gX + i, mask=i < N))": "store: 2 of 4 active lanes out of bounds",
     "tl.store(gOut + tl.arange(0, 4), tl.load(gX + i, mask=i < N))": "programs (0, 0, 0) and (1, 0, 0) both store to one address",

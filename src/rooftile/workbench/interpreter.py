@@ -118,7 +118,8 @@ _seen: dict[Any, dict[Any, int]] = {}  # program, or address of an atomic -> of 
 
 
 def _checked(what: str, pointers: Any, mask: Any, size: int, program: Any) -> Any:
-    p = np.asarray(pointers)[np.broadcast_to(np.asarray(mask), np.shape(pointers))].astype(np.uint64)
+    # a mask with a scalar in it is held as int32, which numpy would take for places
+    p = np.asarray(pointers)[np.broadcast_to(np.asarray(mask, bool), np.shape(pointers))].astype(np.uint64)
     if p.size == 0 or not _allowed:
         return p
     first, last = p.min(), p.max() + np.uint64(size)
