@@ -8,8 +8,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import processes
 from rooftile.core.kernel import OPS, Kernel
+from rooftile.cuda import simulator
 from rooftile.ops import LayerNorm, add_layernorm, layernorm, linear_add, stream_layernorm
-from rooftile.workbench.check import Problem
+from rooftile.workbench.check import Problem, poisoned
 
 
 def test_shift_and_scale_of_a_row_change_nothing():
@@ -21,6 +22,19 @@ def test_variance_survives_a_mean_a_million_times_larger():
     """E[x²] - E[x]² in float32 would be off by more than the variance itself."""
     x = torch.tensor([[0.0, 1.0, 2.0, 3.0]])
     torch.testing.assert_close(layernorm(x + 1e6), layernorm(x), rtol=1e-4, atol=1e-4)
+
+
+RUNGS = [k for k in OPS["layernorm"].kernels if k.name.startswith("cuda.")]
+
+
+@pytest.mark.parametrize("kernel", RUNGS, ids=lambda k: k.name)
+def test_a_row_of_one_number_is_the_bias(kernel):
+    """Also of a large one, which 1 / sqrt(eps) makes so large that float32 has no digits left for a difference."""
+    x = torch.tensor([1000.0, -30000.0, 12344.0, 0.0]).half()[:, None].repeat(1, 264)
+    call = {"x": x, "weight": torch.ones_like(x[0]), "bias": torch.linspace(-1, 1, 264).half(), "eps": 1e-5}
+    with simulator.active(), poisoned():
+        out, _, _ = kernel.bound(kernel.heuristic(call))(*call.values())
+    assert torch.equal(out, call["bias"].expand(x.shape))
 
 
 def test_an_expanded_gradient_sums_over_every_row():

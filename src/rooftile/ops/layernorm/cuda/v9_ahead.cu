@@ -48,7 +48,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
   for (int v = 0; v < AHEAD && v < VECS; ++v) ask(v);
   __syncwarp();
-  float rF[WIDTH], rW[WIDTH], rB[WIDTH], rRstd[ROWS], rShift[ROWS];
+  float rF[WIDTH], rW[WIDTH], rB[WIDTH], rMean[ROWS], rRstd[ROWS];
   Pair rOwn[ROWS];
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {
@@ -78,8 +78,8 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {
     const Pair both = exchange_moments<SPAN>(sExchange, r, N);
-    rRstd[r] = rsqrtf(both.b / N + eps), rShift[r] = -both.a * rRstd[r];
-    if (gRstd && part == 0 && lane() == 0 && i_m + r < M) gMean[i_m + r] = both.a, gRstd[i_m + r] = rRstd[r];
+    rMean[r] = both.a, rRstd[r] = rsqrtf(both.b / N + eps);
+    if (gRstd && part == 0 && lane() == 0 && i_m + r < M) gMean[i_m + r] = rMean[r], gRstd[i_m + r] = rRstd[r];
   }
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
@@ -91,7 +91,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
       uint4 rX = slot(r)[v * WARP];
       unpack<T>(rF, rX);
 #pragma unroll
-      for (int k = 0; k < WIDTH; ++k) rF[k] = fmaf(fmaf(rF[k], rRstd[r], rShift[r]), WEIGHT ? rW[k] : 1.0f, BIAS ? rB[k] : 0.0f);
+      for (int k = 0; k < WIDTH; ++k) rF[k] = fmaf((rF[k] - rMean[r]) * rRstd[r], WEIGHT ? rW[k] : 1.0f, BIAS ? rB[k] : 0.0f);
       pack<T>(rX, rF);
       if (there(r, v)) __stwb(reinterpret_cast<uint4*>(gOut + (i_m + r) * N + i_l + v * NEXT), rX);
     }
