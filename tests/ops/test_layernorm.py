@@ -27,11 +27,12 @@ def test_variance_survives_a_mean_a_million_times_larger():
 RUNGS = [k for k in OPS["layernorm"].kernels if k.name.startswith("cuda.")]
 
 
+@pytest.mark.parametrize("n", [264, 1000])
 @pytest.mark.parametrize("kernel", RUNGS, ids=lambda k: k.name)
-def test_a_row_of_one_number_is_the_bias(kernel):
+def test_a_row_of_one_number_is_the_bias(kernel, n):
     """Also of a large one, which 1 / sqrt(eps) makes so large that float32 has no digits left for a difference."""
-    x = torch.tensor([1000.0, -30000.0, 12344.0, 0.0]).half()[:, None].repeat(1, 264)
-    call = {"x": x, "weight": torch.ones_like(x[0]), "bias": torch.linspace(-1, 1, 264).half(), "eps": 1e-5}
+    x = torch.tensor([1000.0, -30000.0, 12344.0, 26704.0, 0.0]).half()[:, None].repeat(1, n)
+    call = {"x": x, "weight": torch.ones_like(x[0]), "bias": torch.linspace(-1, 1, n).half(), "eps": 1e-5}
     with simulator.active(), poisoned():
         out, _, _ = kernel.bound(kernel.heuristic(call))(*call.values())
     assert torch.equal(out, call["bias"].expand(x.shape))

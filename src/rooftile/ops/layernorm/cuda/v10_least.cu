@@ -34,7 +34,8 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int k = 0; k < WIDTH; ++k) sum += rF[k];
   }
-  const float mean = row_reduce<THREADS>(sum, Sum(), sPartial, 0) * per_column;
+  sum = row_reduce<THREADS>(sum, Sum(), sPartial, 0);
+  const float near = sum * per_column, mean = fmaf(fmaf(-near, float(vectors * WIDTH), sum), per_column, near);  // as a division rounds it
 #pragma unroll
   for (int v = 0; v < VECS; ++v) {
     if (int(threadIdx.x) + v * THREADS >= vectors) break;
