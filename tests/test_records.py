@@ -140,7 +140,7 @@ def test_comments_and_docstrings_do_not_count():
 
 def forget():
     """What has been read of sources: they are about to look edited, or no longer."""
-    for kept in (record.digest, record._essence_of, record._needed, record._names, record._imports, record._c_essence):
+    for kept in (record.digest, record._essence_of, record._needed, record._imported, record._c_essence):
         kept.cache_clear()
 
 

@@ -272,23 +272,26 @@ def reachable(module: str, within: tuple[str, ...]) -> frozenset[str]:
     return frozenset(seen)
 
 
-@functools.cache
 def _imports(module: str) -> tuple[str, ...]:
     """What may be a module among the names that a module imports."""
-    found: list[str] = []
-    for node in ast.walk(ast.parse(Path(_origin(module)).read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            found += [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
-        elif isinstance(node, ast.Import):
-            found += [a.name for a in node.names]
-    return tuple(found)
+    return tuple(name for source, names in _imported(module) for name in (source, *(f"{source}.{n}" for n in names)))
+
+
+def _names(module: str, source: str) -> tuple[str, ...]:
+    """What a module imports by name from another."""
+    return tuple(n for found, names in _imported(module) if found == source for n in names)
 
 
 @functools.cache
-def _names(module: str, source: str) -> tuple[str, ...]:
-    """What a module imports by name from another."""
-    tree = ast.parse(Path(_origin(module)).read_text(encoding="utf-8"))
-    return tuple(a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module == source for a in n.names)
+def _imported(module: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """(module, names from it) of each import of a module."""
+    found: list[tuple[str, tuple[str, ...]]] = []
+    for node in ast.walk(ast.parse(Path(_origin(module)).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.append((node.module, tuple(a.name for a in node.names)))
+        elif isinstance(node, ast.Import):
+            found += [(a.name, ()) for a in node.names]
+    return tuple(found)
 
 
 @functools.cache
