@@ -88,7 +88,7 @@ CUTS = {
 @pytest.mark.parametrize("columns", [*SHAPES.values(), (256,)], ids=[*SHAPES, "two strips"])
 @pytest.mark.parametrize("config", [*RUNS.configs[:3], {"rows": 4, "runs": 4}], ids=lambda c: f"{c['rows']}x{c['runs']}")
 def test_runs_of_rows(config, columns, lengths):
-    """Segments over groups and runs and within both, over more runs than a warp adds; rows in none."""
+    """Segments over groups and runs and within both; rows in none."""
     offsets = torch.tensor([5, *lengths]).cumsum(0)
     x = torch.randint(-9, 10, (5 + sum(lengths) + 7, *columns)).float()
     want = torch.stack([x[a:b].sum(0) for a, b in zip(offsets.tolist(), offsets[1:].tolist())])
