@@ -83,7 +83,7 @@ CUTS = {
 }
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("lengths", CUTS.values(), ids=list(CUTS))
 @pytest.mark.parametrize("columns", [*SHAPES.values(), (256,)], ids=[*SHAPES, "two strips"])
 @pytest.mark.parametrize("config", [*RUNS.configs[:3], {"rows": 4, "runs": 4}], ids=lambda c: f"{c['rows']}x{c['runs']}")
