@@ -471,8 +471,8 @@ def test_first_in_line_is_who_was_measured_to_be_fastest(tmp_path, monkeypatch):
 
 
 def test_cases_that_a_choice_cannot_tell_apart_are_tuned_together():
-    """Rows of even segments, and one segment that is half of all rows: the same shapes, so one choice. Each was remembered for itself, and of the two the
-    faster one counted: a warp a segment, 20 times as slow where one is long."""
+    """Rows of even segments, and one segment that is half of all rows: the same shapes, so one choice. Each was remembered for itself, and of the two
+    choices the one with less time counted for both, whatever it takes on the other case."""
     op = OPS["segment_sum"]
     benched = [c for c in op.spec.cases if "bench" in c.use]
     alike = [[c.params.get("cover", "") for c in cases] for _, _, cases in tuner._alike([(op, c) for c in benched])]

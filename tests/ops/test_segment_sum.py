@@ -55,6 +55,16 @@ def test_messages_have_both_numbers():
         segment_sum(torch.tensor(1.0), torch.tensor([0, 1]))
 
 
+def adds_up(kernel, config, lengths, columns):
+    """In both widths of numbers and of offsets, segments of these lengths between 5 rows in none and 7."""
+    offsets = torch.tensor([5, *lengths]).cumsum(0)
+    x = torch.randint(-9, 10, (5 + sum(lengths) + 7, *columns)).float()
+    want = torch.stack([x[a:b].sum(0) for a, b in pairwise(offsets.tolist())])
+    with simulator.active(), poisoned():
+        assert torch.equal(kernel.run(x, offsets, config=config), want)
+        assert torch.equal(kernel.run(x.bfloat16(), offsets.int(), config=config), want.bfloat16())
+
+
 BALANCED = OPS["segment_sum"].kernel("cuda.v3_balanced")
 SHAPES = {"numbers": (1,), "narrow": (4,), "one strip": (128,), "ragged": (35,), "16 lanes": (64,)}
 
@@ -66,12 +76,7 @@ def test_balanced_chunks(columns, config):
     """Chunks of 16 rows: a segment of 112 chunks, which a block adds up together; ones that begin, end and lie in a chunk or at its border;
     30 empty ones in a row, which are not walked one by one; rows in none."""
     lengths = [1803, 0, 40, 3, 16, 5, 13, *[0] * 30, 7, 130, 0]  # 5 + 1803 is a multiple of 16
-    offsets = torch.tensor([5, *lengths]).cumsum(0)
-    x = torch.randint(-9, 10, (5 + sum(lengths) + 7, *columns)).float()
-    want = torch.stack([x[a:b].sum(0) for a, b in zip(offsets.tolist(), offsets[1:].tolist())])
-    with simulator.active(), poisoned():
-        assert torch.equal(BALANCED.run(x, offsets, config=config), want)
-        assert torch.equal(BALANCED.run(x.bfloat16(), offsets.int(), config=config), want.bfloat16())
+    adds_up(BALANCED, config, lengths, columns)
 
 
 RUNS = OPS["segment_sum"].kernel("cuda.v6_runs")
@@ -89,12 +94,7 @@ CUTS = {
 @pytest.mark.parametrize("config", [*RUNS.configs[:3], {"rows": 4, "runs": 4}], ids=lambda c: f"{c['rows']}x{c['runs']}")
 def test_runs_of_rows(config, columns, lengths):
     """Segments over groups and runs and within both; rows in none."""
-    offsets = torch.tensor([5, *lengths]).cumsum(0)
-    x = torch.randint(-9, 10, (5 + sum(lengths) + 7, *columns)).float()
-    want = torch.stack([x[a:b].sum(0) for a, b in zip(offsets.tolist(), offsets[1:].tolist())])
-    with simulator.active(), poisoned():
-        assert torch.equal(RUNS.run(x, offsets, config=config), want)
-        assert torch.equal(RUNS.run(x.bfloat16(), offsets.int(), config=config), want.bfloat16())
+    adds_up(RUNS, config, lengths, columns)
 
 
 def test_a_segment_in_more_runs_than_a_warp_adds():
