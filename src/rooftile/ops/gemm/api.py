@@ -5,6 +5,7 @@ from rooftile.core.kernel import Op
 from rooftile.ops.gemm import cublas_kernels as cublas
 from rooftile.ops.gemm import cublaslt_kernels as cublaslt
 from rooftile.ops.gemm import cuda_kernels as cuda
+from rooftile.ops.gemm import sums_kernels as sums
 from rooftile.ops.gemm import triton_kernels as triton
 from rooftile.ops.gemm.spec import LINEAR, SPEC
 from rooftile.ops.gemm.triton_kernels import column_sum
@@ -25,7 +26,7 @@ _linear = Op(
     cublas.LINEAR,
     *triton.LINEAR,
     cuda.LINEAR,
-    backward=(cublaslt.LINEAR_BACKWARD, cublas.LINEAR_BACKWARD, triton.LINEAR_BACKWARD, cuda.LINEAR_BACKWARD),
+    backward=(sums.LINEAR_BACKWARD, cublaslt.LINEAR_BACKWARD, cublas.LINEAR_BACKWARD, triton.LINEAR_BACKWARD, cuda.LINEAR_BACKWARD),
 )
 
 

@@ -52,7 +52,12 @@ LINEAR = OpSpec(
     linear,
     args={"x": Arg("... K"), "weight": Arg("N K"), "bias": Arg("N", optional=True)},
     returns={"out": OUT},
-    cases=CASES,
+    cases=(
+        *CASES,
+        Case(
+            {"M": 32768, "N": 2304, "K": 768}, torch.bfloat16, use=("bench",), why="GPT-2's qkv projection as it is trained, with its bias"
+        ),
+    ),
     peer=F.linear,
     backward=Backward(linear_backward, grads=("x", "weight", "bias"), spared=("bias",), flops=lambda d: 4 * d["M"] * d["N"] * d["K"]),
     **FLOPS,
