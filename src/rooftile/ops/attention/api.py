@@ -196,7 +196,9 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
         >>> torch.equal(attention_varlen(x, x, x, cu, cu, 2, 2, causal=True), x)
         True
     """
-    tensors("attention_varlen", q=q)
+    tensors("attention_varlen", q=q, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+    if {cu_seqlens_q.dtype, cu_seqlens_k.dtype} == {torch.int32, torch.int64}:  # a kernel reads both as one
+        cu_seqlens_q, cu_seqlens_k = cu_seqlens_q.long(), cu_seqlens_k.long()
     left, right = _window(window, causal)
     drop = None if dropout_p == 0 else _seed(seed, generator, q)
     out, lse = _attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, drop, max_seqlen_q, max_seqlen_k,
