@@ -135,6 +135,7 @@ WRONG_CALLS = [
     ({"q": torch.zeros(2, 1, 4, 16, requires_grad=True)}, "has no gradient, and q requires one"),
     ({"window": 0}, "window is 0, it takes 1 or more"),
     ({"window": numpy.int64(0)}, "window is 0, it takes 1 or more"),
+    ({"window": True}, "window is True, it takes 1 or more"),
     ({"window": (3, 0)}, r"window is \(3, 0\), takes int"),
     ({"softcap": -1.0}, "softcap is -1.0"),
     ({"softcap": float("nan")}, "softcap is nan, and must be 0"),
@@ -152,6 +153,11 @@ def test_wrong_calls_are_told(change, said):
     with pytest.raises(ValueError, match=said):
         attention_decode(**{**good(), **change})
     attention_decode(**good())
+
+
+def test_a_window_beyond_all_keys_is_none():
+    call = good()
+    torch.testing.assert_close(attention_decode(**call, window=2**70), attention_decode(**call))
 
 
 def test_splits_fill_the_multiprocessors():

@@ -228,6 +228,63 @@ def test_transformers_models_with_attention_of_their_own_are_refused():
         net(torch.zeros(1, 4, dtype=torch.int64))
 
 
+def git():
+    from transformers import GitConfig, GitForCausalLM
+
+    small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return GitForCausalLM, GitConfig(vision_config={"image_size": 16, "patch_size": 8, **small}, vocab_size=40, **small), "input_ids"
+
+
+def pegasus_x():
+    from transformers import PegasusXConfig, PegasusXForConditionalGeneration
+
+    config = PegasusXConfig(vocab_size=40, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
+                            encoder_ffn_dim=8, decoder_ffn_dim=8, num_global_tokens=4, block_size=4, dropout=0.0)  # fmt: skip
+    return PegasusXForConditionalGeneration, config, "decoder_input_ids"
+
+
+def deepseek_v4():
+    from transformers import DeepseekV4Config, DeepseekV4ForCausalLM
+
+    kinds = ["compressed_sparse_attention", "heavily_compressed_attention"]
+    config = DeepseekV4Config(vocab_size=40, hidden_size=16, moe_intermediate_size=8, num_hidden_layers=2, num_attention_heads=2, head_dim=16,
+                              q_lora_rank=8, o_lora_rank=8, o_groups=2, n_routed_experts=2, num_experts_per_tok=1, index_n_heads=2, index_head_dim=8,
+                              index_topk=2, compress_rates=dict(zip(kinds, (2, 4))), layer_types=kinds)  # fmt: skip
+    return DeepseekV4ForCausalLM, config, "input_ids"
+
+
+def deepseek_v32():
+    from transformers import DeepseekV32Config, DeepseekV32ForCausalLM
+
+    config = DeepseekV32Config(vocab_size=40, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
+                               index_topk=3, index_n_heads=2, index_head_dim=16, q_lora_rank=16, kv_lora_rank=16, qk_nope_head_dim=16,
+                               qk_rope_head_dim=8, v_head_dim=16, first_k_dense_replace=1)  # fmt: skip
+    return DeepseekV32ForCausalLM, config, "input_ids"
+
+
+@pytest.mark.parametrize("model", [git, pegasus_x, deepseek_v4, deepseek_v32])
+def test_transformers_models_that_want_other_masks_than_sdpas(model):
+    """One adds its mask to the scores itself, one does not say that it is causal, one puts numbers behind its mask, one hands over which keys a query
+    sees: all four gave other logits."""
+    pytest.importorskip("transformers", minversion="5.24")
+    register_attention()
+    kind, config, ids = model()
+    torch.manual_seed(0)
+    net, tokens, given = kind(config).eval(), torch.randint(3, 40, (2, 9)), []
+    for name in ("eager", "rooftile"):
+        net.set_attn_implementation(name)
+        with torch.no_grad():
+            given.append(net(**{"input_ids": tokens, ids: tokens}).logits)
+    torch.testing.assert_close(given[1], given[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("what", ["block_indices", "sinks"])
+def test_what_transformers_says_of_the_scores_and_we_do_not_know_is_refused(what):
+    q, k = drawn((2, 4, 5, 16), (2, 2, 7, 16))
+    with pytest.raises(ValueError, match=rf"Module gives {what} \[2, 4, 5, 1\]; it takes indices of keys and a sink a head"):
+        huggingface._attend(torch.nn.Module(), q, k, k, **{what: torch.zeros(2, 4, 5, 1)})
+
+
 def test_a_bias_beside_keys_to_come():
     q, k, bias = drawn((2, 4, 5, 16), (2, 2, 8, 16), (1, 4, 5, 8))
     causal = torch.nn.Module()

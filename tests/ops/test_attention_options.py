@@ -134,11 +134,27 @@ def test_who_asks_for_nothing_pays_for_nothing(options, takes_options, monkeypat
     assert bool(asked) == takes_options
 
 
+@pytest.mark.parametrize("far", [2**31 - 1, 2**63 - 1, 2**70])
+def test_a_window_beyond_all_keys_reaches_kernels_in_numbers_that_they_can_add_to(far, monkeypatch):
+    """Right of 2**31 - 1 the sum with a query's place went round, and a query saw nothing; 2**70 was an OverflowError."""
+    given = []
+    monkeypatch.setattr(OPTIONS, "launch", lambda *args, **how: given.append(args[9:11]) or type(OPTIONS).launch(OPTIONS, *args, **how))
+    q, k, v = qkv(grad=True)
+    for window in ((far, 2), (2, far), (far, far)):
+        torch.testing.assert_close(
+            attention(q, k, v, window=window), attention(q, k, v, window=tuple(None if x == far else x for x in window))
+        )
+    reaches = [x for one in given for x in one]
+    assert reaches and max(reaches) <= 2**30
+
+
 @pytest.mark.parametrize(
     "options, said",
     [
         ({"window": (-2, 0)}, "the window's left is -2, it takes 0 or more"),
         ({"window": 3}, "window is 3, it takes 2 numbers"),
+        ({"window": (True, 0)}, "the window's left is True, takes int or None"),
+        ({"causal": 1, "softcap": 1.0}, "causal is 1, takes bool"),
         ({"window": (3,)}, r"window is \(3,\), it takes 2 numbers"),
         ({"softcap": -1.0}, "softcap is -1.0, and must be 0"),
         ({"softcap": float("inf")}, "softcap is inf, and must be 0 .none. or more, and 4096 at most"),

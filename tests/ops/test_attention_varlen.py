@@ -34,6 +34,16 @@ def test_each_sequence_is_attention_of_a_batch_of_one(options):
     assert not grads[1][5:9].any() and not grads[2][5:9].any()  # keys without a query
 
 
+def test_offsets_of_two_dtypes_reach_the_kernels_as_one(monkeypatch):
+    """Either may be int32 or int64, and cuda.v5_hopper's gradient, which reads both as the first one's, refused the call."""
+    given = []
+    monkeypatch.setattr(VARLEN, "launch", lambda *args, **how: given.append(args[3:5]) or type(VARLEN).launch(VARLEN, *args, **how))
+    q, k, v = qkv(grad=True)
+    mixed = [attention_varlen(q, k, v, *cu, 7, 5) for cu in ((CU_Q.long(), CU_K), (CU_Q, CU_K.long()), (CU_Q, CU_K))]
+    assert torch.equal(mixed[0], mixed[2]) and torch.equal(mixed[1], mixed[2])
+    assert [[x.dtype for x in cu] for cu in given] == [[torch.int64] * 2] * 2 + [[torch.int32] * 2]
+
+
 def test_queries_without_keys_are_zero():
     q, k, v = qkv()
     out, lse = attention_varlen(q, k, v, CU_Q, CU_K, 7, 5, return_lse=True)
@@ -51,6 +61,7 @@ def test_queries_without_keys_are_zero():
         ({"cu_seqlens_q": CU_Q.float()}, "cu_seqlens_q is float32, takes int64, int32|cu_seqlens_q is float32, takes int32, int64"),
         ({"dropout_p": 2.0}, "p is 2.0, it lies between 0 and 1"),
         ({"q": [1.0], "dropout_p": 0.5}, "attention_varlen: q must be a tensor, got list"),
+        ({"cu_seqlens_k": [0, 13]}, "attention_varlen: cu_seqlens_k must be a tensor, got list"),
     ],
 )
 def test_a_wrong_call_names_both_sides(change, said):

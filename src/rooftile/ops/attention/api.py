@@ -58,6 +58,7 @@ _attention_varlen = Op(
 )
 _attention_qkvpacked = Op(PACKED_SPEC, *PACKED, backward=PACKED_BACKWARD)
 _LAYOUTS = ("BTHD", "BHTD")
+FARTHEST = 2**30  # beyond any sequence: 2**31 - 1 and sys.maxsize, by which some say all keys, go round where a kernel adds them to a place
 WIDEST_CAP = 4096.0  # tanh made of an exponential is 2^-22 of the cap off: a thousandth of a score
 
 
@@ -196,7 +197,9 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
         >>> torch.equal(attention_varlen(x, x, x, cu, cu, 2, 2, causal=True), x)
         True
     """
-    tensors("attention_varlen", q=q)
+    tensors("attention_varlen", q=q, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+    if {cu_seqlens_q.dtype, cu_seqlens_k.dtype} == {torch.int32, torch.int64}:  # a kernel reads both as one
+        cu_seqlens_q, cu_seqlens_k = cu_seqlens_q.long(), cu_seqlens_k.long()
     left, right = _window(window, causal)
     drop = None if dropout_p == 0 else _seed(seed, generator, q)
     out, lse = _attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, drop, max_seqlen_q, max_seqlen_k,
@@ -214,12 +217,15 @@ def _turned(name: str, x: Tensor) -> Tensor:
 def _window(window: tuple[int | None, int | None] | None, causal: bool) -> tuple[int, int]:
     if window is not None and (not isinstance(window, (tuple, list)) or len(window) != 2):
         raise ValueError(f"attention: window is {window}, it takes 2 numbers: how many keys to the left and how many to the right")
+    if not isinstance(causal, (bool, torch.SymBool)):
+        raise ValueError(f"attention: causal is {causal!r}, takes bool")
     left, right = (-1 if x is None else x for x in window or (None, None))
     for name, x in (("left", left), ("right", right)):
-        if not isinstance(x, (Integral, torch.SymInt)):
+        if not isinstance(x, (Integral, torch.SymInt)) or isinstance(x, bool):
             raise ValueError(f"attention: the window's {name} is {x!r}, takes int or None")
         if x < -1:
             raise ValueError(f"attention: the window's {name} is {x!r}, it takes 0 or more, or None for all keys on that side")
+    left, right = (x if isinstance(x, torch.SymInt) else min(int(x), FARTHEST) for x in (left, right))
     return left, 0 if causal else right
 
 

@@ -12,15 +12,17 @@ from rooftile.ops.attention.api import attention
 
 def register_attention(name: str = "rooftile") -> None:
     """After this, `AutoModel.from_pretrained(..., attn_implementation="rooftile")` and `model.set_attn_implementation("rooftile")` use `attention`:
-    shared key heads without repeating them, soft caps, sinks, position biases with a gradient, dropout, boolean and additive masks.
+    shared key heads without repeating them, soft caps, sinks, position biases with a gradient, dropout, boolean and additive masks, the
+    indices of keys that sparse attention gives.
 
     Raises:
         ImportError: transformers is not installed, or is older than 4.53, which lets others register.
-        ValueError: when such a model is called whose attention is its own, as Bloom's, and asks no table.
+        ValueError: when such a model is called whose attention is its own, as Bloom's, and asks no table; or says of its scores what is not known
+            here (blocks of keys, a sink a token).
     """
     try:
         from transformers import AttentionInterface
-        from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+        from transformers.masking_utils import AttentionMaskInterface, eager_mask, sdpa_mask
     except ImportError as error:
         raise ImportError(f"register_attention needs transformers 4.53 or later ({error}); pip install 'transformers>=4.53'") from error
     AttentionInterface.register(name, _attend)
@@ -31,28 +33,52 @@ def register_attention(name: str = "rooftile") -> None:
                 f"attn_implementation {name!r}: models of {type(config).__name__} compute attention by themselves, and know no masks but their own: "
                 "use 'eager'"
             )
-        return sdpa_mask(*args, config=config, **words)  # boolean, or None where causal says it all
+        made = (
+            sdpa_mask if _boolean(type(config)) else eager_mask
+        )  # boolean, or None where causal says it all; else numbers to add, for all
+        return made(*args, config=config, **words)
 
     AttentionMaskInterface.register(name, mask)
+
+
+def _beside(config: type) -> dict[str, Any]:
+    """What the module of this config's models names; nothing where nobody knows which that is."""
+    modelling = sys.modules.get(config.__module__.replace("configuration_", "modeling_"))
+    return {} if modelling is None or "configuration_" not in config.__module__ else vars(modelling)
 
 
 @functools.cache
 def _asks(config: type) -> bool:
     """Whether models of this config ask the table of attention functions. Transformers does not look: it asks its table of masks for all."""
-    modelling = sys.modules.get(config.__module__.replace("configuration_", "modeling_"))
-    if modelling is None or "configuration_" not in config.__module__:  # nobody knows
-        return True
-    names = vars(modelling)
+    names = _beside(config)
     said = (getattr(kind, "_supports_attention_backend", False) for kind in names.values() if isinstance(kind, type))
-    return "ALL_ATTENTION_FUNCTIONS" in names or any(said)
+    return not names or "ALL_ATTENTION_FUNCTIONS" in names or any(said)
+
+
+@torch.compiler.assume_constant_result  # by its names; nobody compiles a walk through a module
+def _boolean(config: type) -> bool:
+    """Whether models of this config take sdpa's masks: they say so, or miss only what sdpa has not (sinks, caps). Of others a part adds its mask to
+    the scores itself, puts numbers behind it, or does not say that it is causal where there is none."""
+    kinds = [kind for kind in _beside(config).values() if hasattr(kind, "_supports_sdpa")]
+    own = [kind for kind in kinds if getattr(kind, "config_class", None) is config] or kinds
+    said = (kind._supports_sdpa or (kind._supports_flex_attn and kind._supports_attention_backend) for kind in own)
+    return not own or any(said)
 
 
 def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None, dropout: float = 0.0,
             scaling: float | None = None, is_causal: bool | None = None, softcap: float | None = None, s_aux: Tensor | None = None,
-            position_bias: Tensor | None = None, cache: object = None, **_: object) -> tuple[Tensor, None]:  # fmt: skip
-    """query [B, H, T, D], key and value [B, G, S, D] -> [B, T, H, Dv]. A window comes in the mask, which is None only where no key lies outside it."""
+            position_bias: Tensor | None = None, cache: object = None, indices: Tensor | None = None, block_indices: Tensor | None = None,
+            sinks: Tensor | None = None, **_: object) -> tuple[Tensor, None]:  # fmt: skip
+    """query [B, H, T, D], key and value [B, G, S, D] -> [B, T, H, Dv]. A window comes in the mask, which is None only where no key lies outside it.
+    indices [B, T, n]: the keys that a query of sparse attention sees of those, which sdpa would find in its mask."""
     if cache is not None:
         raise ValueError("rooftile's attn_implementation takes no paged cache: continuous batching is for attention_decode")
+    for what, given in (("block_indices", block_indices), ("sinks", sinks)):
+        if given is not None:
+            raise ValueError(
+                f"rooftile's attn_implementation: {type(module).__name__} gives {what} {list(given.shape)}; it takes indices of keys and a sink a head "
+                "(s_aux): use 'eager'"
+            )
     mask, bias = attention_mask, position_bias
     if mask is not None and mask.dtype != torch.bool:
         if not mask.is_floating_point():
@@ -61,6 +87,11 @@ def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attent
                 f"rooftile's attn_implementation: attention_mask is {found}, takes bool, True where a key is seen, or floats, which are added"
             )
         mask, bias = None, mask if bias is None else bias + mask
+    if indices is not None:
+        seen = torch.zeros(*indices.shape[:2], key.shape[2], dtype=torch.bool, device=key.device).scatter_(-1, indices.long(), True)[
+            :, None
+        ]
+        mask = seen if mask is None else mask & seen
     causal = attention_mask is None and (getattr(module, "is_causal", False) if is_causal is None else is_causal)
     t = query.shape[2]
     if causal and 1 < t < key.shape[2]:  # an empty static cache: behind the prompt's keys are the places of tokens to come

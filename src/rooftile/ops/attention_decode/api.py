@@ -50,9 +50,11 @@ def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tenso
         >>> torch.equal(attention_decode(torch.ones(1, 1, 1, 16), cache, cache, torch.tensor([4], dtype=torch.int32)), cache[:, :1])
         True
     """
-    if isinstance(window, Integral) and window < 1:
+    if isinstance(window, bool) or (isinstance(window, Integral) and window < 1):
         raise ValueError(f"attention_decode: window is {window}, it takes 1 or more, or None for all keys")
     tensors("attention_decode", k_cache=k_cache, v_cache=v_cache)
+    if isinstance(window, Integral):
+        window = min(int(window), 2**30)  # beyond any sequence; kernels take it from a place in 32 bits
     rest = (block_table, sinks, scale_of(q, scale), window or 0, softcap)
     if k_cache.dtype == torch.float8_e4m3fn:
         if v_cache.dtype != k_cache.dtype:
