@@ -183,6 +183,20 @@ def test_initialisation():
     assert sum(p.numel() for p in GPT2(GPT2Config()).parameters()) == 124_439_808
 
 
+def test_a_model_made_on_the_meta_device_begins_as_another_does():
+    plain = small()
+    with torch.device("meta"):
+        model = GPT2(SMALL)
+    model.to_empty(device="cpu")
+    for p in model.parameters():
+        p.data.fill_(math.nan)
+    torch.manual_seed(0)
+    model.initialise()
+    torch.manual_seed(0)
+    plain.initialise()
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), plain.parameters()))
+
+
 @pytest.mark.parametrize("kernels", ["torch", "rooftile"])
 def test_checkpointing_changes_no_gradient(kernels):
     x, y = text()
@@ -345,6 +359,18 @@ def test_a_branch_that_is_dropped_from_goes_the_other_way_to_the_same_place(kern
         model(x, y).backward()
     for (name, p), q in zip(plain.named_parameters(), dropped.parameters()):
         assert gap(q.grad, p.grad) < 1e-5, name
+
+
+def test_a_hook_that_changes_what_a_branch_gives_changes_its_biass_gradient():
+    """The norm behind knows nothing of it."""
+    x, y = text()
+    ours, theirs = (with_biases(small(operators=operators(kernels))) for kernels in ("rooftile", "torch"))
+    for model in (ours, theirs):
+        for branch in (model.h[0].attn, model.h[1].mlp):
+            branch.register_forward_hook(lambda _, given, out: 2 * out)
+        model(x, y).backward()
+    for (name, p), q in zip(ours.named_parameters(), theirs.parameters()):
+        assert gap(p.grad, q.grad) < 1e-5, name
 
 
 @pytest.mark.parametrize("kernels", ["torch", "rooftile"])

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
 
 import rooftile
 from rooftile.core.kernel import OPS
@@ -194,6 +195,21 @@ def test_transforms():
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_pytorchs_counter_of_operations_knows_operators():
+    """What has no formula counts as nothing there, without a word."""
+    x, weight = torch.randn(5, 8, requires_grad=True), torch.randn(3, 8, requires_grad=True)
+    for ours, theirs in ((rooftile.linear, F.linear), (lambda x, w: rooftile.gemm(x, w.t()), lambda x, w: x @ w.t())):
+        counts = []
+        for function in (ours, theirs):
+            with FlopCounterMode(display=False) as forward:
+                function(x, weight)
+            out = function(x, weight)  # outside
+            with FlopCounterMode(display=False) as backward:
+                out.sum().backward()
+            counts.append((forward.get_total_flops(), backward.get_total_flops()))
+        assert counts[0] == counts[1] == (2 * 5 * 8 * 3, 4 * 5 * 8 * 3)
+
+
 def test_a_trace_holds_operators():
     """torch.jit.trace saw what a kernel allocates and not the kernel, and its numbers of a shape (attention's scale) are tensors."""
     heads, norm = torch.randn(1, 5, 2, 16), rooftile.LayerNorm(8)

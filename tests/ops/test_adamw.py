@@ -210,6 +210,16 @@ def test_an_infinite_gradient_spoils_its_own_number_alone():
     assert optimizer.grad_norm.isinf() and p.isfinite().tolist() == [True, False, True]
 
 
+def test_rates_may_be_tensors():
+    numbers = {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.5}
+    tensors = {n: tuple(map(torch.tensor, v)) if n == "betas" else torch.tensor(v) for n, v in numbers.items()}
+    pair = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+    for p, rates in zip(pair, (numbers, tensors)):
+        p.grad = torch.arange(3.0)
+        rooftile.AdamW([p], **rates).step()
+    torch.testing.assert_close(*pair)
+
+
 def test_masters_follow_a_float32_model():
     one, two = models()
     one = one.bfloat16()
@@ -245,6 +255,30 @@ def test_a_resumed_optimizer_keeps_its_masters_and_moments():
     again = rooftile.AdamW(one.parameters(), lr=1e-3, master=True)
     again.load_state_dict(plain.state_dict())
     again.step()  # masters that were not saved begin as the parameters are
+
+
+@pytest.mark.parametrize("trained", [0, 1])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_masters_that_are_loaded_go_on_for_all(trained, dtype):
+    """Into an optimizer that was made without, and where one parameter alone has been trained: of two bfloat16 ones the other's masters were lost or missed."""
+    pair = [torch.nn.Parameter(torch.ones(4, dtype=torch.bfloat16)) for _ in range(2)]
+    first = rooftile.AdamW(pair, lr=1e-4, master=True)
+    pair[trained].grad = torch.ones(4, dtype=torch.bfloat16)
+    first.step()
+    saved, plain = first.state_dict(), [torch.nn.Parameter(p.detach().to(dtype)) for p in pair]
+    again = rooftile.AdamW(plain, lr=1e-4)
+    again.load_state_dict(saved)
+    for _ in range(3):
+        for p in plain:
+            p.grad = torch.ones_like(p)
+        again.step()
+    held = [again.state[p]["master"] for p in plain]
+    assert held[trained].unique().item() == pytest.approx(1 - 4e-4, abs=1e-5) and held[1 - trained].unique().item() == pytest.approx(
+        1 - 3e-4, abs=1e-5
+    )
+    assert all(torch.equal(p, m.to(dtype)) for p, m in zip(plain, held))
+    with pytest.raises(ValueError, match="the state dict has float32 masters of 1 parameters"):
+        rooftile.AdamW(plain, stochastic=True).load_state_dict(saved)
 
 
 def test_stochastic_rounding_keeps_what_is_below_half_a_step():

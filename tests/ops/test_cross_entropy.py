@@ -125,6 +125,15 @@ class TestOverwriting:
         cross_entropy(logits, torch.arange(6), inplace_backward=True).backward()
         assert torch.equal(x.detach(), before)
 
+    @pytest.mark.parametrize(
+        "view", [lambda x: x, lambda x: x[:6], lambda x: x.view(-1, 10)], ids=["leaf", "rows of a leaf", "leaf as rows"]
+    )
+    def test_a_parameter_keeps_its_values(self, view):
+        x = torch.randn(6, 10, requires_grad=True)
+        before = x.detach().clone()
+        cross_entropy(view(x), torch.arange(6), inplace_backward=True).backward()
+        assert torch.equal(x.detach(), before) and x.grad.data_ptr() != x.data_ptr()
+
 
 def test_messages_have_both_numbers():
     x = torch.zeros(2, 5)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from library_of_products import in_the_machines_place
 from rooftile.core.kernel import OPS, forced
 from rooftile.cuda import cublaslt
-from rooftile.ops import MLP, mlp
+from rooftile.ops import MLP, GatedMLP, mlp
 from rooftile.ops.mlp import cublaslt_kernels as kernels
 from rooftile.ops.mlp.cuda_kernels import keep
 from rooftile.workbench import check
@@ -175,6 +175,49 @@ def test_module_is_two_linear_layers():
     torch.testing.assert_close(ours(x), ours.fc2(F.gelu(ours.fc1(x), approximate="tanh")))
     plain = MLP(16, 40, bias=False, dtype=torch.bfloat16)
     assert plain.fc1.bias is None and plain(x.bfloat16()).shape == (2, 3, 16)
+
+
+class Adapted(torch.nn.Module):
+    """As LoRA wraps a layer, whose weight is still to be had."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base, self.weight, self.bias = base, base.weight, base.bias
+
+    def forward(self, x):
+        return 2 * self.base(x)
+
+
+@pytest.mark.parametrize("around", ["forward hook", "backward hook", "spectral norm", "adapter"])
+def test_what_is_put_around_a_layer_counts(around):
+    """Each computed, and trained, as if nobody had touched the layers."""
+    torch.manual_seed(0)
+    x = torch.randn(5, 16)
+    for module, names, act in (
+        (MLP(16, 40, approximate="tanh"), ("fc1", "fc2"), lambda x: F.gelu(x, approximate="tanh")),
+        (GatedMLP(16, 40, activation="relu"), ("gate_up_proj", "down_proj"), lambda x: F.relu(x[..., :40]) * x[..., 40:]),
+    ):
+        for name in names:
+            layer = getattr(module, name)
+            if around == "forward hook":
+                layer.register_forward_hook(lambda _, inputs, out: 2 * out)
+            elif around == "backward hook":
+                layer.register_full_backward_hook(lambda _, dinputs, douts: (2 * dinputs[0],))
+            elif around == "spectral norm":
+                torch.nn.utils.spectral_norm(layer).eval()  # the hook makes the weight anew, from another one that is trained
+            else:
+                setattr(module, name, Adapted(layer))
+        first, second = (getattr(module, name) for name in names)
+        x.requires_grad_()
+        for _ in range(2):
+            ours, wanted = module(x), second(act(first(x)))
+            torch.testing.assert_close(ours, wanted)
+            leaves = (x, *module.parameters())
+            ours, wanted = (torch.autograd.grad(out.mean(), leaves) for out in (ours, wanted))
+            torch.testing.assert_close(ours, wanted)
+            with torch.no_grad():
+                for p in module.parameters():
+                    p.mul_(1.5)
 
 
 def test_without_a_gradient_the_result_is_the_same():

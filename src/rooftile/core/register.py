@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.utils.flop_counter import register_flop_formula
 
 from rooftile.core.spec import OpSpec
 
@@ -155,7 +156,7 @@ class Eager(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         op = ctx.op
-        run = op.backward.entry if torch._C._is_any_autocast_enabled() else op.backward.launch
+        run = op.backward.entry if needs_second_door(grads) else op.backward.launch
         return (None, *op.plan.backward(ctx, run, grads))
 
 
@@ -222,11 +223,17 @@ def second_door(op: Operator) -> Any:
     torch.library.register_fake(name, fake, lib=_library)
     if op.plan is not None:
         _register_autograd(op, name)
+    register_flop_formula(getattr(torch.ops.rooftile, spec.name), get_raw=True)(functools.partial(_operations, spec))
     entry = getattr(torch.ops.rooftile, spec.name).default
     if spec.autocast:
         for device in ("CUDA", "CPU"):
             _library.impl(spec.name, _autocast(entry, device), f"Autocast{device}")
     return entry
+
+
+def _operations(spec: OpSpec, *args: Any, out_val: Any = None, **kwargs: Any) -> int:
+    """For PyTorch's counter, to which what it has no formula of is 0."""
+    return int(spec.operations(spec.complete(args, kwargs)))
 
 
 def _refuse_tangents(args: Sequence[Any]) -> None:

@@ -47,7 +47,7 @@ class Attention(nn.Module):
         B, T, _ = x.shape
         qkv = self.precision.linear(x, self.c_attn.weight, self.c_attn.bias)
         y = self.precision.operators.self_attention(qkv.view(B, T, 3, self.config.n_head, -1), causal=True).reshape(B, T, -1)
-        return self.precision.linear_add(y, self.c_proj, residual)
+        return self.precision.linear_add(y, self.c_proj, residual, self.precision.leaves(self))
 
 
 class MLP(nn.Module):
@@ -60,7 +60,7 @@ class MLP(nn.Module):
         self.c_proj = nn.Linear(config.inner, config.n_embd)
 
     def forward(self, x: Tensor, residual: Tensor | None) -> Tensor:
-        return self.precision.mlp(x, self.c_fc, self.c_proj, self.approximate, residual)
+        return self.precision.mlp(x, self.c_fc, self.c_proj, self.approximate, residual, self.precision.leaves(self))
 
 
 class Block(nn.Module):
@@ -82,7 +82,7 @@ class Block(nn.Module):
         """x + branch(normed)."""
         if self.training and self.p > 0:
             return Stream(x, branch=self.precision.operators.dropout(branch(normed, None), self.p, True))
-        return Stream(branch(normed, x), self.precision.left(branch.c_proj))
+        return Stream(branch(normed, x), self.precision.left(branch, branch.c_proj))
 
 
 class GPT2(nn.Module):
@@ -116,13 +116,15 @@ class GPT2(nn.Module):
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """Normal matrices of standard deviation 0.02, zero biases. The two projections into the residual stream are scaled
+        """Everything anew; after `to_empty` of a model made on the meta device too.
+
+        Normal matrices of standard deviation 0.02, zero biases. The two projections into the residual stream are scaled
         by 1/sqrt(2 n_layer), so that the stream's variance does not grow with the number of branches added to it."""
         for name, p in self.named_parameters():
             if p.dim() > 1:
                 p.normal_(std=INIT_STD / math.sqrt(2 * self.config.n_layer) if name.endswith("c_proj.weight") else INIT_STD)
-            elif name.endswith("bias"):
-                p.zero_()
+            else:
+                p.fill_(0.0 if name.endswith("bias") else 1.0)
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         """tokens [B, T] int64 -> logits [B, T, V] in the compute dtype; with targets [B, T] the mean loss, a float32 scalar.

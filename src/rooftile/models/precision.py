@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rooftile.models.operators import Operators
+from rooftile.ops._shared.layers import bare
 
 __all__ = ["Precision", "Stream"]
 
@@ -47,23 +48,28 @@ class Precision:
         """x [..., K] weight [N, K] bias [N] -> [..., N]."""
         return self.operators.linear(x, self._low(weight), self._low(bias))
 
-    def linear_add(self, x: Tensor, layer: nn.Linear, residual: Tensor | None) -> Tensor:
-        """x [..., K] residual [..., N] -> [..., N] through a branch's last layer, added to the stream; without a residual the branch alone."""
+    def linear_add(self, x: Tensor, layer: nn.Linear, residual: Tensor | None, leaves: bool = False) -> Tensor:
+        """x [..., K] residual [..., N] -> [..., N] through a branch's last layer, added to the stream; without a residual the branch alone. A branch that
+        `leaves` its bias's gradient to the norm behind says so."""
         if residual is None:
             return self.linear(x, layer.weight, layer.bias)
-        return self.operators.linear_add(x, self._low(layer.weight), residual, self._added(layer, residual))
+        return self.operators.linear_add(x, self._low(layer.weight), residual, self._added(layer, leaves))
 
-    def mlp(self, x: Tensor, fc: nn.Linear, proj: nn.Linear, approximate: str, residual: Tensor | None) -> Tensor:
+    def mlp(self, x: Tensor, fc: nn.Linear, proj: nn.Linear, approximate: str, residual: Tensor | None, leaves: bool) -> Tensor:
         """x [..., K] residual [..., N] -> [..., N] through fc, gelu and proj, a branch's last layer, likewise."""
-        parameters = (*map(self._low, (fc.weight, fc.bias, proj.weight)), self._added(proj, residual))
+        parameters = (*map(self._low, (fc.weight, fc.bias, proj.weight)), self._added(proj, leaves and residual is not None))
         return self.operators.mlp(x, *parameters, approximate=approximate, residual=residual)
 
-    def left(self, layer: nn.Linear) -> Tensor | None:
+    def leaves(self, branch: nn.Module) -> bool:
+        """Whether a branch leaves its last bias's gradient to the norm behind: of what a hook makes of the sum, the norm would know nothing."""
+        return self.operators.completes and bare(branch, type(branch))
+
+    def left(self, branch: nn.Module, layer: nn.Linear) -> Tensor | None:
         """The bias of a branch's last layer, added to the stream, where its gradient is left to the norm behind.
 
         A view: what hangs hooks on the tensors that a block gives, as FSDP does, must not hang them on the parameter."""
         low = self._low(layer.bias)
-        return low.view_as(low) if self.operators.completes and low is not None else None
+        return low.view_as(low) if low is not None and self.leaves(branch) else None
 
     def gated_mlp(self, x: Tensor, gate_up: nn.Linear, down: nn.Linear, residual: Tensor) -> Tensor:
         """x [..., K] -> [..., N] through gate and up, one product, silu(gate) up and down, and the residual."""
@@ -77,10 +83,10 @@ class Precision:
         left = {} if bias is None else {"x_bias": bias}
         return self.operators.stream_layernorm(x, norm.weight, norm.bias, norm.eps, **left)
 
-    def _added(self, layer: nn.Linear, residual: Tensor | None) -> Tensor | None:
+    def _added(self, layer: nn.Linear, leaves: bool) -> Tensor | None:
         """The same bias, as the layer adds it."""
         low = self._low(layer.bias)
-        return low.detach() if self.operators.completes and low is not None and residual is not None else low
+        return low.detach() if leaves and low is not None else low
 
     def _low(self, parameter: Tensor | None) -> Tensor | None:
         """In the compute dtype, where nobody else sees to it."""

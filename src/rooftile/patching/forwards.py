@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rooftile.ops import attention, cross_entropy, embedding, gelu, layernorm, linear_cross_entropy, rmsnorm, rope
+from rooftile.ops._shared.layers import bare
 from rooftile.patching.again import linear_of
 
 __all__ = [
@@ -62,7 +63,7 @@ def gated(kind: type, activation: Callable[..., Tensor], again: Callable[..., tu
 
     def forward(self: nn.Module, x: Tensor) -> Tensor:
         gate, up, down = self.gate_proj(x), self.up_proj(x), self.down_proj
-        if not _bare(self.act_fn, kind):
+        if not bare(self.act_fn, kind):
             return down(self.act_fn(gate) * up)
         if _plain(down) and down.bias is None and down.weight.requires_grad and down.weight.dtype == gate.dtype and not _autocast(gate):
             return linear_of(activation, again, (gate, up), down.weight, nn.functional.linear)
@@ -76,7 +77,7 @@ def plain_mlp(kind: type, approximate: str) -> Callable[..., Tensor]:
 
     def forward(self: nn.Module, hidden_states: Tensor) -> Tensor:
         x = self.c_fc(hidden_states)
-        return self.dropout(self.c_proj(gelu(x, approximate) if _bare(self.act, kind) else self.act(x)))
+        return self.dropout(self.c_proj(gelu(x, approximate) if bare(self.act, kind) else self.act(x)))
 
     return forward
 
@@ -209,16 +210,9 @@ def _output_class(original: Callable[..., Any]) -> Any:
     return kinds[0]
 
 
-def _bare(layer: nn.Module, kind: type) -> bool:
-    """Whether it does what its kind does: nothing is around it, no forward of its own, no hook of any kind."""
-    own = "forward" in vars(layer) or "_old_forward" in vars(layer)
-    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
-    return type(layer) is kind and not own and not hooks
-
-
 def _plain(layer: nn.Module) -> bool:
     """Whether its weight may be read where it lies: no LoRA around it, no shards."""
-    return _bare(layer, nn.Linear) and type(layer.weight) in (Tensor, nn.Parameter) and not layer.weight.is_meta
+    return bare(layer, nn.Linear) and type(layer.weight) in (Tensor, nn.Parameter) and not layer.weight.is_meta
 
 
 def _autocast(x: Tensor) -> bool:

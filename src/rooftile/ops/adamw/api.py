@@ -204,7 +204,7 @@ class AdamW(torch.optim.Optimizer):
         """Parameters that one launch can take: same device, dtypes, betas and eps, whatever their group."""
         lists: dict[tuple[Any, ...], list[Member]] = {}
         for group in self.param_groups:
-            tail = (*group["betas"], group["eps"])
+            tail = (*map(float, group["betas"]), float(group["eps"]))
             for p in group["params"]:
                 grad = p.grad
                 if grad is None:
@@ -228,6 +228,10 @@ class AdamW(torch.optim.Optimizer):
             for (p, _), state in zip(members, states):
                 if not state:
                     self._begin(p)
+            if any("master" in state for state in states):  # of one launch all have one; loaded ones may be a few float32 parameters' too
+                for (p, _), state in zip(members, states):
+                    if "master" not in state:
+                        state["master"] = p.detach().to(torch.float32, copy=True)
             known = Members(members, states, key[-3:-1], key[-1])
         self._captured |= capturing
         return known
@@ -241,13 +245,22 @@ class AdamW(torch.optim.Optimizer):
             state["master"] = p.detach().float() if master is None else master
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """PyTorch casts a state to its parameter's dtype; moments and masters keep their own. Nothing is shared with whoever gave it."""
+        """PyTorch casts a state to its parameter's dtype; moments and masters keep their own. Nothing is shared with whoever gave it. One that has masters
+        goes on with them, as with `master=True`."""
         if self._captured:
             raise RuntimeError(
                 "AdamW: a state dict is loaded after a step was captured, whose graph holds the old states' addresses: load it before"
             )
         taken: list[dict[str, Any]] = []  # what hooks make of it
-        handle = self.register_load_state_dict_pre_hook(lambda _, given: taken.append(given))
+
+        def take(_: Any, given: dict[str, Any]) -> None:
+            masters = sum("master" in state for state in given["state"].values())
+            if masters and self.stochastic:
+                what = f"the state dict has float32 masters of {masters} parameters, which leave nothing to round at random"
+                raise ValueError(f"AdamW: {what}: load it without stochastic")
+            taken.append(given)
+
+        handle = self.register_load_state_dict_pre_hook(take)
         try:
             for group in state_dict["param_groups"]:
                 _check_group(group)
@@ -255,6 +268,8 @@ class AdamW(torch.optim.Optimizer):
         finally:
             handle.remove()
         (state_dict,) = taken
+        if any("master" in state for state in state_dict["state"].values()):
+            self.master, self.state_dtype = True, self.state_dtype or torch.float32
         saved = dict(zip((i for g in state_dict["param_groups"] for i in g["params"]), (p for g in self.param_groups for p in g["params"])))
         for i, p in saved.items():
             for name, value in state_dict["state"].get(i, {}).items():

@@ -58,7 +58,7 @@ def cross_entropy(logits: Tensor, target: Tensor, *, ignore_index: int = -100, l
         inplace_backward: the gradient is written over the logits, which saves their size in memory. Nothing may read them after
             the backward: PyTorch raises if another operator saved them or the backward runs twice, but plain Python reads see the
             gradient. Eager only: under torch.compile the gradient gets memory of its own, and so it does where the logits are no
-            rows side by side (transposed, expanded).
+            rows side by side (transposed, expanded), or are a parameter themselves, or a view of one.
 
     Returns:
         float32, a scalar, or [M] for "none". Exponentials and sums are float32; a loss near 0 is right to its last bits, for the
@@ -82,7 +82,12 @@ def cross_entropy(logits: Tensor, target: Tensor, *, ignore_index: int = -100, l
 
 def _may_overwrite(logits: Tensor) -> bool:
     rows_apart = isinstance(logits, Tensor) and logits.dim() == 2 and logits.stride(1) == 1 and logits.stride(0) >= logits.shape[1]
-    return rows_apart and logits.requires_grad and torch.is_grad_enabled()
+    return rows_apart and logits.requires_grad and torch.is_grad_enabled() and not _a_leafs(logits)
+
+
+def _a_leafs(t: Tensor) -> bool:
+    """Whether it lies where a leaf does, which keeps its values."""
+    return t.is_leaf or (t._base is not None and t._base.is_leaf)
 
 
 class CrossEntropyLoss(torch.nn.Module):

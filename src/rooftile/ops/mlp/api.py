@@ -1,7 +1,12 @@
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op
+from rooftile.ops._shared.layers import bare
+from rooftile.ops.gelu.api import gelu
+from rooftile.ops.glu.api import geglu, reglu, swiglu
 from rooftile.ops.mlp import composed_kernels as composed
 from rooftile.ops.mlp import cublaslt_kernels as cublaslt
 from rooftile.ops.mlp import cuda_kernels as cuda
@@ -85,8 +90,18 @@ def gated_mlp(x: Tensor, weight1: Tensor, weight2: Tensor, activation: str = "si
     return _gated_mlp(x, weight1, weight2, activation, residual)[0]
 
 
+_GATES = {"silu": swiglu, "gelu": geglu, "gelu_tanh": partial(geglu, approximate="tanh"), "relu": reglu}
+
+
+def _untouched(*layers: torch.nn.Module) -> bool:
+    """Whether their weights are all that there is to them: a hook would be passed over, and so would what LoRA adds, or a weight that is made anew
+    before each call."""
+    return all(bare(layer, torch.nn.Linear) for layer in layers)
+
+
 class MLP(torch.nn.Module):
-    """`mlp` as a module: two torch.nn.Linear layers, fc1 and fc2, by initialisation and state dict, with gelu between them."""
+    """`mlp` as a module: two torch.nn.Linear layers, fc1 and fc2, by initialisation and state dict, with gelu between them. A layer with hooks, or with
+    another in its place, as LoRA puts one, is called, and then so are the three one by one."""
 
     def __init__(self, in_features: int, hidden_features: int, out_features: int | None = None, bias: bool = True,
                  device: torch.device | str | int | None = None, dtype: torch.dtype | None = None, *, approximate: str = "none"):  # fmt: skip
@@ -97,6 +112,8 @@ class MLP(torch.nn.Module):
         self.fc2 = torch.nn.Linear(hidden_features, in_features if out_features is None else out_features, bias, device, dtype)
 
     def forward(self, x: Tensor) -> Tensor:
+        if not _untouched(self.fc1, self.fc2):
+            return self.fc2(gelu(self.fc1(x), self.approximate))
         return mlp(x, self.fc1.weight, self.fc1.bias, self.fc2.weight, self.fc2.bias, self.approximate)
 
     def extra_repr(self) -> str:
@@ -104,7 +121,8 @@ class MLP(torch.nn.Module):
 
 
 class GatedMLP(torch.nn.Module):
-    """`gated_mlp` as a module: two torch.nn.Linear layers without biases, gate_up_proj and down_proj, by initialisation and state dict."""
+    """`gated_mlp` as a module: two torch.nn.Linear layers without biases, gate_up_proj and down_proj, by initialisation and state dict. Layers with hooks,
+    or others in their place, are called, as in `MLP`."""
 
     def __init__(self, in_features: int, hidden_features: int, out_features: int | None = None,
                  device: torch.device | str | int | None = None, dtype: torch.dtype | None = None, *, activation: str = "silu"):  # fmt: skip
@@ -115,6 +133,8 @@ class GatedMLP(torch.nn.Module):
         self.down_proj = torch.nn.Linear(hidden_features, in_features if out_features is None else out_features, False, device, dtype)
 
     def forward(self, x: Tensor) -> Tensor:
+        if not _untouched(self.gate_up_proj, self.down_proj):
+            return self.down_proj(_GATES[self.activation](self.gate_up_proj(x)))
         return gated_mlp(x, self.gate_up_proj.weight, self.down_proj.weight, self.activation)
 
     def extra_repr(self) -> str:

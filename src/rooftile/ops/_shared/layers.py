@@ -1,0 +1,10 @@
+"""Layers whose parameters something else computes with, in their place."""
+
+from torch import nn
+
+
+def bare(layer: nn.Module, kind: type) -> bool:
+    """Whether it does what its kind does: nothing is around it, no forward of its own, no hook of any kind."""
+    own = "forward" in vars(layer) or "_old_forward" in vars(layer)
+    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
+    return type(layer) is kind and not own and not hooks
