@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import OPS, Kernel
+from rooftile.workbench import check, gatekeeper, inputs
 from rooftile.workbench.check import Problem
 
 
@@ -393,6 +394,25 @@ def test_a_result_that_another_call_writes_over_is_refused():
     assert verdict.message == "out: a second call wrote over what the first one returned"
     passing = Problem(OPS["array_increment_backward"].spec, OPS["array_increment_backward"].spec.cases[0], "normal", "cpu")
     assert passing.judge(Kernel("planted", lambda dout, *_: dout)).message == "dx: it lies in the memory of the input dout"
+
+
+def test_a_kernel_of_wide_accesses_is_judged_at_a_stride():
+    """Seen red: it refused the one slice there was, whose rows begin anywhere, so that N in the stride's place was right on every device."""
+    spec = OPS["softmax"].spec
+    case = next(c for c in spec.cases if c.dims == {"M": 5, "N": 264} and c.dtype == torch.float32)
+    wide = Kernel(
+        "planted", lambda x: x.as_strided(x.shape, (264, 1)).softmax(-1), refuse=lambda call: "odd" if call["x"].stride(0) % 4 else None
+    )
+    said = {v: Problem(spec, case, v, "cpu").judge(wide).status for v in inputs.layouts(spec)}
+    assert said == {"sliced": "refused", "padded": "failed", "transposed": "refused", "misaligned": "passed"}
+
+
+@pytest.mark.parametrize("name", ["layernorm", "rmsnorm", "layernorm_backward", "rmsnorm_backward"])
+def test_families_and_layouts_are_of_several_rows(name):
+    """Seen red: the least case of the norms has one, whose stride is never multiplied by anything but 0."""
+    points = gatekeeper.affordable([p for p in check.grid([OPS[name]]) if p.kernel.name == "reference"])
+    assert [p.case.id for p in points if p.variant != "normal" and p.case.dims.get("M") == 1] == []
+    assert {p.variant for p in points} == {*inputs.families(OPS[name].spec), *inputs.layouts(OPS[name].spec)}
 
 
 @pytest.mark.parametrize("variant", ["normal", "masked_rows", "nan"])

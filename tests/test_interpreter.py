@@ -27,7 +27,11 @@ given.kernel[(2,)](x, out, 6)
 assert torch.equal(x, out)
 """
 TOLD = "{before}; tl.atomic_add(gX, 0.0, sem='{sem}'); {after}"  # what a program stores before it tells, one that listens may read
-SPOKEN = {"STORE": "tl.store(gOut + i, tl.load(gX + i, mask=i < N), mask=i < N)", "READ": "tl.device_assert(tl.load(gOut + p * 0) >= 0)"}
+SPOKEN = {
+    "STORE": "tl.store(gOut + i, tl.load(gX + i, mask=i < N), mask=i < N)",
+    "READ": "tl.device_assert(tl.load(gOut + p * 0) >= 0)",
+    "AHEAD": "tl.load(gOut + 4, mask=p == 0)",  # where the program after it stores
+}
 BODIES = {
     "tl.store(gOut + i, tl.load(gX + i, mask=i < N), mask=i < N)": None,
     "tl.store(gOut + i, tl.load(gX + i), mask=i < N)": "load: 2 of 4 active lanes out of bounds in program (1, 0, 0)",
@@ -43,6 +47,12 @@ BODIES = {
     TOLD.format(before="STORE", sem="relaxed", after="READ"): "program (1, 0, 0) reads what program (0, 0, 0) wrote",
     TOLD.format(before="STORE", sem="release", after="READ"): "program (1, 0, 0) reads what program (0, 0, 0) wrote",
     TOLD.format(before="pass", sem="acq_rel", after="STORE; READ"): "program (1, 0, 0) reads what program (0, 0, 0) wrote",
+    "AHEAD; STORE": "program (1, 0, 0) stores where program (0, 0, 0) has read",
+    TOLD.format(before="AHEAD", sem="acq_rel", after="STORE"): None,
+    TOLD.format(before="AHEAD", sem="relaxed", after="STORE"): "program (1, 0, 0) stores where program (0, 0, 0) has read",
+    TOLD.format(before="pass", sem="acq_rel", after="AHEAD; STORE"): "program (1, 0, 0) stores where program (0, 0, 0) has read",
+    "tl.store(gOut + i, tl.load(gX + i, mask=(i > 0) & (i < N), other=0.0), mask=i < N)": None,
+    "tl.store(gOut + i, tl.load(gX + i, mask=(i > 0) & (i < N)), mask=i < N)": "AssertionError",  # x begins with 0, and so did what was not loaded
 }
 
 

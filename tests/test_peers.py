@@ -131,6 +131,17 @@ def test_beside_a_forward_that_makes_the_gradients_peers_make_them_too(name, mon
     assert peers.peer_run("torch", op.backward.spec, case, op.backward.spec.draw(case, 0, where), where) is None
 
 
+@pytest.mark.parametrize("name", ["softmax", "attention_mask", "dropout", "rope_overwrite", "adamw"])
+def test_nobody_is_timed_who_is_wrong_at_that_size(name):
+    """Seen red: what was not written, NaN, was 0 away from PyTorch's result, and so was all that writes in place or that PyTorch has nothing of."""
+    op, here = OPS[name], torch.device("cpu")
+    case = next(c for c in op.spec.cases if "smoke" in c.use)
+    call = op.spec.draw(case, 0, here)
+    own, limit = peers.own_run(op.spec, case, call, here), bench.LIMIT[op.spec.io(call)]
+    assert bench.distance(op.spec, op.spec.reference, call, own) <= limit
+    assert bench.distance(op.spec, lambda *args: op.spec.empty_returns(call), call, own) > limit
+
+
 @pytest.mark.parametrize("name", peers.AHEAD)
 def test_and_so_do_we(name):
     """What is timed returns the gradients of a loss of 1; what is held to PyTorch's result is the forward's."""

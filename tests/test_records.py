@@ -1,6 +1,7 @@
 """No figure without a record, and none that is older than its kernel without saying so."""
 
 import json
+import math
 import re
 import subprocess
 from dataclasses import replace
@@ -422,6 +423,14 @@ def test_a_band_of_losses():
     assert training_records.band([1.3] * 50, others) == pytest.approx({"band": 0.5, "outside_band": 0.0})
     assert training_records.band([1.3] * 30 + [1.7] * 20, others)["outside_band"] == pytest.approx(0.2)
     assert training_records.band([0.9] * 50, others)["outside_band"] == pytest.approx(0.1)
+
+
+def test_losses_that_are_none_lie_nowhere():
+    """Seen red: a run that diverged was as far from the others as it had been before."""
+    one, diverged = [1.0] * 50, [1.0] * 40 + [math.nan] * 10
+    assert math.isnan(training_records.distances(diverged, one)) and math.isnan(training_records.distances(one, diverged))
+    assert math.isnan(training_records.band(diverged, [one, one])["outside_band"])
+    assert math.isnan(training_records.band(one, [diverged, one])["band"])
 
 
 def test_losses_are_records(monkeypatch, tmp_path):

@@ -10,6 +10,7 @@ from rooftile.core.kernel import OPS
 from rooftile.cuda import simulator
 from rooftile.cuda.launch import recording
 from rooftile.ops import segment_sum
+from rooftile.ops.segment_sum import cuda_kernels
 from rooftile.workbench.check import poisoned
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -65,6 +66,12 @@ def adds_up(kernel, config, lengths, columns):
         assert torch.equal(kernel.run(x.bfloat16(), offsets.int(), config=config), want.bfloat16())
 
 
+@pytest.fixture
+def chunks_of_16_rows(monkeypatch):
+    """Of cuda.v3_balanced. As a simulated device holds 2 lanes, all rows were one chunk, and what these tests are there for was never run."""
+    monkeypatch.setattr(cuda_kernels, "resident", lambda x, lanes: x.numel())
+
+
 BALANCED = OPS["segment_sum"].kernel("cuda.v3_balanced")
 SHAPES = {"numbers": (1,), "narrow": (4,), "one strip": (128,), "ragged": (35,), "16 lanes": (64,)}
 
@@ -72,7 +79,7 @@ SHAPES = {"numbers": (1,), "narrow": (4,), "one strip": (128,), "ragged": (35,),
 @pytest.mark.sampled(13)
 @pytest.mark.parametrize("columns", SHAPES.values(), ids=list(SHAPES))
 @pytest.mark.parametrize("config", BALANCED.configs, ids=lambda c: f"{c['rows']}x{c['lanes']}")
-def test_balanced_chunks(columns, config):
+def test_balanced_chunks(columns, config, chunks_of_16_rows):
     """Chunks of 16 rows: a segment of 112 chunks, which a block adds up together; ones that begin, end and lie in a chunk or at its border;
     30 empty ones in a row, which are not walked one by one; rows in none."""
     lengths = [1803, 0, 40, 3, 16, 5, 13, *[0] * 30, 7, 130, 0]  # 5 + 1803 is a multiple of 16
@@ -108,7 +115,7 @@ def test_a_segment_in_more_runs_than_a_warp_adds():
 
 @pytest.mark.parametrize("name, columns", [("v6_runs", 128), ("v6_runs", 4), ("v3_balanced", 128), ("v4_numbers", 1), ("v5_laid", 1)])
 @pytest.mark.parametrize("offsets", [[0, 5, 400], [0, 5, 9, 400], [-3, 5, 300], [0, 9, 7, 300]], ids=str)
-def test_of_a_segment_that_is_none_the_sum_is_nan(name, columns, offsets, monkeypatch):
+def test_of_a_segment_that_is_none_the_sum_is_nan(name, columns, offsets, monkeypatch, chunks_of_16_rows):
     """On a GPU nobody looks at offsets before: a segment that ends beyond x, begins before it, or ends before it begins; in x of several runs."""
     for module in ("cuda_kernels", "runs_kernels"):
         monkeypatch.setattr(sys.modules[f"rooftile.ops.segment_sum.{module}"], "check_offsets", lambda offsets, rows: None)
@@ -236,7 +243,7 @@ def test_nothing_races_in_a_tile():
     assert torch.equal(out[:, 0], cut.diff().float()) and torch.equal(dx[:, 0], torch.arange(1.0, 6).repeat_interleave(cut.diff()))
 
 
-def test_nothing_races_where_a_block_adds_a_long_segment():
+def test_nothing_races_where_a_block_adds_a_long_segment(chunks_of_16_rows):
     with simulator.active("all"):
         out = BALANCED.run(torch.ones(1500, 8), torch.tensor([0, 1400, 1500]), config=BALANCED.configs[0])
     assert torch.equal(out, torch.tensor([[1400.0] * 8, [100.0] * 8]))

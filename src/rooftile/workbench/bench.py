@@ -312,7 +312,7 @@ def _peer(
         run = peer_run(name, spec, case, call, where)
         if run is None:
             return {}, None
-        error = _apart(_results(run()), own)
+        error = _apart(_results(run()), _results(own()) if own is not None else [])
     except torch.AcceleratorError:
         raise
     except Exception as problem:
@@ -328,22 +328,27 @@ LIMIT = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 4e-3, torch.b
 
 
 def distance(spec: OpSpec, run: Callable[..., Any], call: dict[str, Any], own: Run | None) -> float:
-    """Relative error against PyTorch's own result at the bench size, where float64 would not fit; the gate has judged the small ones."""
+    """Relative error at the bench size, where float64 would not fit, against PyTorch's own result, or where it has none or writes in place the
+    reference's; the gate has judged the small ones."""
     with torch.no_grad(), gate.poisoned():
         ours = gate.outcome(spec, run, call)
-    return 0.0 if any(a.mutated for a in spec.args.values()) else _apart(ours, own)
+    if own is not None and not any(a.mutated for a in spec.args.values()):
+        return _apart(ours, _results(own()))
+    with torch.no_grad():
+        return _apart(ours, gate.outcome(spec, spec.reference, call))
 
 
 def _results(made: Any) -> list[Tensor]:
     return [t for t in (made if isinstance(made, (tuple, list)) else [made]) if t is not None]
 
 
-def _apart(ours: list[Tensor], own: Run | None) -> float:
+def _apart(ours: list[Tensor], own: list[Tensor]) -> float:
     worst = 0.0
-    for a, b in zip(ours, _results(own()) if own is not None else []):
-        a, b = a.float(), b.float()
-        worst = max(worst, float((a - b).norm() / b.norm().clamp_min(1e-30))) if a.numel() else worst
-    return worst if worst == worst else float("inf")
+    for a, b in ((a.float(), b.float()) for a, b in zip(ours, own) if a.numel()):
+        same = (a == b) | (a.isnan() & b.isnan())  # of a mask most is -inf, as it should be
+        error = float(torch.where(same, 0.0, a - b).norm() / torch.where(b.isfinite(), b, 0.0).norm().clamp_min(1e-30))
+        worst = max(worst, error if error == error else math.inf)  # what was not written is NaN, and max(0.0, nan) is 0.0
+    return worst
 
 
 def called_cases(ops: list[Op], only: str, against: list[str]) -> list[tuple[Op, Case, list[str]]]:

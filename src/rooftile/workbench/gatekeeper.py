@@ -24,6 +24,7 @@ from rich.progress import Progress
 from rooftile.core import device as dev
 from rooftile.core.kernel import OPS, Op, nearest
 from rooftile.core.record import Environment, Record, Status, append, unwritable
+from rooftile.core.spec import OpSpec
 from rooftile.cuda import simulator
 from rooftile.cuda.simulator import build
 from rooftile.training.signals import Termination
@@ -203,17 +204,25 @@ def _simulated(names: list[str], points: list[gate.Point], progress: Console | N
 
 
 def affordable(points: list[gate.Point]) -> list[gate.Point]:
-    """Every case as it is, in float16 what bfloat16 has not, and input families and layouts of the case that costs least of those a kernel takes.
-    What these change is numbers and addresses, and the GPU has them of all cases."""
+    """Every case as it is, in float16 what bfloat16 has not, and input families and layouts of the case that costs least of those a kernel takes,
+    of several rows where there is one: a stride between rows says nothing of one. What these change is numbers and addresses, and the GPU has them
+    of all cases."""
     points = [p for p in points if not gate.twin(p)]
-    least: dict[tuple[str, str], tuple[float, str]] = {}
+    least: dict[tuple[str, str], tuple[bool, float, str]] = {}
     for p in points:
         if p.variant == "normal" and "smoke" in p.case.use:  # the others have none
             call = p.op.spec.draw(p.case)
-            key, cost = (p.op.spec.name, p.kernel.name), p.op.spec.operations(call)
-            if (key not in least or cost < least[key][0]) and p.kernel.objection(call) is None:
-                least[key] = (cost, p.case.id)
-    return [p for p in points if p.variant == "normal" or least.get((p.op.spec.name, p.kernel.name), (0, ""))[1] == p.case.id]
+            key, cost = (p.op.spec.name, p.kernel.name), (_one_row(p.op.spec, call), p.op.spec.operations(call))
+            if (key not in least or cost < least[key][:2]) and p.kernel.objection(call) is None:
+                least[key] = (*cost, p.case.id)
+    chosen = {(op, kernel, case) for (op, kernel), (*_, case) in least.items()}
+    return [p for p in points if p.variant == "normal" or (p.op.spec.name, p.kernel.name, p.case.id) in chosen]
+
+
+def _one_row(spec: OpSpec, call: dict[str, Any]) -> bool:
+    """Whether a tensor that has an axis of rows has one row alone; a gradient's results of the forward, which lie as we made them, not looked at."""
+    made = [v for n, v in call.items() if isinstance(v, torch.Tensor) and n not in (spec.forward.returns if spec.forward else ())]
+    return any(t.dim() > 1 and t.shape[-1] == t.numel() for t in made)
 
 
 def _size(p: gate.Point) -> int:

@@ -3,7 +3,9 @@
 What it lacks as shipped, and gets here:
   * bf16 and fp8 are held as raw integers and multiplied as such: here they are ml_dtypes arrays with true rounding
   * out-of-bounds lanes read and write whatever lies there: here every active lane must fall inside a tensor's storage
-  * two programs storing to one address go unnoticed: here it is an error, and so is reading what another stored without an atomic that says so
+  * two programs storing to one address go unnoticed: here it is an error, and so is reading what another stored, or storing where another has read,
+    without an atomic that says so
+  * lanes that a mask leaves out and nothing is said for read zeros: on a GPU it is whatever the register held, here NaN or the largest integer
   * libdevice is missing: here it is numpy
 It patches private names of Triton 3.6 to 3.9 and says so loudly when one is gone. Not modelled: warps, layouts, asynchronous copies,
 shared memory, the order of reductions, fused multiply-add.
@@ -115,6 +117,9 @@ _stock_atomic = Builder.create_atomic_rmw
 _stored: dict[int, int] = {}  # address -> how often that program had released before
 _releases: dict[Any, int] = {}  # program -> how often it has released
 _seen: dict[Any, dict[Any, int]] = {}  # program, or address of an atomic -> of other programs, how many releases happened before
+_reads: dict[
+    Any, list[tuple[Any, int, Any, Any, Any]]
+] = {}  # storage -> program, how often it had released, where it read: first, last, all
 
 
 def _checked(what: str, pointers: Any, mask: Any, size: int, program: Any) -> Any:
@@ -152,9 +157,11 @@ def _load(self: Any, pointer: Any, mask: Any, other: Any, *_: Any, **__: Any) ->
     read = _checked("load", p, m, _size(pointer), self.grid_idx)
     for address in read.ravel().tolist() if _writer else ():
         writer = _writer.get(address, self.grid_idx)
-        if writer != self.grid_idx and _seen.get(self.grid_idx, {}).get(writer, 0) <= _stored[address]:
+        if writer != self.grid_idx and not _knows(self.grid_idx, writer, _stored[address]):
             raise Race(f"program {self.grid_idx} reads what program {_writer[address]} wrote in the same launch")
-    rest = _raw(np.zeros(p.shape, dtype) if other is None else _spread(other.data, p.shape).astype(dtype))
+    for storage, first, last in _met(read):
+        _reads.setdefault(storage, []).append((self.grid_idx, _releases.get(self.grid_idx, 0), first, last, read))
+    rest = _raw(np.full(p.shape, _anything(dtype), dtype) if other is None else _spread(other.data, p.shape).astype(dtype))
     made = base._interpreter.load(p, m, rest, rest.dtype)
     return Handle(np.asarray(made).view(dtype) if made.dtype != dtype else made, element)
 
@@ -165,11 +172,39 @@ def _store(self: Any, pointer: Any, value: Any, mask: Any, *_: Any, **__: Any) -
     dtype = _numpy_dtype(pointer.get_element_ty())
     if v.dtype.itemsize != dtype.itemsize:
         v = v.astype(dtype)
-    for address in _checked("store", p, m, _size(pointer), self.grid_idx).ravel().tolist():
+    stored = _checked("store", p, m, _size(pointer), self.grid_idx)
+    for storage, first, last in _met(stored) if _reads else ():  # programs come one after another here: on a GPU this one may come first
+        for reader, released, low, high, read in _reads.get(storage, ()):
+            if (
+                reader != self.grid_idx
+                and low <= last
+                and first <= high
+                and not _knows(self.grid_idx, reader, released)
+                and np.isin(stored, read).any()
+            ):
+                raise Race(f"program {self.grid_idx} stores where program {reader} has read in the same launch")
+    for address in stored.ravel().tolist():
         if _writer.setdefault(address, self.grid_idx) != self.grid_idx:
             raise Race(f"programs {_writer[address]} and {self.grid_idx} both store to one address")
         _stored[address] = _releases.get(self.grid_idx, 0)
     return base._interpreter.store(p, _raw(v), m)
+
+
+def _anything(dtype: Any) -> Any:
+    """What stands where nothing was loaded."""
+    return np.iinfo(dtype).max if dtype.kind in "iu" else True if dtype.kind == "b" else np.nan
+
+
+def _met(addresses: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """The storages that these lie in, and the first and the last of them."""
+    if addresses.size:
+        first, last = addresses.min(), addresses.max()
+        yield from ((low, first, last) for low, high in _allowed if low <= last and first < high)
+
+
+def _knows(me: Any, program: Any, released: int) -> bool:
+    """Whether what that program did before its next release happened before what I do now."""
+    return _seen.get(me, {}).get(program, 0) > released
 
 
 def _atomic(self: Any, kind: Any, pointer: Any, value: Any, mask: Any, sem: Any, scope: Any) -> Any:
@@ -256,7 +291,7 @@ def _install() -> None:
 
     def begin_launch(self: Any, args: Any, kwargs: Any) -> Any:
         made = begin(self, args, kwargs)
-        for told in (_writer, _stored, _releases, _seen):
+        for told in (_writer, _stored, _releases, _seen, _reads):
             told.clear()
         _allowed[:] = list({*_storages([*made[0], *made[1].values()]), *_also})
         return made

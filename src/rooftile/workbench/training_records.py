@@ -3,6 +3,7 @@ and `losses.gpt2-124m`, `losses.llama-1.2b`: the loss of 500 steps of real text 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -102,12 +103,12 @@ def _losses(name: str, where: torch.device, run: str, progress: Console | None, 
 def band(ours: list[float], theirs: list[list[float]]) -> dict[str, float]:
     """Of smoothed series: the widest the others lie apart at a step, and the furthest that ours lies above or below all of them."""
     each = zip(*map(smooth, theirs))
-    return {"band": max(max(others) - min(others) for others in each), "outside_band": outside(ours, theirs)}
+    return {"band": largest(max(others) - min(others) for others in each), "outside_band": outside(ours, theirs)}
 
 
 def outside(one: list[float], others: list[list[float]]) -> float:
     """Of smoothed series: the furthest that one lies above or below all others at a step."""
-    return max(max(a - max(rest), min(rest) - a, 0.0) for a, rest in zip(smooth(one), zip(*map(smooth, others))))
+    return largest(max(a - max(rest), min(rest) - a, 0.0) for a, rest in zip(smooth(one), zip(*map(smooth, others))))
 
 
 def smooth(x: list[float]) -> list[float]:
@@ -117,4 +118,10 @@ def smooth(x: list[float]) -> list[float]:
 
 def distances(ours: list[float], theirs: list[float]) -> float:
     """The largest difference of the two series, each averaged over the last SMOOTH steps."""
-    return max(abs(a - b) for a, b in zip(smooth(ours), smooth(theirs)))
+    return largest(abs(a - b) for a, b in zip(smooth(ours), smooth(theirs)))
+
+
+def largest(values: Iterable[float]) -> float:
+    """NaN where one is: `max` passes over those that do not come first, and a run that diverged would lie where it last was."""
+    found = list(values)
+    return next((v for v in found if v != v), max(found))
