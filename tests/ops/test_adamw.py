@@ -210,6 +210,17 @@ def test_an_infinite_gradient_spoils_its_own_number_alone():
     assert optimizer.grad_norm.isinf() and p.isfinite().tolist() == [True, False, True]
 
 
+def test_a_state_that_is_cleared_begins_anew():
+    p = torch.nn.Parameter(torch.ones(3))
+    optimizer = rooftile.AdamW([p])
+    p.grad = torch.ones(3)
+    for _ in range(2):
+        optimizer.step()
+        optimizer.state[p].clear()
+    optimizer.step()
+    assert optimizer.state[p]["step"] == 1
+
+
 def test_rates_may_be_tensors():
     numbers = {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.5}
     tensors = {n: tuple(map(torch.tensor, v)) if n == "betas" else torch.tensor(v) for n, v in numbers.items()}

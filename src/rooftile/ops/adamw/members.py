@@ -32,7 +32,7 @@ class Members:
     def are(self, members: Sequence[Member], states: Sequence[dict[str, Any]]) -> bool:
         """Whether these are still they: the same parameters in the same groups, and nobody has put other states in place."""
         return len(members) == len(self.params) and all(
-            p is q and g is h and state is mine and state["step"] is step
+            p is q and g is h and state is mine and state.get("step") is step
             for (p, g), state, q, h, mine, step in zip(members, states, self.params, self.groups, self.states, self.steps)
         )
 
