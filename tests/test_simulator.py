@@ -87,6 +87,22 @@ def test_a_timeout_says_where_every_thread_is():
     assert f"1 in line {finding.line}" in finding.sentence and f"63 in line {finding.line + 3} in __syncthreads" in finding.sentence
 
 
+def test_what_nobody_has_set_is_no_zero(tmp_path):
+    """Seen red: on a new stack, and on one where another had left a zero, the sum was right."""
+    (tmp_path / "unset.cu").write_text("""__global__ void unset(float* gOut, const float* gX, int n) {
+  float rX[4], sum = 0.0f;
+  for (int k = 0; k < n; ++k) rX[k] = gX[k];
+  for (int k = 0; k < 4; ++k) sum += rX[k];
+  gOut[threadIdx.x] = sum;
+}
+""")
+    x = torch.tensor([1.0, 2.0, 3.0, 0.0])
+    for n in (4, 3):
+        out = zeros(64)
+        assert not run(Source(tmp_path / "unset.cu"), "unset", (1,), (64,), [out, x, n]).findings
+        assert (out == 6).all() == (n == 4)
+
+
 def scan_arguments():
     x = torch.randint(-9, 9, (1000,), dtype=torch.int32)
     return [counts(1000), x, counts(16), counts(16), counts(16), counts(1), 1000], x.cumsum(0).int()
