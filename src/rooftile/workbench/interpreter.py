@@ -117,9 +117,7 @@ _stock_atomic = Builder.create_atomic_rmw
 _stored: dict[int, int] = {}  # address -> how often that program had released before
 _releases: dict[Any, int] = {}  # program -> how often it has released
 _seen: dict[Any, dict[Any, int]] = {}  # program, or address of an atomic -> of other programs, how many releases happened before
-_reads: dict[
-    Any, list[tuple[Any, int, Any, Any, Any]]
-] = {}  # storage -> program, how often it had released, where it read: first, last, all
+_reads: dict[Any, list[tuple[Any, ...]]] = {}  # storage -> program, how often it had released, where it read: first, last, all
 
 
 def _checked(what: str, pointers: Any, mask: Any, size: int, program: Any) -> Any:

@@ -33,9 +33,8 @@ def register_attention(name: str = "rooftile") -> None:
                 f"attn_implementation {name!r}: models of {type(config).__name__} compute attention by themselves, and know no masks but their own: "
                 "use 'eager'"
             )
-        made = (
-            sdpa_mask if _boolean(type(config)) else eager_mask
-        )  # boolean, or None where causal says it all; else numbers to add, for all
+        # boolean, or None where causal says it all; of eager numbers to add, for all
+        made = sdpa_mask if _boolean(type(config)) else eager_mask
         return made(*args, config=config, **words)
 
     AttentionMaskInterface.register(name, mask)
@@ -88,10 +87,8 @@ def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attent
             )
         mask, bias = None, mask if bias is None else bias + mask
     if indices is not None:
-        seen = torch.zeros(*indices.shape[:2], key.shape[2], dtype=torch.bool, device=key.device).scatter_(-1, indices.long(), True)[
-            :, None
-        ]
-        mask = seen if mask is None else mask & seen
+        seen = torch.zeros(*indices.shape[:2], key.shape[2], dtype=torch.bool, device=key.device).scatter_(-1, indices.long(), True)
+        mask = seen[:, None] if mask is None else mask & seen[:, None]
     causal = attention_mask is None and (getattr(module, "is_causal", False) if is_causal is None else is_causal)
     t = query.shape[2]
     if causal and 1 < t < key.shape[2]:  # an empty static cache: behind the prompt's keys are the places of tokens to come
