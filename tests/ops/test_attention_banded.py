@@ -331,6 +331,7 @@ REFUSED = {
     "a window, a mask and a soft cap alone, and the call has sinks": {"sinks": torch.zeros(2)},
     "the call has bias, dropout": {"bias": torch.zeros(1), "seed": torch.zeros(2)},
     "D=64 and a soft cap of 3: it caps scores of D=128": {"softcap": 3.0},
+    "a soft cap of 1000: it knows scores of caps up to 256": {"q": torch.zeros(1, 4, 2, 128), "softcap": 1000.0},
     "the call is deterministic, and here dq is summed by atomics": {"deterministic": True},
     "the call has dropout": {"seed": torch.tensor(3), "p": 0.1},
     "D=32, it is written for 64 and 128": {"q": torch.zeros(1, 4, 2, 32)},

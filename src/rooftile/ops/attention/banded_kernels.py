@@ -22,7 +22,7 @@ from rooftile.ops.attention.cuda_kernels import (
 )
 from rooftile.ops.attention.cuda_kernels import queries as unmasked
 from rooftile.ops.attention.masks import distinct
-from rooftile.ops.attention.options_refusals import too_small_in_a_window
+from rooftile.ops.attention.options_refusals import WIDEST_CAP, too_small_in_a_window
 from rooftile.ops.attention.refusals import for_the_copy_engine, wider_values
 
 LONG = 4096  # queries of a walk
@@ -91,6 +91,8 @@ def _refuse(call):
     d = call["q"].shape[-1]
     if call["softcap"] > 0 and d != 128:
         return f"D={d} and a soft cap of {call['softcap']:g}: it caps scores of D=128"
+    if call["softcap"] > WIDEST_CAP:
+        return f"a soft cap of {call['softcap']:g}: it knows scores of caps up to {WIDEST_CAP:g}"
     if d not in (64, 128):
         return f"D={d}, it is written for 64 and 128"
     return wider_values(call) or for_the_copy_engine(call) or off_gpu(call["q"])

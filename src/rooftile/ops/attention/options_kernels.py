@@ -14,6 +14,7 @@ kernel: pointers are carried on from range to range, not made of `start`, and a 
 
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
 
 from rooftile.ops._shared.triton_philox import kept
 from rooftile.ops.attention.triton_tiles import head_row, load_tile, store_tile, tile_at
@@ -77,7 +78,9 @@ def _score(rS, gAdded, gMask, m, n, low_m, low_n, T, S, left, right, scale_in, s
            RIGHT: tl.constexpr, CAPPED: tl.constexpr, ADDED: tl.constexpr, MASK: tl.constexpr, LATE: tl.constexpr):  # fmt: skip
     """Products to scores to base 2, -inf where a key is not seen; LATE: all but the factor scale_out. m and n are the queries and keys of the tile,
     along either axis, from low_m and low_n on, gAdded and gMask the tile's corner in 64 bits: offsets from it have 32."""
-    if CAPPED:
+    if CAPPED == 2:  # a cap so wide that what _tanh is off by would be seen
+        rS = libdevice.tanh(rS * scale_in)
+    elif CAPPED:
         rS = _tanh(rS, scale_in)
     if not LATE:
         rS = rS * scale_out

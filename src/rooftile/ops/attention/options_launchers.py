@@ -9,6 +9,7 @@ from rooftile.ops._shared.philox import scale as kept_scale
 from rooftile.ops._shared.philox import threshold
 from rooftile.ops.attention.options_kernels import bias_gradient, forward, keys, queries, sinks_gradient
 from rooftile.ops.attention.options_reference import counted
+from rooftile.ops.attention.options_refusals import WIDEST_CAP
 from rooftile.ops.attention.triton_tiles import LOG2E, backward_tiles, dense, forward_tile, widths
 
 
@@ -39,7 +40,7 @@ class Problem:
                        *((0,) * 4 if added is None else added.stride()), *((0,) * 4 if mask is None else mask.stride()))  # fmt: skip
         self.late = added is None and (softcap > 0 or scale > 0)  # the largest product makes the largest score
         self.flags = {
-            "LEFT": left >= 0, "RIGHT": right >= 0, "CAPPED": softcap > 0, "ADDED": added is not None, "MASK": mask is not None,
+            "LEFT": left >= 0, "RIGHT": right >= 0, "CAPPED": 2 if softcap > WIDEST_CAP else softcap > 0, "ADDED": added is not None, "MASK": mask is not None,
             "DROP": seed is not None, "RAGGED": self.ragged, "GROUP": self.h // max(1, self.g), **widths(self.d, self.dv),
         }  # fmt: skip
 
