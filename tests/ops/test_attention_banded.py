@@ -116,6 +116,13 @@ def test_ragged_sequences(lengths, d, left, right, name):
     assert close(call, computed(call, name))
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_half_without_keys_under_a_mask_of_heads_that_share_them(name):
+    """Its first step is passed by, and was a head's last block of queries: the next heads' were counted on, and their bits read behind the mask's."""
+    call = window(5, 129, 128, 64, 0, h=3, g=1, masks=(1, 1))
+    assert close(call, computed(call, name))
+
+
 def test_nothing_seen_is_exactly_nothing():
     dq, dk, dv, *_ = computed(window(200, 700, 128, 20, 0))  # the last query sees the last key
     assert not dk[:, :480].any() and not dv[:, :480].any() and dv[:, 480:].any(-1).all()

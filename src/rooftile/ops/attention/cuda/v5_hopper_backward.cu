@@ -878,7 +878,8 @@ ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, const Earlier<
         go(From<M / 2>(), part);
       } else {
         pass_by<X>(sX + X::DS + step % DS_STAGES * DS_BYTES + half * X::QUERY_PANEL, sR, step, turn);
-        ++step, ++turn, ++i;  // were that a head's last block, whose last query sees all keys, the half would have none
+        ++step, ++turn;
+        if (++i == sR.blocks) i = sR.first;
       }
     }
     if constexpr (W::CUTS) step = uniform(step);
