@@ -81,7 +81,7 @@ def call(m, f, k, dtype=torch.bfloat16, device="meta", bias=True):
 def test_what_it_takes_and_leaves(monkeypatch):
     monkeypatch.setattr(kernels, "processors", lambda x: 132)
     assert KERNEL.declines(call(32768, 2304, 768)) is None
-    assert KERNEL.declines(call(32768, 3072, 768)) == "1 parts of 72 tiles leave 60 of 132 multiprocessors without work"
+    assert KERNEL.declines(call(32768, 3072, 768)) == "72 tiles in 1 part leave 60 of 132 multiprocessors without work"
     assert KERNEL.declines(call(16384, 4608, 3584)) == "504 tiles of 128 x 256 for 132 multiprocessors"
     assert KERNEL.declines(call(4096, 2304, 768)) == "64 steps in 2 parts: a part has at least 64"
     with simulator.active("checks"):

@@ -8,6 +8,7 @@ from rooftile.core.kernel import Op, ranked
 from rooftile.core.register import follows
 from rooftile.ops._shared.scale import scale_of
 from rooftile.ops._shared.seeds import seeded
+from rooftile.ops._shared.window import nearer
 from rooftile.ops.attention.banded_kernels import BACKWARD as BANDED_BACKWARD
 from rooftile.ops.attention.banded_kernels import VARLEN_BACKWARD as BANDED_VARLEN_BACKWARD
 from rooftile.ops.attention.cuda_kernels import BACKWARD as CUDA_BACKWARD
@@ -58,7 +59,6 @@ _attention_varlen = Op(
 )
 _attention_qkvpacked = Op(PACKED_SPEC, *PACKED, backward=PACKED_BACKWARD)
 _LAYOUTS = ("BTHD", "BHTD")
-FARTHEST = 2**30  # beyond any sequence: 2**31 - 1 and sys.maxsize, by which some say all keys, go round where a kernel adds them to a place
 WIDEST_CAP = 4096.0  # tanh made of an exponential is 2^-22 of the cap off: a thousandth of a score
 
 
@@ -225,8 +225,7 @@ def _window(window: tuple[int | None, int | None] | None, causal: bool) -> tuple
             raise ValueError(f"attention: the window's {name} is {x!r}, takes int or None")
         if x < -1:
             raise ValueError(f"attention: the window's {name} is {x!r}, it takes 0 or more, or None for all keys on that side")
-    left, right = (x if isinstance(x, torch.SymInt) else min(int(x), FARTHEST) for x in (left, right))
-    return left, 0 if causal else right
+    return nearer(left), 0 if causal else nearer(right)
 
 
 def _scored(name: str, x: Tensor, q: Tensor, k: Tensor) -> Tensor:

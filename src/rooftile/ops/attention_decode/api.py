@@ -6,6 +6,7 @@ from torch import Tensor
 from rooftile.core.bind import tensors
 from rooftile.core.kernel import Op
 from rooftile.ops._shared.scale import scale_of
+from rooftile.ops._shared.window import nearer
 from rooftile.ops.attention_decode import cuda_kernels, triton_kernels
 from rooftile.ops.attention_decode.spec import SPEC, SPEC_E4M3
 
@@ -53,9 +54,7 @@ def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tenso
     if isinstance(window, bool) or (isinstance(window, Integral) and window < 1):
         raise ValueError(f"attention_decode: window is {window}, it takes 1 or more, or None for all keys")
     tensors("attention_decode", k_cache=k_cache, v_cache=v_cache)
-    if isinstance(window, Integral):
-        window = min(int(window), 2**30)  # beyond any sequence; kernels take it from a place in 32 bits
-    rest = (block_table, sinks, scale_of(q, scale), window or 0, softcap)
+    rest = (block_table, sinks, scale_of(q, scale), nearer(window) or 0, softcap)
     if k_cache.dtype == torch.float8_e4m3fn:
         if v_cache.dtype != k_cache.dtype:
             raise ValueError(f"attention_decode: v_cache is {str(v_cache.dtype).removeprefix('torch.')}, but k_cache is float8_e4m3fn")

@@ -82,10 +82,10 @@ def cross_entropy(logits: Tensor, target: Tensor, *, ignore_index: int = -100, l
 
 def _may_overwrite(logits: Tensor) -> bool:
     rows_apart = isinstance(logits, Tensor) and logits.dim() == 2 and logits.stride(1) == 1 and logits.stride(0) >= logits.shape[1]
-    return rows_apart and logits.requires_grad and torch.is_grad_enabled() and not _a_leafs(logits)
+    return rows_apart and logits.requires_grad and torch.is_grad_enabled() and not _of_a_leaf(logits)
 
 
-def _a_leafs(t: Tensor) -> bool:
+def _of_a_leaf(t: Tensor) -> bool:
     """Whether it lies where a leaf does, which keeps its values."""
     return t.is_leaf or (t._base is not None and t._base.is_leaf)
 

@@ -62,7 +62,7 @@ def _declines(call):
     if not parts:
         return f"{tiles} tiles of {BLOCK_M} x {config['BLOCK_N']} for {there} multiprocessors"
     if parts * tiles < BUSY * there:
-        return f"{parts} parts of {tiles} tiles leave {there - parts * tiles} of {there} multiprocessors without work"
+        return f"{tiles} tiles in {parts} part{'s' * (parts > 1)} leave {there - parts * tiles} of {there} multiprocessors without work"
     return f"{steps} steps in {parts} parts: a part has at least {STEPS}" if steps < STEPS * parts else None
 
 

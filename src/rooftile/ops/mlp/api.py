@@ -1,12 +1,10 @@
-from functools import partial
-
 import torch
 from torch import Tensor
 
 from rooftile.core.kernel import Op
 from rooftile.ops._shared.layers import bare
 from rooftile.ops.gelu.api import gelu
-from rooftile.ops.glu.api import geglu, reglu, swiglu
+from rooftile.ops.glu import api as glu
 from rooftile.ops.mlp import composed_kernels as composed
 from rooftile.ops.mlp import cublaslt_kernels as cublaslt
 from rooftile.ops.mlp import cuda_kernels as cuda
@@ -90,9 +88,6 @@ def gated_mlp(x: Tensor, weight1: Tensor, weight2: Tensor, activation: str = "si
     return _gated_mlp(x, weight1, weight2, activation, residual)[0]
 
 
-_GATES = {"silu": swiglu, "gelu": geglu, "gelu_tanh": partial(geglu, approximate="tanh"), "relu": reglu}
-
-
 def _untouched(*layers: torch.nn.Module) -> bool:
     """Whether their weights are all that there is to them: a hook would be passed over, and so would what LoRA adds, or a weight that is made anew
     before each call."""
@@ -134,7 +129,8 @@ class GatedMLP(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if not _untouched(self.gate_up_proj, self.down_proj):
-            return self.down_proj(_GATES[self.activation](self.gate_up_proj(x)))
+            name, *form = composed.GATES[self.activation]
+            return self.down_proj(getattr(glu, name)(self.gate_up_proj(x), None, *form))
         return gated_mlp(x, self.gate_up_proj.weight, self.down_proj.weight, self.activation)
 
     def extra_repr(self) -> str:
