@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -250,6 +251,15 @@ def test_bench_without_time_says_so():
     """Seen red: a table of nothing."""
     run = rooftile("bench", "gelu", "--device", "cpu", "--case", "1x8192", "--within", "0")
     assert run.returncode == 0 and run.stdout == "nothing was timed\n" and run.stderr.startswith("left: gelu 1x8192-")
+
+
+def test_bench_tells_what_its_time_went_to():
+    """A device's minutes are counted, and most of them are not the clock's."""
+    console = Console(width=200, file=io.StringIO())
+    bench.bench(["rmsnorm"], ["torch"], "cpu", "M1_N1024", console, None)
+    last = console.file.getvalue().splitlines()[-1]
+    for on in ("inputs", "kernels' first calls", "peers' first calls", "clocks"):
+        assert re.search(rf"(seconds:|,) {on} \d+\.\d", last), last
 
 
 def test_records_that_choose_nobody_anew(tmp_path):

@@ -7,7 +7,8 @@ import functools
 import math
 import time
 import uuid
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,16 @@ class Session:
         self.environment = dict(vars(Environment.here()))
         self.passed = ledger.green(verdicts, dev.slug(self.where), self.environment) if verdicts is not None else set()
         self._green: dict[tuple[str, str], str] = {}
+        self.spent: defaultdict[str, float] = defaultdict(float)
+
+    @contextlib.contextmanager
+    def spending(self, on: str) -> Iterator[None]:
+        """Seconds of this process, added to what was spent on the like: a device's time is dear, and most of it is not the clock's."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.spent[on] += time.monotonic() - began
 
     def hold(self, ops: list[Op]) -> None:
         """Take the digests of what has just been imported: a source that is edited while the clock runs is not what was timed."""
@@ -198,6 +209,9 @@ def bench(
             made += fresh
             if folder is not None:  # as we go: a run that is cut off keeps what it measured
                 append(folder / dev.slug(session.where) / f"{op.spec.name.removesuffix('_backward')}.jsonl", fresh)
+    if progress is not None and session.spent:
+        told = sorted(session.spent.items(), key=lambda of: -of[1])
+        progress.print("seconds: " + ", ".join(f"{on} {spent:.1f}" for on, spent in told), style="dim")
     return made, left + steps + [f"{op.spec.name} {ledger.HOST}{c.id}" for op, c, _ in calls] + [f"{op.spec.name} {c.id}" for op, c in todo]
 
 
@@ -213,17 +227,20 @@ def timed_cases(ops: list[Op], only: str, alone: bool = True) -> list[tuple[Op, 
 
 
 def _case(session: Session, op: Op, case: Case, against: list[str]) -> list[Record]:
-    call = op.spec.draw(case, 0, session.where)
-    own = own_run(op.spec, case, call, session.where)
+    with session.spending("inputs"):
+        call = op.spec.draw(case, 0, session.where)
+        own = own_run(op.spec, case, call, session.where)
     versions: dict[str, Run] = {}
     facts: dict[str, dict[str, Any]] = {}
     for kernel in op.kernels[:-1] or op.kernels:
-        fact, run = _candidate(session, op, kernel, call, own)
+        with session.spending("kernels' first calls"):
+            fact, run = _candidate(session, op, kernel, call, own)
         facts[kernel.name] = fact
         if run is not None:
             versions[kernel.name] = run
     for name in against:
-        fact, run = _peer(op.spec, case, call, session.where, name, own)
+        with session.spending("peers' first calls"):
+            fact, run = _peer(op.spec, case, call, session.where, name, own)
         if fact:
             facts[f"peer.{name}"] = fact
         if run is not None:
@@ -235,7 +252,7 @@ def _case(session: Session, op: Op, case: Case, against: list[str]) -> list[Reco
     floor = session.ceilings.floor_us(moved, operations, case.dtype)
     if session.ceilings.floor_us(moved, 0, case.dtype) >= floor:  # bytes decide: what a copy of as many takes is the yardstick
         facts["peer.copy"], versions["peer.copy"] = {"status": Status.PASSED}, copy_run(moved, session.where)
-    with torch.no_grad():
+    with torch.no_grad(), session.spending("clocks"):
         peaks = {n: _peak_bytes(run, session.where) for n, run in versions.items()}
         compared = timing.compare(versions, session.where)
     records = []
