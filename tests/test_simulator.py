@@ -1,5 +1,6 @@
 """The simulator: every planted bug is named with its line, no correct kernel is suspected, and the counts are the hardware's."""
 
+import itertools
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 from rooftile.cuda import simulator
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.philox import philox
+from rooftile.workbench import inputs
 
 FOLDER = Path(__file__).parent / "cuda"
 PLANTED, CORRECT, HEADERS = (Source(FOLDER / f"{name}.cu") for name in ("planted", "correct", "headers"))
@@ -101,6 +103,29 @@ def test_what_nobody_has_set_is_no_zero(tmp_path):
         out = zeros(64)
         assert not run(Source(tmp_path / "unset.cu"), "unset", (1,), (64,), [out, x, n]).findings
         assert (out == 6).all() == (n == 4)
+
+
+@pytest.mark.parametrize("number, found", [("int", "an address that is in no buffer"), ("long long", "")])
+def test_rows_further_apart_than_31_bits_reach(number, found, tmp_path):
+    """Rows and batches of the gate's layout `far`: a product in 32 bits goes round, one in 64 finds its row, of which alone there is memory."""
+    path = tmp_path / "rows.cu"
+    path.write_text(
+        f"""#include <rooftile/base.cuh>
+        extern "C" __global__ void rows(float* out, const float* x, long long batches, long long apart) {{
+          const {number} b = blockIdx.y, r = blockIdx.x;
+          out[(3 * b + r) * 32 + threadIdx.x] = x[b * ({number})batches + r * ({number})apart + (int)threadIdx.x];
+        }}"""
+    )
+    near = floats(2, 3, 32)
+    far, out = inputs.LAYOUTS["far"](near), zeros(2, 3, 32)
+    reached = [sum(i * s for i, s in zip(at, far.stride())) for at in itertools.product(range(2), range(3), range(1))]
+    assert (
+        torch.equal(far, near)
+        and all(abs(a - b) >= 32 for a, b in itertools.combinations(reached, 2))
+        and min(reached[2], reached[3]) > 2**31
+    )
+    report = run(Source(path), "rows", (3, 2), (32,), [out, far, *far.stride()[:2]], level="checks")
+    assert found in str(report.findings[:1]) and bool(report.findings) is bool(found) and torch.equal(out, near) is not bool(found)
 
 
 def scan_arguments():

@@ -29,7 +29,7 @@ from rooftile.cuda import simulator
 from rooftile.cuda.simulator import build
 from rooftile.training.signals import Termination
 from rooftile.workbench import check as gate
-from rooftile.workbench import ledger
+from rooftile.workbench import inputs, ledger
 from rooftile.workbench.explain import operator
 from rooftile.workbench.spread import CROWDED, Unit, spread
 
@@ -137,7 +137,10 @@ def _keep(results: list[dict[str, Any]], digests: dict[tuple[str, str], str], fo
 
 
 def _here(point: gate.Point, device: str) -> bool:
-    """On a CPU the reference belongs to this process and the rest to the interpreter; the simulator has CUDA C++ alone."""
+    """On a CPU the reference belongs to this process and the rest to the interpreter; the simulator has CUDA C++ alone. A GPU has no memory that is
+    promised and not taken."""
+    if device == "cuda" and point.variant == inputs.FAR:
+        return False
     if device == "sim":
         return point.kernel.name.startswith("cuda.")
     return device == "cuda" or (point.kernel is point.op.kernels[-1]) == (device == "cpu")
@@ -162,7 +165,7 @@ def _run(points: list[gate.Point], device: str, progress: Console | None, end: f
 
 def judge(op: str, case: str, kernels: tuple[str, ...], device: str) -> list[dict[str, Any]]:
     """The verdicts of one case: kernels share its problem, which is most of the work where they are many."""
-    return _run([p for p in gate.grid([OPS[op]]) if p.case.id == case and p.kernel.name in kernels], device, None)
+    return _run([p for p in gate.grid([OPS[op]]) if p.case.id == case and p.kernel.name in kernels and _here(p, device)], device, None)
 
 
 def _shared_out(points: list[gate.Point], device: str, progress: Console | None, jobs: int, end: float = math.inf) -> list[dict[str, Any]]:

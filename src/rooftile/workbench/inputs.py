@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import mmap
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rooftile.core.spec import Arg, OpSpec, normal
+from rooftile.cuda.simulator.arguments import NORESERVE
 
 Vary = Callable[[str, Arg, Tensor], Tensor]
 
@@ -86,11 +90,37 @@ def _misaligned(t: Tensor) -> Tensor:
     return flat[1:].view(t.shape)
 
 
+def _far(t: Tensor) -> Tensor:
+    """Its rows, or heads, and its batches so far apart that the last of each begins where 31 bits do not reach: a product of an index and a stride that
+    is made in 32 goes round. In memory that is promised and not taken, as only a CPU has it."""
+    far = [axis for axis in dict.fromkeys((t.dim() - 2, 0)) if 0 <= axis < t.dim() - 1 and t.shape[axis] > 1]
+    strides, inner = [0] * t.dim(), 1
+    for axis in reversed(range(t.dim())):
+        if axis not in far:
+            strides[axis], inner = inner, inner * t.shape[axis]
+    for axis in far:
+        apart = 64 * math.ceil((2**31 // (t.shape[axis] - 1) + 64) / 64)
+        while not _distinct({**{a: strides[a] for a in far if strides[a]}, axis: apart}, t, inner):
+            apart += 64 * math.ceil(inner / 64)
+        strides[axis] = apart
+    reached = sum((n - 1) * s for n, s in zip(t.shape, strides)) + 1
+    memory = mmap.mmap(-1, reached * t.itemsize, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE)
+    return torch.frombuffer(memory, dtype=torch.uint8).view(t.dtype).as_strided(t.shape, strides).copy_(t)
+
+
+def _distinct(strides: dict[int, int], t: Tensor, inner: int) -> bool:
+    """Whether pieces of `inner` elements at these strides lie apart."""
+    begins = sorted(sum(i * s for i, s in zip(at, strides.values())) for at in itertools.product(*(range(t.shape[a]) for a in strides)))
+    return all(b - a >= inner for a, b in itertools.pairwise(begins))
+
+
+FAR = "far"
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "sliced": _sliced,
     "padded": _padded,
     "transposed": _transposed,
     "misaligned": _misaligned,
+    FAR: _far,
 }
 
 

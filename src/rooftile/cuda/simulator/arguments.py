@@ -15,6 +15,8 @@ from rooftile.cuda.parameters import mapped
 from rooftile.cuda.source import Function, Parameter
 from rooftile.cuda.tensor_map import BYTES, TensorMap
 
+SPARSE = 1 << 30  # bytes that a storage is reached over from which on only what is reached is copied: rows far apart have little else
+NORESERVE = 0x4000  # of Linux; `mmap` has a name for it from Python 3.13 on
 GAP = 1 << 20  # bytes between buffers: an index that is off by less than a megabyte hits no other buffer
 ALIGNMENT = 512  # what PyTorch's CUDA allocator gives
 
@@ -38,11 +40,24 @@ class _Storage:
     end: int
     base: int  # of the storage itself
     names: list[str]
+    tensors: list[Tensor]
     inside: int = 0  # offset in the memory
 
     @property
     def lead(self) -> int:
         return (self.begin - self.base) % ALIGNMENT
+
+    def copy(self, address: int, there: bool) -> None:
+        """To the memory that begins at `address`, or back."""
+        size, at = self.end - self.begin, address + self.inside
+        if size < SPARSE:
+            ctypes.memmove(at if there else self.begin, self.begin if there else at, size)
+            return
+        flat = torch.frombuffer((ctypes.c_char * size).from_address(at), dtype=torch.uint8)
+        for t in self.tensors:
+            first = t.data_ptr() - self.begin
+            reached = flat[first : first + _reach(t)].view(t.dtype).as_strided(t.shape, t.stride())
+            reached.copy_(t) if there else t.copy_(reached)
 
 
 class Memory:
@@ -53,17 +68,19 @@ class Memory:
         self.storages: list[_Storage] = []
         reached = [a.tensor if isinstance(a, TensorMap) else a if k.startswith("p") else None for a, k in zip(arguments, kinds)]
         spans = [_span(a) if isinstance(a, Tensor) else None for a in reached]
-        place = [self._storage(*span, p.name) if span else None for span, p in zip(spans, function.parameters)]
+        place = [
+            self._storage(*span, p.name, t) if span and t is not None else None for span, p, t in zip(spans, function.parameters, reached)
+        ]
         size = GAP
         for s in self.storages:
             size += -size % ALIGNMENT + s.lead
             s.inside = size
             size += s.end - s.begin + GAP
-        self.memory = mmap.mmap(-1, size)
+        self.memory = mmap.mmap(-1, size, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | NORESERVE)
         self._view = ctypes.c_char.from_buffer(self.memory)
         address = ctypes.addressof(self._view)
         for s in self.storages:
-            ctypes.memmove(address + s.inside, s.begin, s.end - s.begin)
+            s.copy(address, True)
         values = b""
         head = 8 * len(arguments)
         pointers = []
@@ -89,19 +106,20 @@ class Memory:
             if end > begin:
                 self.buffers.append((begin, end - begin, f"tensor {i} behind the addresses"))
 
-    def _storage(self, begin: int, end: int, base: int, name: str) -> _Storage:
+    def _storage(self, begin: int, end: int, base: int, name: str, tensor: Tensor) -> _Storage:
         for s in self.storages:
             if s.base == base and base:
                 s.begin, s.end = min(s.begin, begin), max(s.end, end)
                 s.names.append(name)
+                s.tensors.append(tensor)
                 return s
-        self.storages.append(_Storage(begin, end, base, [name]))
+        self.storages.append(_Storage(begin, end, base, [name], [tensor]))
         return self.storages[-1]
 
     def back(self) -> None:
         address = ctypes.addressof(self._view)
         for s in self.storages:
-            ctypes.memmove(s.begin, address + s.inside, s.end - s.begin)
+            s.copy(address, False)
 
     def close(self) -> None:
         del self._view
@@ -112,8 +130,12 @@ def _span(t: Tensor) -> tuple[int, int, int]:
     """First and last byte that the tensor reaches, and where its storage begins."""
     if t.device.type != "cpu":
         raise ValueError(f"the simulator takes CPU tensors, this one is on {t.device}")
-    reach = sum((n - 1) * s for n, s in zip(t.shape, t.stride())) + 1 if t.numel() else 0
-    return t.data_ptr(), t.data_ptr() + reach * t.element_size(), t.untyped_storage().data_ptr()
+    return t.data_ptr(), t.data_ptr() + _reach(t), t.untyped_storage().data_ptr()
+
+
+def _reach(t: Tensor) -> int:
+    """Bytes from its first element to behind its last."""
+    return (sum((n - 1) * s for n, s in zip(t.shape, t.stride())) + 1) * t.element_size() if t.numel() else 0
 
 
 def variable(library: ctypes.CDLL, index: int, name: str, value: Tensor | int | float) -> tuple[int, Tensor | None]:

@@ -24,11 +24,11 @@ HERE = Path(__file__).parent
 # Small functions are inlined: a __half that goes by value straight from memory into a call is a read that g++ announces nowhere.
 # Lines are wanted of what goes wrong and no variables: following those takes g++ longer. -fno-tree-sra: a float4 is loaded as
 # 16 bytes and not as four floats. trace-pc: a loop without memory accesses gives way too. auto-var-init: a fiber's new stack is zeros, and a
-# sum that begins with what nobody has set came out right.
+# sum that begins with what nobody has set came out right. -fwrapv: an index of 32 bits goes round, and is not made one of 64.
 TRACED = [
     "-x", "c++", "-std=c++17", "-fPIC", "-O1", "-fno-semantic-interposition", "-finline-small-functions", "-g1", "-gdwarf-4", "-fno-tree-sra",
     "-fno-var-tracking", "-fno-var-tracking-assignments",
-    "-fno-strict-aliasing", "-fno-exceptions", "-fno-gnu-unique",
+    "-fno-strict-aliasing", "-fwrapv", "-fno-exceptions", "-fno-gnu-unique",
     "-ffp-contract=off", "-fno-math-errno", "-fno-finite-loops", "-fsanitize=thread", "--param", "tsan-distinguish-volatile=1",
     "--param", "tsan-instrument-func-entry-exit=0", "-fsanitize-coverage=trace-pc", "-fstack-clash-protection", "-ftrivial-auto-var-init=pattern", "-w",
 ]  # fmt: skip

@@ -35,12 +35,15 @@ def _rope(gQ, gK, gQo, gKo, gCos, gSin, gPositions, BT, T, S, H, G, N, q_b, q_t,
     rSin = tl.load(gSin + (place * stride_sin)[:, None] + i_n[None, :], mask=known, other=float("nan")).to(tl.float32)[:, None, :]
     if BACK:
         rSin = -rSin
+    in_chunk = tl.arange(0, HEADS).to(
+        tl.int64
+    )  # heads that lie before tokens: of a million tokens, 16 of 128 numbers are all that 32 bits hold
     if chunk < chunks_q:
-        i_h = chunk * HEADS + tl.arange(0, HEADS)
+        i_h = chunk * HEADS + in_chunk
         turn_heads(gQ, gQo, i_b * q_b + i_t * q_t, i_b * qo_b + i_t * qo_t, in_t, i_h, i_h < H, q_h, qo_h, rCos, rSin, N, D, REST, INTERLEAVED,
               BLOCK_N, BLOCK_R)  # fmt: skip
     else:
-        i_h = (chunk - chunks_q) * HEADS + tl.arange(0, HEADS)
+        i_h = (chunk - chunks_q) * HEADS + in_chunk
         turn_heads(gK, gKo, i_b * k_b + i_t * k_t, i_b * ko_b + i_t * ko_t, in_t, i_h, i_h < G, k_h, ko_h, rCos, rSin, N, D, REST, INTERLEAVED,
               BLOCK_N, BLOCK_R)  # fmt: skip
 
