@@ -1,10 +1,10 @@
 import torch
 from torch import Tensor
 
+import rooftile.ops.glu.api as glu
 from rooftile.core.kernel import Op
 from rooftile.ops._shared.layers import bare
 from rooftile.ops.gelu.api import gelu
-from rooftile.ops.glu import api as glu
 from rooftile.ops.mlp import composed_kernels as composed
 from rooftile.ops.mlp import cublaslt_kernels as cublaslt
 from rooftile.ops.mlp import cuda_kernels as cuda
