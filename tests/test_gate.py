@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from rooftile.core.kernel import OPS, Kernel
+from rooftile.core.spec import Arg, Backward, Case, OpSpec
 from rooftile.workbench import check, gatekeeper, inputs
 from rooftile.workbench.check import Problem
 
@@ -382,6 +383,30 @@ def test_a_gradient_missing_a_term_is_refused(name):
     run = MISSING_TERM[name](OPS[name].spec)
     statuses = [Problem(OPS[name].spec, c, "normal", "cpu").judge(Kernel("planted", run)) for c in cases]
     assert "failed" in {v.status for v in statuses}, statuses
+
+
+def largest(x: Tensor) -> tuple[Tensor, Tensor]:
+    return tuple(x.max(-1))
+
+
+def largest_backward(dvalue: Tensor, x: Tensor, index: Tensor) -> Tensor:
+    return torch.zeros_like(x).scatter(-1, index[:, None], dvalue[:, None])
+
+
+def test_a_gradient_is_judged_where_a_result_is_whole_numbers():
+    """Seen red: PyTorch was asked for a gradient through the indices too, and no such operator could be judged ('dindex' is no argument)."""
+    spec = OpSpec(
+        "largest",
+        largest,
+        args={"x": Arg("M N")},
+        returns={"value": Arg("M"), "index": Arg("M", "i64")},
+        cases=(Case({"M": 5, "N": 8}),),
+        peer=lambda x: x.max(-1),
+        backward=Backward(largest_backward, grads=("x",)),
+    )
+    problem = Problem(spec.gradient, spec.cases[0], "normal", "cpu")
+    assert problem.judge(Kernel("right", largest_backward)).status == "passed"
+    assert problem.judge(Kernel("planted", lambda dvalue, x, index: torch.zeros_like(x))).status == "failed"
 
 
 def test_a_result_that_another_call_writes_over_is_refused():

@@ -207,12 +207,14 @@ def peer_gradients(spec: OpSpec, forward: dict[str, Any], backward: dict[str, An
     }
     if not leaves:  # integers: PyTorch differentiates none
         return None
-    out = _tuple(spec.forward.peer(**{**forward, **leaves}))
+    made = _tuple(spec.forward.peer(**{**forward, **leaves}))
+    # through the others, as indices, no gradient flows
+    out = {f"d{n}": t for n, t in zip(spec.forward.returns, made) if f"d{n}" in backward}
     # PyTorch's attention dies of a misaligned gradient
-    dense = [torch.empty_like(t).copy_(backward[f"d{n}"]) for t, n in zip(out, spec.forward.returns)]
-    made = dict(zip(leaves, torch.autograd.grad(out, list(leaves.values()), dense)))
+    dense = [torch.empty_like(t).copy_(backward[n]) for n, t in out.items()]
+    grads = dict(zip(leaves, torch.autograd.grad(list(out.values()), list(leaves.values()), dense)))
     absent = forward[gradient.leaves[0]].new_empty(0)
-    return [max((made[n] for n in group if n in made), key=lambda t: t.itemsize, default=absent) for group in gradient.groups]
+    return [max((grads[n] for n in group if n in grads), key=lambda t: t.itemsize, default=absent) for group in gradient.groups]
 
 
 def run_points(points: list[Point], device: str, each: Callable[[Verdict], None] = lambda v: None) -> list[Verdict]:
