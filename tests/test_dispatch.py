@@ -38,6 +38,12 @@ def test_a_wrong_force_suggests_the_right_name():
         pass
 
 
+def test_a_wrong_rank_suggests_the_right_name():
+    """Seen red: a KeyError, while rooftile is imported."""
+    with pytest.raises(ValueError, match=r"no kernel to be ranked is called 'triton.onlin'; did you mean triton.online\?"):
+        k.ranked(OPS["softmax"].kernels, "triton.onlin")
+
+
 def test_a_kernel_that_varies_is_ruled_out_by_determinism(monkeypatch):
     op = OPS["softmax"]
     free = Kernel("free", op.spec.reference, "", varies="the order of a sum is left to chance")

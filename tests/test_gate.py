@@ -1,10 +1,14 @@
 """Wrong kernels are planted in every operator, and the gate must refuse each of them: a check that cannot fail is a defect."""
 
+import re
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor
 
 from rooftile.core.kernel import OPS, Kernel
+from rooftile.core.spec import Arg, Backward, Case, OpSpec
 from rooftile.workbench import check, gatekeeper, inputs
 from rooftile.workbench.check import Problem
 
@@ -382,6 +386,76 @@ def test_a_gradient_missing_a_term_is_refused(name):
     run = MISSING_TERM[name](OPS[name].spec)
     statuses = [Problem(OPS[name].spec, c, "normal", "cpu").judge(Kernel("planted", run)) for c in cases]
     assert "failed" in {v.status for v in statuses}, statuses
+
+
+def largest(x: Tensor) -> tuple[Tensor, Tensor]:
+    return tuple(x.max(-1))
+
+
+def largest_backward(dvalue: Tensor, x: Tensor, index: Tensor) -> Tensor:
+    return torch.zeros_like(x).scatter(-1, index[:, None], dvalue[:, None])
+
+
+LARGEST = {
+    "name": "largest",
+    "reference": largest,
+    "args": {"x": Arg("M N")},
+    "returns": {"value": Arg("M"), "index": Arg("M", "i64")},
+    "cases": (Case({"M": 5, "N": 8}),),
+    "peer": lambda x: x.max(-1),
+    "backward": Backward(largest_backward, grads=("x",)),
+}
+
+
+def test_a_gradient_is_judged_where_a_result_is_whole_numbers():
+    """Seen red: PyTorch was asked for a gradient through the indices too, and no such operator could be judged ('dindex' is no argument)."""
+    spec = OpSpec(**LARGEST)
+    problem = Problem(spec.gradient, spec.cases[0], "normal", "cpu")
+    assert problem.judge(Kernel("right", largest_backward)).status == "passed"
+    assert problem.judge(Kernel("planted", lambda dvalue, x, index: torch.zeros_like(x))).status == "failed"
+
+
+@pytest.mark.parametrize(
+    "changed, sentence",
+    [
+        ({"args": {"y": Arg("M N")}}, "an argument 'y': its reference takes x"),
+        ({"args": {"x": Arg("M N", "fp32")}}, "x of 'fp32', which is no dtype"),
+        ({"backward": Backward(largest_backward, grads=("y",))}, "a gradient of 'y': its arguments are x"),
+        ({"cases": (Case({"M": 5, "n": 8}),)}, "the case M5_n8-float32: it lacks N, an axis of x [M N]"),
+        ({"cases": (Case({"M": 5, "N": 8}, use=("somke",)),)}, "its use is 'somke', there are smoke, check, bench, call"),
+        ({"cases": (Case({"M": 5, "N": 8}, params={"k": 2}),)}, "'k' is no parameter, there are x"),
+    ],
+)
+def test_a_slip_in_a_declaration_is_told_where_it_is_made(changed, sentence):
+    """Seen red: a KeyError far from it, or nothing: a use that there is not left a kernel unjudged and green, and a parameter that there is not its default."""
+    with pytest.raises(ValueError, match=f"^largest is declared with .*{re.escape(sentence)}"):
+        OpSpec(**LARGEST | changed)
+
+
+def test_results_are_as_they_are_declared():
+    """Seen red: what torch.compile is told of an operator was held to nothing here, and a wrong axis or dtype was green."""
+    for wrong, sentence in (
+        ({"value": Arg("N"), "index": Arg("M", "i64")}, r"value as torch.float32 \[5\], declared \[N\] is torch.float32 \[8\]"),
+        ({"value": Arg("M"), "index": Arg("M", "i32")}, r"index as torch.int64 \[5\], declared \[M\] is torch.int32 \[5\]"),
+        ({"value": Arg("K"), "index": Arg("M", "i64")}, "no argument says how long 'K' is, nor does follows; known are M, N"),
+    ):
+        spec = OpSpec(**LARGEST | {"returns": wrong, "backward": None})
+        with pytest.raises(ValueError, match=sentence):
+            Problem(spec, spec.cases[0], "normal", "cpu")
+
+
+def test_cost_by_a_letter_that_there_is_not():
+    """Seen red: a KeyError of one letter."""
+    spec = OpSpec(**LARGEST | {"flops": lambda d: d["K"]})
+    with pytest.raises(ValueError, match="largest: its flops ask for 'K', a call has M, N"):
+        spec.operations(spec.draw(spec.cases[0]))
+
+
+def test_an_operator_without_cases_is_not_green():
+    """Seen red: nothing was judged of kernels without smoke cases, and nothing said so."""
+    unjudged = SimpleNamespace(spec=OpSpec(**LARGEST), kernels=())
+    with pytest.raises(ValueError, match="largest: none of its 1 cases is for 'smoke', so that nothing would be judged here"):
+        check.grid([unjudged], use="smoke")
 
 
 def test_a_result_that_another_call_writes_over_is_refused():

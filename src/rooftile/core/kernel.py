@@ -343,7 +343,7 @@ class Op:
 def ranked(kernels: Sequence[Kernel], *first: str) -> tuple[Kernel, ...]:
     """Kernels in order of preference: those named, as the records rank them, then the others as they stand."""
     by_name = {k.name: k for k in kernels}
-    return (*(by_name[n] for n in first), *(k for k in kernels if k.name not in first))
+    return (*(by_name[nearest(n, [*by_name], "kernel to be ranked")] for n in first), *(k for k in kernels if k.name not in first))
 
 
 def _apart(spec: OpSpec, names: Sequence[str]) -> Iterator[tuple[int, int, bool]]:

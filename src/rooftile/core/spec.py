@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -28,6 +28,7 @@ from rooftile.core.bind import FIXED, Binding, Call, letter
 
 Make = Callable[[Sequence[int], torch.dtype, torch.Generator, Mapping[str, Any]], Tensor]
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+USES = ("smoke", "check", "bench", "call")
 
 
 def normal(shape: Sequence[int], dtype: torch.dtype, gen: torch.Generator, dims: Mapping[str, Any]) -> Tensor:
@@ -62,7 +63,12 @@ class Arg:
 
     def shape(self, dims: Mapping[str, Any]) -> tuple[int, ...]:
         axes = [letter(x) for x in self.dims.split()]
-        return tuple(s for x, more in axes for s in (dims[x] if x == "..." else (dims[x] + more,)))
+        try:
+            return tuple(s for x, more in axes for s in (dims[x] if x == "..." else (dims[x] + more,)))
+        except KeyError as error:
+            raise ValueError(
+                f"[{self.dims}]: no argument says how long {error} is, nor does follows; known are {', '.join(dims)}"
+            ) from error
 
     def torch_dtype(self, io: torch.dtype, call: Call | None = None) -> torch.dtype:
         if self.dtype.startswith("="):
@@ -160,6 +166,12 @@ class OpSpec:
     unsaid: Mapping[str, str] = field(default_factory=dict)  # letters that a case need not give: {"G": "H"}, as many as of H
     forward: OpSpec | None = None  # of a gradient: the operator it differentiates
 
+    def __post_init__(self) -> None:
+        """A slip in the declaration is told here: later it is a KeyError, or a case that is not the one it says."""
+        if self.forward is None:  # a gradient's is derived
+            for slip in _slips(self):
+                raise ValueError(f"{self.name} is declared with {slip}")
+
     @cached_property
     def signature(self) -> inspect.Signature:
         return inspect.signature(self.reference)
@@ -218,17 +230,18 @@ class OpSpec:
         first: Any = next(call[n] for n in names if call[n] is not None)
         return (first[0] if isinstance(first, (list, tuple)) else first).dtype
 
+    def results(self, call: Call) -> list[tuple[tuple[int, ...], torch.dtype]]:
+        """The shape and the dtype of each result, as they are declared. One that nobody asked for has no elements."""
+        dims, io = self.bind(call), self.io(call)
+        left_out = {n for n, r in self.returns.items() if r.optional and call.get(n.removeprefix("d")) is None}
+        return [((0,) if n in left_out else r.shape(dims), r.torch_dtype(io, call)) for n, r in self.returns.items()]
+
     def empty_returns(self, call: Call) -> Any:
         """Outputs of the right shape, dtype and device with nothing in them; also what torch.compile sees."""
         if not self.returns:
             return None
-        dims, io = self.bind(call), self.io(call)
         like = next(t for v in call.values() for t in (v if isinstance(v, (list, tuple)) else [v]) if isinstance(t, Tensor))
-        out = tuple(
-            like.new_empty(0, dtype=r.torch_dtype(io, call)) if r.optional and call.get(n.removeprefix("d")) is None
-            else like.new_empty(r.shape(dims), dtype=r.torch_dtype(io, call))
-            for n, r in self.returns.items()
-        )  # fmt: skip
+        out = tuple(like.new_empty(shape, dtype=dtype) for shape, dtype in self.results(call))
         return out[0] if len(out) == 1 else out
 
     # ---- inputs ----------------------------------------------------------------------------------------------------------
@@ -287,4 +300,31 @@ class OpSpec:
         return self.bytes(call, [t for t, r in zip(results, self.returns.values()) if not r.saved])
 
     def operations(self, call: Call) -> float:
-        return self.flops({**self.bind(call), **{n: v for n, v in call.items() if not isinstance(v, Tensor)}})
+        known = {**self.bind(call), **{n: v for n, v in call.items() if not isinstance(v, Tensor)}}
+        try:
+            return self.flops(known)
+        except KeyError as error:
+            raise ValueError(f"{self.name}: its flops ask for {error}, a call has {', '.join(known)}") from error
+
+
+def _slips(spec: OpSpec) -> Iterator[str]:
+    """What does not fit together in a declaration, in words that go on after `is declared with`."""
+    has = list(spec.signature.parameters)
+    yield from (f"an argument {n!r}: its reference takes {', '.join(has)}" for n in spec.args if n not in has)
+    leaves = spec.backward.leaves if spec.backward is not None else ()
+    yield from (f"a gradient of {n!r}: its arguments are {', '.join(spec.args)}" for n in leaves if n not in spec.args)
+    arguments = {**spec.args, **spec.returns}
+    yield from (f"{n} of {a.dtype!r}, which is no dtype" for n, a in arguments.items() if not _known_dtype(a.dtype, has))
+    params = [*has, *(a.word for a in spec.args.values() if a.word)]
+    for case in spec.cases:
+        wrong = [f"its use is {use!r}, there are {', '.join(USES)}" for use in case.use if use not in USES]
+        if spec.draw_with is None:  # which may read words of its own
+            wrong += [f"{n!r} is no parameter, there are {', '.join(params)}" for n in case.params if n not in params]
+        said = spec.letters(case)
+        for n, a in spec.given(case).items():
+            wrong += [f"it lacks {x}, an axis of {n} [{a.dims}]" for x, _ in map(letter, a.dims.split()) if x not in said]
+        yield from (f"the case {case.id}: {slip}" for slip in wrong)
+
+
+def _known_dtype(dtype: str, names: Sequence[str]) -> bool:
+    return dtype in FIXED or all(d == "io" or d in FIXED for d in dtype.split("|")) or (dtype[:1] in ("=", "@") and dtype[1:] in names)

@@ -51,6 +51,8 @@ def grid(ops: list[Op], kernel: str | None = None, use: str = "check") -> list[P
     points = []
     for op in ops:
         spec = op.spec
+        if not any(use in c.use for c in spec.cases):
+            raise ValueError(f"{spec.name}: none of its {len(spec.cases)} cases is for {use!r}, so that nothing would be judged here")
         for k in op.kernels:
             if kernel is not None and k.name != kernel:
                 continue
@@ -88,6 +90,9 @@ class Problem:
         draws = 0 if spec.exact else 3
         noisy = [outcome(spec, spec.reference, _upcast(self.call, noise=2 * unit(case.dtype), seed=s)) for s in range(draws)]
         own = self.truth if spec.exact else self._own(seed, device, change, family)
+        for (name, r), t, w, (shape, dtype) in zip(spec.returns.items(), self.truth, own, spec.results(self.call)):
+            if (tuple(t.shape), w.dtype) != (shape, dtype):
+                raise ValueError(f"the reference gives {name} as {w.dtype} {list(t.shape)}, declared [{r.dims}] is {dtype} {list(shape)}")
         scale = max(
             (float(torch.nan_to_num(t.double(), 0, 0, 0).abs().max()) for t in _tensors(self.call) if t.is_floating_point() and t.numel()),
             default=1.0,
@@ -207,12 +212,14 @@ def peer_gradients(spec: OpSpec, forward: dict[str, Any], backward: dict[str, An
     }
     if not leaves:  # integers: PyTorch differentiates none
         return None
-    out = _tuple(spec.forward.peer(**{**forward, **leaves}))
+    made = _tuple(spec.forward.peer(**{**forward, **leaves}))
+    # through the others, as indices, no gradient flows
+    out = {f"d{n}": t for n, t in zip(spec.forward.returns, made) if f"d{n}" in backward}
     # PyTorch's attention dies of a misaligned gradient
-    dense = [torch.empty_like(t).copy_(backward[f"d{n}"]) for t, n in zip(out, spec.forward.returns)]
-    made = dict(zip(leaves, torch.autograd.grad(out, list(leaves.values()), dense)))
+    dense = [torch.empty_like(t).copy_(backward[n]) for n, t in out.items()]
+    grads = dict(zip(leaves, torch.autograd.grad(list(out.values()), list(leaves.values()), dense)))
     absent = forward[gradient.leaves[0]].new_empty(0)
-    return [max((made[n] for n in group if n in made), key=lambda t: t.itemsize, default=absent) for group in gradient.groups]
+    return [max((grads[n] for n in group if n in grads), key=lambda t: t.itemsize, default=absent) for group in gradient.groups]
 
 
 def run_points(points: list[Point], device: str, each: Callable[[Verdict], None] = lambda v: None) -> list[Verdict]:

@@ -262,7 +262,9 @@ def _interpreted(names: list[str], kernel: str | None, progress: Console | None)
         "--json",
     ]
     if progress is not None:
-        progress.print("Triton kernels go through the interpreter in a child process", style="dim")
+        progress.print(
+            "Triton kernels go through the interpreter in a child process, on the smoke cases; all others are for a GPU", style="dim"
+        )
     with _Ending():
         child = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False)
     if child.returncode not in (0, 1) or not child.stdout.strip():
