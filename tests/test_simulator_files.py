@@ -283,6 +283,8 @@ __global__ void draw(float* uniform, float* normal, curandState_t* s, int n) {
         ("int(__uint2float_rd(16777219u) == 16777218.f) + int(__int2float_rz(-16777219) == -16777218.f)", 2),
         ("__brevll(1ull) >> 60 == 8 && __umul64hi(1ull << 63, 6) == 3", 1),
         ("dim3(threadIdx).x + dim3(4).y + warpSize", 33),
+        ("int(sizeof(uint) + sizeof(ushort) + sizeof(ulong))", 14),
+        ("int(__match_all_sync(1, 5, out)) + out[0]", 2),
     ],
 )
 def test_words_of_the_language(expression, want, tmp_path):
@@ -360,6 +362,31 @@ def test_the_command_line_asks_for_what_host_code_would_fill(tmp_path):
     assert json.loads(said.stdout)["findings"] == [] and said.stderr.count("7\n") == 3
     wrong = processes.run("rooftile", "sim", str(source.path), "--symbol", "weights", "f32[3]")
     assert wrong.returncode == 2 and "--symbol is NAME=TYPE[COUNT]" in " ".join(wrong.stderr.split())
+
+
+OUTSIDE = """extern __shared__ float dynamic[];
+namespace a { static __shared__ __align__(16) int tile[32], more; }
+static __constant__ int one[1] = {1};
+using namespace a;
+struct Reader { __device__ float operator()(int i) const { return tile[i] + more; } };
+__device__ float second(float* dynamic, int i) { return dynamic[i]; }
+__global__ void k(float* out) {
+  __shared__ struct { int n; float v[2]; } both;
+  int t = threadIdx.x;
+  dynamic[t] = t, tile[t] = 100 * t;
+  if (t == 0) more = one[0], both.n = 7, both.v[1] = 0.5f;
+  BARRIER;
+  out[t] = second(dynamic, 31 - t) + Reader()(31 - t) + both.n + both.v[1];
+}
+"""
+
+
+def test_shared_memory_that_is_declared_outside_a_function_or_as_a_structure(tmp_path):
+    source, out = source_of(tmp_path, OUTSIDE.replace("BARRIER", "__syncthreads()")), zeros(32)
+    assert not run(source, "k", (1,), (32,), [out], 128).findings
+    assert out.tolist() == [101 * (31 - t) + 8.5 for t in range(32)]
+    found = run(source_of(tmp_path, OUTSIDE.replace("BARRIER", "")), "k", (1,), (32,), [out], 128).findings
+    assert {f.line for f in found if f.kind == "uninitialised"} == {5, 6}
 
 
 @pytest.mark.parametrize("instance", ["k<>", "k", "k<int>", "k<int, 3>"])
