@@ -364,6 +364,36 @@ def test_the_command_line_asks_for_what_host_code_would_fill(tmp_path):
     assert wrong.returncode == 2 and "--symbol is NAME=TYPE[COUNT]" in " ".join(wrong.stderr.split())
 
 
+@pytest.mark.parametrize(
+    "body, kind, sentence",
+    [
+        ("x[t] =\n __shfl_down_sync(~0u, t, 1, 64);", "bad_mask", "__shfl_down_sync with width 64, which must be 1, 2, 4, 8, 16 or 32"),
+        ("extern __shared__ int s[];\n s[t] = 1;", "out_of_bounds", "of dynamic shared memory, of which the launch asks for none"),
+        (
+            "if (t == 0)\n while (atomicAdd(x, 0) == 0);\n __syncthreads();",
+            "timeout",
+            "line 2: 32 threads do not end: 1 in line 2 in a pause",
+        ),
+        (
+            "__shared__ int s[64]; s[t] = s[t + 32] = 0; __syncthreads(); int v = s[t] + s[t + 1];\n s[t] = v;",
+            "race",
+            "line 2: thread 1 of block 0 writes offset 4 of shared array s, which thread 0 of block 0 reads in line 1",
+        ),
+    ],
+)
+def test_what_a_learner_forgets_is_told_at_its_line(body, kind, sentence, tmp_path):
+    source = source_of(tmp_path, f"__global__ void k(int* x) {{ int t = threadIdx.x; {body} }}\n")
+    (finding, *_) = run(source, "k", (1,), (32,), [counts(32)], bound=1 << 16).findings
+    assert finding.kind == kind and sentence in f"line {finding.line}: {finding.sentence}"
+
+
+def test_a_shuffle_goes_as_far_as_five_bits_say(tmp_path):
+    body = "x[t] = __shfl_up_sync(~0u, t, -1); x[32 + t] = __shfl_down_sync(~0u, t, 33); x[64 + t] = __shfl_xor_sync(~0u, t, 40);"
+    source, x = source_of(tmp_path, f"__global__ void k(int* x) {{ int t = threadIdx.x; {body} }}\n"), counts(96)
+    assert not run(source, "k", (1,), (32,), [x]).findings
+    assert x.tolist() == [*range(31), 0, *range(1, 32), 31, *(t ^ 8 for t in range(32))]
+
+
 OUTSIDE = """extern __shared__ float dynamic[];
 namespace a { static __shared__ __align__(16) int tile[32], more; }
 static __constant__ int one[1] = {1};

@@ -31,6 +31,8 @@ inline void outside(Address a, unsigned bytes, unsigned how, uint32_t pc) {
   const char* verb = how & WRITE ? "writes" : "reads";
   std::string me = who(*now);
   if (a < 4096) fatal(OUT_OF_BOUNDS, pc, "%s %s %u bytes through a null pointer", me.c_str(), verb, bytes);
+  if (!launch->dynamic_bytes && a - Address(now->block->arena) < 1024)
+    fatal(OUT_OF_BOUNDS, pc, "%s %s %u bytes of dynamic shared memory, of which the launch asks for none (--shared BYTES)", me.c_str(), verb, bytes);
   Region* r = neighbour(a);
   if (!r) fatal(OUT_OF_BOUNDS, pc, "%s %s %u bytes at an address that is in no buffer and no shared array", me.c_str(), verb, bytes);
   long at = long(a) - long(r->begin), size = long(r->end - r->begin);

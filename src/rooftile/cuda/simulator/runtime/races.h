@@ -54,9 +54,10 @@ inline bool readers_before(const Cell& c, const Fiber& f) {
 inline void add_reader(Cell& c, const Stamp& mine, const Fiber& f) {
   const Stamp old = c.reader;
   if (!old.thread || readers_before(c, f)) {
-    c.reader = mine, c.readers = ONE;
+    c.reader = mine, c.readers = ONE, c.other_thread = 0;
     return;
   }
+  if (old.thread != mine.thread) c.other_thread = old.thread, c.other_pc = old.pc;
   uint32_t b = block_of(old.thread);
   unsigned lane = (old.thread - 1 - b * launch->threads) % 32, warp = (old.thread - 1 - b * launch->threads) / 32;
   bool both_strong = old.strong && mine.strong;
@@ -146,7 +147,11 @@ void race(Region& r, Address a, unsigned bytes, unsigned how, uint32_t pc, const
     if (c.writer.thread && !(c.writer.strong && mine.strong) && !before(c.writer, f)) racing(r, a, c.writer, true, how, pc);
     else if (via && c.writer.thread && !c.writer.agent && !f.known.passed(r.shared ? PROXY : PROXY_GLOBAL, c.writer.thread, c.writer.clock)) unfenced(r, a, c.writer, pc);
     if (how & WRITE) {
-      if (c.reader.thread && !(c.reader.strong && mine.strong) && !readers_before(c, f)) racing(r, a, c.reader, false, how, pc);
+      if (c.reader.thread && !(c.reader.strong && mine.strong) && !readers_before(c, f)) {
+        Stamp they = c.reader;
+        if (they.thread == f.id && c.other_thread) they.thread = c.other_thread, they.pc = c.other_pc;
+        racing(r, a, they, false, how, pc);
+      }
       for (const Stamp& s : launch->agent_readers[c.agents])
         if (!before(s, f)) racing(r, a, s, false, how, pc);
       if (c.agents) launch->agent_readers[c.agents].clear();

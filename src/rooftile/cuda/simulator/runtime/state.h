@@ -45,6 +45,7 @@ struct Cell {  // of 4, 2 or 1 bytes
   Stamp writer, reader;
   uint32_t lanes = 0;  // of a WARP that has read; of MANY, the index of the list of blocks
   Readers readers = ONE;
+  uint32_t other_thread = 0, other_pc = 0;  // of several that have read: the one before the last, for what is said where the last one writes
   uint32_t agents = 0;  // agents that have read since the last write, and threads one by one: an index of `agent_readers`, or 0
 };
 
