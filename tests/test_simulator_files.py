@@ -368,6 +368,17 @@ def test_the_command_line_asks_for_what_host_code_would_fill(tmp_path):
     "body, kind, sentence",
     [
         ("x[t] =\n __shfl_down_sync(~0u, t, 1, 64);", "bad_mask", "__shfl_down_sync with width 64, which must be 1, 2, 4, 8, 16 or 32"),
+        ("x[t] =\n table[t / 8];", "out_of_bounds", "line 2: thread 24 of block 0 uses index 3 of an array 'int [3]'"),
+        (
+            "int mine[2] = {};\n mine[t] = t; x[t] = mine[t & 1];",
+            "out_of_bounds",
+            "line 2: thread 2 of block 0 uses index 2 of an array 'int [2]'",
+        ),
+        (
+            "__shared__ int s[4][9]; int i = t - 1;\n (*s)[i] = x[t];",
+            "out_of_bounds",
+            "line 2: thread 0 of block 0 uses index -1 of an array 'int [9]'",
+        ),
         ("extern __shared__ int s[];\n s[t] = 1;", "out_of_bounds", "of dynamic shared memory, of which the launch asks for none"),
         (
             "if (t == 0)\n while (atomicAdd(x, 0) == 0);\n __syncthreads();",
@@ -382,7 +393,7 @@ def test_the_command_line_asks_for_what_host_code_would_fill(tmp_path):
     ],
 )
 def test_what_a_learner_forgets_is_told_at_its_line(body, kind, sentence, tmp_path):
-    source = source_of(tmp_path, f"__global__ void k(int* x) {{ int t = threadIdx.x; {body} }}\n")
+    source = source_of(tmp_path, f"__constant__ int table[3]; __global__ void k(int* x) {{ int t = threadIdx.x; {body} }}\n")
     (finding, *_) = run(source, "k", (1,), (32,), [counts(32)], bound=1 << 16).findings
     assert finding.kind == kind and sentence in f"line {finding.line}: {finding.sentence}"
 
