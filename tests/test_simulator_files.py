@@ -386,6 +386,11 @@ def test_the_command_line_asks_for_what_host_code_would_fill(tmp_path):
             "line 2: 32 threads do not end: 1 in line 2 in a pause",
         ),
         (
+            "volatile __shared__ int s[64]; s[t] = s[t + 32] = x[t]; __syncthreads(); s[t] += s[t + 16];\n s[t] += s[t + 8];",
+            "race",
+            "volatile does not hold the lanes of a warp in step, __syncwarp() is missing in between",
+        ),
+        (
             "__shared__ int s[64]; s[t] = s[t + 32] = 0; __syncthreads(); int v = s[t] + s[t + 1];\n s[t] = v;",
             "race",
             "line 2: thread 1 of block 0 writes offset 4 of shared array s, which thread 0 of block 0 reads in line 1",
@@ -403,6 +408,35 @@ def test_a_shuffle_goes_as_far_as_five_bits_say(tmp_path):
     source, x = source_of(tmp_path, f"__global__ void k(int* x) {{ int t = threadIdx.x; {body} }}\n"), counts(96)
     assert not run(source, "k", (1,), (32,), [x]).findings
     assert x.tolist() == [*range(31), 0, *range(1, 32), 31, *(t ^ 8 for t in range(32))]
+
+
+FLAGS = """__global__ void k(int* out, const int* x) {
+  volatile __shared__ int found, done[2], s[32];
+  __shared__ int part[2];
+  int t = threadIdx.x, w = t / 32;
+  if (t == 0) found = done[0] = 0;
+  __syncthreads();
+  for (int i = t; i < 256 && !found; i += 64) if (x[i] == 7) found = 1;
+  if (t % 32 == 0) {
+    if (w) while (!done[0]) ;
+    __threadfence_block();
+    part[w] = w ? part[0] + 1 : 4;
+    __threadfence_block();
+    done[w] = 1;
+  }
+  if (w) s[t - 32] = t, __syncwarp(), out[t] = s[63 - t];
+  __syncthreads();
+  if (t == 0) out[0] = part[1] + found;
+}
+"""
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_volatile_flags_order_and_race_with_nobody(seed, tmp_path):
+    source, out, x = source_of(tmp_path, FLAGS), counts(64), counts(256)
+    x[200] = 7
+    assert not run(source, "k", (1,), (64,), [out, x], seed=seed).findings
+    assert out[0].item() == 6 and out[32:].tolist() == [*range(63, 31, -1)]
 
 
 OUTSIDE = """extern __shared__ float dynamic[];

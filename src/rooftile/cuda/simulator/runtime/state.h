@@ -37,7 +37,7 @@ inline uint64_t key(Agent agent, uint32_t owner) { return uint64_t(agent) << 32 
 struct Stamp {
   uint32_t thread = 0, generation = 0, clock = 0, pc = 0, owner = 0;
   Agent agent = THREAD;
-  bool strong = false;
+  bool strong = false, atomic = false;
 };
 enum Readers : uint8_t { ONE, WARP, BLOCK, MANY };  // who has read since the last write: `reader` is one of them, the last
 
