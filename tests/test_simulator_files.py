@@ -283,6 +283,7 @@ __global__ void draw(float* uniform, float* normal, curandState_t* s, int n) {
         ("int(__uint2float_rd(16777219u) == 16777218.f) + int(__int2float_rz(-16777219) == -16777218.f)", 2),
         ("__brevll(1ull) >> 60 == 8 && __umul64hi(1ull << 63, 6) == 3", 1),
         ("dim3(threadIdx).x + dim3(4).y + warpSize", 33),
+        ("int(lrintf(2.5f) + llroundf(2.5f) + lgammaf(5.f) * 100 + sinpif(2.5f) + norm3df(2.f, 3.f, 6.f))", 330),
         ("int(sizeof(uint) + sizeof(ushort) + sizeof(ulong))", 14),
         ("int(__match_all_sync(1, 5, out)) + out[0]", 2),
     ],
@@ -408,6 +409,35 @@ def test_a_shuffle_goes_as_far_as_five_bits_say(tmp_path):
     source, x = source_of(tmp_path, f"__global__ void k(int* x) {{ int t = threadIdx.x; {body} }}\n"), counts(96)
     assert not run(source, "k", (1,), (32,), [x]).findings
     assert x.tolist() == [*range(31), 0, *range(1, 32), 31, *(t ^ 8 for t in range(32))]
+
+
+PIPELINE = """#include <cuda_pipeline.h>
+__global__ void k(float4* out, const float4* x, int tiles) {
+  __shared__ float4 s[2][32];
+  int t = threadIdx.x;
+  __pipeline_memcpy_async(&s[0][t], &x[t], sizeof(float4));
+  __pipeline_commit();
+  for (int i = 0; i < tiles; ++i) {
+    if (i + 1 < tiles) __pipeline_memcpy_async(&s[(i + 1) % 2][t], &x[(i + 1) * 32 + t], 16);
+    __pipeline_commit();
+    __pipeline_wait_prior(1);
+    __syncthreads();
+    out[i * 32 + t] = s[i % 2][31 - t];
+    __syncthreads();
+  }
+}
+"""
+
+
+def test_a_pipeline_of_copies_by_nvidias_names(tmp_path):
+    x, out = floats(3, 32, 4), zeros(3, 32, 4)
+    assert not run(source_of(tmp_path, PIPELINE), "k", (1,), (32,), [out, x, 3]).findings
+    assert torch.equal(out, x.flip(1))
+    for less, kind, line in [("    __pipeline_wait_prior(1);", "uninitialised", 12), ("    __syncthreads();\n  }", "race", 12)]:
+        assert less in PIPELINE
+        text = PIPELINE.replace(less, less.replace("__pipeline_wait_prior(1)", "").replace("__syncthreads()", ""))
+        found = run(source_of(tmp_path, text), "k", (1,), (32,), [out, x, 3]).findings
+        assert kind in {f.kind for f in found} and line in {n for f in found for n in (f.line, f.other_line)}
 
 
 FLAGS = """__global__ void k(int* out, const int* x) {
