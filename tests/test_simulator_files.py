@@ -283,6 +283,9 @@ __global__ void draw(float* uniform, float* normal, curandState_t* s, int n) {
         ("int(__uint2float_rd(16777219u) == 16777218.f) + int(__int2float_rz(-16777219) == -16777218.f)", 2),
         ("__brevll(1ull) >> 60 == 8 && __umul64hi(1ull << 63, 6) == 3", 1),
         ("dim3(threadIdx).x + dim3(4).y + warpSize", 33),
+        ("int(lrintf(2.5f) + llroundf(2.5f) + lgammaf(5.f) * 100 + sinpif(2.5f) + norm3df(2.f, 3.f, 6.f))", 330),
+        ("int(sizeof(uint) + sizeof(ushort) + sizeof(ulong))", 14),
+        ("int(__match_all_sync(1, 5, out)) + out[0]", 2),
     ],
 )
 def test_words_of_the_language(expression, want, tmp_path):
@@ -360,6 +363,135 @@ def test_the_command_line_asks_for_what_host_code_would_fill(tmp_path):
     assert json.loads(said.stdout)["findings"] == [] and said.stderr.count("7\n") == 3
     wrong = processes.run("rooftile", "sim", str(source.path), "--symbol", "weights", "f32[3]")
     assert wrong.returncode == 2 and "--symbol is NAME=TYPE[COUNT]" in " ".join(wrong.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "body, kind, sentence",
+    [
+        ("x[t] =\n __shfl_down_sync(~0u, t, 1, 64);", "bad_mask", "__shfl_down_sync with width 64, which must be 1, 2, 4, 8, 16 or 32"),
+        ("x[t] =\n table[t / 8];", "out_of_bounds", "line 2: thread 24 of block 0 uses index 3 of an array 'int [3]'"),
+        (
+            "int mine[2] = {};\n mine[t] = t; x[t] = mine[t & 1];",
+            "out_of_bounds",
+            "line 2: thread 2 of block 0 uses index 2 of an array 'int [2]'",
+        ),
+        (
+            "__shared__ int s[4][9]; int i = t - 1;\n (*s)[i] = x[t];",
+            "out_of_bounds",
+            "line 2: thread 0 of block 0 uses index -1 of an array 'int [9]'",
+        ),
+        ("extern __shared__ int s[];\n s[t] = 1;", "out_of_bounds", "of dynamic shared memory, of which the launch asks for none"),
+        (
+            "if (t == 0)\n while (atomicAdd(x, 0) == 0);\n __syncthreads();",
+            "timeout",
+            "line 2: 32 threads do not end: 1 in line 2 in a pause",
+        ),
+        (
+            "volatile __shared__ int s[64]; s[t] = s[t + 32] = x[t]; __syncthreads(); s[t] += s[t + 16];\n s[t] += s[t + 8];",
+            "race",
+            "volatile does not hold the lanes of a warp in step, __syncwarp() is missing in between",
+        ),
+        (
+            "__shared__ int s[64]; s[t] = s[t + 32] = 0; __syncthreads(); int v = s[t] + s[t + 1];\n s[t] = v;",
+            "race",
+            "line 2: thread 1 of block 0 writes offset 4 of shared array s, which thread 0 of block 0 reads in line 1",
+        ),
+    ],
+)
+def test_what_a_learner_forgets_is_told_at_its_line(body, kind, sentence, tmp_path):
+    source = source_of(tmp_path, f"__constant__ int table[3]; __global__ void k(int* x) {{ int t = threadIdx.x; {body} }}\n")
+    (finding, *_) = run(source, "k", (1,), (32,), [counts(32)], bound=1 << 16).findings
+    assert finding.kind == kind and sentence in f"line {finding.line}: {finding.sentence}"
+
+
+def test_a_shuffle_goes_as_far_as_five_bits_say(tmp_path):
+    body = "x[t] = __shfl_up_sync(~0u, t, -1); x[32 + t] = __shfl_down_sync(~0u, t, 33); x[64 + t] = __shfl_xor_sync(~0u, t, 40);"
+    source, x = source_of(tmp_path, f"__global__ void k(int* x) {{ int t = threadIdx.x; {body} }}\n"), counts(96)
+    assert not run(source, "k", (1,), (32,), [x]).findings
+    assert x.tolist() == [*range(31), 0, *range(1, 32), 31, *(t ^ 8 for t in range(32))]
+
+
+PIPELINE = """#include <cuda_pipeline.h>
+__global__ void k(float4* out, const float4* x, int tiles) {
+  __shared__ float4 s[2][32];
+  int t = threadIdx.x;
+  __pipeline_memcpy_async(&s[0][t], &x[t], sizeof(float4));
+  __pipeline_commit();
+  for (int i = 0; i < tiles; ++i) {
+    if (i + 1 < tiles) __pipeline_memcpy_async(&s[(i + 1) % 2][t], &x[(i + 1) * 32 + t], 16);
+    __pipeline_commit();
+    __pipeline_wait_prior(1);
+    __syncthreads();
+    out[i * 32 + t] = s[i % 2][31 - t];
+    __syncthreads();
+  }
+}
+"""
+
+
+def test_a_pipeline_of_copies_by_nvidias_names(tmp_path):
+    x, out = floats(3, 32, 4), zeros(3, 32, 4)
+    assert not run(source_of(tmp_path, PIPELINE), "k", (1,), (32,), [out, x, 3]).findings
+    assert torch.equal(out, x.flip(1))
+    for less, kind, line in [("    __pipeline_wait_prior(1);", "uninitialised", 12), ("    __syncthreads();\n  }", "race", 12)]:
+        assert less in PIPELINE
+        text = PIPELINE.replace(less, less.replace("__pipeline_wait_prior(1)", "").replace("__syncthreads()", ""))
+        found = run(source_of(tmp_path, text), "k", (1,), (32,), [out, x, 3]).findings
+        assert kind in {f.kind for f in found} and line in {n for f in found for n in (f.line, f.other_line)}
+
+
+FLAGS = """__global__ void k(int* out, const int* x) {
+  volatile __shared__ int found, done[2], s[32];
+  __shared__ int part[2];
+  int t = threadIdx.x, w = t / 32;
+  if (t == 0) found = done[0] = 0;
+  __syncthreads();
+  for (int i = t; i < 256 && !found; i += 64) if (x[i] == 7) found = 1;
+  if (t % 32 == 0) {
+    if (w) while (!done[0]) ;
+    __threadfence_block();
+    part[w] = w ? part[0] + 1 : 4;
+    __threadfence_block();
+    done[w] = 1;
+  }
+  if (w) s[t - 32] = t, __syncwarp(), out[t] = s[63 - t];
+  __syncthreads();
+  if (t == 0) out[0] = part[1] + found;
+}
+"""
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_volatile_flags_order_and_race_with_nobody(seed, tmp_path):
+    source, out, x = source_of(tmp_path, FLAGS), counts(64), counts(256)
+    x[200] = 7
+    assert not run(source, "k", (1,), (64,), [out, x], seed=seed).findings
+    assert out[0].item() == 6 and out[32:].tolist() == [*range(63, 31, -1)]
+
+
+OUTSIDE = """extern __shared__ float dynamic[];
+namespace a { static __shared__ __align__(16) int tile[32], more; }
+static __constant__ int one[1] = {1};
+using namespace a;
+struct Reader { __device__ float operator()(int i) const { return tile[i] + more; } };
+__device__ float second(float* dynamic, int i) { return dynamic[i]; }
+__global__ void k(float* out) {
+  __shared__ struct { int n; float v[2]; } both;
+  int t = threadIdx.x;
+  dynamic[t] = t, tile[t] = 100 * t;
+  if (t == 0) more = one[0], both.n = 7, both.v[1] = 0.5f;
+  BARRIER;
+  out[t] = second(dynamic, 31 - t) + Reader()(31 - t) + both.n + both.v[1];
+}
+"""
+
+
+def test_shared_memory_that_is_declared_outside_a_function_or_as_a_structure(tmp_path):
+    source, out = source_of(tmp_path, OUTSIDE.replace("BARRIER", "__syncthreads()")), zeros(32)
+    assert not run(source, "k", (1,), (32,), [out], 128).findings
+    assert out.tolist() == [101 * (31 - t) + 8.5 for t in range(32)]
+    found = run(source_of(tmp_path, OUTSIDE.replace("BARRIER", "")), "k", (1,), (32,), [out], 128).findings
+    assert {f.line for f in found if f.kind == "uninitialised"} == {5, 6}
 
 
 @pytest.mark.parametrize("instance", ["k<>", "k", "k<int>", "k<int, 3>"])

@@ -30,7 +30,7 @@ TRACED = [
     "-fno-var-tracking", "-fno-var-tracking-assignments",
     "-fno-strict-aliasing", "-fwrapv", "-fno-exceptions", "-fno-gnu-unique",
     "-ffp-contract=off", "-fno-math-errno", "-fno-finite-loops", "-fsanitize=thread", "--param", "tsan-distinguish-volatile=1",
-    "--param", "tsan-instrument-func-entry-exit=0", "-fsanitize-coverage=trace-pc", "-fstack-clash-protection", "-ftrivial-auto-var-init=pattern", "-w",
+    "--param", "tsan-instrument-func-entry-exit=0", "-fsanitize-coverage=trace-pc", "-fsanitize=bounds", "-fstack-clash-protection", "-ftrivial-auto-var-init=pattern", "-w",
 ]  # fmt: skip
 
 

@@ -99,6 +99,30 @@ def _without(file: int, text: str, device: re.Pattern[str], types: list[_Type]) 
     return _blank(text, dropped, directives)
 
 
+def bodies(text: str) -> list[tuple[int, int, int]]:
+    """Of each function: where its head begins, and its outer braces."""
+    found: list[tuple[int, int, int]] = []
+    device = re.compile(rf"\b(?:{'|'.join(_DEVICE)})\b")
+    frames: list[tuple[int, int, int]] = []
+    start = parens = 0
+    for match in _TOKEN.finditer(text):
+        token, top = match[0], frames[-1][0] if frames else OUTER
+        if token in "()":
+            parens += 1 if token == "(" else -1
+        elif token == "{":
+            kind = INSIDE if parens or top > TYPE else _kind(_plain(text, start, match.start(), []), device)
+            frames.append((kind, start, match.start()))
+            start = match.end() if kind <= TYPE else start
+        elif token == "}" and frames:
+            kind, head, opened = frames.pop()
+            if kind in (HOST, DEVICE):
+                found.append((head, opened, match.start()))
+            start = head if kind in (TYPE, INSIDE) else match.end()
+        elif token == ";" and not parens and top <= TYPE:
+            start = match.end()
+    return found
+
+
 def _kind(head: str, device: re.Pattern[str]) -> int:
     if re.search(r'\bnamespace\b[^()]*$|\bextern\s*""$', head):
         return OUTER

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from rooftile.core.record import without_c_comments
@@ -36,7 +37,7 @@ def _rewrite(path: Path, text: str, names: dict[Path, str]) -> str:
     spaces = "".join(
         f"namespace {' { namespace '.join(n.split('::'))} {{{'}' * n.count('::')}}} " for n in sorted(set(_USED.findall(text)))
     )
-    return f'{spaces}\n#line 1 "{path}"\n{_shared(text)}'
+    return f'{spaces}\n#line 1 "{path}"\n{_shared(_moved(text))}'
 
 
 def _ptx(text: str) -> str:
@@ -59,20 +60,58 @@ def _ptx(text: str) -> str:
     return "".join([*parts, text[done:]])
 
 
-def _shared(text: str) -> str:
-    parts, done, serial = [], 0, 0
+def _declarations(text: str) -> Iterator[tuple[int, int, int, bool]]:
+    """Of what is declared __shared__: where it begins, where the word stands, where its ; is, and whether it says extern."""
     strings = [m.span() for m in _STRING.finditer(text)]
+    end = -1
     for match in _WORD.finditer(text):
-        if any(a <= match.start() < b for a, b in strings) or match.start() < done:
+        if any(a <= match.start() < b for a, b in strings) or match.start() < end:
             continue
         if text[text.rfind("\n", 0, match.start()) + 1 :].lstrip().startswith("#"):
             continue  # a macro that declares shared memory is not understood, and g++ says so
-        end = text.find(";", match.end())
+        depth, end = 0, len(text) - 1
+        for token in re.finditer(r"[{};]", text[match.end() :]):  # a structure's members end in ; too
+            depth += {"{": 1, "}": -1}.get(token[0], 0)
+            if token[0] == ";" and depth == 0:
+                end = match.end() + token.start()
+                break
         begin, external = _beginning(text, match.start())
-        declaration = text[match.end() : end]
-        parts.append(text[done:begin])
-        parts.append(_declared(text[begin : match.start()] + declaration, external, serial))
-        done, serial = end + 1, serial + 1
+        yield begin, match.start(), end, external
+
+
+def _moved(text: str) -> str:
+    """Shared memory that is declared outside a function is declared in each that mentions it: where it lies is a block's, and g++ would ask before
+    there is one. All of them find one array, by a key that stays where it was declared."""
+    edits: list[tuple[int, int, str]] = []
+    bodies = host.bodies(text) if _WORD.search(text) else []
+    for begin, at, end, external in _declarations(text):
+        if any(opened < begin < closed for _, opened, closed in bodies):
+            continue
+        said = text[begin:at] + text[at + len("__shared__") : end]
+        names = [m[1] for part in _declarators(_ALIGN.sub(" ", said)) if (m := re.search(r"(\w+)\s*(?:\[[^\]]*\]\s*)*$", part))]
+        keys = "" if external else " ".join(f"static char rooftile_{name}_key;" for name in names)
+        edits.append((begin, end + 1, keys + "\n" * text.count("\n", begin, end)))
+        inside = " ".join(
+            f"{text[begin:at]}__shared__ {'' if external else 'rooftile_outer '}{text[at + len('__shared__') : end]};".split()
+        )
+        for head, opened, closed in bodies:
+            mentioned = [name for name in names if re.search(rf"\b{name}\b", text[opened:closed])]
+            hidden = any(re.search(rf"\b{name}\b", text[head:opened]) for name in names)
+            if opened > end and mentioned and not hidden:
+                edits.append((opened + 1, opened + 1, f" {inside} "))
+    parts, done = [], 0
+    for begin, end, new in sorted(edits, key=lambda edit: edit[:2]):
+        parts += [text[done:begin], new]
+        done = end
+    return "".join([*parts, text[done:]])
+
+
+def _shared(text: str) -> str:
+    parts, done = [], 0
+    for begin, at, end, external in _declarations(text):
+        declaration = text[begin:at] + text[at + len("__shared__") : end]
+        parts += [text[done:begin], _declared(declaration, external)]
+        done = end + 1
     return "".join([*parts, text[done:]])
 
 
@@ -85,30 +124,32 @@ def _beginning(text: str, at: int) -> tuple[int, bool]:
     return begin + words.start(), "extern" in words[0]
 
 
-def _declared(declaration: str, external: bool, serial: int) -> str:
+def _declared(declaration: str, external: bool) -> str:
     lines = declaration.count("\n")
     aligns = _ALIGN.findall(declaration)
-    plain = " ".join(re.sub(r"\b(?:extern|static)\b", " ", _ALIGN.sub(" ", declaration)).split())
+    outer = re.search(r"\brooftile_outer\b", declaration) is not None
+    plain = " ".join(re.sub(r"\b(?:extern|static|rooftile_outer)\b", " ", _ALIGN.sub(" ", declaration)).split())
     first, *others = _declarators(plain)
     match = re.match(r"(.*?)(\w+)\s*((?:\[[^\]]*\]\s*)*)$", first)
     if match is None:
         return f"__shared__ {declaration};"
     type_, name, extents = match[1].strip(), match[2], match[3]
-    out = [_one(type_, name, extents, aligns, external)]
+    out = [_one(type_, name, extents, aligns, external, outer)]
     for other in others:
         n = re.match(r"(\w+)\s*((?:\[[^\]]*\]\s*)*)$", other)
         if n is None:
             return f"__shared__ {declaration};"
-        out.append(_one(type_, n[1], n[2], aligns, external))
+        out.append(_one(type_, n[1], n[2], aligns, external, outer))
     return " ".join(out) + "\n" * lines
 
 
-def _one(type_: str, name: str, extents: str, aligns: list[str], external: bool) -> str:
+def _one(type_: str, name: str, extents: str, aligns: list[str], external: bool, outer: bool) -> str:
     if external:
         return f"{type_}* const {name} = static_cast<{type_}*>(rooftile_sim_dynamic());"
     align = "".join(f"; if (rooftile_{name}_align < {a}) rooftile_{name}_align = {a}" for a in aligns)
+    key = "" if outer else f"static char rooftile_{name}_key; "
     return (
-        f"using rooftile_{name}_type = {type_}{extents}; static char rooftile_{name}_key; size_t rooftile_{name}_align = alignof(rooftile_{name}_type){align}; "
+        f"using rooftile_{name}_type = {type_}{extents}; {key}size_t rooftile_{name}_align = alignof(rooftile_{name}_type){align}; "
         f"rooftile_{name}_type& {name} = *static_cast<rooftile_{name}_type*>"
         f'(rooftile_sim_shared(&rooftile_{name}_key, "{name}", sizeof(rooftile_{name}_type), rooftile_{name}_align));'
     )

@@ -16,8 +16,8 @@
 #define __global__
 #define __device__
 #define __host__
-#define __constant__ static
-#define __managed__ static
+#define __constant__ __attribute__((visibility("hidden")))  // beside which a file may say static
+#define __managed__ __attribute__((visibility("hidden")))
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __maxnreg__(...)
@@ -46,6 +46,9 @@ typedef __UINT32_TYPE__ uint32_t;
 typedef __UINT64_TYPE__ uint64_t;
 typedef __INTPTR_TYPE__ intptr_t;
 typedef __UINTPTR_TYPE__ uintptr_t;
+typedef unsigned short ushort;  // as Linux's headers have them, which nvcc reads before every file
+typedef unsigned int uint;
+typedef unsigned long ulong;
 
 // ---- vector types ----------------------------------------------------------------------------------------------------------
 #define ROOFTILE_VECTORS(name, type, align2, align4)                                                        \
@@ -191,6 +194,13 @@ template <class T> inline __attribute__((always_inline)) unsigned __match_any_sy
   unsigned lanes = rooftile_sim_exchange(mask, &value, sizeof(T), all, "__match_any_sync"), same = 0;
   for (int l = 0; l < 32; ++l) same |= unsigned(lanes >> l & 1 && !__builtin_memcmp(&all[l], &value, sizeof(T))) << l;
   return same;
+}
+template <class T> inline __attribute__((always_inline)) unsigned __match_all_sync(unsigned mask, T value, int* all_same) {
+  T all[32];
+  unsigned lanes = rooftile_sim_exchange(mask, &value, sizeof(T), all, "__match_all_sync");
+  *all_same = 1;
+  for (int l = 0; l < 32; ++l) *all_same &= !(lanes >> l & 1) || !__builtin_memcmp(&all[l], &value, sizeof(T));
+  return *all_same ? mask : 0;
 }
 #define ROOFTILE_REDUCE(name, type, combined)                                                    \
   inline __attribute__((always_inline)) type name(unsigned mask, type value) {                   \

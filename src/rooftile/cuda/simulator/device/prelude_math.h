@@ -12,20 +12,33 @@ ROOFTILE_UNARY(exp) ROOFTILE_UNARY(exp2) ROOFTILE_UNARY(expm1) ROOFTILE_UNARY(lo
 ROOFTILE_UNARY(log1p) ROOFTILE_UNARY(sqrt) ROOFTILE_UNARY(cbrt) ROOFTILE_UNARY(sin) ROOFTILE_UNARY(cos) ROOFTILE_UNARY(tan)
 ROOFTILE_UNARY(sinh) ROOFTILE_UNARY(cosh) ROOFTILE_UNARY(tanh) ROOFTILE_UNARY(asin) ROOFTILE_UNARY(acos) ROOFTILE_UNARY(atan)
 ROOFTILE_UNARY(erf) ROOFTILE_UNARY(erfc) ROOFTILE_UNARY(floor) ROOFTILE_UNARY(ceil) ROOFTILE_UNARY(trunc) ROOFTILE_UNARY(round)
-ROOFTILE_UNARY(rint) ROOFTILE_UNARY(fabs)
+ROOFTILE_UNARY(rint) ROOFTILE_UNARY(fabs) ROOFTILE_UNARY(asinh) ROOFTILE_UNARY(acosh) ROOFTILE_UNARY(atanh) ROOFTILE_UNARY(lgamma)
+ROOFTILE_UNARY(tgamma) ROOFTILE_UNARY(logb) ROOFTILE_UNARY(nearbyint)
 #undef ROOFTILE_UNARY
 #define ROOFTILE_BINARY(name)                                            \
   extern "C" double name(double, double) noexcept;                       \
   extern "C" float name##f(float, float) noexcept;                       \
   inline float name(float a, float b) noexcept { return name##f(a, b); }
 ROOFTILE_BINARY(pow) ROOFTILE_BINARY(fmod) ROOFTILE_BINARY(fmax) ROOFTILE_BINARY(fmin) ROOFTILE_BINARY(atan2) ROOFTILE_BINARY(hypot)
-ROOFTILE_BINARY(copysign)
+ROOFTILE_BINARY(copysign) ROOFTILE_BINARY(fdim) ROOFTILE_BINARY(remainder) ROOFTILE_BINARY(nextafter)
 #undef ROOFTILE_BINARY
 extern "C" double fma(double, double, double) noexcept;
 extern "C" float fmaf(float, float, float) noexcept;
 extern "C" double ldexp(double, int) noexcept;
 extern "C" float ldexpf(float, int) noexcept;
 inline float fma(float a, float b, float c) noexcept { return fmaf(a, b, c); }
+#define ROOFTILE_ROUNDED(name, whole)                                \
+  extern "C" whole name(double) noexcept;                            \
+  extern "C" whole name##f(float) noexcept;
+ROOFTILE_ROUNDED(lrint, long) ROOFTILE_ROUNDED(lround, long) ROOFTILE_ROUNDED(llrint, long long) ROOFTILE_ROUNDED(llround, long long)
+ROOFTILE_ROUNDED(ilogb, int)
+#undef ROOFTILE_ROUNDED
+extern "C" double modf(double, double*) noexcept;
+extern "C" float modff(float, float*) noexcept;
+extern "C" double frexp(double, int*) noexcept;
+extern "C" float frexpf(float, int*) noexcept;
+extern "C" void sincos(double, double*, double*) noexcept;
+extern "C" void sincosf(float, float*, float*) noexcept;
 extern "C" int abs(int) noexcept;
 inline long long abs(long long a) { return a < 0 ? -a : a; }
 inline float abs(float a) { return __builtin_fabsf(a); }
@@ -41,6 +54,16 @@ inline float rsqrtf(float x) { return float(1 / __builtin_sqrt(double(x))); }
 inline double rsqrt(double x) { return 1 / __builtin_sqrt(x); }
 inline float rsqrt(float x) { return rsqrtf(x); }
 inline float erfcxf(float x) { return float(__builtin_exp(double(x) * x) * __builtin_erfc(double(x))); }
+inline double sinpi(double x) { return __builtin_sin(3.14159265358979323846 * (x - 2 * __builtin_rint(x / 2))); }
+inline double cospi(double x) { return __builtin_cos(3.14159265358979323846 * (x - 2 * __builtin_rint(x / 2))); }
+inline float sinpif(float x) { return float(sinpi(x)); }
+inline float cospif(float x) { return float(cospi(x)); }
+inline void sincospif(float x, float* s, float* c) { *s = sinpif(x), *c = cospif(x); }
+inline double rcbrt(double x) { return 1 / __builtin_cbrt(x); }
+inline float rcbrtf(float x) { return float(rcbrt(x)); }
+inline float rhypotf(float a, float b) { return float(1 / __builtin_sqrt(double(a) * a + double(b) * b)); }
+inline float norm3df(float a, float b, float c) { return float(__builtin_sqrt(double(a) * a + double(b) * b + double(c) * c)); }
+inline float rnorm3df(float a, float b, float c) { return float(1 / __builtin_sqrt(double(a) * a + double(b) * b + double(c) * c)); }
 inline float normcdff(float x) { return float(0.5 * __builtin_erfc(-double(x) * 0.70710678118654752440)); }
 inline float __saturatef(float x) { return x < 0 ? 0 : x > 1 ? 1 : x == x ? x : 0; }
 extern "C" inline float __expf(float x) noexcept { return expf(x); }
@@ -66,6 +89,9 @@ inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
+inline double __dsub_rn(double a, double b) { return a - b; }
+inline double __ddiv_rn(double a, double b) { return a / b; }
+inline double __dsqrt_rn(double a) { return __builtin_sqrt(a); }
 inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
 
 #define ROOFTILE_MINMAX(type)                                          \
@@ -112,6 +138,8 @@ ROOFTILE_CONVERT(double, double, int, int) ROOFTILE_CONVERT(double, double, uint
 inline float __double2float_rn(double x) { return float(x); }
 inline double __int2double_rn(int x) { return x; }
 inline double __uint2double_rn(unsigned x) { return x; }
+inline float __ull2float_rn(unsigned long long x) { return float(x); }
+inline double __ll2double_rn(long long x) { return double(x); }
 inline float __ll2float_rn(long long x) { return float(x); }
 inline int __float2int_rn(float x) { return int(__builtin_rintf(x)); }
 inline int __float2int_rd(float x) { return int(__builtin_floorf(x)); }

@@ -145,6 +145,9 @@ unsigned rooftile_sim_exchange(unsigned mask, const void* value, unsigned bytes,
 
 uint64_t rooftile_sim_shuffle(unsigned mask, uint64_t value, int how, int by, int width, const char* what) {
   uint32_t pc = HERE;
+  if (width < 1 || width > 32 || width & (width - 1))
+    fatal(BAD_MASK, pc, "%s calls %s with width %d, which must be 1, 2, 4, 8, 16 or 32", who(*now).c_str(), what, width);
+  by &= 31;  // the hardware reads five bits
   Collective& c = meet(mask, &value, 8, what, pc);
   int lane = int(now->lane), base = lane & ~(width - 1), from;
   switch (how) {

@@ -31,6 +31,8 @@ inline void outside(Address a, unsigned bytes, unsigned how, uint32_t pc) {
   const char* verb = how & WRITE ? "writes" : "reads";
   std::string me = who(*now);
   if (a < 4096) fatal(OUT_OF_BOUNDS, pc, "%s %s %u bytes through a null pointer", me.c_str(), verb, bytes);
+  if (!launch->dynamic_bytes && a - Address(now->block->arena) < 1024)
+    fatal(OUT_OF_BOUNDS, pc, "%s %s %u bytes of dynamic shared memory, of which the launch asks for none (--shared BYTES)", me.c_str(), verb, bytes);
   Region* r = neighbour(a);
   if (!r) fatal(OUT_OF_BOUNDS, pc, "%s %s %u bytes at an address that is in no buffer and no shared array", me.c_str(), verb, bytes);
   long at = long(a) - long(r->begin), size = long(r->end - r->begin);
@@ -118,4 +120,15 @@ void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 void __tsan_vptr_update(void*, void*) {}
 void __tsan_vptr_read(void*) {}
+}
+
+// g++ asks before each use of an array whose length it knows, a thread's own and those of __constant__ and __device__ memory too.
+struct Typed { uint16_t kind, info; char name[1]; };
+struct Indexed { const char* file; uint32_t line, column; const Typed *array, *index; };
+extern "C" void __ubsan_handle_out_of_bounds(const Indexed* at, uintptr_t index) {
+  if (!sim::now) return;
+  bool is_signed = at->index->kind == 0 && at->index->info & 1;
+  unsigned spare = 64 - std::min(64u, 1u << (at->index->info >> 1));
+  long long value = is_signed ? (long long)(uint64_t(index) << spare) >> spare : (long long)index;
+  sim::fatal(sim::OUT_OF_BOUNDS, sim::offset(__builtin_return_address(0)), "%s uses index %lld of an array %s", sim::who(*sim::now).c_str(), value, at->array->name);
 }

@@ -54,9 +54,10 @@ inline bool readers_before(const Cell& c, const Fiber& f) {
 inline void add_reader(Cell& c, const Stamp& mine, const Fiber& f) {
   const Stamp old = c.reader;
   if (!old.thread || readers_before(c, f)) {
-    c.reader = mine, c.readers = ONE;
+    c.reader = mine, c.readers = ONE, c.other_thread = 0;
     return;
   }
+  if (old.thread != mine.thread) c.other_thread = old.thread, c.other_pc = old.pc;
   uint32_t b = block_of(old.thread);
   unsigned lane = (old.thread - 1 - b * launch->threads) % 32, warp = (old.thread - 1 - b * launch->threads) / 32;
   bool both_strong = old.strong && mine.strong;
@@ -106,6 +107,12 @@ inline void unfenced(const Region& r, Address a, const Stamp& s, uint32_t pc) {
        who(*now).c_str(), long(a - r.begin), r.name.c_str(), where(s.thread).c_str(), unsigned(s.pc), r.shared ? "fence_async" : "fence_async_global");
 }
 
+inline Stamp another(const Cell& c, const Fiber& f) {  // of the readers, for a thread that may be the last of them itself
+  Stamp they = c.reader;
+  if (they.thread == f.id && c.other_thread) they.thread = c.other_thread, they.pc = c.other_pc;
+  return they;
+}
+
 inline void racing(const Region& r, Address a, const Stamp& s, bool they_write, unsigned how, uint32_t pc) {
   if (s.agent)
     return find(RACE, pc, s.pc, "%s %s offset %ld of %s, which the copy or product of line {%x} %s, and nothing has waited for that",
@@ -115,6 +122,16 @@ inline void racing(const Region& r, Address a, const Stamp& s, bool they_write, 
        unsigned(s.pc));
   Finding& f = launch->findings.back();
   if (f.kind == RACE && f.pc == pc && f.other_pc == s.pc) f.plain_read = !(how & WRITE) && s.strong ? pc : !they_write && how & BOTH ? s.pc : 0;
+}
+
+// Volatile accesses do not race, but they do not hold the lanes of a warp in step either, as code written before Volta has it. A single word is
+// a flag, which lanes may look at when they like.
+inline void out_of_step(const Region& r, Address a, const Stamp& s, bool they_write, unsigned how, uint32_t pc) {
+  if (s.atomic || s.agent || s.thread == now->id || block_of(s.thread) != now->block->id) return;
+  if ((s.thread - 1) % launch->threads / 32 != now->warp) return;
+  find(RACE, pc, s.pc, "%s %s offset %ld of %s, which %s %s in line {%x}: volatile does not hold the lanes of a warp in step, __syncwarp() is missing in between",
+       who(*now).c_str(), how & WRITE ? "writes" : "reads", long(a - r.begin), r.name.c_str(), where(s.thread).c_str(), they_write ? "writes" : "reads",
+       unsigned(s.pc));
 }
 
 inline void refine(Region& r, unsigned granule) {
@@ -139,14 +156,20 @@ void race(Region& r, Address a, unsigned bytes, unsigned how, uint32_t pc, const
   if (r.cells.empty()) r.cells.resize((r.end - r.begin + r.granule - 1) / r.granule);
   if (narrow < r.granule) refine(r, narrow);
   Stamp mine;
-  mine.thread = f.id, mine.generation = f.block->generation, mine.clock = f.clock, mine.pc = pc, mine.strong = (how & STRONG) != 0;
+  mine.thread = f.id, mine.generation = f.block->generation, mine.clock = f.clock, mine.pc = pc, mine.strong = (how & STRONG) != 0, mine.atomic = (how & BOTH) != 0;
+  bool in_step = r.shared && mine.strong && !mine.atomic && r.end - r.begin > bytes;  // what somebody may have taken warps to be
   if (via) mine.agent = via->agent, mine.owner = via->owner, mine.clock = via->clock;
   for (size_t i = at / r.granule; i < (at + bytes) / r.granule; ++i) {
     Cell& c = r.cells[i];
     if (c.writer.thread && !(c.writer.strong && mine.strong) && !before(c.writer, f)) racing(r, a, c.writer, true, how, pc);
     else if (via && c.writer.thread && !c.writer.agent && !f.known.passed(r.shared ? PROXY : PROXY_GLOBAL, c.writer.thread, c.writer.clock)) unfenced(r, a, c.writer, pc);
+    else if (in_step && c.writer.thread && !before(c.writer, f)) out_of_step(r, a, c.writer, true, how, pc);
     if (how & WRITE) {
-      if (c.reader.thread && !(c.reader.strong && mine.strong) && !readers_before(c, f)) racing(r, a, c.reader, false, how, pc);
+      if (c.reader.thread && !(c.reader.strong && mine.strong) && !readers_before(c, f)) {
+        racing(r, a, another(c, f), false, how, pc);
+      } else if (in_step && c.reader.thread && (c.readers == ONE || c.readers == WARP) && !readers_before(c, f)) {
+        out_of_step(r, a, another(c, f), false, how, pc);
+      }
       for (const Stamp& s : launch->agent_readers[c.agents])
         if (!before(s, f)) racing(r, a, s, false, how, pc);
       if (c.agents) launch->agent_readers[c.agents].clear();

@@ -164,7 +164,7 @@ static void timeout(std::vector<std::unique_ptr<Block>>& resident) {
   uint32_t pc = 0;
   unsigned most = 0, said = 0;
   for (auto& [key, p] : positions) {
-    bool running = !*p.waits || std::strcmp(p.waits, "a volatile read") == 0;
+    bool running = !*p.waits || std::strcmp(p.waits, "a volatile read") == 0 || std::strcmp(p.waits, "a pause") == 0;
     if (p.count + (running ? 1u << 20 : 0) > most) most = p.count + (running ? 1u << 20 : 0), pc = p.pc;
     if (said++ >= 6) continue;
     char line[256];

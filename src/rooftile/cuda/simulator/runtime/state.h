@@ -37,7 +37,7 @@ inline uint64_t key(Agent agent, uint32_t owner) { return uint64_t(agent) << 32 
 struct Stamp {
   uint32_t thread = 0, generation = 0, clock = 0, pc = 0, owner = 0;
   Agent agent = THREAD;
-  bool strong = false;
+  bool strong = false, atomic = false;
 };
 enum Readers : uint8_t { ONE, WARP, BLOCK, MANY };  // who has read since the last write: `reader` is one of them, the last
 
@@ -45,6 +45,7 @@ struct Cell {  // of 4, 2 or 1 bytes
   Stamp writer, reader;
   uint32_t lanes = 0;  // of a WARP that has read; of MANY, the index of the list of blocks
   Readers readers = ONE;
+  uint32_t other_thread = 0, other_pc = 0;  // of several that have read: the one before the last, for what is said where the last one writes
   uint32_t agents = 0;  // agents that have read since the last write, and threads one by one: an index of `agent_readers`, or 0
 };
 
