@@ -69,7 +69,8 @@ class Memory:
         reached = [a.tensor if isinstance(a, TensorMap) else a if k.startswith("p") else None for a, k in zip(arguments, kinds)]
         spans = [_span(a) if isinstance(a, Tensor) else None for a in reached]
         place = [
-            self._storage(*span, p.name, t) if span and t is not None else None for span, p, t in zip(spans, function.parameters, reached)
+            self._storage(*span, p.name, t) if span and isinstance(t, Tensor) else None
+            for span, p, t in zip(spans, function.parameters, reached)
         ]
         size = GAP
         for s in self.storages:
