@@ -257,7 +257,8 @@ def test_bench_tells_what_its_time_went_to():
     """A device's minutes are counted, and most of them are not the clock's."""
     console = Console(width=200, file=io.StringIO())
     bench.bench(["rmsnorm"], ["torch"], "cpu", "M1_N1024", console, None)
-    last = console.file.getvalue().splitlines()[-1]
+    first, *_, last = console.file.getvalue().splitlines()
+    assert first == "2 cases of a GPU's sizes on a CPU take long: --case chooses, --within ends it"
     for on in ("inputs", "kernels' first calls", "peers' first calls", "clocks"):
         assert re.search(rf"(seconds:|,) {on} \d+\.\d", last), last
 

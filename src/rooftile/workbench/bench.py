@@ -200,6 +200,8 @@ def bench(
         session.prepare(todo, against, jobs)
         if progress is not None:
             progress.print(f"judged and compiled in {time.monotonic() - began:.0f} s", style="dim")
+    if device == "cpu" and progress is not None and todo and time.monotonic() < end:
+        progress.print(f"{len(todo)} cases of a GPU's sizes on a CPU take long: --case chooses, --within ends it", style="dim")
     with gatekeeper.passing(progress) as bar:
         task = bar.add_task("timing", total=len(todo) + len(calls))
         while (todo or calls) and time.monotonic() < end:
