@@ -312,7 +312,8 @@ def _upcast(call: dict[str, Any], noise: float = 0.0, seed: int = 0) -> dict[str
 def _bytes(v: Any) -> Any:
     """Comparable to the last bit, NaN and -0 included."""
     if isinstance(v, Tensor):
-        flat = v.detach().contiguous().reshape(-1).view(torch.uint8)
+        dense = v.detach().contiguous()
+        flat = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)  # of a single element any stride is contiguous
         return flat.cpu().numpy().tobytes() if flat.numel() < 2**24 else (int(flat.view(torch.uint8).sum(dtype=torch.int64)), flat.numel())
     return [_bytes(t) for t in v] if isinstance(v, (list, tuple)) else v
 

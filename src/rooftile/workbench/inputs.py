@@ -80,7 +80,10 @@ def _padded(t: Tensor) -> Tensor:
 
 
 def _transposed(t: Tensor) -> Tensor:
-    return t.transpose(-1, -2).contiguous().transpose(-1, -2) if t.dim() > 1 else t
+    """A vector is a column of what is NaN beside it."""
+    if t.dim() > 1:
+        return t.transpose(-1, -2).contiguous().transpose(-1, -2)
+    return _sliced(t[:, None], 1).squeeze(1)
 
 
 def _misaligned(t: Tensor) -> Tensor:

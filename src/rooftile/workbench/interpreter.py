@@ -22,6 +22,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import torch
 
 assert os.environ.get("TRITON_INTERPRET") == "1", (
     "set TRITON_INTERPRET=1 before importing rooftile: the interpreter wants a process of its own"
@@ -245,6 +246,16 @@ def _admit(tensors: Any) -> None:
     _also[:] = list(_storages(tensors))
 
 
+_contiguous = torch.Tensor.contiguous
+
+
+def _copied(t: Any, *args: Any, **kwargs: Any) -> Any:
+    """Through such a table also the copies that a launcher makes of what is not dense."""
+    made = _contiguous(t, *args, **kwargs)
+    _also.extend(_storages([made]))
+    return made
+
+
 # ---- libdevice -----------------------------------------------------------------------------------------------------------
 
 _LIBDEVICE: dict[str, Any] = {"tanh": np.tanh, "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log1p": np.log1p, "log2": np.log2, "sqrt": np.sqrt,
@@ -296,6 +307,7 @@ def _install() -> None:
 
     base.GridExecutor._init_args_hst = begin_launch
     check.before_run.append(_admit)
+    torch.Tensor.contiguous = _copied  # type: ignore[method-assign, assignment]
     _numpy_scalars()
     _patch_language_once()
     _shapes_once()

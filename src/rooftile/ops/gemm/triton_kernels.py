@@ -68,7 +68,7 @@ def product(a, b, bias=None, config=None):
     (m, k), n = a.shape, b.shape[1]
     out = a.new_empty(m, n)
     grid = (cdiv(m, config["BLOCK_M"]) * cdiv(n, config["BLOCK_N"]),)
-    launch(_gemm, grid, a, b, bias, out, m, n, k, *a.stride(), *b.stride(), HAS_BIAS=bias is not None,
+    launch(_gemm, grid, a, b, None if bias is None else bias.contiguous(), out, m, n, k, *a.stride(), *b.stride(), HAS_BIAS=bias is not None,
            EVEN_K=k % config["BLOCK_K"] == 0, **config)  # fmt: skip
     return out
 
