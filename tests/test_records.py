@@ -160,8 +160,6 @@ DOORS = (  # operator and kernel, a door that it reaches, what is written behind
     ("linear_cross_entropy", "chunked", "cross_entropy", "class Another: ...", False),
     ("linear_cross_entropy", "chunked", "cross_entropy", "def another(x):\n    return _cross_entropy(x)", False),
     ("linear_cross_entropy", "chunked", "cross_entropy", "_another = 1", True),
-    ("linear_add", "vendor", "gemm", "class Another: ...", False),
-    ("linear_add", "vendor", "gemm", "def column_sum(x):\n    return x", True),  # imported by name
     ("cross_entropy", "triton", "cross_entropy", "class Another: ...", False),  # which does not reach its own
 )
 

@@ -17,7 +17,7 @@ ALONG, ACROSS = "along", "across"  # how a factor's lines lie: along the sums or
 LAYOUTS = tuple(itertools.product((ALONG, ACROSS), repeat=2))
 SMALL = {"BLOCK_N": 128, "BLOCK_K": 32, "STAGES": 3, "LAG": 1, "GROUP": 4}  # everything a large tile has, in an eighth of the time
 SIZE = (136, 200, 72)  # four tiles of SMALL, two a block, of three steps each; M and K end 8 past a tile or a step, N 8 past a panel
-SEEDS = range(1, 5)
+SEEDS = range(3, 7)
 ROOM = 8  # between rows, and behind the last
 
 
@@ -146,10 +146,11 @@ def test_no_spills_and_no_product_waits_for_another(config):
 # ---- faults ------------------------------------------------------------------------------------------------------------------
 
 WRONG = {  # as it stands, and with an error: boxes, halves, panels, the way a factor lies, phases, bias
-    "sFull, k * X::K, tile.x * BLOCK_M)": "sFull, k * X::K, tile.x * HALF)",
-    "tile.x * BLOCK_M + p * 64, k * X::K": "tile.x * BLOCK_M, k * X::K",
-    "p * tiles.F + tile.y * X::WIDE": "p * tiles.F + tile.x * X::WIDE",
-    "tile.y * X::N + p * 64, k * X::K": "tile.y * X::N, k * X::K",
+    "sFull, k * X::K, row)": "sFull, k * X::K, row / 2)",
+    "row + p * 64, k * X::K": "row, k * X::K",
+    "tile.x * BLOCK_M, tile.y": "tile.x * HALF, tile.y",
+    "tile.y * X::WIDE, tiles.F": "tile.x * X::WIDE, tiles.F",
+    "column + p * 64, k * X::K": "column, k * X::K",
     "sB + p * X::K * LINE, tB": "sB + (1 - p) * X::K * LINE, tB",
     "mn_major<128>(sA, ": "k_major<128>(sA, ",
     "b + i * NEXT_B": "b + i * NEXT_A",

@@ -107,9 +107,9 @@ def test_no_spills_and_no_product_waits_for_another(config):
 # ---- faults ------------------------------------------------------------------------------------------------------------------
 
 WRONG = {  # as it stands, and with an error: boxes, halves, panels, shares, sums, parts
-    "share.row + p * 64, k * X::K": "share.row, k * X::K",
-    "share.column + p * 64, k * X::K": "share.column, k * X::K",
-    "sA + SECOND * X::K * LINE": "sA",
+    "share.row, share.column, K": "share.column, share.row, K",
+    "++asked, ++next": "++asked, next += 2",
+    "? share.first : share.last": "? 0 : share.last",
     "SECOND * HALF + wgmma_row(i)": "wgmma_row(i)",
     "row < F && column < K": "row < F",
     "mine / 8 * X::K * LINE": "0",

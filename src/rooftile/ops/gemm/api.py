@@ -8,9 +8,8 @@ from rooftile.ops.gemm import cuda_kernels as cuda
 from rooftile.ops.gemm import sums_kernels as sums
 from rooftile.ops.gemm import triton_kernels as triton
 from rooftile.ops.gemm.spec import LINEAR, SPEC
-from rooftile.ops.gemm.triton_kernels import column_sum
 
-__all__ = ["Linear", "column_sum", "gemm", "linear"]  # column_sum: dbias, for operators with products in them
+__all__ = ["Linear", "gemm", "linear"]
 
 _gemm = Op(
     SPEC,

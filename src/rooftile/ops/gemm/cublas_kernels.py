@@ -3,8 +3,8 @@
 import torch
 
 from rooftile.core.kernel import Kernel
+from rooftile.ops._shared.column_sum import column_sum
 from rooftile.ops.gemm.reference import flat
-from rooftile.ops.gemm.triton_kernels import column_sum
 
 
 def gemm(a, b, bias=None):

@@ -8,9 +8,9 @@ import torch
 
 from rooftile.core.kernel import Kernel
 from rooftile.cuda import cublaslt
+from rooftile.ops._shared.column_sum import column_sum
 from rooftile.ops._shared.cuda import misaligned
 from rooftile.ops.gemm.reference import flat
-from rooftile.ops.gemm.triton_kernels import column_sum
 
 VECTOR = 8  # elements of 16 bits in 16 bytes
 PREFERRED = {"ALGO": cublaslt.PREFERRED}

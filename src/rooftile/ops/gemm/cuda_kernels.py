@@ -3,10 +3,10 @@
 import torch
 
 from rooftile.core.kernel import Kernel
+from rooftile.ops._shared.column_sum import column_sum
 from rooftile.ops._shared.hopper_products import CONFIGS, LIMITS, V1, cannot, product, too_few
 from rooftile.ops._shared.launch import off_gpu
 from rooftile.ops.gemm.reference import flat
-from rooftile.ops.gemm.triton_kernels import column_sum
 
 
 def gemm(a, b, bias=None, *, config):

@@ -8,10 +8,10 @@ import torch
 
 from rooftile.core.kernel import Kernel
 from rooftile.cuda import cublaslt
+from rooftile.ops._shared.column_sum import column_sum
 from rooftile.ops._shared.launch import off_gpu
 from rooftile.ops._shared.products import product
 from rooftile.ops._shared.reference import wide
-from rooftile.ops.gemm.api import column_sum
 from rooftile.ops.gemm.reference import flat
 
 

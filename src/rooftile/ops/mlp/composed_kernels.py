@@ -11,9 +11,9 @@ import torch
 import rooftile.ops.gelu.api
 import rooftile.ops.glu.api  # noqa: F401  both fill OPS
 from rooftile.core.kernel import OPS, Kernel
+from rooftile.ops._shared.column_sum import column_sum
 from rooftile.ops._shared.launch import off_gpu
 from rooftile.ops._shared.products import product
-from rooftile.ops.gemm.api import column_sum
 from rooftile.ops.gemm.reference import flat
 
 

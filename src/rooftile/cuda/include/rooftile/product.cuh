@@ -71,7 +71,29 @@ template <typename X> ROOFTILE_DEVICE void from_bias(float (&d)[X::N / 2], const
 
 // ---- the two that multiply ---------------------------------------------------------------------------------------------------
 
-// One thread: the steps of all of this block's tiles, one after the other.
+// One thread asks for step k of A's 128 rows from `row` on and of B's from `column` on, of each of its parts, which lie F rows apart.
+template <typename X>
+ROOFTILE_DEVICE void ask_step(char* sX, Pipeline<X::STAGES>& sRing, const Stage<X::STAGES>& at, const TensorMap& tA, const TensorMap& tB, int row, int column,
+                              int F, int k) {
+  char *sA = sX + at.index * (X::A + X::B), *sB = sA + X::A;
+  MBarrier* sFull = &sRing.full[at.index];
+  producer_acquire(sRing, at, X::A + X::B);
+  if constexpr (X::A_MAJOR == K_MAJOR) {
+    tensor_load(sA, tA, sFull, k * X::K, row);
+  } else {
+#pragma unroll
+    for (int p = 0; p < BLOCK_M / 64; ++p) tensor_load(sA + p * X::K * LINE, tA, sFull, row + p * 64, k * X::K);
+  }
+  if constexpr (X::B_MAJOR == K_MAJOR) {
+#pragma unroll
+    for (int p = 0; p < X::PARTS; ++p) tensor_load(sB + p * X::WIDE * X::K * 2, tB, sFull, k * X::K, p * F + column);
+  } else {
+#pragma unroll
+    for (int p = 0; p < X::N / 64; ++p) tensor_load(sB + p * X::K * LINE, tB, sFull, column + p * 64, k * X::K);
+  }
+}
+
+// The steps of all of this block's tiles, one after the other.
 template <typename X> struct Producer {
   const TensorMap &tA, &tB;
   const Tiles<X::WIDE>& tiles;
@@ -83,24 +105,9 @@ template <typename X> struct Producer {
   ROOFTILE_DEVICE Producer(const TensorMap& tA, const TensorMap& tB, const Tiles<X::WIDE>& tiles, int steps)
       : tA(tA), tB(tB), tiles(tiles), steps(steps), i_tile(blockIdx.x), k(0), tile(tiles.at(blockIdx.x)) {}
 
-  ROOFTILE_DEVICE void ask(char* sX, Rings<X::STAGES>& sR) {
+  ROOFTILE_DEVICE void ask(char* sX, Pipeline<X::STAGES>& sRing) {
     if (i_tile >= tiles.count()) return;
-    char *sA = sX + at.index * (X::A + X::B), *sB = sA + X::A;
-    MBarrier* sFull = &sR.factors.full[at.index];
-    producer_acquire(sR.factors, at, X::A + X::B);
-    if constexpr (X::A_MAJOR == K_MAJOR) {
-      tensor_load(sA, tA, sFull, k * X::K, tile.x * BLOCK_M);
-    } else {
-#pragma unroll
-      for (int p = 0; p < BLOCK_M / 64; ++p) tensor_load(sA + p * X::K * LINE, tA, sFull, tile.x * BLOCK_M + p * 64, k * X::K);
-    }
-    if constexpr (X::B_MAJOR == K_MAJOR) {
-#pragma unroll
-      for (int p = 0; p < X::PARTS; ++p) tensor_load(sB + p * X::WIDE * X::K * 2, tB, sFull, k * X::K, p * tiles.F + tile.y * X::WIDE);
-    } else {
-#pragma unroll
-      for (int p = 0; p < X::N / 64; ++p) tensor_load(sB + p * X::K * LINE, tB, sFull, tile.y * X::N + p * 64, k * X::K);
-    }
+    ask_step<X>(sX, sRing, at, tA, tB, tile.x * BLOCK_M, tile.y * X::WIDE, tiles.F, k);
     ++at;
     if (++k < steps) return;
     k = 0, i_tile += gridDim.x;
@@ -117,6 +124,28 @@ template <typename X> ROOFTILE_DEVICE void multiply(float (&d)[X::N / 2], const 
 #pragma unroll
   for (int i = 0; i < X::K / 16; ++i) wgmma<typename X::T, X::N, X::A_MAJOR, X::B_MAJOR>(d, a + i * NEXT_A, b + i * NEXT_B);
   wgmma_commit();
+}
+
+// A multiplier's `steps` steps of a tile, from stage `at` on: a stage is released when the next is being multiplied, and ask() asks for another in its
+// place; begun(k) when step k is.
+template <typename X, bool SECOND, typename Ask, typename Begun>
+ROOFTILE_DEVICE void multiply_steps(float (&d)[X::N / 2], const char* sX, Pipeline<X::STAGES>& sRing, Stage<X::STAGES>& at, int steps, Ask ask, Begun begun) {
+  Stage<X::STAGES> before = at;
+  for (int k = 0; k < steps; ++k, ++at) {
+    const char* sA = sX + at.index * (X::A + X::B);
+    consumer_wait(sRing, at);
+    multiply<X>(d, sA + SECOND * HALF * X::K * 2, sA + X::A);
+    if (k > 0) {
+      wgmma_wait<1>();
+      consumer_release(sRing, before);
+      ++before;
+      ask();
+    }
+    begun(k);
+  }
+  wgmma_wait<0>(d);
+  consumer_release(sRing, before);
+  ask();
 }
 
 // Rounded, to where the third warpgroup finds it.
@@ -136,10 +165,12 @@ ROOFTILE_DEVICE void walk(const End& end, const TensorMap& tA, const TensorMap& 
   const bool asks = SECOND && threadIdx.x % 128 == 0;
   char* sHalf = sX + X::OUTS + SECOND * X::OUT;
   Producer<X> producer(tA, tB, tiles, steps);
+  auto ask = [&] {
+    if (asks) producer.ask(sX, sR.factors);
+  };
   Stage<X::STAGES> at;
   Stage<1> whole;
-  if (asks)
-    for (int i = 0; i < X::STAGES; ++i) producer.ask(sX, sR);
+  for (int i = 0; i < X::STAGES; ++i) ask();
   for (int i_tile = blockIdx.x; i_tile < tiles.count(); i_tile += gridDim.x, ++whole) {
     float d[X::N / 2];
     end.begin(d, tiles.at(i_tile).y);
@@ -148,26 +179,12 @@ ROOFTILE_DEVICE void walk(const End& end, const TensorMap& tA, const TensorMap& 
       consumer_wait(sR.turn, whole);
       consumer_release(sR.turn, whole);
     }
-    Stage<X::STAGES> before = at;
-    for (int k = 0; k < steps; ++k, ++at) {
-      const char* sA = sX + at.index * (X::A + X::B);
-      consumer_wait(sR.factors, at);
-      multiply<X>(d, sA + SECOND * HALF * X::K * 2, sA + X::A);
-      if (k > 0) {
-        wgmma_wait<1>();
-        consumer_release(sR.factors, before);
-        ++before;
-        if (asks) producer.ask(sX, sR);
-      }
-      if (!SECOND && k == min(X::LAG, steps - 1)) {
-        producer_acquire(sR.turn, whole);  // or it would be two tiles ahead where they have few steps
-        __syncwarp();                      // or a lane that waits yet is overtaken: the next phase completed looks like the last one open
-        if (lane() == 0) producer_commit(sR.turn, whole);
-      }
-    }
-    wgmma_wait<0>(d);
-    consumer_release(sR.factors, before);
-    if (asks) producer.ask(sX, sR);
+    multiply_steps<X, SECOND>(d, sX, sR.factors, at, steps, ask, [&](int k) {
+      if (SECOND || k != min(X::LAG, steps - 1)) return;
+      producer_acquire(sR.turn, whole);  // or it would be two tiles ahead where they have few steps
+      __syncwarp();                      // or a lane that waits yet is overtaken: the next phase completed looks like the last one open
+      if (lane() == 0) producer_commit(sR.turn, whole);
+    });
     hand_over<X, End::COPIED>(sHalf, sR.out[SECOND], whole, d);
   }
 }

@@ -18,50 +18,22 @@ template <typename X> struct Share {  // of a block
   int first, last;                    // of the steps
 };
 
-// One thread asks for the block's steps.
-template <typename X> struct Asking {
-  const TensorMap &tDout, &tX;
-  const Share<X>& share;
-  int k;
-  Stage<X::STAGES> at;
-
-  ROOFTILE_DEVICE Asking(const TensorMap& tDout, const TensorMap& tX, const Share<X>& share) : tDout(tDout), tX(tX), share(share), k(share.first) {}
-  ROOFTILE_DEVICE void ask(char* sX, Pipeline<X::STAGES>& sRing) {
-    if (k == share.last) return;
-    char *sA = sX + at.index * (X::A + X::B), *sB = sA + X::A;
-    MBarrier* sFull = &sRing.full[at.index];
-    producer_acquire(sRing, at, X::A + X::B);
-#pragma unroll
-    for (int p = 0; p < BLOCK_M / 64; ++p) tensor_load(sA + p * X::K * LINE, tDout, sFull, share.row + p * 64, k * X::K);
-#pragma unroll
-    for (int p = 0; p < X::N / 64; ++p) tensor_load(sB + p * X::K * LINE, tX, sFull, share.column + p * 64, k * X::K);
-    ++at, ++k;
-  }
-};
-
 // The two that multiply: SECOND the lower half, and of it one thread asks.
 template <typename X, bool SECOND>
 ROOFTILE_DEVICE void multiply_all(float* gPartial, const TensorMap& tDout, const TensorMap& tX, char* sX, Pipeline<X::STAGES>& sRing, const Share<X>& share,
                                   int F, int K) {
-  const bool asks = SECOND && threadIdx.x % 128 == 0;
-  Asking<X> asking(tDout, tX, share);
-  if (asks)
-    for (int i = 0; i < X::STAGES; ++i) asking.ask(sX, sRing);
+  Stage<X::STAGES> asked, at;
+  int next = SECOND && threadIdx.x % 128 == 0 ? share.first : share.last;
+  auto ask = [&] {
+    if (next == share.last) return;
+    ask_step<X>(sX, sRing, asked, tDout, tX, share.row, share.column, K, next);
+    ++asked, ++next;
+  };
+  for (int i = 0; i < X::STAGES; ++i) ask();
   float d[X::N / 2];
   from_zero(d);
   pin(d);
-  Stage<X::STAGES> at, before;
-  for (int k = share.first; k < share.last; ++k, ++at) {
-    const char* sA = sX + at.index * (X::A + X::B);
-    consumer_wait(sRing, at);
-    multiply<X>(d, sA + SECOND * X::K * LINE, sA + X::A);
-    if (k == share.first) continue;
-    wgmma_wait<1>();
-    consumer_release(sRing, before);
-    ++before;
-    if (asks) asking.ask(sX, sRing);
-  }
-  wgmma_wait<0>(d);
+  multiply_steps<X, SECOND>(d, sX, sRing, at, share.last - share.first, ask, [](int) {});
 #pragma unroll
   for (int i = 0; i < X::N / 2; i += 2) {
     const int row = share.row + SECOND * HALF + wgmma_row(i), column = share.column + wgmma_column(i);
