@@ -107,7 +107,8 @@ def test_what_nobody_has_set_is_no_zero(tmp_path):
 
 @pytest.mark.parametrize("number, found", [("int", "an address that is in no buffer"), ("long long", "")])
 def test_rows_further_apart_than_31_bits_reach(number, found, tmp_path):
-    """Rows and batches of the gate's layout `far`: a product in 32 bits goes round, one in 64 finds its row, of which alone there is memory."""
+    """Rows and batches of the gate's layout `far`: a product in 32 bits goes round, one in 64 finds its row, of which alone there is memory, and is
+    remembered who touched it."""
     path = tmp_path / "rows.cu"
     path.write_text(
         f"""#include <rooftile/base.cuh>
@@ -124,7 +125,7 @@ def test_rows_further_apart_than_31_bits_reach(number, found, tmp_path):
         and all(abs(a - b) >= 32 for a, b in itertools.combinations(reached, 2))
         and min(reached[2], reached[3]) > 2**31
     )
-    report = run(Source(path), "rows", (3, 2), (32,), [out, far, *far.stride()[:2]], level="checks")
+    report = run(Source(path), "rows", (3, 2), (32,), [out, far, *far.stride()[:2]], level="all")
     assert found in str(report.findings[:1]) and bool(report.findings) is bool(found) and torch.equal(out, near) is not bool(found)
 
 

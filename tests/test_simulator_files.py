@@ -226,6 +226,25 @@ def test_a_counter_in_a_device_variable_orders_blocks(seed, tmp_path):
     assert {f.kind for f in run(source, "k", (6,), (32,), [out, counts(6), 6], seed=seed).findings} == {"race"}
 
 
+SHARED_BY_BLOCKS = """__device__ unsigned tickets = 0;
+namespace deep { __device__ float sums[8]; }
+__global__ void k() {
+  if (threadIdx.x == 0) {
+    if (atomicInc(&tickets, gridDim.x) == gridDim.x - 1) tickets = 0;
+  }
+  deep::sums[threadIdx.x % 8] += 1.0f;
+}
+"""
+
+
+def test_threads_race_for_a_device_variable_too(tmp_path):
+    """Whose counter is put back by the last that has come, behind its own atomic, is no race."""
+    (found,) = run(source_of(tmp_path, SHARED_BY_BLOCKS), "k", (2,), (32,), []).findings
+    assert (found.kind, found.line) == ("race", 7) and "offset 0 of deep::sums, which thread 0 of block 0 writes" in found.sentence
+    one = SHARED_BY_BLOCKS.replace("[threadIdx.x % 8] += 1.0f", "[threadIdx.x] = 1.0f")
+    assert not run(source_of(tmp_path, one), "k", (1,), (8,), []).findings
+
+
 @pytest.mark.parametrize("layout, sums, dtype", [("row", "float", torch.float32), ("col", "half", torch.float16)])
 def test_products_by_wmma(layout, sums, dtype, tmp_path):
     source = source_of(

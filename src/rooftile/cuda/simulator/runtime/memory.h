@@ -55,7 +55,7 @@ void access(Address a, unsigned bytes, unsigned how, bool range, uint32_t pc, co
     r = launch->last;  // most accesses are to where the one before was
     if (!r || a < r->begin || a >= r->end) r = search(launch->buffers, a);
     if (!r && a >= launch->code_begin && a + bytes <= launch->code_end) {  // __constant__ and __device__ variables, tables
-      if (launch->level == ALL) flagged(f, a, how);
+      if (launch->level == ALL) race(launch->variables, a, bytes, how, pc, via);
       return;
     }
     launch->last = r;

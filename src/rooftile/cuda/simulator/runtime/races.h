@@ -101,10 +101,21 @@ inline std::string where(uint32_t thread) {
   return who(other);
 }
 
+// "offset 4 of out"; of a file's own variables by the names that the linker knows.
+inline std::string place(const Region& r, Address a) {
+  Dl_info found;
+  if (&r != &launch->variables) return "offset " + std::to_string(a - r.begin) + " of " + r.name;
+  if (!dladdr(reinterpret_cast<void*>(a), &found) || !found.dli_sname) return "a __device__ variable";
+  char* plain = abi::__cxa_demangle(found.dli_sname, nullptr, nullptr, nullptr);  // of one in a namespace
+  std::string name = plain ? plain : found.dli_sname;
+  std::free(plain);
+  return "offset " + std::to_string(a - Address(found.dli_saddr)) + " of " + name;
+}
+
 // Threads and agents reach memory by different ways: what a thread has stored an agent sees only after the thread's fence_async.
 inline void unfenced(const Region& r, Address a, const Stamp& s, uint32_t pc) {
-  find(RACE, pc, s.pc, "%s lets a copy or a tensor core use offset %ld of %s, which %s writes in line {%x} with no %s after it",
-       who(*now).c_str(), long(a - r.begin), r.name.c_str(), where(s.thread).c_str(), unsigned(s.pc), r.shared ? "fence_async" : "fence_async_global");
+  find(RACE, pc, s.pc, "%s lets a copy or a tensor core use %s, which %s writes in line {%x} with no %s after it",
+       who(*now).c_str(), place(r, a).c_str(), where(s.thread).c_str(), unsigned(s.pc), r.shared ? "fence_async" : "fence_async_global");
 }
 
 inline Stamp another(const Cell& c, const Fiber& f) {  // of the readers, for a thread that may be the last of them itself
@@ -115,10 +126,10 @@ inline Stamp another(const Cell& c, const Fiber& f) {  // of the readers, for a 
 
 inline void racing(const Region& r, Address a, const Stamp& s, bool they_write, unsigned how, uint32_t pc) {
   if (s.agent)
-    return find(RACE, pc, s.pc, "%s %s offset %ld of %s, which the copy or product of line {%x} %s, and nothing has waited for that",
-                who(*now).c_str(), how & WRITE ? "writes" : "reads", long(a - r.begin), r.name.c_str(), unsigned(s.pc), they_write ? "writes" : "reads");
-  find(RACE, pc, s.pc, "%s %s offset %ld of %s, which %s %s in line {%x} with nothing in between that orders the two", who(*now).c_str(),
-       how & WRITE ? "writes" : "reads", long(a - r.begin), r.name.c_str(), where(s.thread).c_str(), they_write ? "writes" : "reads",
+    return find(RACE, pc, s.pc, "%s %s %s, which the copy or product of line {%x} %s, and nothing has waited for that",
+                who(*now).c_str(), how & WRITE ? "writes" : "reads", place(r, a).c_str(), unsigned(s.pc), they_write ? "writes" : "reads");
+  find(RACE, pc, s.pc, "%s %s %s, which %s %s in line {%x} with nothing in between that orders the two", who(*now).c_str(),
+       how & WRITE ? "writes" : "reads", place(r, a).c_str(), where(s.thread).c_str(), they_write ? "writes" : "reads",
        unsigned(s.pc));
   Finding& f = launch->findings.back();
   if (f.kind == RACE && f.pc == pc && f.other_pc == s.pc) f.plain_read = !(how & WRITE) && s.strong ? pc : !they_write && how & BOTH ? s.pc : 0;
@@ -129,38 +140,43 @@ inline void racing(const Region& r, Address a, const Stamp& s, bool they_write, 
 inline void out_of_step(const Region& r, Address a, const Stamp& s, bool they_write, unsigned how, uint32_t pc) {
   if (s.atomic || s.agent || s.thread == now->id || block_of(s.thread) != now->block->id) return;
   if ((s.thread - 1) % launch->threads / 32 != now->warp) return;
-  find(RACE, pc, s.pc, "%s %s offset %ld of %s, which %s %s in line {%x}: volatile does not hold the lanes of a warp in step, __syncwarp() is missing in between",
-       who(*now).c_str(), how & WRITE ? "writes" : "reads", long(a - r.begin), r.name.c_str(), where(s.thread).c_str(), they_write ? "writes" : "reads",
+  find(RACE, pc, s.pc, "%s %s %s, which %s %s in line {%x}: volatile does not hold the lanes of a warp in step, __syncwarp() is missing in between",
+       who(*now).c_str(), how & WRITE ? "writes" : "reads", place(r, a).c_str(), where(s.thread).c_str(), they_write ? "writes" : "reads",
        unsigned(s.pc));
 }
 
-inline void refine(Region& r, unsigned granule) {
+inline void refine(Page& p, unsigned granule) {
   std::vector<Cell> finer;
-  finer.reserve(r.cells.size() * r.granule / granule);
-  for (auto& c : r.cells)
-    for (unsigned i = 0; i < r.granule / granule; ++i) {
+  finer.reserve(p.cells.size() * p.granule / granule);
+  for (auto& c : p.cells)
+    for (unsigned i = 0; i < p.granule / granule; ++i) {
       finer.push_back(c);
       if (!i || !c.agents) continue;  // each part has a list of its own
       finer.back().agents = uint32_t(launch->agent_readers.size());
       launch->agent_readers.push_back(std::vector<Stamp>(launch->agent_readers[c.agents]));
     }
-  r.cells.swap(finer);
-  r.granule = granule;
+  p.cells.swap(finer);
+  p.granule = granule;
+}
+
+inline Page& page_of(Region& r, size_t i) {
+  size_t size = r.end - r.begin;
+  if (r.pages.empty()) r.pages.resize((size + PAGE - 1) / PAGE);
+  auto& p = r.pages[i];
+  if (!p) {
+    p = std::make_unique<Page>();
+    p->cells.resize((std::min(PAGE, size - i * PAGE) + p->granule - 1) / p->granule);
+  }
+  return *p;
 }
 
 void race(Region& r, Address a, unsigned bytes, unsigned how, uint32_t pc, const Via* via) {
   Fiber& f = *now;
-  size_t at = a - r.begin;
-  unsigned narrow = unsigned(at | bytes | r.granule);
-  narrow &= ~narrow + 1;
-  if (r.cells.empty()) r.cells.resize((r.end - r.begin + r.granule - 1) / r.granule);
-  if (narrow < r.granule) refine(r, narrow);
   Stamp mine;
   mine.thread = f.id, mine.generation = f.block->generation, mine.clock = f.clock, mine.pc = pc, mine.strong = (how & STRONG) != 0, mine.atomic = (how & BOTH) != 0;
   bool in_step = r.shared && mine.strong && !mine.atomic && r.end - r.begin > bytes;  // what somebody may have taken warps to be
   if (via) mine.agent = via->agent, mine.owner = via->owner, mine.clock = via->clock;
-  for (size_t i = at / r.granule; i < (at + bytes) / r.granule; ++i) {
-    Cell& c = r.cells[i];
+  auto each = [&](Cell& c) {
     if (c.writer.thread && !(c.writer.strong && mine.strong) && !before(c.writer, f)) racing(r, a, c.writer, true, how, pc);
     else if (via && c.writer.thread && !c.writer.agent && !f.known.passed(r.shared ? PROXY : PROXY_GLOBAL, c.writer.thread, c.writer.clock)) unfenced(r, a, c.writer, pc);
     else if (in_step && c.writer.thread && !before(c.writer, f)) out_of_step(r, a, c.writer, true, how, pc);
@@ -180,11 +196,19 @@ void race(Region& r, Address a, unsigned bytes, unsigned how, uint32_t pc, const
     } else {
       add_reader(c, mine, f);
     }
+  };
+  for (size_t at = a - r.begin, end = at + bytes; at < end;) {
+    size_t i = at / PAGE, stop = std::min(end, (i + 1) * PAGE);
+    Page& p = page_of(r, i);
+    unsigned narrow = unsigned(at | stop | p.granule);
+    narrow &= ~narrow + 1;
+    if (narrow < p.granule) refine(p, narrow);
+    for (; at < stop; at += p.granule) each(p.cells[at % PAGE / p.granule]);
   }
   if (!via) flagged(f, a, how);
 }
 
-// What an atomic or volatile access reads, and what it tells others. Of __device__ variables nothing more is watched.
+// What an atomic or volatile access reads, and what it tells others.
 void flagged(Fiber& f, Address a, unsigned how) {
   if (how & COMPARED && f.read == a) launch->confirmed.insert(f.read_pc);
   f.read = how ? 0 : a, f.read_pc = f.pc;

@@ -1,4 +1,7 @@
 // The simulator's runtime: one library for all kernels, built once a machine. Never compiled with -fsanitize: it is the sanitizer.
+#include <cxxabi.h>
+#include <dlfcn.h>
+
 #include <tuple>
 
 #include "state.h"
@@ -50,6 +53,7 @@ void rooftile_simulate(const Settings* s) {
   l.seed = s->seed, l.bound = s->bound, l.entry = s->entry, l.arguments = s->arguments, l.dynamic_bytes = s->dynamic_bytes;
   l.cluster = s->cluster, l.one_by_one = s->one_by_one != 0;
   l.code_begin = s->code_begin, l.code_end = s->code_end;
+  l.variables = sim::region(s->code_begin, s->code_end - s->code_begin, "", false);
   l.arguments_begin = sim::Address(s->arguments), l.arguments_bytes = s->arguments_bytes;
   sim::random_state = s->seed * 0x9e3779b97f4a7c15u | 1;
   for (int i = 0; i < s->buffers; ++i)

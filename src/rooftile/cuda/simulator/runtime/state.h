@@ -49,14 +49,19 @@ struct Cell {  // of 4, 2 or 1 bytes
   uint32_t agents = 0;  // agents that have read since the last write, and threads one by one: an index of `agent_readers`, or 0
 };
 
-struct Region {  // one argument buffer, one shared array
+struct Page {  // what is remembered of PAGE bytes, made when one of them is touched: cells take 20 times the memory that they speak of
+  unsigned granule = 4;
+  std::vector<Cell> cells;
+};
+constexpr size_t PAGE = 4096;
+
+struct Region {  // one argument buffer, one shared array; or all of a file's own memory, __device__ and __constant__ variables
   Address begin, end;
   std::string name;
   bool shared;
   const void* key = nullptr;
   size_t align = 512;  // as declared; where it really lies is better
-  unsigned granule = 4;
-  std::vector<Cell> cells;
+  std::vector<std::unique_ptr<Page>> pages;
   std::vector<uint8_t> written;  // shared memory only, a byte each
 };
 
@@ -198,6 +203,7 @@ struct Launch {
   void** arguments = nullptr;
   size_t dynamic_bytes = 0;
   Address code_begin = 0, code_end = 0, arguments_begin = 0, arguments_bytes = 0;
+  Region variables;  // between code_begin and code_end
   std::deque<Region> buffers;
   Region* last = nullptr;
   std::vector<Finding> findings;
