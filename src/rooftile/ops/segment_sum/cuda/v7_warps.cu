@@ -1,0 +1,204 @@
+// adds: each warp walks a stretch of its own with numbers in registers, 16 bytes a lane and row of 32 lanes; no barrier of the block before stretches end
+// costs: a segmented scan over the lanes for every row of 32 vectors, 5 shuffles; 4 KB of shared memory a warp, where a tile's sums are laid down
+// loses when: a row is more than one number (it takes no other), or there is not a tile of 1024 numbers for every warp that fills the device
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "rooftile/early.cuh"
+#include "rooftile/passing.cuh"
+#include "rooftile/ragged.cuh"
+#include "rooftile/rows.cuh"
+#include "rooftile/segments.cuh"
+
+using namespace rooftile;
+
+constexpr int SIZE = 1024;  // numbers of a tile: a bit of a word for every number of a lane
+constexpr int LOOK = 2;     // offsets a lane and turn: in segments of 16 numbers a tile has as many, and who looks twice waits for memory
+
+// A vector of T as floats.
+ROOFTILE_DEVICE void open(float (&rF)[4], const uint4& r, float) { unpack<float>(rF, r); }
+template <typename T> ROOFTILE_DEVICE void open(float (&rF)[8], const uint4& r, T) { unpack<T>(rF, r); }
+
+// run of the lane `distance` before this one is added, if that is not before lane `from`: the shuffle compares by itself.
+ROOFTILE_DEVICE void add_from(float& run, int distance, int from) {
+#ifdef ROOFTILE_SIMULATOR
+  const float other = __shfl_up_sync(ALL_LANES, run, distance);
+  if (lane() - distance >= from) run += other;
+#else
+  asm volatile("{\n.reg .pred p;\n.reg .f32 other;\nshfl.sync.up.b32 other|p, %0, %1, %2, -1;\n@p add.f32 %0, %0, other;\n}" : "+f"(run) : "r"(distance), "r"(from));
+#endif
+}
+
+// A warp's stretch is `tiles` tiles, a block's those of its warps; gPartial is as segments.cuh has it, of blocks. A row is a vector of each lane, ROWS are a tile. GROUP of
+// them are added together, and asked for together when they have been: whoever waits for a row's numbers waits for all that were asked for beside them.
+template <typename T, typename I, int BLOCK>
+__global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOut, float* __restrict__ gPartial, const T* __restrict__ gX,
+                                                              const I* __restrict__ gOffsets, long long M, long long E, int tiles) {
+  constexpr int WIDTH = 16 / sizeof(T), ROWS = SIZE / (WARP * WIDTH), GROUP = ROWS / 2, WARPS = BLOCK / WARP;
+  constexpr unsigned OWN = (1u << WIDTH) - 1;
+  __shared__ float sLaid[WARPS][SIZE];    // of a number that begins a segment: the sum of the one before
+  __shared__ unsigned sBits[WARPS][WARP];  // of a lane's numbers, row by row, those that begin a segment
+  __shared__ float sHead[WARPS];           // of a stretch's numbers, those of the segment that comes in
+  __shared__ bool sAny[WARPS];             // whether it ends there
+  const int l = lane(), w = warp();
+  const long long begin = blockIdx.x * (long long)tiles * (WARPS * SIZE), end = min(begin + (long long)tiles * (WARPS * SIZE), M);
+  const long long first = min(begin + w * (long long)tiles * SIZE, end);
+  const int count = int(min((long long)tiles * SIZE, end - first));
+  const unsigned before = (1u << l) - 1;  // the lanes before this one
+  const Policy policy = evict_first(M * (long long)sizeof(T));  // x is read once, where offsets and sums are found again
+  const T* gNext = gX + first + l * WIDTH;
+  uint4 rX[ROWS];
+  auto ask = [&](int r) { rX[r] = load_global(reinterpret_cast<const uint4*>(gNext + r * WARP * WIDTH), policy); };
+  if (count >= SIZE) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) ask(r);
+  }
+  unsigned cursor = unsigned(find<WARP>(gOffsets, E, first - 1));  // the first offset that is not before the tile
+  const unsigned zero = cursor - 1;                                // the segment that comes in, in 32 bits: there are fewer
+  I at[LOOK];
+  auto look = [&] {
+#pragma unroll
+    for (int k = 0; k < LOOK; ++k) {
+      const unsigned i = cursor + k * WARP + l;
+      if (i <= E) at[k] = gOffsets[i];
+    }
+  };
+  look();
+  sBits[w][l] = 0;
+  if (l == 0) sHead[w] = 0.0f;
+  float carry = 0.0f;
+  for (int here = 0; here < count; here += SIZE) {
+    const long long tile = first + here;
+    const int left = count - here;
+    if (left < SIZE) {  // the last of x
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        const int i = r * WARP * WIDTH + l * WIDTH;
+        Wide<T> rPart;
+        fill(rPart, T(0.0f));
+        if (i + WIDTH <= left) load(rPart, gNext + r * WARP * WIDTH);
+        else
+#pragma unroll
+          for (int k = 0; k < WIDTH; ++k)
+            if (i + k < left) rPart[k] = gNext[r * WARP * WIDTH + k];
+        rX[r] = rPart.whole;
+      }
+    }
+    // Where segments begin. A place has one mark: of several offsets that are equal, with empty segments between, the first.
+    const unsigned begun = cursor;
+    int place[LOOK];  // of this lane's offsets of the first turn
+    bool again = false;
+    for (int last = -1;;) {
+      int found = 0;
+#pragma unroll
+      for (int k = 0; k < LOOK; ++k) {
+        const bool in = cursor + k * WARP + l <= E && at[k] < tile + min(left, SIZE);
+        const int i = in && at[k] >= tile ? int(at[k] - tile) : -1;
+        int other = __shfl_up_sync(ALL_LANES, i, 1);
+        if (l == 0) other = last;
+        last = __shfl_sync(ALL_LANES, i, WARP - 1);
+        const bool marks = i >= 0 && i != other;
+        if (marks) atomicOr(&sBits[w][i / WIDTH % WARP], 1u << (i / (WARP * WIDTH) * WIDTH + i % WIDTH));
+        if (!again) place[k] = marks ? i : -1;
+        found += __popc(__ballot_sync(ALL_LANES, in));
+      }
+      cursor += found;
+      look();
+      if (found < LOOK * WARP) break;
+      again = true;
+    }
+    __syncwarp();
+    const unsigned bits = sBits[w][l];
+    sBits[w][l] = 0;
+    const bool more = left >= 2 * SIZE;
+    gNext += SIZE;
+    float* sOwn = sLaid[w] + l * WIDTH;
+#pragma unroll
+    for (int g = 0; g < ROWS; g += GROUP) {
+      unsigned own[GROUP], any[GROUP];
+      int from[GROUP];
+      float run[GROUP];
+#pragma unroll
+      for (int r = 0; r < GROUP; ++r) {  // what is open behind a lane's numbers, of these alone
+        own[r] = bits >> (g + r) * WIDTH & OWN;
+        any[r] = __ballot_sync(ALL_LANES, own[r] != 0);
+        from[r] = WARP - 1 - __clz(int(any[r] & (before * 2 + 1) | 1));  // lanes are added up as far back as the last that has a border
+        float rF[WIDTH];
+        open(rF, rX[g + r], T(0.0f));
+        run[r] = rF[0];
+#pragma unroll
+        for (int k = 1; k < WIDTH; ++k) run[r] = (own[r] >> k & 1 ? 0.0f : run[r]) + rF[k];
+      }
+#pragma unroll
+      for (int distance = 1; distance < WARP; distance *= 2)
+#pragma unroll
+        for (int r = 0; r < GROUP; ++r) add_from(run[r], distance, from[r]);
+#pragma unroll
+      for (int r = 0; r < GROUP; ++r) {  // the same numbers again, behind what is open before them
+        float sum = __shfl_up_sync(ALL_LANES, run[r], 1);
+        const float all = __shfl_sync(ALL_LANES, run[r], WARP - 1);
+        if (l == 0) sum = 0.0f;
+        if (!(any[r] & before)) sum += carry;
+        carry = any[r] ? all : carry + all;
+        float rF[WIDTH];
+        open(rF, rX[g + r], T(0.0f));
+#pragma unroll
+        for (int k = 0; k < WIDTH; ++k) {
+          if (own[r] >> k & 1) sOwn[(g + r) * WARP * WIDTH + k] = sum, sum = 0.0f;
+          sum += rF[k];
+        }
+      }
+      if (more) {
+#pragma unroll
+        for (int r = 0; r < GROUP; ++r) ask(g + r);
+      }
+    }
+    __syncwarp();
+    auto ends = [&](unsigned e, int i) {
+      if (e == zero) sHead[w] = sLaid[w][i];
+      else gOut[e] = T(sLaid[w][i]);
+    };
+#pragma unroll
+    for (int k = 0; k < LOOK; ++k)
+      if (place[k] >= 0) ends(begun + k * WARP + l - 1, place[k]);
+    if (again) {
+#pragma unroll 4
+      for (unsigned e = begun + LOOK * WARP + l; e < cursor; e += WARP) {
+        const I one = gOffsets[e], other = gOffsets[e - 1];
+        if (tile <= one && one < tile + min(left, SIZE) && one != other) ends(e - 1, int(one - tile));
+      }
+    }
+  }
+  let_next_stand_by();
+  __syncwarp();
+  const unsigned open = cursor - 1;  // the segment that goes on behind the stretch, or ends just there
+  const bool any = open != zero;
+  if (l == 0) {
+    if (!any) sHead[w] = carry;
+    sAny[w] = any;
+  }
+  __syncthreads();
+  if (l != 0) return;
+  auto rest = [&](float sum, int& other) {  // and what the stretches from `other` on have of it
+    for (bool on = true; on && other < WARPS; ++other) sum += sHead[other], on = !sAny[other];
+    return sum;
+  };
+  if (any && open < E) {
+    int other = w + 1;
+    const bool last = w == WARPS - 1;
+    const float sum = rest(carry, other);
+    const bool over = !last && sAny[other - 1];  // in one of these stretches, or at the end of the block's
+    if (over || at[0] == end) gOut[open] = T(sum);
+    else gPartial[2ll * blockIdx.x + 1] = sum;
+  }
+  if (w == 0) {
+    int other = 0;
+    gPartial[2ll * blockIdx.x] = rest(0.0f, other);
+  }
+}
+
+template <typename T, typename I>
+__global__ void ROOFTILE_EARLY __launch_bounds__(256) join(T* __restrict__ gOut, const float* __restrict__ gPartial, const I* __restrict__ gOffsets,
+                                                           long long M, long long E, int tiles) {
+  join_stretches<SIZE>(gOut, gPartial, gOffsets, M, E, tiles);
+}
