@@ -19,6 +19,17 @@ constexpr int LOOK = 2;     // offsets a lane and turn: in segments of 16 number
 ROOFTILE_DEVICE void open(float (&rF)[4], const uint4& r, float) { unpack<float>(rF, r); }
 template <typename T> ROOFTILE_DEVICE void open(float (&rF)[8], const uint4& r, T) { unpack<T>(rF, r); }
 
+// The highest bit that is set, of any that is.
+ROOFTILE_DEVICE int highest(unsigned bits) {
+#ifdef ROOFTILE_SIMULATOR
+  return WARP - 1 - __clz(int(bits));
+#else
+  int at;
+  asm("bfind.u32 %0, %1;" : "=r"(at) : "r"(bits));
+  return at;
+#endif
+}
+
 // run of the lane `distance` before this one is added, if that is not before lane `from`: the shuffle compares by itself.
 ROOFTILE_DEVICE void add_from(float& run, int distance, int from) {
 #ifdef ROOFTILE_SIMULATOR
@@ -29,22 +40,22 @@ ROOFTILE_DEVICE void add_from(float& run, int distance, int from) {
 #endif
 }
 
-// A warp's stretch is `tiles` tiles, a block's those of its warps; gPartial is as segments.cuh has it, of blocks. A row is a vector of each lane, ROWS are a tile. GROUP of
-// them are added together, and asked for together when they have been: whoever waits for a row's numbers waits for all that were asked for beside them.
+// A warp's stretch is `tiles` tiles, a block's those of its warps; gPartial is as segments.cuh has it, of blocks. A row is a vector of each lane, ROWS are a tile.
+// Each lane adds its numbers of all rows first and asks for the next tile's, which are on their way while lanes are joined: whoever waits for one of them waits for all.
 template <typename T, typename I, int BLOCK>
 __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOut, float* __restrict__ gPartial, const T* __restrict__ gX,
-                                                              const I* __restrict__ gOffsets, long long M, long long E, int tiles) {
-  constexpr int WIDTH = 16 / sizeof(T), ROWS = SIZE / (WARP * WIDTH), GROUP = ROWS / 2, WARPS = BLOCK / WARP;
-  constexpr unsigned OWN = (1u << WIDTH) - 1;
-  __shared__ float sLaid[WARPS][SIZE];    // of a number that begins a segment: the sum of the one before
-  __shared__ unsigned sBits[WARPS][WARP];  // of a lane's numbers, row by row, those that begin a segment
-  __shared__ float sHead[WARPS];           // of a stretch's numbers, those of the segment that comes in
-  __shared__ bool sAny[WARPS];             // whether it ends there
+                                                             const I* __restrict__ gOffsets, long long M, long long E, int tiles) {
+  constexpr int WIDTH = 16 / sizeof(T), ROWS = SIZE / (WARP * WIDTH), GROUP = 4, WARPS = BLOCK / WARP;
+  __shared__ float sLaid[WARPS][SIZE];            // of a number that begins a segment: what its vector has of the one before
+  __shared__ float sPrior[WARPS][SIZE / WIDTH];   // of a vector: what is open before it
+  __shared__ unsigned sBits[WARPS][2][WARP];      // of a lane's numbers, row by row, those that begin a segment; of every other tile
+  __shared__ float sHead[WARPS];                  // of a stretch's numbers, those of the segment that comes in
+  __shared__ bool sAny[WARPS];                    // whether it ends there
   const int l = lane(), w = warp();
   const long long begin = blockIdx.x * (long long)tiles * (WARPS * SIZE), end = min(begin + (long long)tiles * (WARPS * SIZE), M);
   const long long first = min(begin + w * (long long)tiles * SIZE, end);
   const int count = int(min((long long)tiles * SIZE, end - first));
-  const unsigned before = (1u << l) - 1;  // the lanes before this one
+  const unsigned before = (1u << l) - 1;                        // the lanes before this one
   const Policy policy = evict_first(M * (long long)sizeof(T));  // x is read once, where offsets and sums are found again
   const T* gNext = gX + first + l * WIDTH;
   uint4 rX[ROWS];
@@ -64,9 +75,11 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
     }
   };
   look();
-  sBits[w][l] = 0;
+  sBits[w][0][l] = sBits[w][1][l] = 0;
   if (l == 0) sHead[w] = 0.0f;
+  __syncwarp();
   float carry = 0.0f;
+  unsigned* sMarks = sBits[w][0];
   for (int here = 0; here < count; here += SIZE) {
     const long long tile = first + here;
     const int left = count - here;
@@ -98,7 +111,7 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
         if (l == 0) other = last;
         last = __shfl_sync(ALL_LANES, i, WARP - 1);
         const bool marks = i >= 0 && i != other;
-        if (marks) atomicOr(&sBits[w][i / WIDTH % WARP], 1u << (i / (WARP * WIDTH) * WIDTH + i % WIDTH));
+        if (marks) atomicOr(sMarks + i / WIDTH % WARP, 1u << (i / (WARP * WIDTH) * WIDTH + i % WIDTH));
         if (!again) place[k] = marks ? i : -1;
         found += __popc(__ballot_sync(ALL_LANES, in));
       }
@@ -108,55 +121,55 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
       again = true;
     }
     __syncwarp();
-    const unsigned bits = sBits[w][l];
-    sBits[w][l] = 0;
+    const unsigned bits = sMarks[l];
+    unsigned* sOther = sMarks == sBits[w][0] ? sBits[w][1] : sBits[w][0];
+    sOther[l] = 0;  // everybody has stored the sums of the tile before
     const bool more = left >= 2 * SIZE;
     gNext += SIZE;
-    float* sOwn = sLaid[w] + l * WIDTH;
+    float run[ROWS];  // what is open behind a lane's numbers of a row, of these alone
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      float rF[WIDTH];
+      open(rF, rX[r], T(0.0f));
+      run[r] = 0.0f;
+#pragma unroll
+      for (int k = 0; k < WIDTH; ++k) {
+        const bool cut = bits >> (r * WIDTH + k) & 1;
+        if (cut) sLaid[w][(r * WARP + l) * WIDTH + k] = run[r];
+        run[r] = (cut ? 0.0f : run[r]) + rF[k];
+      }
+      if (more) ask(r);
+    }
 #pragma unroll
     for (int g = 0; g < ROWS; g += GROUP) {
-      unsigned own[GROUP], any[GROUP];
+      unsigned any[GROUP];
       int from[GROUP];
-      float run[GROUP];
 #pragma unroll
-      for (int r = 0; r < GROUP; ++r) {  // what is open behind a lane's numbers, of these alone
-        own[r] = bits >> (g + r) * WIDTH & OWN;
-        any[r] = __ballot_sync(ALL_LANES, own[r] != 0);
-        from[r] = WARP - 1 - __clz(int(any[r] & (before * 2 + 1) | 1));  // lanes are added up as far back as the last that has a border
-        float rF[WIDTH];
-        open(rF, rX[g + r], T(0.0f));
-        run[r] = rF[0];
-#pragma unroll
-        for (int k = 1; k < WIDTH; ++k) run[r] = (own[r] >> k & 1 ? 0.0f : run[r]) + rF[k];
+      for (int r = 0; r < GROUP; ++r) {
+        any[r] = __ballot_sync(ALL_LANES, (bits >> (g + r) * WIDTH & ((1u << WIDTH) - 1)) != 0);
+        from[r] = highest(any[r] & (before * 2 + 1) | 1);  // lanes are added up as far back as the last that has a border
       }
 #pragma unroll
       for (int distance = 1; distance < WARP; distance *= 2)
 #pragma unroll
-        for (int r = 0; r < GROUP; ++r) add_from(run[r], distance, from[r]);
+        for (int r = 0; r < GROUP; ++r) add_from(run[g + r], distance, from[r]);
 #pragma unroll
-      for (int r = 0; r < GROUP; ++r) {  // the same numbers again, behind what is open before them
-        float sum = __shfl_up_sync(ALL_LANES, run[r], 1);
-        const float all = __shfl_sync(ALL_LANES, run[r], WARP - 1);
-        if (l == 0) sum = 0.0f;
-        if (!(any[r] & before)) sum += carry;
+      for (int r = 0; r < GROUP; ++r) {
+        float prior = __shfl_up_sync(ALL_LANES, run[g + r], 1);
+        const float all = __shfl_sync(ALL_LANES, run[g + r], WARP - 1);
+        if (l == 0) prior = 0.0f;
+        if (!(any[r] & before)) prior += carry;
+        sPrior[w][(g + r) * WARP + l] = prior;
         carry = any[r] ? all : carry + all;
-        float rF[WIDTH];
-        open(rF, rX[g + r], T(0.0f));
-#pragma unroll
-        for (int k = 0; k < WIDTH; ++k) {
-          if (own[r] >> k & 1) sOwn[(g + r) * WARP * WIDTH + k] = sum, sum = 0.0f;
-          sum += rF[k];
-        }
-      }
-      if (more) {
-#pragma unroll
-        for (int r = 0; r < GROUP; ++r) ask(g + r);
       }
     }
     __syncwarp();
-    auto ends = [&](unsigned e, int i) {
-      if (e == zero) sHead[w] = sLaid[w][i];
-      else gOut[e] = T(sLaid[w][i]);
+    auto ends = [&](unsigned e, int i) {  // a segment, before a number of the tile
+      const int v = i / WIDTH, r = v / WARP * WIDTH;
+      const bool only = !(sMarks[v % WARP] & ((1u << (r + i % WIDTH)) - (1u << r)));  // it has come into the vector
+      const float sum = sLaid[w][i] + (only ? sPrior[w][v] : 0.0f);
+      if (e == zero) sHead[w] = sum;
+      else gOut[e] = T(sum);
     };
 #pragma unroll
     for (int k = 0; k < LOOK; ++k)
@@ -168,6 +181,7 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
         if (tile <= one && one < tile + min(left, SIZE) && one != other) ends(e - 1, int(one - tile));
       }
     }
+    sMarks = sOther;
   }
   let_next_stand_by();
   __syncwarp();
