@@ -19,6 +19,10 @@ constexpr int LOOK = 2;     // offsets a lane and turn: in segments of 16 number
 ROOFTILE_DEVICE void open(float (&rF)[4], const uint4& r, float) { unpack<float>(rF, r); }
 template <typename T> ROOFTILE_DEVICE void open(float (&rF)[8], const uint4& r, T) { unpack<T>(rF, r); }
 
+template <bool VALUE> struct Whether {
+  static constexpr bool value = VALUE;
+};
+
 // The highest bit that is set, of any that is.
 ROOFTILE_DEVICE int highest(unsigned bits) {
 #ifdef ROOFTILE_SIMULATOR
@@ -80,51 +84,40 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
   __syncwarp();
   float carry = 0.0f;
   unsigned* sMarks = sBits[w][0];
-  for (int here = 0; here < count; here += SIZE) {
+  int here = 0;
+  auto step = [&](auto more) {  // a tile, whose numbers are there; and of the next one they are asked for
     const long long tile = first + here;
-    const int left = count - here;
-    if (left < SIZE) {  // the last of x
-#pragma unroll
-      for (int r = 0; r < ROWS; ++r) {
-        const int i = r * WARP * WIDTH + l * WIDTH;
-        Wide<T> rPart;
-        fill(rPart, T(0.0f));
-        if (i + WIDTH <= left) load(rPart, gNext + r * WARP * WIDTH);
-        else
-#pragma unroll
-          for (int k = 0; k < WIDTH; ++k)
-            if (i + k < left) rPart[k] = gNext[r * WARP * WIDTH + k];
-        rX[r] = rPart.whole;
-      }
-    }
+    const int size = decltype(more)::value ? SIZE : min(count - here, SIZE);
     // Where segments begin. A place has one mark: of several offsets that are equal, with empty segments between, the first.
     const unsigned begun = cursor;
-    int place[LOOK];  // of this lane's offsets of the first turn
-    bool again = false;
-    for (int last = -1;;) {
+    int place[LOOK], last = -1;  // of this lane's offsets, -1 where they are no border; of the one before the first lane's
+    auto mark = [&] {
       int found = 0;
 #pragma unroll
       for (int k = 0; k < LOOK; ++k) {
-        const bool in = cursor + k * WARP + l <= E && at[k] < tile + min(left, SIZE);
+        const bool in = cursor + k * WARP + l <= E && at[k] < tile + size;
         const int i = in && at[k] >= tile ? int(at[k] - tile) : -1;
         int other = __shfl_up_sync(ALL_LANES, i, 1);
         if (l == 0) other = last;
         last = __shfl_sync(ALL_LANES, i, WARP - 1);
-        const bool marks = i >= 0 && i != other;
-        if (marks) atomicOr(sMarks + i / WIDTH % WARP, 1u << (i / (WARP * WIDTH) * WIDTH + i % WIDTH));
-        if (!again) place[k] = marks ? i : -1;
+        place[k] = i != other ? i : -1;
+        if (place[k] >= 0) atomicOr(sMarks + i / WIDTH % WARP, 1u << (i / (WARP * WIDTH) * WIDTH + i % WIDTH));
         found += __popc(__ballot_sync(ALL_LANES, in));
       }
       cursor += found;
       look();
-      if (found < LOOK * WARP) break;
-      again = true;
-    }
+      return found == LOOK * WARP;
+    };
+    bool again = mark();
+    int mine[LOOK];
+#pragma unroll
+    for (int k = 0; k < LOOK; ++k) mine[k] = place[k];
+#pragma unroll 1
+    while (again) again = mark();
     __syncwarp();
     const unsigned bits = sMarks[l];
-    unsigned* sOther = sMarks == sBits[w][0] ? sBits[w][1] : sBits[w][0];
+    unsigned* sOther = sBits[w][0] + (sMarks - sBits[w][0] ^ WARP);
     sOther[l] = 0;  // everybody has stored the sums of the tile before
-    const bool more = left >= 2 * SIZE;
     gNext += SIZE;
     float run[ROWS];  // what is open behind a lane's numbers of a row, of these alone
 #pragma unroll
@@ -138,7 +131,7 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
         if (cut) sLaid[w][(r * WARP + l) * WIDTH + k] = run[r];
         run[r] = (cut ? 0.0f : run[r]) + rF[k];
       }
-      if (more) ask(r);
+      if constexpr (decltype(more)::value) ask(r);
     }
 #pragma unroll
     for (int g = 0; g < ROWS; g += GROUP) {
@@ -173,15 +166,32 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
     };
 #pragma unroll
     for (int k = 0; k < LOOK; ++k)
-      if (place[k] >= 0) ends(begun + k * WARP + l - 1, place[k]);
-    if (again) {
-#pragma unroll 4
-      for (unsigned e = begun + LOOK * WARP + l; e < cursor; e += WARP) {
-        const I one = gOffsets[e], other = gOffsets[e - 1];
-        if (tile <= one && one < tile + min(left, SIZE) && one != other) ends(e - 1, int(one - tile));
+      if (mine[k] >= 0) ends(begun + k * WARP + l - 1, mine[k]);
+#pragma unroll 1
+    for (unsigned e = begun + LOOK * WARP + l; e < cursor; e += WARP) {
+      const I one = gOffsets[e], other = gOffsets[e - 1];
+      if (tile <= one && one < tile + size && one != other) ends(e - 1, int(one - tile));
+    }
+    sMarks = sOther, here += SIZE;
+  };
+  while (count - here >= 2 * SIZE) step(Whether<true>());
+  while (here < count) {
+    const int left = count - here;
+    if (left < SIZE) {  // the last of x
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        const int i = r * WARP * WIDTH + l * WIDTH;
+        Wide<T> rPart;
+        fill(rPart, T(0.0f));
+        if (i + WIDTH <= left) load(rPart, gNext + r * WARP * WIDTH);
+        else
+#pragma unroll
+          for (int k = 0; k < WIDTH; ++k)
+            if (i + k < left) rPart[k] = gNext[r * WARP * WIDTH + k];
+        rX[r] = rPart.whole;
       }
     }
-    sMarks = sOther;
+    step(Whether<false>());
   }
   let_next_stand_by();
   __syncwarp();
