@@ -19,6 +19,18 @@ constexpr int LOOK = 2;     // offsets a lane and turn: in segments of 16 number
 ROOFTILE_DEVICE void open(float (&rF)[4], const uint4& r, float) { unpack<float>(rF, r); }
 template <typename T> ROOFTILE_DEVICE void open(float (&rF)[8], const uint4& r, T) { unpack<T>(rF, r); }
 
+// load_global of policy.cuh into the registers of numbers that have been added to `run`. Asked for before that, they would come into others and be copied from there, which
+// waits for them: the compiler is not told that run does not hang on the load.
+ROOFTILE_DEVICE void load_behind(uint4& rX, const void* gX, Policy policy, float& run) {
+#ifdef ROOFTILE_SIMULATOR
+  rX = load_global(static_cast<const uint4*>(gX), policy);
+#else
+  asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%5], %6;"
+               : "=r"(rX.x), "=r"(rX.y), "=r"(rX.z), "=r"(rX.w), "+f"(run)
+               : "l"(__cvta_generic_to_global(gX)), "l"(policy));
+#endif
+}
+
 template <bool VALUE> struct Whether {
   static constexpr bool value = VALUE;
 };
@@ -55,7 +67,7 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
   __shared__ unsigned sBits[WARPS][2][WARP];      // of a lane's numbers, row by row, those that begin a segment; of every other tile
   __shared__ float sHead[WARPS];                  // of a stretch's numbers, those of the segment that comes in
   __shared__ bool sAny[WARPS];                    // whether it ends there
-  const int l = lane(), w = warp();
+  const int l = lane(), w = __shfl_sync(ALL_LANES, warp(), 0);  // the same for the warp, as the compiler then knows too
   const long long begin = blockIdx.x * (long long)tiles * (WARPS * SIZE), end = min(begin + (long long)tiles * (WARPS * SIZE), M);
   const long long first = min(begin + w * (long long)tiles * SIZE, end);
   const int count = int(min((long long)tiles * SIZE, end - first));
@@ -63,10 +75,9 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
   const Policy policy = evict_first(M * (long long)sizeof(T));  // x is read once, where offsets and sums are found again
   const T* gNext = gX + first + l * WIDTH;
   uint4 rX[ROWS];
-  auto ask = [&](int r) { rX[r] = load_global(reinterpret_cast<const uint4*>(gNext + r * WARP * WIDTH), policy); };
   if (count >= SIZE) {
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) ask(r);
+    for (int r = 0; r < ROWS; ++r) rX[r] = load_global(reinterpret_cast<const uint4*>(gNext + r * WARP * WIDTH), policy);
   }
   unsigned cursor = unsigned(find<WARP>(gOffsets, E, first - 1));  // the first offset that is not before the tile
   const unsigned zero = cursor - 1;                                // the segment that comes in, in 32 bits: there are fewer
@@ -131,7 +142,7 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
         if (cut) sLaid[w][(r * WARP + l) * WIDTH + k] = run[r];
         run[r] = (cut ? 0.0f : run[r]) + rF[k];
       }
-      if constexpr (decltype(more)::value) ask(r);
+      if constexpr (decltype(more)::value) load_behind(rX[r], gNext + r * WARP * WIDTH, policy, run[r]);
     }
 #pragma unroll
     for (int g = 0; g < ROWS; g += GROUP) {
