@@ -16,8 +16,8 @@ from rooftile.ops.segment_sum.reference import check_offsets
 WARPS = Source.beside(__file__, "v7_warps.cu")
 SIZE = 1024  # numbers of a tile
 LONGEST = 1 << 20  # tiles of a stretch, within which numbers are counted in 32 bits
-# warps a multiprocessor: as many as it holds, or several times that, so that whoever is done first takes the next
-CONFIGS = tuple({"block": b, "per_sm": p} for b, p in ((128, 32), (256, 32), (128, 24), (256, 24), (128, 16), (128, 64), (256, 64), (128, 128)))
+# warps a multiprocessor: the 24 that it holds, all of equal stretches, or several times that, so that whoever is done first takes the next
+CONFIGS = tuple({"block": b, "per_sm": p} for b, p in ((128, 24), (256, 24), (128, 48), (256, 48), (128, 96), (256, 96), (128, 16)))
 
 
 def by_warps(x, offsets, *, config):
@@ -28,7 +28,9 @@ def by_warps(x, offsets, *, config):
         return out
     every = cdiv(m, SIZE)
     tiles = min(max(1, cdiv(every, config["per_sm"] * processors(x))), LONGEST)
-    blocks = max(1, cdiv(every, tiles * warps))  # one at least: `join` looks at offsets as soon as the launch before it is its own operator's
+    blocks = max(
+        1, cdiv(every, tiles * warps)
+    )  # one at least: `join` looks at offsets as soon as the launch before it is its own operator's
     partial = x.new_empty(2 * blocks, dtype=torch.float32)
     types = f"{CTYPE[x.dtype]}, {CTYPE[offsets.dtype]}"
     launch(WARPS, f"chunks<{types}, {config['block']}>", blocks, config["block"], out, partial, x.contiguous(), offsets, m, e, tiles)
