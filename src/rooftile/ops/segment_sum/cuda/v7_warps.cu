@@ -99,19 +99,16 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
   auto step = [&](auto more) {  // a tile, whose numbers are there; and of the next one they are asked for
     const long long tile = first + here;
     const int size = decltype(more)::value ? SIZE : min(count - here, SIZE);
-    // Where segments begin. A place has one mark: of several offsets that are equal, with empty segments between, the first.
+    // Where segments begin. Of offsets that are equal each tells of the same place, and those behind the first store something for an empty segment, which `join` makes 0.
     const unsigned begun = cursor;
-    int place[LOOK], last = -1;  // of this lane's offsets, -1 where they are no border; of the one before the first lane's
+    int place[LOOK], mine[LOOK];  // of this lane's offsets, -1 of one that is not in the tile; those of the first turn
     auto mark = [&] {
       int found = 0;
 #pragma unroll
       for (int k = 0; k < LOOK; ++k) {
         const bool in = cursor + k * WARP + l <= E && at[k] < tile + size;
-        const int i = in && at[k] >= tile ? int(at[k] - tile) : -1;
-        int other = __shfl_up_sync(ALL_LANES, i, 1);
-        if (l == 0) other = last;
-        last = __shfl_sync(ALL_LANES, i, WARP - 1);
-        place[k] = i != other ? i : -1;
+        place[k] = in && at[k] >= tile ? int(at[k] - tile) : -1;
+        const unsigned i = place[k];
         if (place[k] >= 0) atomicOr(sMarks + i / WIDTH % WARP, 1u << (i / (WARP * WIDTH) * WIDTH + i % WIDTH));
         found += __popc(__ballot_sync(ALL_LANES, in));
       }
@@ -120,7 +117,6 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
       return found == LOOK * WARP;
     };
     bool again = mark();
-    int mine[LOOK];
 #pragma unroll
     for (int k = 0; k < LOOK; ++k) mine[k] = place[k];
 #pragma unroll 1
@@ -168,8 +164,8 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
       }
     }
     __syncwarp();
-    auto ends = [&](unsigned e, int i) {  // a segment, before a number of the tile
-      const int v = i / WIDTH, r = v / WARP * WIDTH;
+    auto ends = [&](unsigned e, unsigned i) {  // a segment, before a number of the tile
+      const unsigned v = i / WIDTH, r = v / WARP * WIDTH;
       const bool only = !(sMarks[v % WARP] & ((1u << (r + i % WIDTH)) - (1u << r)));  // it has come into the vector
       const float sum = sLaid[w][i] + (only ? sPrior[w][v] : 0.0f);
       if (e == zero) sHead[w] = sum;
@@ -180,8 +176,8 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
       if (mine[k] >= 0) ends(begun + k * WARP + l - 1, mine[k]);
 #pragma unroll 1
     for (unsigned e = begun + LOOK * WARP + l; e < cursor; e += WARP) {
-      const I one = gOffsets[e], other = gOffsets[e - 1];
-      if (tile <= one && one < tile + size && one != other) ends(e - 1, int(one - tile));
+      const I one = gOffsets[e];
+      if (tile <= one && one < tile + size) ends(e - 1, unsigned(one - tile));
     }
     sMarks = sOther, here += SIZE;
   };
