@@ -201,7 +201,6 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
     step(Whether<false>());
   }
   let_next_stand_by();
-  __syncwarp();
   const unsigned open = cursor - 1;  // the segment that goes on behind the stretch, or ends just there
   const bool any = open != zero;
   if (l == 0) {
