@@ -231,7 +231,7 @@ FAULTS = {  # as it stands, and wrong
     "on = !sAny[other]": "on = false",
     "over || at[0] == end": "over",
     "const bool over = !last && sAny[other - 1];": "const bool over = !last;",
-    "in && at[k] >= tile ?": "at[k] >= tile ?",
+    "in & from >= 0": "from >= 0",
 }
 
 
@@ -258,6 +258,21 @@ def faulty(monkeypatch):
 @pytest.mark.parametrize("stands", some(FAULTS, *list(FAULTS)[::5]))
 def test_a_fault_of_warps_is_seen(faulty, tmp_path, stands):
     assert faulty(rewritten(warps_kernels.WARPS, stands, FAULTS[stands], tmp_path))
+
+
+def test_warps_write_nowhere_else_where_offsets_fall(tmp_path, monkeypatch):
+    """On a GPU nobody looks: by a number of a tile before, by 2^32 and beside all numbers; of wrong segments the sum is NaN. Seen red: a place before the tile."""
+    monkeypatch.setattr(warps_kernels, "check_offsets", lambda offsets, rows: None)
+    offsets = torch.tensor([0, 5000, 100, 6000, 5000 - 2**32, 7000, 2**40, 8000, -100, 9000])
+
+    def sums():
+        with simulator.active():
+            return WARPS.run(torch.ones(9000, 1), offsets, config={"block": 128, "per_sm": 1})[:, 0]
+
+    assert sums()[1::2].isnan().all()
+    monkeypatch.setattr(warps_kernels, "WARPS", rewritten(warps_kernels.WARPS, "in & from >= 0 ?", "in ?", tmp_path))
+    with pytest.raises(simulator.Found):
+        sums()
 
 
 NEEDED = orders(warps_kernels.WARPS.text)

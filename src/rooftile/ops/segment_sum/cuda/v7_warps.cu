@@ -1,5 +1,5 @@
 // adds: each warp walks a stretch of its own with numbers in registers, 16 bytes a lane and row of 32 lanes; no barrier of the block before stretches end
-// costs: a segmented scan over the lanes for every row of 32 vectors, 5 shuffles; 4 KB of shared memory a warp, where a tile's sums are laid down
+// costs: a segmented scan over the lanes for every row of 32 vectors, 5 shuffles; 5 KB of shared memory a warp, where a tile's sums are laid down
 // loses when: a row is more than one number (it takes no other), or there is not a tile of 1024 numbers for every warp that fills the device
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -19,8 +19,8 @@ constexpr int LOOK = 2;     // offsets a lane and turn: in segments of 16 number
 ROOFTILE_DEVICE void open(float (&rF)[4], const uint4& r, float) { unpack<float>(rF, r); }
 template <typename T> ROOFTILE_DEVICE void open(float (&rF)[8], const uint4& r, T) { unpack<T>(rF, r); }
 
-// load_global of policy.cuh into the registers of numbers that have been added to `run`. Asked for before that, they would come into others and be copied from there, which
-// waits for them: the compiler is not told that run does not hang on the load.
+// load_global of policy.cuh into the registers of numbers that have been added to `run`. Asked for before that they would come into others and be copied from
+// there, which waits for them: so the compiler is told that run hangs on the load.
 ROOFTILE_DEVICE void load_behind(uint4& rX, const void* gX, Policy policy, float& run) {
 #ifdef ROOFTILE_SIMULATOR
   rX = load_global(static_cast<const uint4*>(gX), policy);
@@ -52,12 +52,15 @@ ROOFTILE_DEVICE void add_from(float& run, int distance, int from) {
   const float other = __shfl_up_sync(ALL_LANES, run, distance);
   if (lane() - distance >= from) run += other;
 #else
-  asm volatile("{\n.reg .pred p;\n.reg .f32 other;\nshfl.sync.up.b32 other|p, %0, %1, %2, -1;\n@p add.f32 %0, %0, other;\n}" : "+f"(run) : "r"(distance), "r"(from));
+  asm volatile("{\n.reg .pred p;\n.reg .f32 other;\nshfl.sync.up.b32 other|p, %0, %1, %2, -1;\n@p add.f32 %0, %0, other;\n}"
+               : "+f"(run)
+               : "r"(distance), "r"(from));
 #endif
 }
 
-// A warp's stretch is `tiles` tiles, a block's those of its warps; gPartial is as segments.cuh has it, of blocks. A row is a vector of each lane, ROWS are a tile.
-// Each lane adds its numbers of all rows first and asks for the next tile's, which are on their way while lanes are joined: whoever waits for one of them waits for all.
+// A warp's stretch is `tiles` tiles, a block's those of its warps; gPartial is as segments.cuh has it, of blocks. A row is a vector of each lane, ROWS are a
+// tile. Each lane adds its numbers of all rows first and asks for the next tile's, which are on their way while lanes are joined: whoever waits for one of them
+// waits for all.
 template <typename T, typename I, int BLOCK>
 __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOut, float* __restrict__ gPartial, const T* __restrict__ gX,
                                                              const I* __restrict__ gOffsets, long long M, long long E, int tiles) {
@@ -86,7 +89,7 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
 #pragma unroll
     for (int k = 0; k < LOOK; ++k) {
       const unsigned i = cursor + k * WARP + l;
-      if (i <= E) at[k] = gOffsets[i];
+      if (i <= unsigned(E)) at[k] = gOffsets[i];
     }
   };
   look();
@@ -99,15 +102,17 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
   auto step = [&](auto more) {  // a tile, whose numbers are there; and of the next one they are asked for
     const long long tile = first + here;
     const int size = decltype(more)::value ? SIZE : min(count - here, SIZE);
-    // Where segments begin. Of offsets that are equal each tells of the same place, and those behind the first store something for an empty segment, which `join` makes 0.
+    // Where segments begin. Of offsets that are equal each tells of the same place, and those behind the first store something for an empty segment, which
+    // `join` makes 0.
     const unsigned begun = cursor;
     int place[LOOK], mine[LOOK];  // of this lane's offsets, -1 of one that is not in the tile; those of the first turn
     auto mark = [&] {
       int found = 0;
 #pragma unroll
       for (int k = 0; k < LOOK; ++k) {
-        const bool in = cursor + k * WARP + l <= E && at[k] < tile + size;
-        place[k] = in && at[k] >= tile ? int(at[k] - tile) : -1;
+        const long long from = at[k] - tile;  // of an offset that is not there it is whatever, and `in` says so
+        const bool in = cursor + k * WARP + l <= unsigned(E) & from < size;
+        place[k] = in & from >= 0 ? int(from) : -1;  // before the tile it is only where offsets fall
         const unsigned i = place[k];
         if (place[k] >= 0) atomicOr(sMarks + i / WIDTH % WARP, 1u << (i / (WARP * WIDTH) * WIDTH + i % WIDTH));
         found += __popc(__ballot_sync(ALL_LANES, in));
