@@ -6,11 +6,12 @@ from itertools import pairwise
 import pytest
 import torch
 
+from faulty_kernels import orders, rewritten, some, without
 from rooftile.core.kernel import OPS
 from rooftile.cuda import simulator
 from rooftile.cuda.launch import recording
 from rooftile.ops import segment_sum
-from rooftile.ops.segment_sum import cuda_kernels
+from rooftile.ops.segment_sum import cuda_kernels, warps_kernels
 from rooftile.workbench.check import poisoned
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -113,11 +114,13 @@ def test_a_segment_in_more_runs_than_a_warp_adds():
     assert torch.equal(got, OPS["segment_sum"].spec.reference(x, offsets))
 
 
-@pytest.mark.parametrize("name, columns", [("v6_runs", 128), ("v6_runs", 4), ("v3_balanced", 128), ("v4_numbers", 1), ("v5_laid", 1)])
+@pytest.mark.parametrize(
+    "name, columns", [("v6_runs", 128), ("v6_runs", 4), ("v3_balanced", 128), ("v4_numbers", 1), ("v5_laid", 1), ("v7_warps", 1)]
+)
 @pytest.mark.parametrize("offsets", [[0, 5, 400], [0, 5, 9, 400], [-3, 5, 300], [0, 9, 7, 300]], ids=str)
 def test_of_a_segment_that_is_none_the_sum_is_nan(name, columns, offsets, monkeypatch, chunks_of_16_rows):
     """On a GPU nobody looks at offsets before: a segment that ends beyond x, begins before it, or ends before it begins; in x of several runs."""
-    for module in ("cuda_kernels", "runs_kernels"):
+    for module in ("cuda_kernels", "runs_kernels", "warps_kernels"):
         monkeypatch.setattr(sys.modules[f"rooftile.ops.segment_sum.{module}"], "check_offsets", lambda offsets, rows: None)
     monkeypatch.setattr(torch.Tensor, "new_empty", torch.Tensor.new_zeros)  # what nobody writes is not NaN
     kernel, x = OPS["segment_sum"].kernel(f"cuda.{name}"), torch.ones(300, columns)
@@ -129,9 +132,10 @@ def test_of_a_segment_that_is_none_the_sum_is_nan(name, columns, offsets, monkey
 
 
 NUMBERS, NUMBERS_BACKWARD = OPS["segment_sum"].kernel("cuda.v4_numbers"), OPS["segment_sum_backward"].kernel("cuda.v4_numbers")
-LAID = OPS["segment_sum"].kernel("cuda.v5_laid")
-BOTH = pytest.mark.parametrize("kernel", [NUMBERS, LAID], ids=lambda k: k.name)
+LAID, WARPS = OPS["segment_sum"].kernel("cuda.v5_laid"), OPS["segment_sum"].kernel("cuda.v7_warps")
+EACH = pytest.mark.parametrize("kernel", [NUMBERS, LAID, WARPS], ids=lambda k: k.name)
 LONG = {"each": 8, "per_sm": 1, "stages": 3}  # of 40000 numbers 10 tiles a block, whose stages go round
+WALKS = {"block": 128, "per_sm": 8}  # of 40000 numbers 3 tiles a warp and 4 blocks, the last with two warps that have none
 TILES = {  # offsets into M numbers
     "one": lambda m: torch.tensor([0, m]),
     "a few numbers each": lambda m: torch.cat([torch.zeros(1).long(), (torch.rand(m) < 0.5).nonzero()[:, 0], torch.tensor([m] * 3)]),
@@ -149,7 +153,7 @@ TILES = {  # offsets into M numbers
 @pytest.mark.parametrize("offsets", TILES.values(), ids=list(TILES))
 @pytest.mark.parametrize(
     "kernel, config",
-    [*((k, c) for k in (NUMBERS, LAID) for c in k.configs), (LAID, LONG)],
+    [*((k, c) for k in (NUMBERS, LAID, WARPS) for c in k.configs), (LAID, LONG), (WARPS, WALKS)],
     ids=lambda x: getattr(x, "name", None) or "x".join(map(str, x.values())),
 )
 def test_rows_of_one_number(kernel, config, offsets):
@@ -164,6 +168,121 @@ def test_rows_of_one_number(kernel, config, offsets):
             assert torch.equal(kernel.run(x, cut, config=config), want)
 
 
+def around(m):
+    """Offsets beside every border of a vector, a row, a tile, a warp's stretch and a block's."""
+    places = [0, 1, 4, 8, 124, 128, 252, 256, 512, 1020, 1024, 2048, 3072, 3 * 4096, 6 * 4096, 39 * 1024, m]
+    return torch.tensor(sorted({min(max(p + d, 0), m) for p in places for d in (-1, 0, 1)}))
+
+
+BORDERS = {
+    "around borders": around,
+    "at borders": lambda m: torch.tensor([0, *range(0, m, 1024), m]),
+    "over blocks, from the last number of one on": lambda m: torch.tensor([0, 7, 12287, m - 1, m]),
+    "each number": lambda m: torch.arange(m + 1),
+    "64 in a tile, none behind": lambda m: torch.tensor([*range(0, 1024, 16), m - 5]),
+    "33 equal ones, and 1100": lambda m: torch.tensor([0, *[500] * 33, *[5 * 1024] * 1100, *range(6000, 7000, 3)]),
+}
+
+
+def warps(borders, m, dtype, level="checks", seed=None, config=WALKS):
+    """Whether the sums are right; poisoned() makes what nobody writes wrong."""
+    torch.manual_seed(0)
+    cut, x = BORDERS[borders](m), torch.randint(-2, 3, (m, 1)).to(dtype)
+    with simulator.active(level, seed=seed), poisoned():
+        got = WARPS.run(x, cut, config=config)
+    return torch.equal(got, OPS["segment_sum"].spec.reference(x.float(), cut).to(dtype))
+
+
+@pytest.mark.parametrize("borders", BORDERS)
+def test_warps_at_every_border(borders):
+    """40003 numbers are 39 tiles and a ragged one, which ends within a vector; in bfloat16 one more, of 5 numbers."""
+    assert warps(borders, 40003, torch.float32) and warps(borders, 40965, torch.bfloat16)
+
+
+@pytest.mark.parametrize("m", [1, 3, 5, 127, 1023, 1024, 1025, 2047, 2048, 2049, 3075])
+def test_warps_of_few_numbers(m):
+    for config in (WARPS.configs[1], {"block": 128, "per_sm": 1}):
+        x, cut = torch.arange(m).remainder(5).half()[:, None], torch.tensor([0, m // 3, m // 3, m])
+        with simulator.active(), poisoned():
+            got = WARPS.run(x, cut, config=config)
+        assert torch.equal(got, OPS["segment_sum"].spec.reference(x, cut))
+
+
+@pytest.mark.parametrize("borders, m", [("around borders", 40003), ("33 equal ones, and 1100", 9001)])
+def test_no_lane_of_a_warp_races(borders, m):
+    assert warps(borders, m, torch.float32, "all") and all(warps(borders, m, torch.bfloat16, "values", seed) for seed in (1, 2))
+
+
+FAULTS = {  # as it stands, and wrong
+    "sOther[l] = 0;": "",
+    "if (!(any[r] & before)) prior": "prior",
+    "carry = any[r] ? all : carry + all;": "carry = all;",
+    "any[r] & (before * 2 + 1) | 1": "any[r] & before | 1",
+    "if (e == zero)": "if (false)",
+    "begun + LOOK * WARP + l; e": "begun + LOOK * WARP + WARP + l; e",
+    "while (again) again = mark();": "",
+    "(only ? sPrior[w][v] : 0.0f)": "sPrior[w][v]",
+    " - (1u << r))": " - 1u)",
+    "if (l == 0) prior = 0.0f;": "",
+    "if (i + WIDTH <= left)": "if (i < left)",
+    "if (i + k < left)": "if (i + k <= left)",
+    "count - here >= 2 * SIZE": "count - here > 2 * SIZE",
+    "if (!any) sHead[w] = carry;": "",
+    "on = !sAny[other]": "on = false",
+    "over || at[0] == end": "over",
+    "const bool over = !last && sAny[other - 1];": "const bool over = !last;",
+    "in & from >= 0": "from >= 0",
+}
+
+
+TELLING = [
+    ("around borders", 40003, torch.float32),
+    ("33 equal ones, and 1100", 9001, torch.float32),
+    ("each number", 5000, torch.bfloat16),
+    ("around borders", 40003, torch.float32, "all"),
+]
+
+
+@pytest.fixture
+def faulty(monkeypatch):
+    def is_faulty(source):
+        monkeypatch.setattr(warps_kernels, "WARPS", source)
+        try:
+            return not all(warps(*case) for case in TELLING)
+        except simulator.Found:
+            return True
+
+    return is_faulty
+
+
+@pytest.mark.parametrize("stands", some(FAULTS, *list(FAULTS)[::5]))
+def test_a_fault_of_warps_is_seen(faulty, tmp_path, stands):
+    assert faulty(rewritten(warps_kernels.WARPS, stands, FAULTS[stands], tmp_path))
+
+
+def test_warps_write_nowhere_else_where_offsets_fall(tmp_path, monkeypatch):
+    """On a GPU nobody looks: by a number of a tile before, by 2^32 and beside all numbers; of wrong segments the sum is NaN. Seen red: a place before the tile."""
+    monkeypatch.setattr(warps_kernels, "check_offsets", lambda offsets, rows: None)
+    offsets = torch.tensor([0, 5000, 100, 6000, 5000 - 2**32, 7000, 2**40, 8000, -100, 9000])
+
+    def sums():
+        with simulator.active():
+            return WARPS.run(torch.ones(9000, 1), offsets, config={"block": 128, "per_sm": 1})[:, 0]
+
+    assert sums()[1::2].isnan().all()
+    monkeypatch.setattr(warps_kernels, "WARPS", rewritten(warps_kernels.WARPS, "in & from >= 0 ?", "in ?", tmp_path))
+    with pytest.raises(simulator.Found):
+        sums()
+
+
+NEEDED = orders(warps_kernels.WARPS.text)
+
+
+@pytest.mark.parametrize("line", some(NEEDED, *NEEDED[::3]))
+def test_no_barrier_of_warps_can_be_taken_away(faulty, tmp_path, line):
+    assert faulty(without(warps_kernels.WARPS, line, tmp_path))
+
+
 @pytest.mark.parametrize("offsets", TILES.values(), ids=list(TILES))
 @pytest.mark.parametrize("config", NUMBERS_BACKWARD.configs, ids=lambda c: f"{c['each']}x{c['per_sm']}")
 def test_gradients_of_rows_of_one_number(config, offsets):
@@ -176,7 +295,7 @@ def test_gradients_of_rows_of_one_number(config, offsets):
         assert torch.equal(got, OPS["segment_sum_backward"].spec.reference(dout, x, cut))
 
 
-@BOTH
+@EACH
 def test_of_no_numbers_all_sums_are_zero(kernel):
     """`join` looks at offsets before the launch before it has ended: without one they might be on their way. Seen red: no block for no numbers."""
     x, cut, config = torch.empty(0, 1), torch.zeros(6).int(), kernel.configs[0]
@@ -187,7 +306,7 @@ def test_of_no_numbers_all_sums_are_zero(kernel):
     assert [w.instance.partition("<")[0] for w in seen] == ["chunks", "join"]
 
 
-@BOTH
+@EACH
 def test_a_nan_stays_in_its_segment(kernel):
     x, cut = torch.ones(9000, 1), torch.tensor([0, 10, 5000, 8999, 9000])
     x[20] = torch.nan
@@ -198,7 +317,7 @@ def test_a_nan_stays_in_its_segment(kernel):
 
 def test_what_rows_of_one_number_are_not():
     call = {"x": torch.empty(8, 3), "offsets": torch.tensor([0, 8])}
-    assert NUMBERS.refuse(call) == LAID.refuse(call) == "rows of x have 3 numbers, it takes rows of 1"
+    assert NUMBERS.refuse(call) == LAID.refuse(call) == WARPS.refuse(call) == "rows of x have 3 numbers, it takes rows of 1"
     assert NUMBERS_BACKWARD.refuse({"dout": torch.empty(1, 3), **call}) == "rows of x have 3 numbers, it takes rows of 1"
     assert "x begins 4 bytes past a multiple of 16" in str(NUMBERS.refuse({**call, "x": torch.empty(9)[1:].view(8, 1)}))
 

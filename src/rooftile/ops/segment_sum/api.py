@@ -1,16 +1,17 @@
 from torch import Tensor
 
 from rooftile.core.kernel import Op, ranked
-from rooftile.ops.segment_sum import cuda_kernels, runs_kernels, triton_kernels
+from rooftile.ops.segment_sum import cuda_kernels, runs_kernels, triton_kernels, warps_kernels
 from rooftile.ops.segment_sum.spec import SPEC
 
-# rows of one number are v5's and v4's alone
+# rows of one number are v5's, v4's and v7's alone; v7 stands behind them until it is timed
 _segment_sum = Op(
     SPEC,
     *ranked(
-        (*triton_kernels.FORWARD, *runs_kernels.FORWARD, *cuda_kernels.FORWARD),
+        (*triton_kernels.FORWARD, *runs_kernels.FORWARD, *warps_kernels.FORWARD, *cuda_kernels.FORWARD),
         "cuda.v5_laid",
         "cuda.v4_numbers",
+        "cuda.v7_warps",
         "cuda.v6_runs",
         "cuda.v3_balanced",
     ),
