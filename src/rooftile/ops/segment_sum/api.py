@@ -4,14 +4,14 @@ from rooftile.core.kernel import Op, ranked
 from rooftile.ops.segment_sum import cuda_kernels, runs_kernels, triton_kernels, warps_kernels
 from rooftile.ops.segment_sum.spec import SPEC
 
-# rows of one number are v5's, v4's and v7's alone; v7 stands behind them until it is timed
+# rows of one number are v7's, v5's and v4's alone
 _segment_sum = Op(
     SPEC,
     *ranked(
         (*triton_kernels.FORWARD, *runs_kernels.FORWARD, *warps_kernels.FORWARD, *cuda_kernels.FORWARD),
+        "cuda.v7_warps",
         "cuda.v5_laid",
         "cuda.v4_numbers",
-        "cuda.v7_warps",
         "cuda.v6_runs",
         "cuda.v3_balanced",
     ),

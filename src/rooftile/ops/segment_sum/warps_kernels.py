@@ -17,7 +17,7 @@ WARPS = Source.beside(__file__, "v7_warps.cu")
 SIZE = 1024  # numbers of a tile
 LONGEST = 1 << 20  # tiles of a stretch, within which numbers are counted in 32 bits
 # warps a multiprocessor: the 24 that it holds, all of equal stretches, or several times that, so that whoever is done first takes the next
-CONFIGS = tuple({"block": b, "per_sm": p} for b, p in ((128, 24), (256, 24), (128, 48), (256, 48), (128, 96), (256, 96), (128, 16)))
+CONFIGS = tuple({"block": b, "per_sm": p} for b, p in ((256, 24), (128, 24), (128, 48), (256, 48), (128, 96), (256, 96)))
 
 
 def by_warps(x, offsets, *, config):
