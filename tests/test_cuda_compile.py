@@ -158,6 +158,25 @@ def test_sixteen_processes_leave_one_whole_entry(source):
     assert compiler.compiled(source, "add<float>", "sm_90a").cached
 
 
+THREADS = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from rooftile.cuda import compile as compiler
+from rooftile.cuda.source import Source
+source = Source(Path(sys.argv[1]))
+with ThreadPoolExecutor(8) as pool:
+    print(len(list(pool.map(lambda n: compiler.compiled(source, f"k<{n}>", "sm_90a"), range(8)))))
+"""
+
+
+def test_the_first_to_compile_are_threads(tmp_path):
+    """Seen red: cuda.core, which eight threads imported together, had no Program for one of them."""
+    (tmp_path / "k.cu").write_text("template <int N> __global__ void k(int* x) { x[0] = N; }")
+    said = processes.run(str(tmp_path / "k.cu"), code=THREADS, ROOFTILE_CACHE=str(tmp_path))
+    assert said.stdout.split() == ["8"], said.stderr
+
+
 def test_a_cache_that_cannot_be_written_is_said_once(source, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ROOFTILE_CACHE", str(tmp_path / "file"))

@@ -15,6 +15,7 @@ import io
 import json
 import os
 import re
+import threading
 import uuid
 import warnings
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from rooftile.cuda.source import INCLUDE, Source
 FORMAT = 2  # of a cache entry
 OLDEST = 80
 STANDARD = "c++17"
+
+_ONE_AT_A_TIME = threading.Lock()
 
 
 class CompileError(ValueError):
@@ -151,7 +154,8 @@ def _installed(module: str) -> bool:
 
 
 def _compile(source: Source, instance: str, arch: str, toolchain: _Toolchain) -> Compiled:
-    from cuda.core import Program, ProgramOptions
+    with _ONE_AT_A_TIME:  # of threads that import it together some find it half made
+        from cuda.core import Program, ProgramOptions
 
     log = io.StringIO()
     options = ProgramOptions(
