@@ -333,7 +333,7 @@ def test_what_else_a_model_returns_comes_along(family):
 
 def test_an_output_that_nobody_names_is_no_loss_of_ours():
     with pytest.raises(ValueError, match="its forward says that it returns None, which is not one output"):
-        forwards.causal_lm(lambda self, labels=None: None, "model", 0.0)
+        forwards.causal_lm(lambda self, labels=None: None, "model")
 
 
 def test_refusals():
@@ -460,6 +460,24 @@ def test_what_is_put_on_an_activation_is_called(family, name):
             mlp = m.get_submodule(name)
             put(mlp, "act" if family == "gpt2" else "act_fn")
         close(step(patched), step(model))
+
+
+def test_what_is_set_after_patch_counts():
+    """A loss function of one's own, another cap, the weights of attention by the config: each was passed over without a word."""
+
+    def thrice(logits, labels, vocab_size, **_):
+        return 3 * nn.functional.cross_entropy(logits[:, :-1].reshape(-1, vocab_size), labels[:, 1:].reshape(-1))
+
+    model, patched = build("gemma2"), build("gemma2")
+    rooftile.patch(patched)
+    for m in (model, patched):
+        m.config.final_logit_softcapping = 0.5
+    close(step(patched), step(model))
+    for m in (model, patched):
+        m.loss_function, m.config.output_attentions = thrice, True
+    close(step(patched), step(model))
+    theirs, ours = (m(IDS).attentions for m in (model, patched))
+    assert len(ours) == len(theirs) == 2 and all(gap(a.detach(), b.detach()) < 1e-5 for a, b in zip(ours, theirs))
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
