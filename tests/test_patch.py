@@ -5,6 +5,7 @@ import inspect
 import os
 import pickle
 import warnings
+from types import MethodType
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
@@ -497,6 +498,20 @@ def test_a_trace_holds_operators(family):
     made = torch.jit.trace(Logits(model), IDS)
     assert "PythonOp" not in {node.kind().rpartition("::")[2] for node in made.inlined_graph.nodes()}
     torch.testing.assert_close(made(IDS[:1]), model(IDS[:1]).logits)
+
+
+def test_accelerate_takes_its_wrapper_away():
+    """What `prepare` puts around a forward for mixed precision, `unwrap_model(keep_fp32_wrapper=False)` peels off: it peeled ours off too, and undo refused."""
+    accelerate = pytest.importorskip("accelerate")
+    model = build("llama")
+    before = step(model)
+    report = rooftile.patch(model)
+    model._original_forward = model.forward
+    model.forward = MethodType(torch.autocast("cpu", torch.bfloat16)(model.forward.__func__), model)
+    accelerate.utils.extract_model_from_parallel(model, keep_fp32_wrapper=False)
+    assert "labels" in inspect.signature(model.forward).parameters and model(IDS, labels=IDS).logits is None
+    report.undo()
+    assert same(step(model), before)
 
 
 @pytest.mark.parametrize("early", [True, False])

@@ -201,6 +201,8 @@ def causal_lm(original: Callable[..., Any], base: str) -> Callable[..., Any]:
         kept = {name: made.get(name) for name in others}
         return output(loss=loss / share, logits=None, **kept)
 
+    forward.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+    del forward.__wrapped__  # accelerate takes its wrapper away until there is nothing to unwrap
     return forward
 
 
