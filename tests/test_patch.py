@@ -5,6 +5,7 @@ import inspect
 import os
 import pickle
 import warnings
+from types import MethodType
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
@@ -333,7 +334,7 @@ def test_what_else_a_model_returns_comes_along(family):
 
 def test_an_output_that_nobody_names_is_no_loss_of_ours():
     with pytest.raises(ValueError, match="its forward says that it returns None, which is not one output"):
-        forwards.causal_lm(lambda self, labels=None: None, "model", 0.0)
+        forwards.causal_lm(lambda self, labels=None: None, "model")
 
 
 def test_refusals():
@@ -462,6 +463,24 @@ def test_what_is_put_on_an_activation_is_called(family, name):
         close(step(patched), step(model))
 
 
+def test_what_is_set_after_patch_counts():
+    """A loss function of one's own, another cap, the weights of attention by the config: each was passed over without a word."""
+
+    def thrice(logits, labels, vocab_size, **_):
+        return 3 * nn.functional.cross_entropy(logits[:, :-1].reshape(-1, vocab_size), labels[:, 1:].reshape(-1))
+
+    model, patched = build("gemma2"), build("gemma2")
+    rooftile.patch(patched)
+    for m in (model, patched):
+        m.config.final_logit_softcapping = 0.5
+    close(step(patched), step(model))
+    for m in (model, patched):
+        m.loss_function, m.config.output_attentions = thrice, True
+    close(step(patched), step(model))
+    theirs, ours = (m(IDS).attentions for m in (model, patched))
+    assert len(ours) == len(theirs) == 2 and all(gap(a.detach(), b.detach()) < 1e-5 for a, b in zip(ours, theirs))
+
+
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_a_trace_holds_operators(family):
     """And no function of Python's, which a trace cannot keep."""
@@ -479,6 +498,20 @@ def test_a_trace_holds_operators(family):
     made = torch.jit.trace(Logits(model), IDS)
     assert "PythonOp" not in {node.kind().rpartition("::")[2] for node in made.inlined_graph.nodes()}
     torch.testing.assert_close(made(IDS[:1]), model(IDS[:1]).logits)
+
+
+def test_accelerate_takes_its_wrapper_away():
+    """What `prepare` puts around a forward for mixed precision, `unwrap_model(keep_fp32_wrapper=False)` peels off: it peeled ours off too, and undo refused."""
+    accelerate = pytest.importorskip("accelerate")
+    model = build("llama")
+    before = step(model)
+    report = rooftile.patch(model)
+    model._original_forward = model.forward
+    model.forward = MethodType(torch.autocast("cpu", torch.bfloat16)(model.forward.__func__), model)
+    accelerate.utils.extract_model_from_parallel(model, keep_fp32_wrapper=False)
+    assert "labels" in inspect.signature(model.forward).parameters and model(IDS, labels=IDS).logits is None
+    report.undo()
+    assert same(step(model), before)
 
 
 @pytest.mark.parametrize("early", [True, False])

@@ -139,6 +139,7 @@ BATCHED = {
     "tied_embedding": lambda x: rooftile.tied_embedding(torch.tensor([1, 1, 3]), x),
     "tied_embedding, a head alone": lambda x: rooftile.tied_embedding(torch.arange(4), x)[1:],
     "cross_entropy over the logits": lambda x: (rooftile.cross_entropy(x * 1, torch.arange(4), reduction="none", inplace_backward=True),),
+    "a gated perceptron's last product": lambda x: (linear_of(rooftile.swiglu, rooftile.swiglu_again, (x, x + 1), x[:3], F.linear),),
 }
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 import processes
 from rooftile.core.kernel import OPS
@@ -133,6 +134,25 @@ class TestOverwriting:
         before = x.detach().clone()
         cross_entropy(view(x), torch.arange(6), inplace_backward=True).backward()
         assert torch.equal(x.detach(), before) and x.grad.data_ptr() != x.data_ptr()
+
+    @pytest.mark.parametrize("kept", ["made again", "by hooks"])
+    def test_where_hooks_keep_what_is_saved(self, kept):
+        """Of what they give back nobody asks the version: who else saved the logits, or came a second time, took the gradient for them."""
+        x, t = torch.randn(6, 10, requires_grad=True), torch.arange(6)
+
+        def loss(x, inplace):
+            logits = x * 1
+            other = logits.square().sum()  # made first, differentiated last
+            return other + cross_entropy(logits, t, inplace_backward=inplace)
+
+        (plain,) = torch.autograd.grad(loss(x, False), x)
+        if kept == "made again":
+            made = checkpoint(loss, x, True, use_reentrant=False)
+        else:
+            with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+                made = loss(x, True)
+        for _ in range(2):
+            torch.testing.assert_close(torch.autograd.grad(made, x, retain_graph=True)[0], plain)
 
 
 def test_messages_have_both_numbers():

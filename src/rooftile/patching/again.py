@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rooftile.core.register import once, traced
+from rooftile.core.register import once, traced, transforms
 
 __all__ = ["linear_of"]
 
@@ -35,7 +35,7 @@ def linear_of(
 class _LinearOf(torch.autograd.Function):
     @staticmethod
     def forward(ctx, weight, make, again, linear, *kept):
-        ctx.again = again
+        ctx.make, ctx.again = make, again
         ctx.save_for_backward(weight, *kept)
         return linear(make(*kept), weight)
 
@@ -44,6 +44,13 @@ class _LinearOf(torch.autograd.Function):
     def backward(ctx, grad):
         weight, *kept = ctx.saved_tensors
         made = grad @ weight
-        of_kept = ctx.again(made, *kept)
-        d_weight = grad.flatten(0, -2).t() @ made.flatten(0, -2) if ctx.needs_input_grad[0] else None
+        if transforms((grad,)):  # a batch of gradients, in whose place there is no room for one factor
+            with torch.enable_grad():
+                leaves = [t.detach().requires_grad_() for t in kept]
+                factor = ctx.make(*leaves)
+            of_kept, made = torch.autograd.grad(factor, leaves, made), factor.detach()
+        else:
+            of_kept = ctx.again(made, *kept)
+        # of flatten there is no batch
+        d_weight = grad.reshape(-1, grad.shape[-1]).t() @ made.reshape(-1, made.shape[-1]) if ctx.needs_input_grad[0] else None
         return d_weight, None, None, None, *of_kept[: len(kept)]

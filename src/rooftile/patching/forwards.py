@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rooftile.ops import attention, cross_entropy, embedding, gelu, layernorm, linear_cross_entropy, rmsnorm, rope
-from rooftile.ops._shared.layers import bare
+from rooftile.ops._shared.layers import bare, plain
 from rooftile.patching.again import linear_of
 
 __all__ = [
@@ -150,7 +150,8 @@ def attend(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
     def attention_forward(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,
                           scaling: float | None = None, softcap: float | None = None, **kwargs: Any) -> tuple[Tensor, None]:  # fmt: skip
-        asks_more = any(kwargs.get(name) is not None for name in ("position_bias", "cache", "s_aux")) or kwargs.get("output_attentions")
+        weights = kwargs.get("output_attentions", getattr(module.config, "output_attentions", False))
+        asks_more = weights or any(kwargs.get(name) is not None for name in ("position_bias", "cache", "s_aux"))
         t, s = query.shape[2], key.shape[2]
         plain = t == s if attention_mask is None else attention_mask.dtype == torch.bool and (t > 1 or s == 1)
         trained = attention_mask is not None and attention_mask.requires_grad
@@ -176,8 +177,9 @@ def causal_lm_loss(logits: Tensor, labels: Tensor, vocab_size: int, num_items_in
     return cross_entropy(logits.reshape(-1, vocab_size), target.reshape(-1).to(logits.device), ignore_index=ignore_index, **options) / share
 
 
-def causal_lm(original: Callable[..., Any], base: str, softcap: float) -> Callable[..., Any]:
-    """The whole model's forward: labels in training mode make a loss straight from the hidden states, and `logits` is None."""
+def causal_lm(original: Callable[..., Any], base: str) -> Callable[..., Any]:
+    """The whole model's forward: labels in training mode make a loss straight from the hidden states, and `logits` is None. A loss function that was
+    set since goes by logits."""
     names = list(inspect.signature(original).parameters)[1:]
     output = _output_class(original)
     others = [f.name for f in fields(output) if f.name not in ("loss", "logits")]
@@ -185,7 +187,7 @@ def causal_lm(original: Callable[..., Any], base: str, softcap: float) -> Callab
     @functools.wraps(original)  # Trainer reads the signature
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         call = dict(zip(names, args)) | kwargs
-        if not (self.training and call.get("labels") is not None and _head_is_plain(self, call)):
+        if not (self.training and call.get("labels") is not None and _head_is_plain(self, call) and self.loss_function is causal_lm_loss):
             return original(self, *args, **kwargs)
         labels, ignore = call.pop("labels"), call.get("ignore_index", IGNORE)
         call.pop("logits_to_keep", None)
@@ -193,11 +195,14 @@ def causal_lm(original: Callable[..., Any], base: str, softcap: float) -> Callab
         hidden, shift = made.last_hidden_state, call.get("shift_labels")
         target = _shifted(labels, ignore) if shift is None else shift
         options, share = _reduction(call.get("num_items_in_batch"), hidden.device)
+        softcap = getattr(self.config, "final_logit_softcapping", None) or 0.0
         loss = linear_cross_entropy(hidden, self.lm_head.weight, target.to(hidden.device), self.lm_head.bias, ignore_index=ignore,
                                     softcap=softcap, **options)  # fmt: skip
         kept = {name: made.get(name) for name in others}
         return output(loss=loss / share, logits=None, **kept)
 
+    forward.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+    del forward.__wrapped__  # accelerate takes its wrapper away until there is nothing to unwrap
     return forward
 
 
@@ -211,8 +216,8 @@ def _output_class(original: Callable[..., Any]) -> Any:
 
 
 def _plain(layer: nn.Module) -> bool:
-    """Whether its weight may be read where it lies: no LoRA around it, no shards."""
-    return bare(layer, nn.Linear) and type(layer.weight) in (Tensor, nn.Parameter) and not layer.weight.is_meta
+    """Whether its weight may be read where it lies: no LoRA around it, no shards, and it is there."""
+    return plain(layer) and not layer.weight.is_meta
 
 
 def _autocast(x: Tensor) -> bool:

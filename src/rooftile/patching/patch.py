@@ -236,6 +236,5 @@ def _loss(module: nn.Module, keep_logits: bool) -> Part:
         return Part({"loss": ""}, note=f"its loss function is {there}, not transformers' ForCausalLMLoss")
     if keep_logits:
         return Part({"loss": "cross_entropy"}, lambda: None, "keep_logits")
-    softcap = getattr(module.config, "final_logit_softcapping", None) or 0.0
     base = module.base_model_prefix if hasattr(module, module.base_model_prefix) else "model"  # transformers 4 misnames Gemma3's
-    return Part({"loss": "linear_cross_entropy"}, partial(forwards.causal_lm, _class(module).forward, base, softcap), LOSS)
+    return Part({"loss": "linear_cross_entropy"}, partial(forwards.causal_lm, _class(module).forward, base), LOSS)

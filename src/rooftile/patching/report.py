@@ -47,8 +47,8 @@ class Swap:
         setattr(self.module, self.slot, self.bound)
 
     def found(self) -> str | None:
-        """Where our forward is by now: hooks may have come or gone since."""
-        return next((slot for slot in SLOTS if vars(self.module).get(slot) is self.bound), None)
+        """Where our forward is by now: hooks may have come or gone since, and who took a wrapper off has bound it anew."""
+        return next((slot for slot in SLOTS if vars(self.module).get(slot) == self.bound), None)
 
     def undo(self) -> None:
         slot = self.found()

@@ -58,7 +58,8 @@ def cross_entropy(logits: Tensor, target: Tensor, *, ignore_index: int = -100, l
         inplace_backward: the gradient is written over the logits, which saves their size in memory. Nothing may read them after
             the backward: PyTorch raises if another operator saved them or the backward runs twice, but plain Python reads see the
             gradient. Eager only: under torch.compile the gradient gets memory of its own, and so it does where the logits are no
-            rows side by side (transposed, expanded), or are a parameter themselves, or a view of one.
+            rows side by side (transposed, expanded), or are a parameter themselves, or a view of one, and where hooks keep what is saved
+            (activation checkpointing, save_on_cpu), of which PyTorch does not look whether it was written.
 
     Returns:
         float32, a scalar, or [M] for "none". Exponentials and sums are float32; a loss near 0 is right to its last bits, for the
@@ -75,14 +76,15 @@ def cross_entropy(logits: Tensor, target: Tensor, *, ignore_index: int = -100, l
         >>> cross_entropy(torch.zeros(1, 2), torch.tensor([0]))
         tensor(0.6931)
     """
-    if inplace_backward and _may_overwrite(logits) and not traced((logits, target)):
+    if inplace_backward and not traced((logits, target)) and _may_overwrite(logits):
         return _Overwriting.apply(logits, target, ignore_index, label_smoothing, z_loss, softcap, reduction)
     return _cross_entropy(logits, target, ignore_index, label_smoothing, z_loss, softcap, reduction)[0]
 
 
 def _may_overwrite(logits: Tensor) -> bool:
     rows_apart = isinstance(logits, Tensor) and logits.dim() == 2 and logits.stride(1) == 1 and logits.stride(0) >= logits.shape[1]
-    return rows_apart and logits.requires_grad and torch.is_grad_enabled() and not _of_a_leaf(logits)
+    hooked = torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+    return rows_apart and logits.requires_grad and torch.is_grad_enabled() and not _of_a_leaf(logits) and not hooked
 
 
 def _of_a_leaf(t: Tensor) -> bool:
