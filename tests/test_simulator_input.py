@@ -4,7 +4,10 @@ import importlib
 import re
 import shutil
 import sys
+import threading
+import time
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -289,6 +292,27 @@ def test_a_cache_folder_that_takes_no_more_is_a_sentence(tmp_path, monkeypatch):
     (tmp_path / "before-same").write_text("")  # as good as a folder that may not be written, which root may
     with pytest.raises(ValueError, match=r"before-same cannot be written .*point ROOFTILE_CACHE at one that can"):
         run(source, "k", (1,), (1,), [counts(1)])
+
+
+def test_who_begins_together_builds_what_all_need_once(tmp_path, monkeypatch):
+    """Two workers of `make test` spent eight seconds each on the same files. A lock is of a file that was opened, so that threads stand for processes."""
+    built, both = [], threading.Barrier(2)
+
+    def publish(command, path):
+        built.append(path)
+        time.sleep(0.3)
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+
+    def asked():
+        both.wait()
+        return build._precompiled(build.TRACED)
+
+    monkeypatch.setattr(build, "folder", lambda: tmp_path)
+    monkeypatch.setattr(build, "_publish", publish)
+    with ThreadPoolExecutor(2) as pool:
+        folders = [made.result() for made in [pool.submit(asked) for _ in range(2)]]
+    assert len(set(folders)) == 1 and built == [folders[0] / "before.h.gch"]
 
 
 def test_a_library_cut_short_is_built_again(tmp_path, monkeypatch):

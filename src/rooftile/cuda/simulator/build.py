@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import functools
 import hashlib
 import mmap
@@ -13,6 +15,7 @@ import struct
 import subprocess
 import tempfile
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,10 +108,13 @@ def runtime() -> ctypes.CDLL:
     """Loaded for all to see: kernels' libraries find their callbacks in it."""
     digest = _digest("".join(p.read_text() for p in sorted((HERE / "runtime").iterdir()) if p.is_file()))
     path = folder() / f"runtime-{digest}.so"
-    try:
+    with contextlib.suppress(OSError):
         return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-    except OSError:
-        _publish([compiler(), "-std=c++17", "-O2", "-fPIC", "-shared", "-fno-exceptions", str(HERE / "runtime" / "runtime.cpp")], path)
+    with _alone():
+        try:
+            return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+        except OSError:  # nobody has built it while we waited
+            _publish([compiler(), "-std=c++17", "-O2", "-fPIC", "-shared", "-fno-exceptions", str(HERE / "runtime" / "runtime.cpp")], path)
     return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
 
 
@@ -136,10 +142,26 @@ def _build_kernel(source: Source, function: Function, symbols: tuple[str, ...], 
 def _precompiled(traced: list[str]) -> Path:
     """A folder with what every kernel begins with, as g++ has read it once for all: it takes a .gch that it comes across before the header."""
     path = folder() / f"before-{_digest(*traced)}"
-    if not (path / "before.h.gch").exists():
-        header = ["c++-header" if word == "c++" else word for word in traced]
-        _publish([compiler(), *header, str(HERE / "device" / "before.h")], path / "before.h.gch")
+    made = path / "before.h.gch"
+    if not made.exists():
+        with _alone():
+            if not made.exists():
+                header = ["c++-header" if word == "c++" else word for word in traced]
+                _publish([compiler(), *header, str(HERE / "device" / "before.h")], made)
     return path
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Of processes that begin together one builds what all of them need, for seconds, and the others wait. A folder that cannot be locked, as on some
+    networks, costs those seconds twice and nothing else: what is built comes by rename."""
+    held = os.open(folder(), os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)  # which lets go
 
 
 def _publish(command: list[str], path: Path) -> None:
