@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import processes
-from rooftile.cuda.simulator import rewrite
+from rooftile.cuda.simulator import build, rewrite
 from rooftile.cuda.source import Source
 from test_simulator import counts, floats, run, zeros
 from test_simulator_input import source_of
@@ -106,6 +106,8 @@ def test_braces_that_do_not_pair_are_told_by_the_compiler(tmp_path):
         "__global__ void __launch_bounds__(max(64, 1), 2)\nk(int* __restrict x, int n)",
         "__global__ __launch_bounds__(64) void k(int x[4], int n)",
         "inline __global__ void k(int* x, int (n))",
+        "__forceinline__ __global__ void k(int* x, int n)",
+        "void k(int*, int);\n__global__ void k(int* x, int n)",
     ],
 )
 def test_spellings_of_a_kernel(head, tmp_path):
@@ -114,6 +116,13 @@ def test_spellings_of_a_kernel(head, tmp_path):
     assert not run(source, "k", (1,), (8,), [x, 4]).findings
     assert x.tolist() == [4] * 4
     assert [(p.name, p.pointer) for p in source.functions["k"].parameters] == [("x", True), ("n", False)]
+
+
+def test_of_a_files_kernels_g_plus_plus_makes_the_one_that_is_asked_for(tmp_path):
+    text = "".join(f'extern "C" __global__ void {name}(int* x) {{ x[0] = {n}; }}\n' for n, name in enumerate(("other", "asked", "third")))
+    source = source_of(tmp_path, text)
+    made = build.kernel(source, source.function("asked")).path.read_bytes()
+    assert b"asked" in made and b"other" not in made and b"third" not in made
 
 
 def test_comments_in_another_encoding(tmp_path):

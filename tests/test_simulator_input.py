@@ -4,7 +4,10 @@ import importlib
 import re
 import shutil
 import sys
+import threading
+import time
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -183,7 +186,9 @@ def test_the_gate_judges_in_the_simulator(condition, sign, status, tmp_path, mon
     op = OPS["vector_add"]
     only_small = lambda call: None if call["x"].dtype in names else f"{call['x'].dtype} is no dtype of this test"  # noqa: E731
     monkeypatch.setattr(op, "kernels", (Kernel("cuda.planted", vector_add, refuse=only_small), op.kernels[-1]))
+    compiled = runs_of_g_plus_plus(monkeypatch)
     answer = gatekeeper.check(["vector_add"], "cuda.planted", "sim", None)
+    assert len(compiled) == 1  # the kernels of all dtypes
     verdicts = [v for v in answer["results"] if v["status"] != "refused"]
     assert verdicts and {v["status"] for v in verdicts if "0" not in v["case"]} <= {"passed", status}
     assert (answer["failed"] == 0) == (status == "passed")
@@ -289,6 +294,56 @@ def test_a_cache_folder_that_takes_no_more_is_a_sentence(tmp_path, monkeypatch):
     (tmp_path / "before-same").write_text("")  # as good as a folder that may not be written, which root may
     with pytest.raises(ValueError, match=r"before-same cannot be written .*point ROOFTILE_CACHE at one that can"):
         run(source, "k", (1,), (1,), [counts(1)])
+
+
+def test_who_begins_together_builds_what_all_need_once(tmp_path, monkeypatch):
+    """Two workers of `make test` spent eight seconds each on the same files. A lock is of a file that was opened, so that threads stand for processes."""
+    built, both = [], threading.Barrier(2)
+
+    def publish(command, path):
+        built.append(path)
+        time.sleep(0.3)
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+
+    def asked():
+        both.wait()
+        return build._precompiled(build.TRACED)
+
+    monkeypatch.setattr(build, "folder", lambda: tmp_path)
+    monkeypatch.setattr(build, "_publish", publish)
+    with ThreadPoolExecutor(2) as pool:
+        folders = [made.result() for made in [pool.submit(asked) for _ in range(2)]]
+    assert len(set(folders)) == 1 and built == [folders[0] / "before.h.gch"]
+
+
+def runs_of_g_plus_plus(monkeypatch):
+    """A list that grows by the command of each."""
+    made, run = [], build._run
+
+    def counted(command, scratch, source):
+        if source is not None:
+            made.append(command)
+        run(command, scratch, source)
+
+    monkeypatch.setattr(build, "_run", counted)
+    return made
+
+
+def test_what_will_be_launched_of_a_file_is_compiled_together(tmp_path, monkeypatch):
+    text = "__device__ int gSeen;\ntemplate <int N> __global__ void k(int* gX) { gSeen += N; gX[0] = N; gX[1] = sizeof(int[N]); }\n"
+    source = source_of(tmp_path, text)
+    compiled, x = runs_of_g_plus_plus(monkeypatch), counts(2)
+    build.ahead(source, ["k<3>", "k<4>"])
+    build.ahead(source, ["k<3>", "k<4>"])
+    for n in (3, 4):
+        assert not run(source, f"k<{n}>", (1,), (1,), [x]).findings and x.tolist() == [n, 4 * n]
+    assert len(compiled) == 1
+    build.ahead(source, ["k<5>", "k<-1>"])  # of which one does not compile: the other has no part in that
+    assert not run(source, "k<5>", (1,), (1,), [x]).findings and x.tolist() == [5, 20]
+    with pytest.raises(ValueError, match=r"k.cu does not compile: .*k.cu:2: "):
+        run(source, "k<-1>", (1,), (1,), [x])
+    build.ahead(source, ["absent<5>"])
 
 
 def test_a_library_cut_short_is_built_again(tmp_path, monkeypatch):

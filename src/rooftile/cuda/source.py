@@ -98,7 +98,7 @@ class Source:
 
 
 _BRACKETS = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
-_GLOBAL = re.compile(
+GLOBAL = re.compile(
     r"(?:template\s*<(?P<template>[^{};]*?)>\s*)?"
     r'(?:(?:extern\s+"C"|static|inline|void|ROOFTILE_EARLY)\s+)*\b__global__\b'
     rf"(?:\s*\b(?:static|inline|void|ROOFTILE_EARLY|__maxnreg__\s*{_BRACKETS}|(?:__launch_bounds__|__cluster_dims__|ROOFTILE_CLUSTER)\s*{_BRACKETS}))*"
@@ -107,7 +107,7 @@ _GLOBAL = re.compile(
 
 
 def _functions(text: str) -> Iterator[Function]:
-    for match in _GLOBAL.finditer(text):
+    for match in GLOBAL.finditer(text):
         declared = [p.partition("=") for p in _split(match["template"] or "") if p.strip()]
         template, optional = tuple(p[0].split()[-1] for p in declared), sum(bool(p[1]) for p in declared)
         parameters = tuple(_parameter(p) for p in _split(match["parameters"]) if p.strip())

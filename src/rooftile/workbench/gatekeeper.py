@@ -26,7 +26,9 @@ from rooftile.core.kernel import OPS, Op, nearest
 from rooftile.core.record import Environment, Record, Status, append, unwritable
 from rooftile.core.spec import OpSpec
 from rooftile.cuda import simulator
+from rooftile.cuda.launch import recording
 from rooftile.cuda.simulator import build
+from rooftile.cuda.source import Source
 from rooftile.training.signals import Termination
 from rooftile.workbench import check as gate
 from rooftile.workbench import inputs, ledger
@@ -200,10 +202,30 @@ def _simulated(names: list[str], points: list[gate.Point], progress: Console | N
         if p.variant == "normal" and (key not in smallest or _size(p) < _size(smallest[key])):
             smallest[key] = p
     chosen = list(smallest.values())
+    _build_ahead(points)
     with simulator.active("all"):
         results = _run(chosen, "cpu", progress)
     with simulator.active("checks"):
         return results + _run([p for p in points if p not in chosen], "cpu", progress)
+
+
+def _build_ahead(points: list[gate.Point]) -> None:
+    """What these launch is compiled first, a file's kernels together: launchers are asked with launches recorded instead of run. Families change numbers
+    alone. Who cannot be asked is a finding when it is judged, and what it launches is compiled there."""
+    wanted: dict[Source, dict[str, None]] = {}
+    for p in points:
+        if p.variant not in ("normal", *inputs.layouts(p.op.spec)):
+            continue
+        with recording() as seen, contextlib.suppress(Exception):
+            call = p.op.spec.draw(p.case)
+            call = call if p.variant == "normal" else inputs.lay_out(p.op.spec, call, p.variant)
+            if p.kernel.objection(call) is None:
+                for save in (True, False) if p.kernel.lean else (True,):
+                    p.kernel.bound(p.kernel.heuristic(call), save=save)(*call.values())
+        for launch in seen:
+            wanted.setdefault(launch.source, {})[launch.instance] = None
+    for source, instances in wanted.items():
+        build.ahead(source, instances)
 
 
 def affordable(points: list[gate.Point]) -> list[gate.Point]:

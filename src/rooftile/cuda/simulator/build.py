@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import functools
 import hashlib
 import mmap
@@ -13,6 +15,7 @@ import struct
 import subprocess
 import tempfile
 import threading
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,20 +87,44 @@ def _rewritten(state: tuple[object, ...], source: Source) -> dict[str, str]:
 
 
 def kernel(source: Source, function: Function, symbols: tuple[str, ...] = ()) -> Built:
-    state = tuple((str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in source.files)
+    state = _state(source)
     key = (state, function.instance, symbols, compiler(), str(cache_folder()))
     with _lock:
         if key not in _built:
             texts = _rewritten(state, source)
-            digest = _digest("".join(f"{n}\n{t}\n" for n, t in texts.items()), function.instance, *symbols)
+            path = _path(source, texts, function, symbols)
             runtime()
-            path = folder() / f"{re.sub(r'[^A-Za-z0-9]+', '_', source.path.stem)}-{digest}.so"
             try:
                 _built[key] = _load(path)
             except OSError:  # not there, or cut short
-                _build_kernel(source, function, symbols, texts, path)
+                _build_kernels(source, {path: function}, symbols, texts)
                 _built[key] = _load(path)
         return _built[key]
+
+
+def ahead(source: Source, instances: Iterable[str]) -> None:
+    """What will be launched of one file, where it is not there yet, by one run of g++: half the time of a run for each. What does not compile is left
+    to its launch, which says why."""
+    with _lock, contextlib.suppress(ValueError):
+        texts = _rewritten(_state(source), source)
+        wanted = {_path(source, texts, function, ()): function for function in map(source.function, instances)}
+        absent = {path: function for path, function in wanted.items() if not path.exists()}
+        if absent:
+            _build_kernels(source, absent, (), texts)
+
+
+def _state(source: Source) -> tuple[object, ...]:
+    return tuple((str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in source.files)
+
+
+def _path(source: Source, texts: dict[str, str], function: Function, symbols: tuple[str, ...]) -> Path:
+    digest = _digest("".join(f"{n}\n{t}\n" for n, t in texts.items()), function.instance, *symbols)
+    return folder() / f"{re.sub(r'[^A-Za-z0-9]+', '_', source.path.stem)}-{digest}.so"
+
+
+def _tag(path: Path) -> str:
+    """What a kernel's functions are called by in a library that may hold several."""
+    return path.stem.rpartition("-")[2]
 
 
 @functools.cache
@@ -105,10 +132,13 @@ def runtime() -> ctypes.CDLL:
     """Loaded for all to see: kernels' libraries find their callbacks in it."""
     digest = _digest("".join(p.read_text() for p in sorted((HERE / "runtime").iterdir()) if p.is_file()))
     path = folder() / f"runtime-{digest}.so"
-    try:
+    with contextlib.suppress(OSError):
         return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-    except OSError:
-        _publish([compiler(), "-std=c++17", "-O2", "-fPIC", "-shared", "-fno-exceptions", str(HERE / "runtime" / "runtime.cpp")], path)
+    with _alone():
+        try:
+            return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+        except OSError:  # nobody has built it while we waited
+            _publish([compiler(), "-std=c++17", "-O2", "-fPIC", "-shared", "-fno-exceptions", str(HERE / "runtime" / "runtime.cpp")], path)
     return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
 
 
@@ -117,12 +147,13 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join([*parts, *TRACED, device, _version(compiler())]).encode()).hexdigest()[:20]
 
 
-def _build_kernel(source: Source, function: Function, symbols: tuple[str, ...], texts: dict[str, str], path: Path) -> None:
+def _build_kernels(source: Source, kernels: dict[Path, Function], symbols: tuple[str, ...], texts: dict[str, str]) -> None:
+    """One library, which then lies at the path of each."""
     with tempfile.TemporaryDirectory(prefix="rooftile-") as scratch:
         for name, text in texts.items():
             Path(scratch, name).write_text(text, encoding="utf-8")
         first = next(iter(texts))
-        unit = [f'#include "{first}"', f"ROOFTILE_ENTRY(({function.instance}))"]
+        unit = [f'#include "{first}"', *(f"ROOFTILE_ENTRY({_tag(path)}, ({function.instance}))" for path, function in kernels.items())]
         unit += [f"ROOFTILE_SYMBOL({i}, {name})" for i, name in enumerate(symbols)]
         Path(scratch, "unit.cpp").write_text("\n".join([*unit, ""]), encoding="utf-8")
         standard = any(re.search(r"^[ \t]*#[ \t]*include[ \t]*<(?!cuda)", t, re.M) for t in texts.values())
@@ -130,16 +161,36 @@ def _build_kernel(source: Source, function: Function, symbols: tuple[str, ...], 
         words = ["-I", scratch, "-I", str(_precompiled(traced)), "-I", str(HERE / "device"), "-include", "before.h", f"{scratch}/unit.cpp"]
         made = Path(scratch, "unit.o")
         _run([compiler(), *traced, *words, "-I", f"{scratch}/absent", "-c", "-o", str(made)], scratch, source)
+        path, *others = kernels
         _publish([compiler(), "-shared", "-nostdlib", str(made), "-lgcc"], path)  # libc and libm come with the runtime
+        for other in others:
+            with contextlib.suppress(OSError):  # it has come meanwhile; or, where there are no links, it is built when it is launched
+                os.link(path, other)
 
 
 def _precompiled(traced: list[str]) -> Path:
     """A folder with what every kernel begins with, as g++ has read it once for all: it takes a .gch that it comes across before the header."""
     path = folder() / f"before-{_digest(*traced)}"
-    if not (path / "before.h.gch").exists():
-        header = ["c++-header" if word == "c++" else word for word in traced]
-        _publish([compiler(), *header, str(HERE / "device" / "before.h")], path / "before.h.gch")
+    made = path / "before.h.gch"
+    if not made.exists():
+        with _alone():
+            if not made.exists():
+                header = ["c++-header" if word == "c++" else word for word in traced]
+                _publish([compiler(), *header, str(HERE / "device" / "before.h")], made)
     return path
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Of processes that begin together one builds what all of them need, for seconds, and the others wait. A folder that cannot be locked, as on some
+    networks, costs those seconds twice and nothing else: what is built comes by rename."""
+    held = os.open(folder(), os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)  # which lets go
 
 
 def _publish(command: list[str], path: Path) -> None:
@@ -185,9 +236,9 @@ def _run(command: list[str], scratch: str, source: Source | None) -> None:
 
 def _load(path: Path) -> Built:
     library = ctypes.CDLL(str(path))
-    entry = ctypes.cast(library.rooftile_entry, ctypes.c_void_p).value
+    entry = ctypes.cast(library[f"rooftile_entry_{_tag(path)}"], ctypes.c_void_p).value
     assert entry is not None
-    describe = library.rooftile_parameters
+    describe = library[f"rooftile_parameters_{_tag(path)}"]
     describe.restype = ctypes.c_char_p
     kinds = tuple(describe().decode().split())
     return Built(library, path, entry, _extent(entry), kinds)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rooftile.core.record import without_c_comments
 from rooftile.cuda.simulator import host
-from rooftile.cuda.source import INCLUDE, Source, read
+from rooftile.cuda.source import GLOBAL, INCLUDE, Source, read
 
 _WORD = re.compile(r"\b__shared__\b")
 _ALIGN = re.compile(r"(?:__align__|alignas)\s*(\((?:[^()]|\([^()]*\))*\))")
@@ -37,7 +37,18 @@ def _rewrite(path: Path, text: str, names: dict[Path, str]) -> str:
     spaces = "".join(
         f"namespace {' { namespace '.join(n.split('::'))} {{{'}' * n.count('::')}}} " for n in sorted(set(_USED.findall(text)))
     )
-    return f'{spaces}\n#line 1 "{path}"\n{_shared(_moved(text))}'
+    return f'{spaces}\n#line 1 "{path}"\n{_only_if_called(_shared(_moved(text)))}'
+
+
+def _only_if_called(text: str) -> str:
+    """Kernels that are no templates become inline: g++ then compiles the one that is asked for, and not each time all that a file has."""
+
+    def inline(match: re.Match[str]) -> str:
+        begin = max(text.rfind(c, 0, match.start()) for c in ";}")
+        said = match["template"] is not None or re.search("inline", text[begin + 1 : match.start("name")], re.I)
+        return match[0] if said else match[0].replace("__global__", "__global__ inline __noinline__", 1)
+
+    return GLOBAL.sub(inline, text)
 
 
 def _ptx(text: str) -> str:

@@ -47,8 +47,6 @@ template <class... P> inline const char* rooftile_signature(void (*)(P...)) {
   *out = 0;
   return text;
 }
-extern "C" void rooftile_entry(void** a);
-extern "C" const char* rooftile_parameters();
 // A __device__ or __constant__ variable that the host would fill: where it is, how large, and of what kind its elements are.
 template <class T> struct rooftile_element { using type = typename rooftile_bare<T>::type; };
 template <class T, size_t N> struct rooftile_element<T[N]> : rooftile_element<T> {};
@@ -60,6 +58,6 @@ template <class T, size_t N> struct rooftile_element<T[N]> : rooftile_element<T>
   }
 
 #define ROOFTILE_UNWRAP(...) __VA_ARGS__
-#define ROOFTILE_ENTRY(kernel)                                                                                   \
-  extern "C" void rooftile_entry(void** a) { rooftile_call(&ROOFTILE_UNWRAP kernel, a); }                        \
-  extern "C" const char* rooftile_parameters() { return rooftile_signature(&ROOFTILE_UNWRAP kernel); }
+#define ROOFTILE_ENTRY(tag, kernel)                                                                              \
+  extern "C" void rooftile_entry_##tag(void** a) { rooftile_call(&ROOFTILE_UNWRAP kernel, a); }                  \
+  extern "C" const char* rooftile_parameters_##tag() { return rooftile_signature(&ROOFTILE_UNWRAP kernel); }
