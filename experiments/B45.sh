@@ -1,0 +1,8 @@
+# carry: B45.sh commit sp1 peers2.xz; after A45. Name gradients by themselves: with flex never measured of a forward, --stale takes all forwards first.
+set -u
+export ROOFTILE_COMMIT=$(cat .gpu/commit) PYTHONPATH=src
+test -f /root/peers/sp0 || { echo "another machine"; exit 9; }
+mkdir -p /tmp/site; cat /root/peers/sp0 .gpu/sp1 | xz -dc -T0 | tar -C /tmp/site -xf -; xz -dc .gpu/peers2.xz | tar -C /tmp/site -xf -
+export PYTHONPATH=src:/tmp/site:/tmp/site/nvidia_cutlass_dsl/dsl_packages
+timeout -s INT 300 python3 -m rooftile bench attention_options attention_options_backward attention_varlen attention_varlen_backward attention_qkvpacked_backward rotary_attention rotary_attention_backward --against torch,compile,fa4,flex --stale --record --within 265 --jobs 15 > $OUT/b.log 2>&1; echo bench rc $?; grep -i "^left\|^seconds" $OUT/b.log | cut -c1-120
+date +%T; tar czf $OUT/records.tgz records
