@@ -82,7 +82,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: f
         softcap: 0: none.
         sinks: [H] of q's dtype or float32, a score a head that takes its share of the sum and gives nothing.
         bias: [B|1, H|1, T, S] of q's dtype, added to the scores. Where it requires a gradient, it gets that summed over the batches and heads
-            that share it, in float32.
+            that share it, in float32. To hide keys is for the mask: a row whose scores all lie at -1e9, say, has no room in float32 for the
+            logarithm of its sum, and its gradient comes out as many times too large as it has keys, as that of PyTorch's kernels does.
         mask: boolean, True where a key is seen; any shape that broadcasts to [B, H, T, S]. Lengths of keys: (j < lengths[:, None])[:, None, None];
             documents in a row: (of[:, :, None] == of[:, None, :])[:, None]. On Hopper, at D of 64 and 128, a tile of queries visits the keys from the
             first to the last that any of them sees.
