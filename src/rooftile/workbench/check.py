@@ -314,7 +314,7 @@ def _bytes(v: Any) -> Any:
     if isinstance(v, Tensor):
         dense = v.detach().contiguous()
         flat = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)  # of a single element any stride is contiguous
-        return flat.cpu().numpy().tobytes() if flat.numel() < 2**24 else (int(flat.view(torch.uint8).sum(dtype=torch.int64)), flat.numel())
+        return flat.cpu().numpy().tobytes() if flat.numel() < 2**24 else (int(flat.sum(dtype=torch.int64)), flat.numel())
     return [_bytes(t) for t in v] if isinstance(v, (list, tuple)) else v
 
 
