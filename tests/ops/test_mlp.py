@@ -1,5 +1,7 @@
 """What the grid cannot say of mlp: the grid itself on the kernels of cuBLASLt, over a library that is its header put into Python; planted errors; the module."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -218,6 +220,42 @@ def test_what_is_put_around_a_layer_counts(around):
             with torch.no_grad():
                 for p in module.parameters():
                     p.mul_(1.5)
+
+
+class Bytes(torch.Tensor):
+    """A weight of 8 bits and a scale a row, which knows one thing: how it is multiplied by."""
+
+    @staticmethod
+    def __new__(cls, number, scale):
+        return torch.Tensor._make_wrapper_subclass(cls, number.shape, dtype=scale.dtype)
+
+    def __init__(self, number, scale):
+        self.number, self.scale = number, scale
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is F.linear:
+            x, weight, bias = args
+            return F.linear(x, weight.number.to(x.dtype) * weight.scale, bias)
+        return super().__torch_function__(func, types, args, kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func is not torch.ops.aten.detach.default:
+            raise NotImplementedError(f"{func} of {cls.__name__}")
+        return cls(args[0].number, args[0].scale)
+
+
+def test_a_weight_of_a_class_of_its_own_is_multiplied_by_as_it_says():
+    """As torchao's are: the operator was asked to take it, and it knows of no operator."""
+    x = torch.randn(5, 16)
+    for module, names in ((MLP(16, 40), ("fc1", "fc2")), (GatedMLP(16, 40), ("down_proj",))):
+        rough = copy.deepcopy(module)
+        for layer in map(module.get_submodule, names):
+            scale = layer.weight.detach().abs().amax(1, keepdim=True) / 127
+            number = (layer.weight.detach() / scale).round().to(torch.int8)
+            layer.weight = torch.nn.Parameter(Bytes(number, scale), requires_grad=False)
+        torch.testing.assert_close(module(x), rough(x), rtol=0, atol=0.01)
 
 
 def test_without_a_gradient_the_result_is_the_same():

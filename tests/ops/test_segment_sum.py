@@ -180,6 +180,7 @@ BORDERS = {
     "over blocks, from the last number of one on": lambda m: torch.tensor([0, 7, 12287, m - 1, m]),
     "each number": lambda m: torch.arange(m + 1),
     "64 in a tile, none behind": lambda m: torch.tensor([*range(0, 1024, 16), m - 5]),
+    "70 equal ones behind 64 others": lambda m: torch.tensor([*range(64), *[64] * 70, *range(65, 400)]),
     "33 equal ones, and 1100": lambda m: torch.tensor([0, *[500] * 33, *[5 * 1024] * 1100, *range(6000, 7000, 3)]),
 }
 
@@ -219,8 +220,10 @@ FAULTS = {  # as it stands, and wrong
     "carry = any[r] ? all : carry + all;": "carry = all;",
     "any[r] & (before * 2 + 1) | 1": "any[r] & before | 1",
     "if (e == zero)": "if (false)",
-    "begun + LOOK * WARP + l; e": "begun + LOOK * WARP + WARP + l; e",
-    "while (again) again = mark();": "",
+    "from = begun + LOOK * WARP;": "from = begun + LOOK * WARP + WARP;",
+    "while (again) {": "if (false) {",
+    "&& next - tile == marked": "",
+    "max(from + WARP, ": "max(from + 2 * WARP, ",
     "(only ? sPrior[w][v] : 0.0f)": "sPrior[w][v]",
     " - (1u << r))": " - 1u)",
     "if (l == 0) prior = 0.0f;": "",
@@ -239,6 +242,7 @@ TELLING = [
     ("around borders", 40003, torch.float32),
     ("33 equal ones, and 1100", 9001, torch.float32),
     ("each number", 5000, torch.bfloat16),
+    ("70 equal ones behind 64 others", 2000, torch.float32),
     ("around borders", 40003, torch.float32, "all"),
 ]
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rooftile.ops import attention, cross_entropy, embedding, gelu, layernorm, linear_cross_entropy, rmsnorm, rope
-from rooftile.ops._shared.layers import bare
+from rooftile.ops._shared.layers import bare, plain
 from rooftile.patching.again import linear_of
 
 __all__ = [
@@ -216,8 +216,8 @@ def _output_class(original: Callable[..., Any]) -> Any:
 
 
 def _plain(layer: nn.Module) -> bool:
-    """Whether its weight may be read where it lies: no LoRA around it, no shards."""
-    return bare(layer, nn.Linear) and type(layer.weight) in (Tensor, nn.Parameter) and not layer.weight.is_meta
+    """Whether its weight may be read where it lies: no LoRA around it, no shards, and it is there."""
+    return plain(layer) and not layer.weight.is_meta
 
 
 def _autocast(x: Tensor) -> bool:

@@ -3,7 +3,7 @@ from torch import Tensor
 
 import rooftile.ops.glu.api as glu
 from rooftile.core.kernel import Op
-from rooftile.ops._shared.layers import bare
+from rooftile.ops._shared.layers import plain
 from rooftile.ops.gelu.api import gelu
 from rooftile.ops.mlp import composed_kernels as composed
 from rooftile.ops.mlp import cublaslt_kernels as cublaslt
@@ -88,15 +88,9 @@ def gated_mlp(x: Tensor, weight1: Tensor, weight2: Tensor, activation: str = "si
     return _gated_mlp(x, weight1, weight2, activation, residual)[0]
 
 
-def _untouched(*layers: torch.nn.Module) -> bool:
-    """Whether their weights are all that there is to them: a hook would be passed over, and so would what LoRA adds, or a weight that is made anew
-    before each call."""
-    return all(bare(layer, torch.nn.Linear) for layer in layers)
-
-
 class MLP(torch.nn.Module):
-    """`mlp` as a module: two torch.nn.Linear layers, fc1 and fc2, by initialisation and state dict, with gelu between them. A layer with hooks, or with
-    another in its place, as LoRA puts one, is called, and then so are the three one by one."""
+    """`mlp` as a module: two torch.nn.Linear layers, fc1 and fc2, by initialisation and state dict, with gelu between them. A layer with hooks, with
+    another in its place, as LoRA puts one, or with a weight of a class of its own, as a quantised one is, is called, and then so are the three one by one."""
 
     def __init__(self, in_features: int, hidden_features: int, out_features: int | None = None, bias: bool = True,
                  device: torch.device | str | int | None = None, dtype: torch.dtype | None = None, *, approximate: str = "none"):  # fmt: skip
@@ -107,7 +101,7 @@ class MLP(torch.nn.Module):
         self.fc2 = torch.nn.Linear(hidden_features, in_features if out_features is None else out_features, bias, device, dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not _untouched(self.fc1, self.fc2):
+        if not (plain(self.fc1) and plain(self.fc2)):
             return self.fc2(gelu(self.fc1(x), self.approximate))
         return mlp(x, self.fc1.weight, self.fc1.bias, self.fc2.weight, self.fc2.bias, self.approximate)
 
@@ -128,7 +122,7 @@ class GatedMLP(torch.nn.Module):
         self.down_proj = torch.nn.Linear(hidden_features, in_features if out_features is None else out_features, False, device, dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not _untouched(self.gate_up_proj, self.down_proj):
+        if not (plain(self.gate_up_proj) and plain(self.down_proj)):
             name, *form = composed.GATES[self.activation]
             return self.down_proj(getattr(glu, name)(self.gate_up_proj(x), None, *form))
         return gated_mlp(x, self.gate_up_proj.weight, self.down_proj.weight, self.activation)

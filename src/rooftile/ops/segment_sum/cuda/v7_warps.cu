@@ -125,7 +125,15 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
 #pragma unroll
     for (int k = 0; k < LOOK; ++k) mine[k] = place[k];
 #pragma unroll 1
-    while (again) again = mark();
+    while (again) {
+      const I next = __shfl_sync(ALL_LANES, at[0], 0), far = __shfl_sync(ALL_LANES, at[LOOK - 1], WARP - 1);
+      const int marked = __shfl_sync(ALL_LANES, place[LOOK - 1], WARP - 1);
+      if (cursor + LOOK * WARP <= unsigned(E) && next == far && next - tile == marked) {  // equal ones, as many as there are, are passed by a search
+        cursor = max(cursor, unsigned(find<WARP>(gOffsets, E, next)));
+        look();
+      }
+      again = mark();
+    }
     __syncwarp();
     const unsigned bits = sMarks[l];
     unsigned* sOther = sBits[w][0] + (sMarks - sBits[w][0] ^ WARP);
@@ -180,9 +188,12 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
     for (int k = 0; k < LOOK; ++k)
       if (mine[k] >= 0) ends(begun + k * WARP + l - 1, mine[k]);
 #pragma unroll 1
-    for (unsigned e = begun + LOOK * WARP + l; e < cursor; e += WARP) {
-      const I one = gOffsets[e];
-      if (tile <= one && one < tile + size) ends(e - 1, unsigned(one - tile));
+    for (unsigned from = begun + LOOK * WARP; from < cursor; from += WARP) {
+      const unsigned e = from + l;
+      const I one = e < cursor ? gOffsets[e] : I(-1);
+      const bool border = tile <= one && one < tile + size && one != gOffsets[e - 1];
+      if (border) ends(e - 1, int(one - tile));
+      if (!__any_sync(ALL_LANES, border)) from = max(from + WARP, unsigned(find<WARP>(gOffsets, E, __shfl_sync(ALL_LANES, one, 0)))) - WARP;
     }
     sMarks = sOther, here += SIZE;
   };
