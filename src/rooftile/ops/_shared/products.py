@@ -13,6 +13,7 @@ def product(left, right, bias=None, *, dtype=None, out=None, add=None):
     PyTorch takes the first algorithm of cuBLASLt's heuristic; where another is known to be faster, it is asked for here. And PyTorch copies first what
     is added to, unless that is `out`: so that is asked for here as well.
     """
+    bias = None if bias is None else bias.contiguous()  # beside one that is not dense PyTorch rounds the product first
     (m, k), n, kind = left.shape, right.shape[1], (dtype or left.dtype) if out is None else out.dtype
     ours = (add is not None and add is not out) or cublaslt.preferred(left.device, m, n, k)
     if ours and _read_as_they_lie(left, right, bias, kind) and all(t is None or cublaslt.rows_or_columns(t) for t in (out, add)):
@@ -39,6 +40,6 @@ def _read_as_they_lie(left, right, bias, kind):
     """Whether cuBLASLt can."""
     if left.dtype == torch.float32 or right.shape[1] % 8 or cublaslt.off_gpu(left) is not None:
         return False
-    if bias is not None and (kind != left.dtype or not bias.is_contiguous() or bias.data_ptr() % 16):
+    if bias is not None and (kind != left.dtype or bias.data_ptr() % 16):
         return False
     return cublaslt.rows_or_columns(left) and cublaslt.rows_or_columns(right)

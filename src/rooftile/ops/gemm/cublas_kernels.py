@@ -9,8 +9,8 @@ from rooftile.ops.gemm.reference import flat
 
 def gemm(a, b, bias=None):
     if a.dim() == 2:
-        return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
-    out = torch.mm(flat(a), b) if bias is None else torch.addmm(bias, flat(a), b)
+        return torch.mm(a, b) if bias is None else torch.addmm(bias.contiguous(), a, b)
+    out = torch.mm(flat(a), b) if bias is None else torch.addmm(bias.contiguous(), flat(a), b)
     return out.view(*a.shape[:-1], b.shape[1])
 
 
@@ -20,7 +20,8 @@ def gemm_backward(dout, a, b, bias):
 
 
 def linear(x, weight, bias=None):
-    if x.dim() == 2 or (x.dim() == 3 and x.is_contiguous()):  # one addmm; of other inputs it would round the sum before the bias
+    # One addmm; of other inputs, and of a bias that is not dense, PyTorch rounds the sum before the bias.
+    if (x.dim() == 2 or (x.dim() == 3 and x.is_contiguous())) and (bias is None or bias.is_contiguous()):
         return torch._C._nn.linear(x, weight, bias)
     return gemm(x, weight.t(), bias)
 
