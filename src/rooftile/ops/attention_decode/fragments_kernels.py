@@ -1,0 +1,83 @@
+"""Keys and values straight into the tensor cores' registers, in CUDA C++ (cuda/v2_fragments.cu).
+
+Floor: as triton_kernels.py has it, bytes. Of 8 bits 16 keys of 128 and their values are 4 KB, for which a multiprocessor at 4.2 TB/s has 230 cycles at 1.76 GHz and
+so 920 instructions: some 140 are wanted, 64 of them conversions. 16 warps have 4 KB each on their way, where the memory asks for 22.
+"""
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from rooftile.core.kernel import Kernel
+from rooftile.cuda.launch import CTYPE, launch, off_gpu
+from rooftile.cuda.source import Source
+from rooftile.ops._shared.launch import cdiv, processors
+from rooftile.ops.attention_decode.triton_kernels import WITH_E4M3, splits_of
+
+V2 = Source.beside(__file__, "v2_fragments.cu")
+KEYS, ROWS = 16, 16  # keys of a tile; rows that share keys, at most
+CONFIGS = tuple({"warps": w, "per_sm": p} for w, p in ((4, 3), (6, 2), (12, 1), (8, 1), (4, 2)))
+
+
+def decode(q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, scale, window, softcap, *, config):
+    b, t, h, d = q.shape
+    (pages, page, g), paged = k_cache.shape[:3], block_table is not None
+    out, lse = q.new_empty(b, t, h, d), q.new_empty(b, h, t, dtype=torch.float32)
+    if not out.numel():
+        return out, lse
+    q = q if q.stride(-1) == 1 and not any(s % 4 for s in q.stride()[:3]) and q.data_ptr() % 8 == 0 else q.contiguous()
+    room, rows, warps = block_table.shape[1] * page if paged else page, t * h // g, config["warps"]
+    tiles = cdiv(min(room, window + t - 1 + KEYS) if window else room, warps * KEYS)
+    splits = min(3, max(1, tiles)) if q.device.type == "cpu" else splits_of(b * g, tiles, config["per_sm"] * processors(q))[0]
+    part, part_max, part_sum = lse, lse, lse
+    if splits > 1:
+        part = q.new_empty(splits, b, t, h, d, dtype=torch.float32)
+        part_max, part_sum = (q.new_empty(splits, b, t, h, dtype=torch.float32) for _ in range(2))
+    table, sink = lengths if block_table is None else block_table, q if sinks is None else sinks
+    ks, vs = (lse if x is None else x for x in (k_scale, v_scale))
+    types = f"{CTYPE[q.dtype]}, {CTYPE[k_cache.dtype]}, {CTYPE[sink.dtype]}, {d}, {cdiv(rows, 8)}, {str(paged).lower()}"
+    launch(V2, f"shares<{types}, {warps}, {config['per_sm']}>", b * g * splits, warps * 32, out, lse, part, part_max, part_sum, q, k_cache, v_cache, lengths,
+           table, sink, ks, vs, b, t, h, g, room, pages, page, splits, window, int(sinks is not None), int(k_scale is not None), int(v_scale is not None),
+           scale, softcap, *q.stride()[:3], *k_cache.stride()[:3], *v_cache.stride()[:3], lengths.stride(0), table.stride(0), table.stride(-1),
+           sink.stride(0), ks.stride(0), vs.stride(0), shared=warps * rows * d * 4)  # fmt: skip
+    if splits > 1:
+        launch(V2, f"combine<{CTYPE[q.dtype]}, {CTYPE[sink.dtype]}, {d}>", b * t * h, d, out, lse, part, part_max, part_sum, sink, b * t * h, t, h, splits,
+               int(sinks is not None), sink.stride(0))  # fmt: skip
+    return out, lse
+
+
+def attention_decode(q, k_cache, v_cache, lengths, block_table, sinks, scale, window, softcap, *, config):
+    return decode(q, k_cache, v_cache, lengths, None, None, block_table, sinks, scale, window, softcap, config=config)
+
+
+def attention_decode_e4m3(q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, scale, window, softcap, *, config):
+    return decode(q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, scale, window, softcap, config=config)
+
+
+def _refuse(call):
+    q, table = call["q"], call["block_table"]
+    (b, t, h, d), (_, page, g) = q.shape, call["k_cache"].shape[:3]
+    if q.dtype == torch.float32:
+        return "float32 is not for the tensor cores"
+    if d not in (64, 128):
+        return f"heads have {d} numbers, it takes 64 and 128"
+    if t * h // g > ROWS:
+        return f"{t} queries of {h // g} heads are {t * h // g} rows that share keys, it takes {ROWS}"
+    if table is not None and page % KEYS:
+        return f"pages have {page} keys, it takes multiples of {KEYS}"
+    if (room := page if table is None else page * table.shape[1]) >= 1 << 30:
+        return f"there is room for {room} keys a sequence, it counts to {1 << 30}"
+    for name in ("k_cache", "v_cache"):
+        x = call[name]
+        if x.stride(-1) != 1:
+            return f"the last axis of {name} has stride {x.stride(-1)}; a copy of the cache would cost more than the attention"
+        apart = [s * x.itemsize for s, n in zip(x.stride()[:3], x.shape) if n > 1]
+        if off := next((s for s in apart if s % 16), 0):
+            return f"{name} has rows {off} bytes apart, and it reads 16 at a time"
+        if not isinstance(x, FakeTensor) and x.data_ptr() % 16:
+            return f"{name} begins {x.data_ptr() % 16} bytes past a multiple of 16, and it reads 16 bytes at a time"
+    return off_gpu(q)
+
+
+_IDEA = "keys and values straight into the tensor cores' registers"
+KERNELS = (Kernel("cuda.v2_fragments", attention_decode, _IDEA, _refuse, CONFIGS, sources=(V2,)),)
+KERNELS_E4M3 = (Kernel("cuda.v2_fragments", attention_decode_e4m3, _IDEA, _refuse, CONFIGS, architectures=WITH_E4M3, sources=(V2,)),)
