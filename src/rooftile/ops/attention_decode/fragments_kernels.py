@@ -15,7 +15,8 @@ from rooftile.ops.attention_decode.triton_kernels import WITH_E4M3, splits_of
 
 V2 = Source.beside(__file__, "v2_fragments.cu")
 KEYS, ROWS = 16, 16  # keys of a tile; rows that share keys, at most
-CONFIGS = tuple({"warps": w, "per_sm": p} for w, p in ((4, 3), (6, 2), (12, 1), (8, 1), (4, 2)))
+RESIDENT = (12, 8)  # warps a multiprocessor that have registers, of up to 8 rows and of more
+CONFIGS = tuple({"warps": w} for w in (12, 4, 6, 8, 2))
 
 
 def decode(q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, scale, window, softcap, *, config):
@@ -26,8 +27,9 @@ def decode(q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, s
         return out, lse
     q = q if q.stride(-1) == 1 and not any(s % 4 for s in q.stride()[:3]) and q.data_ptr() % 8 == 0 else q.contiguous()
     room, rows, warps = block_table.shape[1] * page if paged else page, t * h // g, config["warps"]
+    per_sm = max(1, RESIDENT[rows > 8] // warps)
     tiles = cdiv(min(room, window + t - 1 + KEYS) if window else room, warps * KEYS)
-    splits = min(3, max(1, tiles)) if q.device.type == "cpu" else splits_of(b * g, tiles, config["per_sm"] * processors(q))[0]
+    splits = min(3, max(1, tiles)) if q.device.type == "cpu" else splits_of(b * g, tiles, per_sm * processors(q))[0]
     part, part_max, part_sum = lse, lse, lse
     if splits > 1:
         part = q.new_empty(splits, b, t, h, d, dtype=torch.float32)
@@ -35,7 +37,7 @@ def decode(q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, s
     table, sink = lengths if block_table is None else block_table, q if sinks is None else sinks
     ks, vs = (lse if x is None else x for x in (k_scale, v_scale))
     types = f"{CTYPE[q.dtype]}, {CTYPE[k_cache.dtype]}, {CTYPE[sink.dtype]}, {d}, {cdiv(rows, 8)}, {str(paged).lower()}"
-    launch(V2, f"shares<{types}, {warps}, {config['per_sm']}>", b * g * splits, warps * 32, out, lse, part, part_max, part_sum, q, k_cache, v_cache, lengths,
+    launch(V2, f"shares<{types}, {warps}, {per_sm}>", b * g * splits, warps * 32, out, lse, part, part_max, part_sum, q, k_cache, v_cache, lengths,
            table, sink, ks, vs, b, t, h, g, room, pages, page, splits, window, int(sinks is not None), int(k_scale is not None), int(v_scale is not None),
            scale, softcap, *q.stride()[:3], *k_cache.stride()[:3], *v_cache.stride()[:3], lengths.stride(0), table.stride(0), table.stride(-1),
            sink.stride(0), ks.stride(0), vs.stride(0), shared=warps * rows * d * 4)  # fmt: skip

@@ -339,9 +339,10 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(D) combine(E* __restrict__ gOut
   const long long i_b = row / H / T;
   earlier_done();
   float most = -INF, sum = 0.0f, rOut[4] = {};
-  for (int i = 0; i < splits; ++i) most = fmaxf(most, gPartMax[i * M + row]);
+  for (int i = lane(); i < splits; i += WARP) most = fmaxf(most, gPartMax[i * M + row]);
+  most = warp_reduce(most, Max());
   const float base = most == -INF ? 0.0f : most;
-#pragma unroll 4
+#pragma unroll 8
   for (int i = part; i < splits; i += GROUPS) {
     const float by = exp2_fast(gPartMax[i * M + row] - base);
     const float4 x = *reinterpret_cast<const float4*>(gPart + (i * M + row) * D + 4 * d);
