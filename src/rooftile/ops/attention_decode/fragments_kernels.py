@@ -15,8 +15,9 @@ from rooftile.ops.attention_decode.triton_kernels import WITH_E4M3, splits_of
 
 V2 = Source.beside(__file__, "v2_fragments.cu")
 KEYS, ROWS = 16, 16  # keys of a tile; rows that share keys, at most
-RESIDENT = (12, 8)  # warps a multiprocessor that have registers, of up to 8 rows and of more
-CONFIGS = tuple({"warps": w} for w in (12, 4, 6, 8, 2))
+RESIDENT = (16, 8)  # warps a multiprocessor that have registers, of up to 8 rows and of more
+CONFIGS_E4M3 = tuple({"warps": w, "stages": s} for w, s in ((16, 3), (8, 3), (4, 3), (16, 2), (8, 2)))
+CONFIGS = tuple({"warps": w, "stages": s} for w, s in ((8, 3), (4, 3), (12, 2), (8, 2)))  # tiles are twice the bytes
 
 
 def decode(q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, scale, window, softcap, *, config):
@@ -26,8 +27,10 @@ def decode(q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, s
     if not out.numel():
         return out, lse
     q = q if q.stride(-1) == 1 and not any(s % 4 for s in q.stride()[:3]) and q.data_ptr() % 8 == 0 else q.contiguous()
-    room, rows, warps = block_table.shape[1] * page if paged else page, t * h // g, config["warps"]
-    per_sm = max(1, RESIDENT[rows > 8] // warps)
+    room, rows, warps = block_table.shape[1] * page if paged else page, t * h // g, min(config["warps"], RESIDENT[t * h // g > 8])
+    stages, piece = config["stages"], (d * k_cache.itemsize // 32 + 4 * cdiv(d * k_cache.itemsize, 128)) * 16 * 32
+    shared = warps * max(stages * piece, rows * d * 4)
+    per_sm = max(1, min(RESIDENT[rows > 8] // warps, 227 * 1024 // (shared + 1024)))
     tiles = cdiv(min(room, window + t - 1 + KEYS) if window else room, warps * KEYS)
     splits = min(3, max(1, tiles)) if q.device.type == "cpu" else splits_of(b * g, tiles, per_sm * processors(q))[0]
     part, part_max, part_sum = lse, lse, lse
@@ -37,10 +40,10 @@ def decode(q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, s
     table, sink = lengths if block_table is None else block_table, q if sinks is None else sinks
     ks, vs = (lse if x is None else x for x in (k_scale, v_scale))
     types = f"{CTYPE[q.dtype]}, {CTYPE[k_cache.dtype]}, {CTYPE[sink.dtype]}, {d}, {cdiv(rows, 8)}, {str(paged).lower()}"
-    launch(V2, f"shares<{types}, {warps}, {per_sm}>", b * g * splits, warps * 32, out, lse, part, part_max, part_sum, q, k_cache, v_cache, lengths,
+    launch(V2, f"shares<{types}, {stages}, {warps}, {per_sm}>", b * g * splits, warps * 32, out, lse, part, part_max, part_sum, q, k_cache, v_cache, lengths,
            table, sink, ks, vs, b, t, h, g, room, pages, page, splits, window, int(sinks is not None), int(k_scale is not None), int(v_scale is not None),
            scale, softcap, *q.stride()[:3], *k_cache.stride()[:3], *v_cache.stride()[:3], lengths.stride(0), table.stride(0), table.stride(-1),
-           sink.stride(0), ks.stride(0), vs.stride(0), shared=warps * rows * d * 4)  # fmt: skip
+           sink.stride(0), ks.stride(0), vs.stride(0), shared=shared)  # fmt: skip
     if splits > 1:
         launch(V2, f"combine<{CTYPE[q.dtype]}, {CTYPE[sink.dtype]}, {d}>", b * t * h, d, out, lse, part, part_max, part_sum, sink, b * t * h, t, h, splits,
                int(sinks is not None), sink.stride(0))  # fmt: skip
@@ -82,4 +85,4 @@ def _refuse(call):
 
 _IDEA = "keys and values straight into the tensor cores' registers"
 KERNELS = (Kernel("cuda.v2_fragments", attention_decode, _IDEA, _refuse, CONFIGS, sources=(V2,)),)
-KERNELS_E4M3 = (Kernel("cuda.v2_fragments", attention_decode_e4m3, _IDEA, _refuse, CONFIGS, architectures=WITH_E4M3, sources=(V2,)),)
+KERNELS_E4M3 = (Kernel("cuda.v2_fragments", attention_decode_e4m3, _IDEA, _refuse, CONFIGS_E4M3, architectures=WITH_E4M3, sources=(V2,)),)

@@ -1,10 +1,12 @@
-// adds: keys and values come from memory as the tensor cores take them, straight into registers: a warp has 16 keys at a time, the next 16 are on their way
+// adds: each lane asks for just what the tensor cores want of it, 16 bytes at a time, and finds it again in its own part of shared memory: no barrier, no
+//       matrix turned, no tile that anyone else waits for; a warp has 16 keys at a time, and the next tiles of all warps are on their way
 // costs: which element a lane has of a row follows from its place in the product, so that queries, weights and results are dealt out the same way
 // loses when: more than 16 rows (queries x heads of one key head) share keys, or rows are not 64 or 128 long: it takes no others
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "rooftile/approximate.cuh"
+#include "rooftile/async.cuh"
 #include "rooftile/early.cuh"
 #include "rooftile/float8.cuh"
 #include "rooftile/mma.cuh"
@@ -75,7 +77,7 @@ template <typename S> ROOFTILE_DEVICE void with_sink(float& most, float& sum, fl
 // result is V^T P^T: keys, then columns of values, are the rows of 16, and eight rows of queries are the columns, with nothing in between but P turned.
 // Lane 4 g + t: of K keys g and g + 8, of each 64 bytes of a row 16 from 16 t on; of V keys 2 t, 2 t + 1, 2 t + 8 and 2 t + 9, 16 bytes (8 of a row of 64) from
 // the g-th of a row's eight parts on. Which place of the product an element takes is free as long as its partner takes the same.
-template <typename E, typename C, typename S, int D, int TILES, bool PAGED, int WARPS, int PER>
+template <typename E, typename C, typename S, int D, int TILES, bool PAGED, int STAGES, int WARPS, int PER>
 __global__ void __launch_bounds__(WARPS* WARP, PER)
     shares(E* __restrict__ gOut, float* __restrict__ gLse, float* __restrict__ gPart, float* __restrict__ gPartMax, float* __restrict__ gPartSum,
            const E* __restrict__ gQ, const C* __restrict__ gK, const C* __restrict__ gV, const int* __restrict__ gLengths, const int* __restrict__ gTable,
@@ -86,8 +88,9 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
   using F = typename Factor<C>::type;
   constexpr int EACH = 16 / sizeof(C), K_LOADS = D / (4 * EACH), STEPS = D / 16, QUERIES = 8 * TILES;
   constexpr int V_WORDS = D * sizeof(C) >= 128 ? 4 : 2, V_EACH = V_WORDS * 4 / sizeof(C), V_LOADS = D / (8 * V_EACH);
+  constexpr int PIECES = 2 * K_LOADS + 4 * V_LOADS, THREADS = WARPS * WARP;
   constexpr bool BYTES = sizeof(C) == 1;
-  extern __shared__ float sAcc[];  // [WARPS, rows, D]
+  extern __shared__ uint4 sPieces[];  // [STAGES, PIECES, THREADS]
   __shared__ float sMax[WARPS][QUERIES], sSum[WARPS][QUERIES];
   const float INF = __int_as_float(0x7f800000), NOT = __int_as_float(0x7fffffff);
   const int l = lane(), g = l / 4, t = l % 4, w = warp(), group = H / G, rows = T * group;
@@ -102,37 +105,40 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
   const int step = splits * WARPS * KEYS;
   auto page_of = [&](int n) { return n < room ? gRow[n / page * stride_page] : 0; };
 
-  Vec<unsigned, 4> rK[2][K_LOADS];
-  Vec<unsigned, V_WORDS> rV[4][V_LOADS];
-  auto ask_keys = [&](int n, int of_page) {
-    const C* gTile = gKeys + (PAGED ? of_page * k_m + (n % page + g) * k_s : (n + g) * k_s);
-#pragma unroll
-    for (int o = 0; o < 2; ++o)
-#pragma unroll
-      for (int c = 0; c < K_LOADS; ++c)
-        if (n + 8 * o + g < room) rK[o][c].whole = __ldg(reinterpret_cast<const uint4*>(gTile + o * 8 * k_s + c * 4 * EACH));
-  };
-  auto ask_values = [&](int n, int of_page) {
-    const C* gTile = gValues + (PAGED ? of_page * v_m + (n % page + 2 * t) * v_s : (n + 2 * t) * v_s);
-#pragma unroll
-    for (int r = 0; r < 4; ++r)
-#pragma unroll
-      for (int c = 0; c < V_LOADS; ++c)
-        if (n + 2 * t + r % 2 + r / 2 * 8 < room)
-          rV[r][c].whole = __ldg(reinterpret_cast<const typename Raw<V_WORDS * 4>::type*>(gTile + (r % 2 + r / 2 * 8) * v_s + c * 8 * V_EACH));
-  };
-
-  // Without a window the first tile is known before the length is, and is asked for beside it.
-  int n = (i_s * WARPS + w) * KEYS, here = 0, next = 0;
-  bool there = true;
-  auto known = [&](int of_page) {  // page 0 in place of one that does not exist, whose scores become NaN
-    there = 0 <= of_page && of_page < pages;
-    return there ? of_page : 0;
-  };
+  // Without a window the first tiles are known before the length is, and are asked for beside it.
+  int n = (i_s * WARPS + w) * KEYS;
   if (window) n += max(length - T - window + 1, 0) / KEYS * KEYS;
-  if constexpr (PAGED) here = known(page_of(n)), next = page_of(n + step);
-  ask_keys(n, here);
-  ask_values(n, here);
+  unsigned missing = 0;  // a bit for each tile on its way whose page does not exist: page 0 comes in its place, and its scores become NaN
+  int of_page = PAGED ? page_of(n) : 0;
+  auto ask = [&](int ahead, int stage) {
+    const int from = n + ahead * step;
+    long long at_k = (from + g) * k_s, at_v = (from + 2 * t) * v_s;
+    if constexpr (PAGED) {
+      const bool known = 0 <= of_page && of_page < pages;
+      if (!known) missing |= 1u << ahead;
+      const long long m = known ? of_page : 0;
+      at_k = m * k_m + (from % page + g) * k_s, at_v = m * v_m + (from % page + 2 * t) * v_s;
+      of_page = page_of(from + step);
+    }
+    uint4* sMine = sPieces + stage * (PIECES * THREADS) + threadIdx.x;
+    if (from < room) {
+#pragma unroll
+      for (int o = 0; o < 2; ++o)
+#pragma unroll
+        for (int c = 0; c < K_LOADS; ++c, sMine += THREADS)
+          copy_async<16>(sMine, gKeys + at_k + o * 8 * k_s + c * 4 * EACH, from + 8 * o + g < room);
+#pragma unroll
+      for (int r = 0; r < 4; ++r)
+#pragma unroll
+        for (int c = 0; c < V_LOADS; ++c, sMine += THREADS) {
+          const int i = r % 2 + r / 2 * 8;
+          copy_async<V_WORDS * 4>(sMine, gValues + at_v + i * v_s + c * 8 * V_EACH, from + 2 * t + i < room);
+        }
+    }
+    copy_commit();
+  };
+#pragma unroll
+  for (int i = 0; i < STAGES - 1; ++i) ask(i, i);
 
   unsigned rQ[TILES][STEPS][2];
   float rScale[TILES][2], rMax[TILES][2], rBase[TILES][2], rSum[TILES][2] = {};
@@ -177,27 +183,33 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
   }
   float rAcc[TILES][STEPS][4] = {};
   const int whole = window ? 0 : length - T + 1;  // keys before it are seen by all queries
+  int stage = 0;
   for (; n < length; n += step) {
+    const uint4* sMine = sPieces + stage * (PIECES * THREADS) + threadIdx.x;
+    copy_wait<STAGES - 2>();
+    ask(STAGES - 1, stage == 0 ? STAGES - 1 : stage - 1);  // where the tile before this one was
     float rS[TILES][4] = {};
 #pragma unroll
-    for (int c = 0; c < K_LOADS; ++c)
+    for (int c = 0; c < K_LOADS; ++c) {
+      Vec<unsigned, 4> rK[2];
+#pragma unroll
+      for (int o = 0; o < 2; ++o) rK[o].whole = sMine[(o * K_LOADS + c) * THREADS];
 #pragma unroll
       for (int i = 0; i < EACH / 4; ++i) {
         unsigned a[4];
         if constexpr (BYTES) {
 #pragma unroll
-          for (int o = 0; o < 2; ++o) a[o] = halves(rK[o][c][i]), a[2 + o] = halves(rK[o][c][i] >> 16);
+          for (int o = 0; o < 2; ++o) a[o] = halves(rK[o][i]), a[2 + o] = halves(rK[o][i] >> 16);
         } else {
 #pragma unroll
-          for (int o = 0; o < 2; ++o) a[o] = rK[o][c][2 * i], a[2 + o] = rK[o][c][2 * i + 1];
+          for (int o = 0; o < 2; ++o) a[o] = rK[o][2 * i], a[2 + o] = rK[o][2 * i + 1];
         }
 #pragma unroll
         for (int j = 0; j < TILES; ++j) mma_m16n8k16<F>(rS[j], a, rQ[j][c * (EACH / 4) + i]);
       }
-    const bool exists = !PAGED || there, masked = n + KEYS > whole;
-    if constexpr (PAGED) here = known(next), next = page_of(n + 2 * step);
-    ask_keys(n + step, here);
-
+    }
+    const bool exists = !PAGED || !(missing & 1), masked = n + KEYS > whole;
+    missing >>= 1;
     bool more = false;
 #pragma unroll
     for (int j = 0; j < TILES; ++j)
@@ -236,15 +248,14 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
         rSum[j][0] += a, rSum[j][1] += b;
         rP[j][o] = turned(pack(a, b, F()));
       }
-    if (masked) {  // a weight of zero times what nobody may read could be NaN
 #pragma unroll
-      for (int r = 0; r < 4; ++r)
+    for (int c = 0; c < V_LOADS; ++c) {
+      Vec<unsigned, V_WORDS> rV[4];
 #pragma unroll
-        for (int c = 0; c < V_LOADS; ++c)
-          if (n + 2 * t + r % 2 + r / 2 * 8 >= length) fill(rV[r][c], 0u);
-    }
-#pragma unroll
-    for (int c = 0; c < V_LOADS; ++c)
+      for (int r = 0; r < 4; ++r) {
+        rV[r].whole = *reinterpret_cast<const typename Raw<V_WORDS * 4>::type*>(sMine + (2 * K_LOADS + r * V_LOADS + c) * THREADS);
+        if (masked && n + 2 * t + r % 2 + r / 2 * 8 >= length) fill(rV[r], 0u);  // a weight of zero times what nobody may read could be NaN
+      }
 #pragma unroll
       for (int i = 0; i < V_WORDS; ++i)
 #pragma unroll
@@ -252,7 +263,7 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
           unsigned a[4];
 #pragma unroll
           for (int o = 0; o < 2; ++o) {
-            const unsigned one = rV[2 * o][c][i], two = rV[2 * o + 1][c][i];  // of a key and the next
+            const unsigned one = rV[2 * o][i], two = rV[2 * o + 1][i];  // of a key and the next
             if constexpr (BYTES) {
               const unsigned both = __byte_perm(one, two, u ? 0x7362 : 0x5140);
               a[2 * o] = halves(both), a[2 * o + 1] = halves(both >> 16);
@@ -263,9 +274,13 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
 #pragma unroll
           for (int j = 0; j < TILES; ++j) mma_m16n8k16<F>(rAcc[j][(c * V_WORDS + i) * (BYTES ? 2 : 1) + u], a, rP[j]);
         }
-    ask_values(n + step, here);
+    }
+    stage = stage == STAGES - 1 ? 0 : stage + 1;
   }
   let_next_stand_by();
+  copy_wait<0>();
+  __syncthreads();
+  float* sAcc = reinterpret_cast<float*>(sPieces);  // [WARPS, rows, D]
 
 #pragma unroll
   for (int j = 0; j < TILES; ++j)
