@@ -16,8 +16,8 @@ from rooftile.ops.attention_decode.triton_kernels import WITH_E4M3, splits_of
 V2 = Source.beside(__file__, "v2_fragments.cu")
 KEYS, ROWS = 16, 16  # keys of a tile; rows that share keys, at most
 RESIDENT = (16, 8)  # warps a multiprocessor that have registers, of up to 8 rows and of more
-CONFIGS_E4M3 = tuple({"warps": w, "stages": s} for w, s in ((16, 3), (8, 3), (4, 3), (16, 2), (8, 2)))
-CONFIGS = tuple({"warps": w, "stages": s} for w, s in ((8, 3), (4, 3), (12, 2), (8, 2)))  # tiles are twice the bytes
+SHARED = 208 * 1024  # for tiles, of 227 KB: up to eight blocks have a KB each beside them, and what warps tell each other
+CONFIGS = tuple({"warps": w, "stages": s} for w, s in ((16, 3), (8, 3), (4, 3), (12, 2), (16, 2), (12, 4)))
 
 
 def decode(q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, scale, window, softcap, *, config):
@@ -27,10 +27,11 @@ def decode(q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, s
     if not out.numel():
         return out, lse
     q = q if q.stride(-1) == 1 and not any(s % 4 for s in q.stride()[:3]) and q.data_ptr() % 8 == 0 else q.contiguous()
-    room, rows, warps = block_table.shape[1] * page if paged else page, t * h // g, min(config["warps"], RESIDENT[t * h // g > 8])
-    stages, piece = config["stages"], (d * k_cache.itemsize // 32 + 4 * cdiv(d * k_cache.itemsize, 128)) * 16 * 32
-    shared = warps * max(stages * piece, rows * d * 4)
-    per_sm = max(1, min(RESIDENT[rows > 8] // warps, 227 * 1024 // (shared + 1024)))
+    room, rows = block_table.shape[1] * page if paged else page, t * h // g
+    stages, resident, tile = config["stages"], RESIDENT[rows > 8], 2 * KEYS * d * k_cache.itemsize
+    warps = min(config["warps"], resident, SHARED // (stages * tile))
+    shared = warps * max(stages * tile, rows * d * 4)
+    per_sm = min(resident // warps, SHARED // shared)
     tiles = cdiv(min(room, window + t - 1 + KEYS) if window else room, warps * KEYS)
     splits = min(3, max(1, tiles)) if q.device.type == "cpu" else splits_of(b * g, tiles, per_sm * processors(q))[0]
     part, part_max, part_sum = lse, lse, lse
@@ -63,8 +64,8 @@ def _refuse(call):
     (b, t, h, d), (_, page, g) = q.shape, call["k_cache"].shape[:3]
     if q.dtype == torch.float32:
         return "float32 is not for the tensor cores"
-    if d not in (64, 128):
-        return f"heads have {d} numbers, it takes 64 and 128"
+    if (size := d * call["k_cache"].itemsize) not in (128, 256):
+        return f"a key is {size} bytes, it takes keys of 128 and 256"
     if t * h // g > ROWS:
         return f"{t} queries of {h // g} heads are {t * h // g} rows that share keys, it takes {ROWS}"
     if table is not None and page % KEYS:
@@ -85,4 +86,4 @@ def _refuse(call):
 
 _IDEA = "keys and values straight into the tensor cores' registers"
 KERNELS = (Kernel("cuda.v2_fragments", attention_decode, _IDEA, _refuse, CONFIGS, sources=(V2,)),)
-KERNELS_E4M3 = (Kernel("cuda.v2_fragments", attention_decode_e4m3, _IDEA, _refuse, CONFIGS_E4M3, architectures=WITH_E4M3, sources=(V2,)),)
+KERNELS_E4M3 = (Kernel("cuda.v2_fragments", attention_decode_e4m3, _IDEA, _refuse, CONFIGS, architectures=WITH_E4M3, sources=(V2,)),)

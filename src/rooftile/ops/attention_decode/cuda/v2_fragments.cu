@@ -1,7 +1,6 @@
-// adds: each lane asks for just what the tensor cores want of it, 16 bytes at a time, and finds it again in its own part of shared memory: no barrier, no
-//       matrix turned, no tile that anyone else waits for; a warp has 16 keys at a time, and the next tiles of all warps are on their way
+// adds: a warp has tiles of 16 keys to itself, with the next on their way and no barrier; a lane's part of an operand is 16 bytes of a row, whole words as they lie
 // costs: which element a lane has of a row follows from its place in the product, so that queries, weights and results are dealt out the same way
-// loses when: more than 16 rows (queries x heads of one key head) share keys, or rows are not 64 or 128 long: it takes no others
+// loses when: more than 16 rows (queries x heads of one key head) share keys, or a key is not 128 or 256 bytes: it takes no others
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -66,6 +65,9 @@ ROOFTILE_DEVICE unsigned turned(unsigned pair) {
 #endif
 }
 
+// Where a piece of a row lies, such that eight lanes that read 64 bytes of two neighbouring rows, or 32 of every other of eight, meet no bank twice.
+template <int PIECES> ROOFTILE_DEVICE int at(int row, int piece) { return row * PIECES + (piece ^ (row & 6) ^ (row & 1) << 2); }
+
 template <typename S> ROOFTILE_DEVICE void with_sink(float& most, float& sum, float& shrink, const S* gSink) {  // a score more, to base 2
   const float sink = float(*gSink) * LOG2E, next = Max()(most, sink), base = next == -__int_as_float(0x7f800000) ? 0.0f : next;
   shrink = exp2_fast(most - base);
@@ -75,8 +77,9 @@ template <typename S> ROOFTILE_DEVICE void with_sink(float& most, float& sum, fl
 
 // A block has a share of one sequence's keys for the rows (queries x heads) of one key head, and its warps the tiles of it in turn. Scores are K Q^T, the
 // result is V^T P^T: keys, then columns of values, are the rows of 16, and eight rows of queries are the columns, with nothing in between but P turned.
-// Lane 4 g + t: of K keys g and g + 8, of each 64 bytes of a row 16 from 16 t on; of V keys 2 t, 2 t + 1, 2 t + 8 and 2 t + 9, 16 bytes (8 of a row of 64) from
-// the g-th of a row's eight parts on. Which place of the product an element takes is free as long as its partner takes the same.
+// Lane 4 g + t: of K keys g and g + 8, of each 64 bytes of a row 16 from 16 t on; of V keys 2 t, 2 t + 1, 2 t + 8 and 2 t + 9, of each 128 bytes of a row 16 from
+// 16 g on. Which place of the product an element takes is free as long as its partner takes the same. Eight lanes copy 128 neighbouring bytes; asking for
+// what they want themselves, 64 or 32 of a row at a time, took half as long again.
 template <typename E, typename C, typename S, int D, int TILES, bool PAGED, int STAGES, int WARPS, int PER>
 __global__ void __launch_bounds__(WARPS* WARP, PER)
     shares(E* __restrict__ gOut, float* __restrict__ gLse, float* __restrict__ gPart, float* __restrict__ gPartMax, float* __restrict__ gPartSum,
@@ -86,19 +89,21 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
            long long k_s, long long k_g, long long v_m, long long v_s, long long v_g, long long stride_length, long long stride_row, long long stride_page,
            long long stride_sink, long long stride_ks, long long stride_vs) {
   using F = typename Factor<C>::type;
-  constexpr int EACH = 16 / sizeof(C), K_LOADS = D / (4 * EACH), STEPS = D / 16, QUERIES = 8 * TILES;
-  constexpr int V_WORDS = D * sizeof(C) >= 128 ? 4 : 2, V_EACH = V_WORDS * 4 / sizeof(C), V_LOADS = D / (8 * V_EACH);
-  constexpr int PIECES = 2 * K_LOADS + 4 * V_LOADS, THREADS = WARPS * WARP;
+  constexpr int EACH = 16 / sizeof(C), K_LOADS = D / (4 * EACH), V_LOADS = D / (8 * EACH), STEPS = D / 16, QUERIES = 8 * TILES;
+  constexpr int PIECES = D / EACH, TILE = KEYS * PIECES;  // 16 bytes each, of a row and of a tile
   constexpr bool BYTES = sizeof(C) == 1;
-  extern __shared__ uint4 sPieces[];  // [STAGES, PIECES, THREADS]
+  static_assert(PIECES == 8 || PIECES == 16, "rows of 128 or 256 bytes, whose pieces are dealt out to the banks by `at`");
+  extern __shared__ uint4 sPieces[];  // [WARPS, STAGES, 2, KEYS, PIECES]
   __shared__ float sMax[WARPS][QUERIES], sSum[WARPS][QUERIES];
   const float INF = __int_as_float(0x7f800000), NOT = __int_as_float(0x7fffffff);
   const int l = lane(), g = l / 4, t = l % 4, w = warp(), group = H / G, rows = T * group;
   const int i_s = int(blockIdx.x % unsigned(splits)), i_bg = int(blockIdx.x / unsigned(splits)), i_g = i_bg % G;
   const long long i_b = i_bg / G;
   const int* gRow = PAGED ? gTable + i_b * stride_row : nullptr;
-  const C* gKeys = gK + i_g * k_g + (PAGED ? 0 : i_b * k_m) + t * EACH;
-  const C* gValues = gV + i_g * v_g + (PAGED ? 0 : i_b * v_m) + g * V_EACH;
+  const int i_row = l / PIECES, i_piece = l % PIECES;  // a lane's part of a copy, which is of 4 rows or 2
+  const C* gKeys = gK + i_g * k_g + (PAGED ? 0 : i_b * k_m) + i_piece * EACH;
+  const C* gValues = gV + i_g * v_g + (PAGED ? 0 : i_b * v_m) + i_piece * EACH;
+  uint4* sWarp = sPieces + w * (STAGES * 2 * TILE);
   int length = gLengths[i_b * stride_length];
   const bool wrong = length < 0 || length > room;
   if (wrong) length = 0;
@@ -112,28 +117,21 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
   int of_page = PAGED ? page_of(n) : 0;
   auto ask = [&](int ahead, int stage) {
     const int from = n + ahead * step;
-    long long at_k = (from + g) * k_s, at_v = (from + 2 * t) * v_s;
+    long long at_k = (from + i_row) * k_s, at_v = (from + i_row) * v_s;
     if constexpr (PAGED) {
       const bool known = 0 <= of_page && of_page < pages;
       if (!known) missing |= 1u << ahead;
       const long long m = known ? of_page : 0;
-      at_k = m * k_m + (from % page + g) * k_s, at_v = m * v_m + (from % page + 2 * t) * v_s;
+      at_k = m * k_m + (from % page + i_row) * k_s, at_v = m * v_m + (from % page + i_row) * v_s;
       of_page = page_of(from + step);
     }
-    uint4* sMine = sPieces + stage * (PIECES * THREADS) + threadIdx.x;
-    if (from < room) {
+    uint4* sTile = sWarp + stage * (2 * TILE);
 #pragma unroll
-      for (int o = 0; o < 2; ++o)
-#pragma unroll
-        for (int c = 0; c < K_LOADS; ++c, sMine += THREADS)
-          copy_async<16>(sMine, gKeys + at_k + o * 8 * k_s + c * 4 * EACH, from + 8 * o + g < room);
-#pragma unroll
-      for (int r = 0; r < 4; ++r)
-#pragma unroll
-        for (int c = 0; c < V_LOADS; ++c, sMine += THREADS) {
-          const int i = r % 2 + r / 2 * 8;
-          copy_async<V_WORDS * 4>(sMine, gValues + at_v + i * v_s + c * 8 * V_EACH, from + 2 * t + i < room);
-        }
+    for (int row = 0; row < KEYS; row += WARP / PIECES) {
+      const bool there = from + row + i_row < room;
+      const int to = at<PIECES>(row + i_row, i_piece);
+      copy_async<16>(sTile + to, gKeys + at_k + row * k_s, there);
+      copy_async<16>(sTile + TILE + to, gValues + at_v + row * v_s, there);
     }
     copy_commit();
   };
@@ -185,15 +183,17 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
   const int whole = window ? 0 : length - T + 1;  // keys before it are seen by all queries
   int stage = 0;
   for (; n < length; n += step) {
-    const uint4* sMine = sPieces + stage * (PIECES * THREADS) + threadIdx.x;
+    const uint4* sK = sWarp + stage * (2 * TILE);
+    const uint4* sV = sK + TILE;
     copy_wait<STAGES - 2>();
+    __syncwarp();
     ask(STAGES - 1, stage == 0 ? STAGES - 1 : stage - 1);  // where the tile before this one was
     float rS[TILES][4] = {};
 #pragma unroll
     for (int c = 0; c < K_LOADS; ++c) {
       Vec<unsigned, 4> rK[2];
 #pragma unroll
-      for (int o = 0; o < 2; ++o) rK[o].whole = sMine[(o * K_LOADS + c) * THREADS];
+      for (int o = 0; o < 2; ++o) rK[o].whole = sK[at<PIECES>(8 * o + g, 4 * c + t)];
 #pragma unroll
       for (int i = 0; i < EACH / 4; ++i) {
         unsigned a[4];
@@ -250,14 +250,15 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
       }
 #pragma unroll
     for (int c = 0; c < V_LOADS; ++c) {
-      Vec<unsigned, V_WORDS> rV[4];
+      Vec<unsigned, 4> rV[4];
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
-        rV[r].whole = *reinterpret_cast<const typename Raw<V_WORDS * 4>::type*>(sMine + (2 * K_LOADS + r * V_LOADS + c) * THREADS);
-        if (masked && n + 2 * t + r % 2 + r / 2 * 8 >= length) fill(rV[r], 0u);  // a weight of zero times what nobody may read could be NaN
+        const int key = 2 * t + r % 2 + r / 2 * 8;
+        rV[r].whole = sV[at<PIECES>(key, 8 * c + g)];
+        if (masked && n + key >= length) fill(rV[r], 0u);  // a weight of zero times what nobody may read could be NaN
       }
 #pragma unroll
-      for (int i = 0; i < V_WORDS; ++i)
+      for (int i = 0; i < 4; ++i)
 #pragma unroll
         for (int u = 0; u < (BYTES ? 2 : 1); ++u) {  // two columns of values
           unsigned a[4];
@@ -272,7 +273,7 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
             }
           }
 #pragma unroll
-          for (int j = 0; j < TILES; ++j) mma_m16n8k16<F>(rAcc[j][(c * V_WORDS + i) * (BYTES ? 2 : 1) + u], a, rP[j]);
+          for (int j = 0; j < TILES; ++j) mma_m16n8k16<F>(rAcc[j][(c * 4 + i) * (BYTES ? 2 : 1) + u], a, rP[j]);
         }
     }
     stage = stage == STAGES - 1 ? 0 : stage + 1;
@@ -294,7 +295,7 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
       if (m < rows) {
 #pragma unroll
         for (int k = 0; k < STEPS; ++k) {
-          const int d = k / (V_EACH / 2) * 8 * V_EACH + g * V_EACH + k % (V_EACH / 2) * 2;
+          const int d = k / (EACH / 2) * 8 * EACH + g * EACH + k % (EACH / 2) * 2;
           *reinterpret_cast<float2*>(sAcc + (w * rows + m) * D + d) = make_float2(rAcc[j][k][e], rAcc[j][k][2 + e]);
         }
       }
