@@ -5,9 +5,12 @@ import pytest
 import torch
 
 import processes
+from faulty_kernels import rewritten
 from rooftile.core.kernel import OPS, Kernel
 from rooftile.core.spec import Case
+from rooftile.cuda import simulator
 from rooftile.ops import attention, attention_decode
+from rooftile.ops.attention_decode import fragments_kernels
 from rooftile.ops.attention_decode.reference import attention_decode as reference
 from rooftile.ops.attention_decode.spec import SPEC, case
 from rooftile.ops.attention_decode.triton_kernels import CONFIGS, FOUR, ONE, ONE_WARPS_4, TWO, pick, splits_of
@@ -272,3 +275,52 @@ def test_it_compiles_as_one_graph(device):
     compiled = torch.compile(lambda **c: attention_decode(**c, return_lse=True), fullgraph=True, backend="aot_eager")
     for a, b in zip(compiled(**call), attention_decode(**call, return_lse=True)):
         assert torch.equal(a, b)
+
+
+FRAGMENTS = [OPS[name].kernel("cuda.v2_fragments") for name in ("attention_decode", "attention_decode_e4m3")]
+
+
+@pytest.mark.parametrize("bits", [16, 8])
+def test_fragments_of_a_page_and_a_length_that_do_not_exist(bits):
+    """NaN for whom they concern, and nobody else; a page that nobody reaches may be any number."""
+    made = case(4, 1, 4, 2, 64 * 16 // bits, 32, 3, dtype=torch.bfloat16, full=True, k_scale=0, v_scale=0)
+    kernel, op = FRAGMENTS[bits == 8], OPS["attention_decode" + "_e4m3" * (bits == 8)]
+    call = op.spec.draw(Case(made.dims, made.dtype, {n: x for n, x in made.params.items() if bits == 8 or n[1:] != "_scale"}, ("check",)))
+    with simulator.active():
+        right, _ = kernel.run(*call.values(), config=kernel.configs[0])
+    call["block_table"] = call["block_table"].clone()
+    call["block_table"][1, 1], call["block_table"][2, 2] = 99, -1
+    call["lengths"] = int32(97, 96, 64, 96)
+    with simulator.active():
+        out, lse = kernel.run(*call.values(), config=kernel.configs[0])
+        call["lengths"] = int32(96, 32, 64, 96)
+        short, _ = kernel.run(*call.values(), config=kernel.configs[0])
+    assert out.isnan().flatten(1).all(1).tolist() == lse.isnan().flatten(1).all(1).tolist() == [True, True, False, False]
+    assert not out[2:].isnan().any() and not short.isnan().any() and torch.equal(out[3], right[3])
+
+
+FAULTS = {  # in v2_fragments.cu, as it stands and wrong
+    "    __syncwarp();\n    ask(": "    ask(",
+    "copy_wait<STAGES - 2>();": "copy_wait<STAGES - 1>();",
+    "stage == 0 ? STAGES - 1 : stage - 1": "stage",
+    "rBase[j][e] = base - LIFT<F>, rSum": "rBase[j][e] = base, rSum",
+    "turned(pack(a, b, F()))": "pack(a, b, F())",
+    "rAcc[j][m][e] *= shrink, rAcc[j][m][2 + e] *= shrink;": "rAcc[j][m][e] *= shrink;",
+    "if (key > last ||": "if (key >= last + 2 ||",
+    "key <= last - window)": "key < last - window)",
+    "if (masked && n + key >= length) fill(rV[r], 0u);": "",
+    "window ? 0 : length - T + 1;": "window ? 0 : length + 1;",
+    "  copy_wait<0>();\n  __syncthreads();": "  copy_wait<0>();",
+    "power = __int_as_float(exponent << 23);": "power = 1.0f;",
+    "(8 * j + 2 * t + e) / group": "(8 * j + 2 * t + e) % T",
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("stands", FAULTS)
+def test_faults_among_fragments_are_seen(stands, tmp_path, monkeypatch):
+    monkeypatch.setattr(fragments_kernels, "V2", rewritten(fragments_kernels.V2, stands, FAULTS[stands], tmp_path))
+    specs = [OPS[name].spec for name in ("attention_decode", "attention_decode_e4m3")]
+    problems = [Problem(spec, next(c for c in spec.cases if "B5_T4_" in c.id), "normal", "cpu") for spec in specs]
+    with simulator.active("all"):
+        assert any(problem.judge(kernel).status == "failed" for problem, kernel in zip(problems, FRAGMENTS))

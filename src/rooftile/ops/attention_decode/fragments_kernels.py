@@ -1,23 +1,51 @@
-"""Keys and values straight into the tensor cores' registers, in CUDA C++ (cuda/v2_fragments.cu).
+"""Keys and values as the tensor cores take them, in CUDA C++ (cuda/v2_fragments.cu).
 
 Floor: as triton_kernels.py has it, bytes. Of 8 bits 16 keys of 128 and their values are 4 KB, for which a multiprocessor at 4.2 TB/s has 230 cycles at 1.76 GHz and
-so 920 instructions: some 140 are wanted, 64 of them conversions. 16 warps have 4 KB each on their way, where the memory asks for 22.
+so 920 instructions: some 200 are wanted, 64 of them conversions. Three tiles a warp and 16 warps are 128 KB on their way, where the memory asks for 22.
 """
+
+from dataclasses import dataclass
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from rooftile.core.kernel import Kernel
+from rooftile.core.kernel import Kernel, Limits
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.launch import cdiv, processors
-from rooftile.ops.attention_decode.triton_kernels import WITH_E4M3, splits_of
+from rooftile.ops.attention_decode.triton_kernels import splits_of
 
 V2 = Source.beside(__file__, "v2_fragments.cu")
 KEYS, ROWS = 16, 16  # keys of a tile; rows that share keys, at most
 RESIDENT = (16, 8)  # warps a multiprocessor that have registers, of up to 8 rows and of more
 SHARED = 208 * 1024  # for tiles, of 227 KB: up to eight blocks have a KB each beside them, and what warps tell each other
-CONFIGS = tuple({"warps": w, "stages": s} for w, s in ((16, 3), (8, 3), (4, 3), (12, 2), (16, 2), (12, 4)))
+LIMITS, ARCHITECTURES = Limits(shared_bytes=227 * 1024), (90, 100, 101, 103, 110)  # which have that much
+CONFIGS = tuple({"warps": w, "stages": s} for w, s in ((16, 3), (4, 3), (8, 3), (12, 2), (12, 4)))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a call is dealt out: rows that share keys; a block's warps and shared memory; blocks a multiprocessor; shares of a sequence, and when the last ends."""
+
+    rows: int
+    warps: int
+    shared: int
+    per_sm: int
+    splits: int
+    end: float
+
+    @staticmethod
+    def of(q, k_cache, block_table, window, config):
+        (b, t, h, d), (_, page, g) = q.shape, k_cache.shape[:3]
+        room, rows = page if block_table is None else block_table.shape[1] * page, t * h // g
+        resident, tile = RESIDENT[rows > 8], config["stages"] * 2 * KEYS * d * k_cache.itemsize
+        warps = min(config["warps"], resident, SHARED // tile)
+        shared = warps * max(tile, rows * d * 4)
+        per_sm = min(resident // warps, SHARED // shared)
+        tiles = cdiv(min(room, window + t - 1 + KEYS) if window else room, warps * KEYS)
+        if q.device.type == "cpu":  # simulated: few keys, and yet shares
+            return Plan(rows, warps, shared, per_sm, min(3, max(1, tiles)), 0.0)
+        return Plan(rows, warps, shared, per_sm, *splits_of(b * g, tiles, per_sm * processors(q)))
 
 
 def decode(q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, scale, window, softcap, *, config):
@@ -27,24 +55,20 @@ def decode(q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, s
     if not out.numel():
         return out, lse
     q = q if q.stride(-1) == 1 and not any(s % 4 for s in q.stride()[:3]) and q.data_ptr() % 8 == 0 else q.contiguous()
-    room, rows = block_table.shape[1] * page if paged else page, t * h // g
-    stages, resident, tile = config["stages"], RESIDENT[rows > 8], 2 * KEYS * d * k_cache.itemsize
-    warps = min(config["warps"], resident, SHARED // (stages * tile))
-    shared = warps * max(stages * tile, rows * d * 4)
-    per_sm = min(resident // warps, SHARED // shared)
-    tiles = cdiv(min(room, window + t - 1 + KEYS) if window else room, warps * KEYS)
-    splits = min(3, max(1, tiles)) if q.device.type == "cpu" else splits_of(b * g, tiles, per_sm * processors(q))[0]
+    plan = Plan.of(q, k_cache, block_table, window, config)
+    splits = plan.splits
     part, part_max, part_sum = lse, lse, lse
     if splits > 1:
         part = q.new_empty(splits, b, t, h, d, dtype=torch.float32)
         part_max, part_sum = (q.new_empty(splits, b, t, h, dtype=torch.float32) for _ in range(2))
     table, sink = lengths if block_table is None else block_table, q if sinks is None else sinks
     ks, vs = (lse if x is None else x for x in (k_scale, v_scale))
-    types = f"{CTYPE[q.dtype]}, {CTYPE[k_cache.dtype]}, {CTYPE[sink.dtype]}, {d}, {cdiv(rows, 8)}, {str(paged).lower()}"
-    launch(V2, f"shares<{types}, {stages}, {warps}, {per_sm}>", b * g * splits, warps * 32, out, lse, part, part_max, part_sum, q, k_cache, v_cache, lengths,
-           table, sink, ks, vs, b, t, h, g, room, pages, page, splits, window, int(sinks is not None), int(k_scale is not None), int(v_scale is not None),
-           scale, softcap, *q.stride()[:3], *k_cache.stride()[:3], *v_cache.stride()[:3], lengths.stride(0), table.stride(0), table.stride(-1),
-           sink.stride(0), ks.stride(0), vs.stride(0), shared=shared)  # fmt: skip
+    types = f"{CTYPE[q.dtype]}, {CTYPE[k_cache.dtype]}, {CTYPE[sink.dtype]}, {d}, {cdiv(plan.rows, 8)}, {str(paged).lower()}"
+    launch(V2, f"shares<{types}, {config['stages']}, {plan.warps}, {plan.per_sm}>", b * g * splits, plan.warps * 32, out, lse, part, part_max, part_sum,
+           q, k_cache, v_cache, lengths, table, sink, ks, vs, b, t, h, g, table.shape[1] * page if paged else page, pages, page, splits, window,
+           int(sinks is not None), int(k_scale is not None), int(v_scale is not None), scale, softcap, *q.stride()[:3], *k_cache.stride()[:3],
+           *v_cache.stride()[:3], lengths.stride(0), table.stride(0), table.stride(-1), sink.stride(0), ks.stride(0), vs.stride(0),
+           shared=plan.shared)  # fmt: skip
     if splits > 1:
         launch(V2, f"combine<{CTYPE[q.dtype]}, {CTYPE[sink.dtype]}, {d}>", b * t * h, d, out, lse, part, part_max, part_sum, sink, b * t * h, t, h, splits,
                int(sinks is not None), sink.stride(0))  # fmt: skip
@@ -61,7 +85,7 @@ def attention_decode_e4m3(q, k_cache, v_cache, lengths, k_scale, v_scale, block_
 
 def _refuse(call):
     q, table = call["q"], call["block_table"]
-    (b, t, h, d), (_, page, g) = q.shape, call["k_cache"].shape[:3]
+    (_, t, h, d), (_, page, g) = q.shape, call["k_cache"].shape[:3]
     if q.dtype == torch.float32:
         return "float32 is not for the tensor cores"
     if (size := d * call["k_cache"].itemsize) not in (128, 256):
@@ -84,6 +108,11 @@ def _refuse(call):
     return off_gpu(q)
 
 
+def pick(call):
+    """Whichever ends first by its own plan: few sequences are a block a multiprocessor, many are more and smaller ones, in one wave."""
+    return min(CONFIGS[:2], key=lambda config: Plan.of(*(call[n] for n in ("q", "k_cache", "block_table", "window")), config).end)
+
+
 _IDEA = "keys and values straight into the tensor cores' registers"
-KERNELS = (Kernel("cuda.v2_fragments", attention_decode, _IDEA, _refuse, CONFIGS, sources=(V2,)),)
-KERNELS_E4M3 = (Kernel("cuda.v2_fragments", attention_decode_e4m3, _IDEA, _refuse, CONFIGS, architectures=WITH_E4M3, sources=(V2,)),)
+KERNELS = (Kernel("cuda.v2_fragments", attention_decode, _IDEA, _refuse, CONFIGS, pick, LIMITS, ARCHITECTURES, (V2,)),)
+KERNELS_E4M3 = (Kernel("cuda.v2_fragments", attention_decode_e4m3, _IDEA, _refuse, CONFIGS, pick, LIMITS, ARCHITECTURES, (V2,)),)

@@ -104,9 +104,11 @@ CASES = (
         window=40,
         softcap=2.0,
     ),
+    case(3, 2, 4, 2, 64, 40, why="keys of 128 bytes", use=RUN, dtype=torch.bfloat16, window=30),
     *across(
         FLOATS,
         case(4, 1, 4, 2, 32, 131, why="ragged lengths"),
+        case(5, 1, 4, 2, 128, 131, why="ragged lengths, keys of 256 bytes in 16 bits", softcap=4.0),
         case(7, 3, 4, 2, 16, 16, 9, "pages' ends", sinks=True),
         case(3, 5, 3, 1, 80, 150, why="two tiles of keys in a window, and a cap", window=40, softcap=2.0),
     ),
@@ -130,6 +132,7 @@ BENCH = (
     *(case(b, 1, 32, 8, 128, 64, s // 64, f"acceptance, paged: {why}", ("bench",), torch.bfloat16, b * s // 64, full=True)
       for b, s, why in LONG),
     case(16, 8, 32, 8, 128, 8192, 0, "eight queries at once, as speculation asks", ("bench",), torch.bfloat16, full=True),
+    case(16, 4, 32, 8, 128, 8192, 0, "four queries at once: 16 rows share keys", ("bench",), torch.bfloat16, full=True),
     case(16, 1, 32, 8, 128, 16, 512, "small pages", ("bench",), torch.bfloat16, 8192, full=True),
 )  # fmt: skip
 
@@ -174,7 +177,10 @@ SPEC_E4M3 = replace(
     },
     cases=(
         case(2, 2, 4, 2, 16, 16, 5, "paged, with sinks", RUN, sinks=True),
+        case(3, 2, 4, 2, 128, 40, why="keys of 128 bytes", use=RUN, dtype=torch.bfloat16, sinks=True),
         *across(FLOATS, case(3, 2, 4, 2, 32, 70, why="two queries, contiguous"), case(5, 1, 4, 2, 16, 16, 5, "pages' ends", sinks=True)),
+        *across(FLOATS, case(7, 1, 4, 2, 128, 131, why="keys of 128 bytes, ragged", softcap=4.0)),
+        case(3, 3, 4, 1, 256, 48, 3, "keys of 256 bytes, pages of no power of two", dtype=torch.float16, window=50),
         case(3, 1, 2, 1, 80, 40, why="no scales: the numbers as they stand", k_scale=0, v_scale=0),
         case(5, 4, 8, 2, 128, 64, 9, "ragged pages, a window", dtype=torch.bfloat16, window=100),
         *(case(b, 1, 32, 8, 128, s, 0, f"acceptance's in 8 bits: {why}", ("bench",), torch.bfloat16, full=True) for b, s, why in LONG),

@@ -5,10 +5,10 @@
 #include <cuda_fp16.h>
 
 #include "rooftile/approximate.cuh"
-#include "rooftile/async.cuh"
 #include "rooftile/early.cuh"
 #include "rooftile/float8.cuh"
 #include "rooftile/mma.cuh"
+#include "rooftile/passing.cuh"
 #include "rooftile/reduce.cuh"
 #include "rooftile/vec.cuh"
 
@@ -103,6 +103,7 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
   const int i_row = l / PIECES, i_piece = l % PIECES;  // a lane's part of a copy, which is of 4 rows or 2
   const C* gKeys = gK + i_g * k_g + (PAGED ? 0 : i_b * k_m) + i_piece * EACH;
   const C* gValues = gV + i_g * v_g + (PAGED ? 0 : i_b * v_m) + i_piece * EACH;
+  const Policy policy = evict_first(2ll * B * room * G * D * int(sizeof(C)));  // of what may be there; each is read once
   uint4* sWarp = sPieces + w * (STAGES * 2 * TILE);
   int length = gLengths[i_b * stride_length];
   const bool wrong = length < 0 || length > room;
@@ -130,8 +131,8 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
     for (int row = 0; row < KEYS; row += WARP / PIECES) {
       const bool there = from + row + i_row < room;
       const int to = at<PIECES>(row + i_row, i_piece);
-      copy_async<16>(sTile + to, gKeys + at_k + row * k_s, there);
-      copy_async<16>(sTile + TILE + to, gValues + at_v + row * v_s, there);
+      copy_async(sTile + to, gKeys + at_k + row * k_s, there, policy);
+      copy_async(sTile + TILE + to, gValues + at_v + row * v_s, there, policy);
     }
     copy_commit();
   };
