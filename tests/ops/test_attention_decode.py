@@ -308,7 +308,7 @@ FAULTS = {  # in v2_fragments.cu, as it stands and wrong
     "rAcc[j][m][e] *= shrink, rAcc[j][m][2 + e] *= shrink;": "rAcc[j][m][e] *= shrink;",
     "if (key > last ||": "if (key >= last + 2 ||",
     "key <= last - window)": "key < last - window)",
-    "if (masked && n + key >= length) fill(rV[r], 0u);": "",
+    "from + row + i_row < length;": "from + row + i_row < room;",
     "window ? 0 : length - T + 1;": "window ? 0 : length + 1;",
     "  copy_wait<0>();\n  __syncthreads();": "  copy_wait<0>();",
     "power = __int_as_float(exponent << 23);": "power = 1.0f;",

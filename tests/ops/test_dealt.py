@@ -21,6 +21,8 @@ DEALT = (  # operator, part of the case's name, kernel, what its config says
     ("segment_sum", "_N1-", "cuda.v7_warps", {"block": 256, "per_sm": 24}),
     ("segment_sum", "_N128-float32", "cuda.v6_runs", {"rows": 4, "runs": 2048}),
     ("segment_sum", "_N128-bfloat16", "cuda.v6_runs", {"rows": 4, "runs": 4096}),
+    ("attention_decode", "B16_T1_H32_G8_D128_S8192_", "cuda.v2_fragments", {"warps": 16}),
+    ("attention_decode_e4m3", "B64_T1_", "cuda.v2_fragments", {"warps": 4}),
     ("attention_decode", "B16_T8_", "triton", {"BLOCK_N": 128, "programs": 1}),
 )
 

@@ -10,8 +10,8 @@ from rooftile.ops._shared.window import nearer
 from rooftile.ops.attention_decode import cuda_kernels, fragments_kernels, triton_kernels
 from rooftile.ops.attention_decode.spec import SPEC, SPEC_E4M3
 
-_decode = Op(SPEC, *triton_kernels.KERNELS, *fragments_kernels.KERNELS, *cuda_kernels.KERNELS)
-_decode_e4m3 = Op(SPEC_E4M3, *triton_kernels.KERNELS_E4M3, *fragments_kernels.KERNELS_E4M3, *cuda_kernels.KERNELS_E4M3)
+_decode = Op(SPEC, *fragments_kernels.KERNELS, *triton_kernels.KERNELS, *cuda_kernels.KERNELS)
+_decode_e4m3 = Op(SPEC_E4M3, *fragments_kernels.KERNELS_E4M3, *triton_kernels.KERNELS_E4M3, *cuda_kernels.KERNELS_E4M3)
 
 
 def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, *, block_table: Tensor | None = None,

@@ -99,7 +99,9 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
   const int l = lane(), g = l / 4, t = l % 4, w = warp(), group = H / G, rows = T * group;
   const int i_s = int(blockIdx.x % unsigned(splits)), i_bg = int(blockIdx.x / unsigned(splits)), i_g = i_bg % G;
   const long long i_b = i_bg / G;
+  int n = (i_s * WARPS + w) * KEYS;
   const int* gRow = PAGED ? gTable + i_b * stride_row : nullptr;
+  int of_page = PAGED && n < room ? gRow[n / page * stride_page] : 0;  // asked for beside the length; nothing else is read that lies behind it
   const int i_row = l / PIECES, i_piece = l % PIECES;  // a lane's part of a copy, which is of 4 rows or 2
   const C* gKeys = gK + i_g * k_g + (PAGED ? 0 : i_b * k_m) + i_piece * EACH;
   const C* gValues = gV + i_g * v_g + (PAGED ? 0 : i_b * v_m) + i_piece * EACH;
@@ -109,13 +111,13 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
   const bool wrong = length < 0 || length > room;
   if (wrong) length = 0;
   const int step = splits * WARPS * KEYS;
-  auto page_of = [&](int n) { return n < room ? gRow[n / page * stride_page] : 0; };
 
-  // Without a window the first tiles are known before the length is, and are asked for beside it.
-  int n = (i_s * WARPS + w) * KEYS;
-  if (window) n += max(length - T - window + 1, 0) / KEYS * KEYS;
+  const auto page_of = [&](int n) { return n < length ? gRow[n / page * stride_page] : 0; };
+  if (window) {
+    n += max(length - T - window + 1, 0) / KEYS * KEYS;
+    if constexpr (PAGED) of_page = page_of(n);
+  }
   unsigned missing = 0;  // a bit for each tile on its way whose page does not exist: page 0 comes in its place, and its scores become NaN
-  int of_page = PAGED ? page_of(n) : 0;
   auto ask = [&](int ahead, int stage) {
     const int from = n + ahead * step;
     long long at_k = (from + i_row) * k_s, at_v = (from + i_row) * v_s;
@@ -129,7 +131,7 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
     uint4* sTile = sWarp + stage * (2 * TILE);
 #pragma unroll
     for (int row = 0; row < KEYS; row += WARP / PIECES) {
-      const bool there = from + row + i_row < room;
+      const bool there = from + row + i_row < length;  // or zeros: a weight of zero times what nobody may read could be NaN
       const int to = at<PIECES>(row + i_row, i_piece);
       copy_async(sTile + to, gKeys + at_k + row * k_s, there, policy);
       copy_async(sTile + TILE + to, gValues + at_v + row * v_s, there, policy);
@@ -253,11 +255,7 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
     for (int c = 0; c < V_LOADS; ++c) {
       Vec<unsigned, 4> rV[4];
 #pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        const int key = 2 * t + r % 2 + r / 2 * 8;
-        rV[r].whole = sV[at<PIECES>(key, 8 * c + g)];
-        if (masked && n + key >= length) fill(rV[r], 0u);  // a weight of zero times what nobody may read could be NaN
-      }
+      for (int r = 0; r < 4; ++r) rV[r].whole = sV[at<PIECES>(2 * t + r % 2 + r / 2 * 8, 8 * c + g)];
 #pragma unroll
       for (int i = 0; i < 4; ++i)
 #pragma unroll
