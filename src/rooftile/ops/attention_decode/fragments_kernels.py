@@ -16,7 +16,8 @@ from rooftile.ops._shared.launch import cdiv, processors
 from rooftile.ops.attention_decode.triton_kernels import splits_of
 
 V2 = Source.beside(__file__, "v2_fragments.cu")
-KEYS, ROWS = 16, 16  # keys of a tile; rows that share keys, at most
+KEYS = 16  # of a tile
+ROWS = {64: 32, 128: 32, 256: 8}  # that share keys, at most, by how wide a head is: so many have registers
 RESIDENT = (16, 8)  # warps a multiprocessor that have registers, of up to 8 rows and of more
 SHARED = 208 * 1024  # for tiles, of 227 KB: up to eight blocks have a KB each beside them, and what warps tell each other
 LIMITS, ARCHITECTURES = Limits(shared_bytes=227 * 1024), (90, 100, 101, 103, 110)  # which have that much
@@ -90,8 +91,8 @@ def _refuse(call):
         return "float32 is not for the tensor cores"
     if (size := d * call["k_cache"].itemsize) not in (128, 256):
         return f"a key is {size} bytes, it takes keys of 128 and 256"
-    if t * h // g > ROWS:
-        return f"{t} queries of {h // g} heads are {t * h // g} rows that share keys, it takes {ROWS}"
+    if t * h // g > ROWS[d]:
+        return f"{t} queries of {h // g} heads are {t * h // g} rows that share keys, it takes {ROWS[d]} of {d} numbers"
     if table is not None and page % KEYS:
         return f"pages have {page} keys, it takes multiples of {KEYS}"
     if (room := page if table is None else page * table.shape[1]) >= 1 << 30:

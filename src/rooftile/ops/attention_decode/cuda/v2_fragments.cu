@@ -1,6 +1,6 @@
 // adds: a warp has tiles of 16 keys to itself, with the next on their way and no barrier; a lane's part of an operand is 16 bytes of a row, whole words as they lie
 // costs: which element a lane has of a row follows from its place in the product, so that queries, weights and results are dealt out the same way
-// loses when: more than 16 rows (queries x heads of one key head) share keys, or a key is not 128 or 256 bytes: it takes no others
+// loses when: more than 32 rows (queries x heads of one key head) share keys, or a key is not 128 or 256 bytes: it takes no others
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -93,7 +93,9 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
   constexpr int PIECES = D / EACH, TILE = KEYS * PIECES;  // 16 bytes each, of a row and of a tile
   constexpr bool BYTES = sizeof(C) == 1;
   static_assert(PIECES == 8 || PIECES == 16, "rows of 128 or 256 bytes, whose pieces are dealt out to the banks by `at`");
-  extern __shared__ uint4 sPieces[];  // [WARPS, STAGES, 2, KEYS, PIECES]
+  extern __shared__ __align__(128) uint4 sPieces[];  // [WARPS, STAGES, 2, KEYS, PIECES]
+  constexpr bool KEPT = TILES <= 2;  // queries in registers; of more rows they are read from shared memory for each tile
+  __shared__ uint2 sQ[KEPT ? 1 : TILES * STEPS * WARP];
   __shared__ float sMax[WARPS][QUERIES], sSum[WARPS][QUERIES];
   const float INF = __int_as_float(0x7f800000), NOT = __int_as_float(0x7fffffff);
   const int l = lane(), g = l / 4, t = l % 4, w = warp(), group = H / G, rows = T * group;
@@ -141,9 +143,8 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
 #pragma unroll
   for (int i = 0; i < STAGES - 1; ++i) ask(i, i);
 
-  unsigned rQ[TILES][STEPS][2];
+  unsigned rQ[KEPT ? TILES : 1][STEPS][2];
   float rScale[TILES][2], rMax[TILES][2], rBase[TILES][2], rSum[TILES][2] = {};
-  int place[TILES][2];  // the last key that a query sees
   if (k_scaled) scale *= gKs[i_g * stride_ks];
   const float cap = softcap > 0.0f ? softcap * LOG2E : 0.0f;
   scale *= softcap > 0.0f ? 1.0f / softcap : LOG2E;
@@ -151,13 +152,14 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
   for (int j = 0; j < TILES; ++j) {
     const int m = 8 * j + g;
     const E* gQuery = gQ + i_b * q_b + m / group * q_t + (i_g * group + m % group) * q_h + t * EACH;
+    unsigned(&rMine)[STEPS][2] = rQ[KEPT ? j : 0];
     float power = 1.0f;
 #pragma unroll
     for (int k = 0; k < STEPS; ++k) {
       Vec<unsigned, 2> rWords;
       fill(rWords, 0u);
       if (m < rows) load(rWords, reinterpret_cast<const unsigned*>(gQuery + k / (EACH / 4) * 4 * EACH + k % (EACH / 4) * 4));
-      rQ[j][k][0] = rWords[0], rQ[j][k][1] = rWords[1];
+      rMine[k][0] = rWords[0], rMine[k][1] = rWords[1];
     }
     if constexpr (HALVED<E, C>) {  // bfloat16 as float16: exact but for what is 2^-24 of its row's largest
       float most = 0.0f;
@@ -165,7 +167,7 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
 #pragma unroll
         for (int k = 0; k < STEPS; ++k)
 #pragma unroll
-          for (int i = 0; i < 2; ++i) f(rQ[j][k][i], __uint_as_float(rQ[j][k][i] << 16), __uint_as_float(rQ[j][k][i] & 0xffff0000u));
+          for (int i = 0; i < 2; ++i) f(rMine[k][i], __uint_as_float(rMine[k][i] << 16), __uint_as_float(rMine[k][i] & 0xffff0000u));
       };
       each([&](unsigned&, float a, float b) { most = fmaxf(most, fmaxf(fabsf(a), fabsf(b))); });
 #pragma unroll
@@ -175,13 +177,17 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
       each([&](unsigned& both, float a, float b) { both = pack(a * by, b * by, __half()); });
       power = __int_as_float(exponent << 23);
     }
+    if (!KEPT && w == j % WARPS) {
+#pragma unroll
+      for (int k = 0; k < STEPS; ++k) sQ[(j * STEPS + k) * WARP + l] = make_uint2(rMine[k][0], rMine[k][1]);
+    }
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       rScale[j][e] = scale * __shfl_sync(ALL_LANES, power, (2 * t + e) * 4);
       rMax[j][e] = -INF, rBase[j][e] = -float(LIFT<F>);
-      place[j][e] = length - T + (8 * j + 2 * t + e) / group;
     }
   }
+  if (!KEPT) __syncthreads();
   float rAcc[TILES][STEPS][4] = {};
   const int whole = window ? 0 : length - T + 1;  // keys before it are seen by all queries
   int stage = 0;
@@ -208,7 +214,15 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
           for (int o = 0; o < 2; ++o) a[o] = rK[o][2 * i], a[2 + o] = rK[o][2 * i + 1];
         }
 #pragma unroll
-        for (int j = 0; j < TILES; ++j) mma_m16n8k16<F>(rS[j], a, rQ[j][c * (EACH / 4) + i]);
+        for (int j = 0; j < TILES; ++j) {
+          const int k = c * (EACH / 4) + i;
+          if constexpr (KEPT) {
+            mma_m16n8k16<F>(rS[j], a, rQ[j][k]);
+          } else {
+            const uint2 both = sQ[(j * STEPS + k) * WARP + l];
+            mma_m16n8k16<F>(rS[j], a, {both.x, both.y});
+          }
+        }
       }
     }
     const bool exists = !PAGED || !(missing & 1), masked = n + KEYS > whole;
@@ -223,7 +237,7 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
         if (cap > 0.0f) x = tanhf(x) * cap;
         if (!exists) x = NOT;
         if (masked) {
-          const int key = n + i / 2 * 8 + g, last = place[j][i % 2];
+          const int key = n + i / 2 * 8 + g, last = length - T + (8 * j + 2 * t + i % 2) / group;  // which the query sees
           if (key > last || (window && key <= last - window)) x = -INF;
         }
         more |= x > rMax[j][i % 2];
