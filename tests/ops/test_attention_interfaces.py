@@ -291,3 +291,21 @@ def test_a_bias_beside_keys_to_come():
     causal.is_causal = True
     (ours, _), (theirs, _) = (huggingface._attend(causal, q, k[:, :, :n], k[:, :, :n], position_bias=bias[..., :n]) for n in (8, 5))
     assert torch.equal(ours, theirs)
+
+
+def test_rows_that_a_mask_of_floats_hides_have_no_gradient():
+    """As left-padded sequences have. Added as numbers, each weight of theirs was 1 where it is 1 of the keys' number."""
+    q, k, v, dout = (x.requires_grad_(i < 3) for i, x in enumerate(drawn((2, 4, 7, 16), (2, 2, 7, 16), (2, 2, 7, 16), (2, 7, 4, 16))))
+    seen = torch.ones(2, 1, 7, 7, dtype=torch.bool).tril()
+    seen[1, :, :, :3] = False  # three tokens of padding, whose queries see nothing
+    bias = drawn((1, 1, 7, 7))[0] * seen
+    floats = bias.masked_fill(~seen, torch.finfo(torch.float32).min)
+    given = [
+        (out, *torch.autograd.grad(out, (q, k, v), dout))
+        for out, _ in (
+            huggingface._attend(torch.nn.Module(), q, k, v, mask, position_bias=more) for mask, more in ((floats, None), (seen, bias))
+        )
+    ]
+    for ours, theirs in zip(*given):
+        torch.testing.assert_close(ours, theirs)
+    assert not given[0][1][1, :, :3].any() and given[0][1][0].any()

@@ -85,7 +85,9 @@ def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attent
             raise ValueError(
                 f"rooftile's attn_implementation: attention_mask is {found}, takes bool, True where a key is seen, or floats, which are added"
             )
-        mask, bias = None, mask if bias is None else bias + mask
+        # What is added to keys that nobody sees is the least number, or once more of it. As a mask it hides a row of padding, which as numbers has no room for the
+        # logarithm of its sum: its gradient would be as many times too large as it has keys.
+        mask, bias = mask > torch.finfo(mask.dtype).min / 2, mask if bias is None else bias + mask
     if indices is not None:
         seen = torch.zeros(*indices.shape[:2], key.shape[2], dtype=torch.bool, device=key.device).scatter_(-1, indices.long(), True)
         mask = seen[:, None] if mask is None else mask & seen[:, None]
