@@ -11,7 +11,7 @@ from rooftile.core.kernel import OPS
 from rooftile.cuda import simulator
 from rooftile.cuda.launch import recording
 from rooftile.ops import segment_sum
-from rooftile.ops.segment_sum import cuda_kernels, warps_kernels
+from rooftile.ops.segment_sum import cuda_kernels, spread_kernels, warps_kernels
 from rooftile.workbench.check import poisoned
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -377,3 +377,69 @@ def test_a_segment_that_is_none_is_nan_on_a_gpu():
     x = torch.ones(8, 3, device="cuda")
     out = segment_sum(x, torch.tensor([0, 4, 9], device="cuda"))
     assert torch.equal(out[0], torch.full((3,), 4.0, device="cuda")) and bool(out[1].isnan().all())
+
+
+SPREADS = OPS["segment_sum_backward"].kernel("cuda.v8_spread")
+SPREAD_FAULTS = {  # as it stands, and wrong
+    "at != other": "true",
+    "at >= tile &&": "",
+    "begun + __popc(all & before) + 1": "begun + __popc(all & before)",
+    "    begun += __popc(all);": "    begun = __popc(all);",
+    "again = found == WARP;": "again = false;",
+    "gOffsets, E, same) - 1)": "gOffsets, E, same))",
+    "sBefore[w][l] = sum - mine;": "sBefore[w][l] = sum;",
+    "(1u << from) - 1": "(2u << from) - 1",
+    "if (i + WIDTH <= size)": "if (i < size)",
+    "cursor <= E ? gDout[cursor - 1]": "cursor <= E ? gDout[cursor - 2 * (cursor > 1)]",
+    "    if (l == 0) sBegun[w][0] = open;": "",
+}
+
+
+def spread(borders, m, dtype, level="checks", seed=None, config=WALKS):
+    """Whether the gradients are right."""
+    cut = BORDERS[borders](m)
+    x, dout = torch.empty(m, 1, dtype=dtype), torch.randint(-9, 9, (cut.numel() - 1, 1)).to(dtype)
+    with simulator.active(level, seed=seed), poisoned():
+        got = SPREADS.run(dout, x, cut, config=config)
+    return torch.equal(got, OPS["segment_sum_backward"].spec.reference(dout, x, cut))
+
+
+@pytest.mark.parametrize("borders", BORDERS)
+def test_gradients_by_warps_at_every_border(borders):
+    assert spread(borders, 40003, torch.float32) and spread(borders, 40965, torch.bfloat16)
+
+
+def test_gradients_by_warps_where_offsets_fall():
+    """On a GPU nobody looks; nothing is written beside the gradient and shared memory."""
+    m = 3000
+    cut, dout = torch.tensor([5, 3] * 2000), torch.ones(3999, 1)
+    with simulator.active():
+        assert SPREADS.run(dout, torch.empty(m, 1), cut, config=WALKS).shape == (m, 1)
+
+
+SPREAD_NEEDED = orders(spread_kernels.SPREAD.text)
+
+
+@pytest.fixture
+def spread_faulty(monkeypatch):
+    def is_faulty(source):
+        monkeypatch.setattr(spread_kernels, "SPREAD", source)
+        cases = [(name, 9001, torch.float32) for name in BORDERS] + [("around borders", 40003, torch.float32, "all")]
+        try:
+            return not all(spread(*case) for case in cases)
+        except simulator.Found:
+            return True
+
+    return is_faulty
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("stands", SPREAD_FAULTS)
+def test_a_fault_of_gradients_by_warps_is_seen(spread_faulty, tmp_path, stands):
+    assert spread_faulty(rewritten(spread_kernels.SPREAD, stands, SPREAD_FAULTS[stands], tmp_path))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("line", SPREAD_NEEDED)
+def test_no_barrier_of_gradients_by_warps_can_be_taken_away(spread_faulty, tmp_path, line):
+    assert spread_faulty(without(spread_kernels.SPREAD, line, tmp_path))
