@@ -215,34 +215,45 @@ def test_no_lane_of_a_warp_races(borders, m):
 
 
 FAULTS = {  # as it stands, and wrong
-    "sOther[l] = 0;": "",
-    "if (!(any[r] & before)) prior": "prior",
-    "carry = any[r] ? all : carry + all;": "carry = all;",
-    "any[r] & (before * 2 + 1) | 1": "any[r] & before | 1",
-    "if (e == zero)": "if (false)",
+    "const unsigned bits = sBits[l];\n    sBits[l] = 0;": "const unsigned bits = sBits[l];",
+    "if (!(any & before)) prior": "prior",
+    "carry = any ? all : carry + all;": "carry = all;",
+    "any & (before * 2 + 1) | 1": "any & before | 1",
+    "if (k == 0 && e == zero)": "if (false)",
     "from = begun + LOOK * WARP;": "from = begun + LOOK * WARP + WARP;",
     "while (again) {": "if (false) {",
-    "&& next - tile == marked": "",
+    "&& next - here == marked": "",
     "max(from + WARP, ": "max(from + 2 * WARP, ",
-    "(only ? sPrior[w][v] : 0.0f)": "sPrior[w][v]",
-    " - (1u << r))": " - 1u)",
+    "__ffs(int(those[c])) - 1] += prior": "highest(those[c])] += prior",
+    "prior = (those[c] ? 0.0f : prior) + run[c];": "prior = 0.0f;",
+    "own = (those[c] ? 0.0f : own) + run[c];": "own += run[c];",
     "if (l == 0) prior = 0.0f;": "",
     "if (i + WIDTH <= left)": "if (i < left)",
-    "if (i + k < left)": "if (i + k <= left)",
-    "count - here >= 2 * SIZE": "count - here > 2 * SIZE",
+    "i + k < left ?": "i + k <= left ?",
+    "if (left >= SIZE)": "if (left > 0)",
     "if (!any) sHead[w] = carry;": "",
     "on = !sAny[other]": "on = false",
-    "over || at[0] == end": "over",
-    "const bool over = !last && sAny[other - 1];": "const bool over = !last;",
-    "in & from >= 0": "from >= 0",
+    "right && at[0] <= end": "right && at[0] < end",
+    "if (last || !sAny[other - 1])": "if (last)",
+    "place[k] == last && (k > 0 || l > 0) ?": "false ?",
+    "(k > 0 || l > 0)": "true",
+    "if (l == 0) last = other;": "",
+    "mine = (blockIdx.x * WARPS + w) * share": "mine = blockIdx.x * WARPS * share",
+    "for (; mine < until;": "for (; false;",
+    "wrong = __syncthreads_or(wrong);": "",
+    "at <= E && gOffsets[at] <= i_m": "at <= E && gOffsets[at] < i_m",
+    "if (open.z == b + 1) gOut": "if (false) gOut",
+    "open.z > b + 1)": "open.z > b + 3)",
+    "c <= to;": "c < to;",
 }
 
 
 TELLING = [
     ("around borders", 40003, torch.float32),
-    ("33 equal ones, and 1100", 9001, torch.float32),
+    ("33 equal ones, and 1100", 9001, torch.float32, "all"),
     ("each number", 5000, torch.bfloat16),
     ("70 equal ones behind 64 others", 2000, torch.float32),
+    ("over blocks, from the last number of one on", 40003, torch.float32),
     ("around borders", 40003, torch.float32, "all"),
 ]
 
@@ -264,17 +275,21 @@ def test_a_fault_of_warps_is_seen(faulty, tmp_path, stands):
     assert faulty(rewritten(warps_kernels.WARPS, stands, FAULTS[stands], tmp_path))
 
 
-def test_warps_write_nowhere_else_where_offsets_fall(tmp_path, monkeypatch):
-    """On a GPU nobody looks: by a number of a tile before, by 2^32 and beside all numbers; of wrong segments the sum is NaN. Seen red: a place before the tile."""
+@pytest.mark.parametrize("offsets, stands, instead", [
+    ([0, 5000, 100, 6000, 5000 - 2**32, 7000, 2**40, 8000, -100, 9000], "there & (unsigned long long)far < unsigned(size) ?", "in ?"),
+    ([0, 5000, 2**40, 2**40 + 1], "tell(sum, right ?", "tell(sum, true ?"),
+], ids=["a place before the tile", "a block that is none"])  # fmt: skip
+def test_warps_write_nowhere_else_where_offsets_are_wrong(offsets, stands, instead, tmp_path, monkeypatch):
+    """On a GPU nobody looks: by a number of a tile before, by 2^32 and beside all numbers; of wrong segments the sum is NaN. Seen red: `instead`."""
     monkeypatch.setattr(warps_kernels, "check_offsets", lambda offsets, rows: None)
-    offsets = torch.tensor([0, 5000, 100, 6000, 5000 - 2**32, 7000, 2**40, 8000, -100, 9000])
+    wrong = [not 0 <= begin <= end <= 9000 for begin, end in pairwise(offsets)]
 
     def sums():
         with simulator.active():
-            return WARPS.run(torch.ones(9000, 1), offsets, config={"block": 128, "per_sm": 1})[:, 0]
+            return WARPS.run(torch.ones(9000, 1), torch.tensor(offsets), config={"block": 128, "per_sm": 1})[:, 0]
 
-    assert sums()[1::2].isnan().all()
-    monkeypatch.setattr(warps_kernels, "WARPS", rewritten(warps_kernels.WARPS, "in & from >= 0 ?", "in ?", tmp_path))
+    assert any(wrong) and sums()[wrong].isnan().all()
+    monkeypatch.setattr(warps_kernels, "WARPS", rewritten(warps_kernels.WARPS, stands, instead, tmp_path))
     with pytest.raises(simulator.Found):
         sums()
 
