@@ -19,11 +19,11 @@ DEALT = (  # operator, part of the case's name, kernel, what its config says
     ("gemv_backward", "M16384_K16384-", "cuda.v4_split", {"per_sm": 3, "apart": 1}),
     ("concat_kv", "B4_T4096_", "triton", {"tokens": 1, "heads": 8}),
     ("segment_sum", "_N1-", "cuda.v7_warps", {"block": 256, "per_sm": 24}),
-    ("segment_sum", "_N128-float32", "cuda.v6_runs", {"rows": 4, "runs": 2048}),
-    ("segment_sum", "_N128-bfloat16", "cuda.v6_runs", {"rows": 4, "runs": 4096}),
+    ("segment_sum", "_N128-float32", "cuda.v6_runs", {"rows": 8, "runs": 2048}),
+    ("segment_sum", "_N128-bfloat16", "cuda.v6_runs", {"rows": 4, "runs": 1024}),
     ("attention_decode", "B16_T1_H32_G8_D128_S8192_", "cuda.v2_fragments", {"warps": 16}),
     ("attention_decode_e4m3", "B64_T1_", "cuda.v2_fragments", {"warps": 4}),
-    ("attention_decode", "B16_T8_", "cuda.v2_fragments", {"warps": 16, "stages": 3}),
+    ("attention_decode", "B16_T8_", "triton", {"BLOCK_N": 128, "programs": 1, "num_warps": 4}),
 )
 
 

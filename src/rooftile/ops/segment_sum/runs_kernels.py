@@ -42,7 +42,7 @@ def in_runs(x, offsets, *, config):
 def pick(call):
     """Twice as many runs of rows of up to 256 bytes, of which more are in a block at a time: a hundredth on an H100."""
     x = call["x"]
-    return CHUNKS[2] if x.shape[1] * x.itemsize <= 256 else CHUNKS[0]
+    return CHUNKS[3] if x.shape[1] * x.itemsize <= 256 else CHUNKS[1]
 
 
 FORWARD = (
