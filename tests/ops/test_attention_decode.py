@@ -13,7 +13,7 @@ from rooftile.ops import attention, attention_decode
 from rooftile.ops.attention_decode import fragments_kernels
 from rooftile.ops.attention_decode.reference import attention_decode as reference
 from rooftile.ops.attention_decode.spec import SPEC, case
-from rooftile.ops.attention_decode.triton_kernels import CONFIGS, FOUR, ONE, ONE_WARPS_4, TWO, pick, splits_of
+from rooftile.ops.attention_decode.triton_kernels import CONFIGS, FOUR, ONE, TWO, pick, splits_of
 from rooftile.ops.attention_decode.triton_kernels import attention_decode as triton_decode
 from rooftile.workbench.check import Problem
 
@@ -182,7 +182,7 @@ def test_programs_fill_their_waves():
     # 132 multiprocessors: 128 programs are one each and no shares; 512 are 1.29 waves of three, 0.97 of four; 1024 are 2.6 and 1.94
     shapes = ((1, 65536), (16, 8192), (64, 2048), (98, 2048), (128, 2048))
     assert [pick(call(*shape)) for shape in shapes] == [TWO, ONE, FOUR, TWO, FOUR]
-    assert pick(call(16, 8192, page=64)) == pick(call(16, 8192, page=16)) == ONE and pick(call(16, 8192, t=8)) == ONE_WARPS_4
+    assert pick(call(16, 8192, page=64)) == pick(call(16, 8192, page=16)) == pick(call(16, 8192, t=8)) == ONE
     assert pick(call(64, 2048, d=64)) == pick(call(16, 8192, t=16)) == pick(call(16, 8160, page=24)) == TWO
 
 
