@@ -146,6 +146,8 @@ WRONG_CALLS = [
     ({"k_scale": torch.ones(2)}, "k_scale is for caches of float8_e4m3fn, this one is float32"),
     ({"sinks": torch.zeros(5)}, "H is 5 in sinks, but 4 in q"),
     ({"k_cache": torch.zeros(2, 32, 2, 16).to(torch.float8_e4m3fn)}, "v_cache is float32, but k_cache is float8_e4m3fn"),
+    ({"v_cache": torch.zeros(2, 32, 2, 16).to(torch.float8_e4m3fn)}, "v_cache is float8_e4m3fn, but k_cache is float32"),
+    ({n: torch.zeros(2, 32, 2, 16).to(torch.float8_e5m2) for n in ("k_cache", "v_cache")}, "k_cache is float8_e5m2, of 8 bits it takes float8_e4m3fn"),
     ({**PAGES, "lengths": int32(17, 1)}, "a block table names page 9 of a cache of 3 pages"),
     ({**PAGES, "k_cache": torch.zeros(3, 8, 2, 16), "v_cache": torch.zeros(3, 8, 2, 16)}, "3 pages of 8 keys, it takes 1 page or more, of 16 to 256"),
 ]  # fmt: skip

@@ -55,11 +55,15 @@ def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tenso
         raise ValueError(f"attention_decode: window is {window}, it takes 1 or more, or None for all keys")
     tensors("attention_decode", k_cache=k_cache, v_cache=v_cache)
     rest = (block_table, sinks, scale_of(q, scale), nearer(window) or 0, softcap)
+    if v_cache.dtype != k_cache.dtype:
+        keys, values = (str(x.dtype).removeprefix("torch.") for x in (k_cache, v_cache))
+        raise ValueError(f"attention_decode: v_cache is {values}, but k_cache is {keys}")
     if k_cache.dtype == torch.float8_e4m3fn:
-        if v_cache.dtype != k_cache.dtype:
-            raise ValueError(f"attention_decode: v_cache is {str(v_cache.dtype).removeprefix('torch.')}, but k_cache is float8_e4m3fn")
         out, lse = _decode_e4m3(q, k_cache.view(torch.uint8), v_cache.view(torch.uint8), lengths, k_scale, v_scale, *rest)
     else:
+        if k_cache.itemsize == 1:
+            name = str(k_cache.dtype).removeprefix("torch.")
+            raise ValueError(f"attention_decode: k_cache is {name}, of 8 bits it takes float8_e4m3fn")
         scaled = next((n for n, x in (("k_scale", k_scale), ("v_scale", v_scale)) if x is not None), None)
         if scaled is not None:
             raise ValueError(
