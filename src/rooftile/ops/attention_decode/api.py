@@ -28,7 +28,7 @@ def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tenso
             float8_e4m3fn. H is a multiple of G: query head h reads key head h // (H / G).
         lengths: int32 [B], the keys of each sequence, the T new ones among them. Read on the device: nothing waits, and a CUDA graph
             may be replayed while they grow. What lies behind them is not read.
-        block_table: int32 [B, N], the pages of each sequence in order. Entries past its last page are not read.
+        block_table: int32 [B, N], the pages of each sequence in order. Entries past its last page decide nothing.
         scale: 1/sqrt(D) if None.
         window: of the keys that a query may see only the last `window`; None: all.
         softcap: scores become softcap tanh(s / softcap); 0: they stay.
