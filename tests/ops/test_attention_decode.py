@@ -301,6 +301,24 @@ def test_fragments_of_a_page_and_a_length_that_do_not_exist(bits):
     assert not out[2:].isnan().any() and not short.isnan().any() and torch.equal(out[3], right[3])
 
 
+@pytest.mark.parametrize("bits", [16, 8])
+def test_fragments_take_no_dense_queries_between_words(bits):
+    """Which `contiguous` does not copy: they were read 8 bytes at a time where they begin."""
+    made = case(2, 1, 4, 2, 64 * 16 // bits, 32, dtype=torch.bfloat16, k_scale=0, v_scale=0)
+    kernel, op = FRAGMENTS[bits == 8], OPS["attention_decode" + "_e4m3" * (bits == 8)]
+    call = op.spec.draw(Case(made.dims, made.dtype, {n: x for n, x in made.params.items() if bits == 8 or n[1:] != "_scale"}, ("check",)))
+    q = call["q"]
+    room = torch.zeros(q.numel() + 8, dtype=q.dtype)
+    with simulator.active("all"):
+        call["q"] = room[1 : 1 + q.numel()].view(q.shape).copy_(q)
+        assert kernel.refuse(call) == "q begins 2 bytes past a multiple of 8, and it reads 8 bytes at a time"
+        call["q"] = room[1:].as_strided(q.shape, (q.stride(0) + 4, *q.stride()[1:])).copy_(q)
+        assert kernel.refuse(call) is None
+        out, _ = kernel.run(*call.values(), config=kernel.configs[0])
+        call["q"] = q
+        assert torch.equal(out, kernel.run(*call.values(), config=kernel.configs[0])[0])
+
+
 FAULTS = {  # in v2_fragments.cu, as it stands and wrong
     "    __syncwarp();\n    ask(": "    ask(",
     "copy_wait<STAGES - 2>();": "copy_wait<STAGES - 1>();",
