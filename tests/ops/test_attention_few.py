@@ -31,6 +31,8 @@ def asked(t, s, **more):
 SPLIT = {
     "17 and D=64: it is written for 16 queries": plain(17, 40),
     "T=4 and D=8: it is written for": plain(4, 40, d=8),
+    "there are no heads": plain(1, 40, h=0, g=0),
+    "T=1 and D=320: it is written for 16 queries at most and D of 16 to 256": plain(1, 40, d=320),
     "4 queries that all see every key": plain(4, 40, causal=False),
     "the tensor is float32": plain(1, 40, dtype=torch.float32),
     "the last axis of k has stride 2;": plain(1, 40) | {"k": torch.zeros(2, 40, 2, 128, dtype=torch.bfloat16)[..., ::2]},

@@ -11,7 +11,7 @@ from rooftile.ops._shared.constants import lasting
 from rooftile.ops._shared.launch import off_gpu
 from rooftile.ops.attention.refusals import wider_values
 
-QUERIES, NARROWEST = 16, 16  # the most that a sequence has, and the least D
+QUERIES, NARROWEST, WIDEST = 16, 16, 256  # the most that a sequence has; of D the least and the most
 
 
 def _alone(number):
@@ -35,8 +35,10 @@ def _refuse(call):
     q, (t, d) = call["q"], call["q"].shape[1::2]
     if q.dtype == torch.float32:
         return "its products are of 16-bit numbers, the tensor is float32"
-    if t > QUERIES or d < NARROWEST:
-        return f"T={t} and D={d}: it is written for {QUERIES} queries at most and D of {NARROWEST} or more"
+    if t > QUERIES or not NARROWEST <= d <= WIDEST:
+        return f"T={t} and D={d}: it is written for {QUERIES} queries at most and D of {NARROWEST} to {WIDEST}"
+    if q.shape[2] == 0:
+        return "there are no heads"
     for name in "kv":
         if call[name].stride(-1) != 1:
             return f"the last axis of {name} has stride {call[name].stride(-1)}; a copy would cost more than the attention"
