@@ -79,7 +79,7 @@ template <typename S> ROOFTILE_DEVICE void with_sink(float& most, float& sum, fl
 // result is V^T P^T: keys, then columns of values, are the rows of 16, and eight rows of queries are the columns, with nothing in between but P turned.
 // Lane 4 g + t: of K keys g and g + 8, of each 64 bytes of a row 16 from 16 t on; of V keys 2 t, 2 t + 1, 2 t + 8 and 2 t + 9, of each 128 bytes of a row 16 from
 // 16 g on. Which place of the product an element takes is free as long as its partner takes the same. Eight lanes copy 128 neighbouring bytes; asking for
-// what they want themselves, 64 or 32 of a row at a time, took half as long again.
+// what they want themselves, 64 or 32 of a row at a time, took a third as long again.
 template <typename E, typename C, typename S, int D, int TILES, bool PAGED, int STAGES, int WARPS, int PER>
 __global__ void __launch_bounds__(WARPS* WARP, PER)
     shares(E* __restrict__ gOut, float* __restrict__ gLse, float* __restrict__ gPart, float* __restrict__ gPartMax, float* __restrict__ gPartSum,
