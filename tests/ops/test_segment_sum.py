@@ -181,6 +181,7 @@ BORDERS = {
     "each number": lambda m: torch.arange(m + 1),
     "64 in a tile, none behind": lambda m: torch.tensor([*range(0, 1024, 16), m - 5]),
     "70 equal ones behind 64 others": lambda m: torch.tensor([*range(64), *[64] * 70, *range(65, 400)]),
+    "all at the end": lambda m: torch.tensor([0, *range(m - 1000, m)]),  # where few begin, far before where as many of like lengths would
     "33 equal ones, and 1100": lambda m: torch.tensor([0, *[500] * 33, *[5 * 1024] * 1100, *range(6000, 7000, 3)]),
 }
 
