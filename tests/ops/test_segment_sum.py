@@ -11,7 +11,7 @@ from rooftile.core.kernel import OPS
 from rooftile.cuda import simulator
 from rooftile.cuda.launch import recording
 from rooftile.ops import segment_sum
-from rooftile.ops.segment_sum import cuda_kernels, warps_kernels
+from rooftile.ops.segment_sum import cuda_kernels, spread_kernels, warps_kernels
 from rooftile.workbench.check import poisoned
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -223,7 +223,7 @@ FAULTS = {  # as it stands, and wrong
     "if (e == zero)": "if (false)",
     "from = begun + LOOK * WARP;": "from = begun + LOOK * WARP + WARP;",
     "while (again) {": "if (false) {",
-    "&& next - tile == marked": "",
+    "&& one - tile == marked": "",
     "max(from + WARP, ": "max(from + 2 * WARP, ",
     "(only ? sPrior[w][v] : 0.0f)": "sPrior[w][v]",
     " - (1u << r))": " - 1u)",
@@ -233,17 +233,27 @@ FAULTS = {  # as it stands, and wrong
     "count - here >= 2 * SIZE": "count - here > 2 * SIZE",
     "if (!any) sHead[w] = carry;": "",
     "on = !sAny[other]": "on = false",
-    "over || at[0] == end": "over",
-    "const bool over = !last && sAny[other - 1];": "const bool over = !last;",
-    "in & from >= 0": "from >= 0",
+    "right && at[0] <= end": "right && at[0] < end",
+    "if (last || !sAny[other - 1])": "if (last)",
+    "place[k] == last && (k > 0 || l > 0) ?": "false ?",
+    "(k > 0 || l > 0)": "true",
+    "if (l == 0) last = other;": "",
+    "next = (blockIdx.x * WARPS + w) * share": "next = blockIdx.x * WARPS * share",
+    "for (; next < until;": "for (; false;",
+    "wrong = __syncthreads_or(wrong);": "",
+    "at <= E && gOffsets[at] <= i_m": "at <= E && gOffsets[at] < i_m",
+    "if (open.z == b + 1) gOut": "if (false) gOut",
+    "open.z > b + 1)": "open.z > b + 3)",
+    "c <= to;": "c < to;",
 }
 
 
 TELLING = [
     ("around borders", 40003, torch.float32),
-    ("33 equal ones, and 1100", 9001, torch.float32),
+    ("33 equal ones, and 1100", 9001, torch.float32, "all"),
     ("each number", 5000, torch.bfloat16),
     ("70 equal ones behind 64 others", 2000, torch.float32),
+    ("over blocks, from the last number of one on", 40003, torch.float32),
     ("around borders", 40003, torch.float32, "all"),
 ]
 
@@ -265,17 +275,21 @@ def test_a_fault_of_warps_is_seen(faulty, tmp_path, stands):
     assert faulty(rewritten(warps_kernels.WARPS, stands, FAULTS[stands], tmp_path))
 
 
-def test_warps_write_nowhere_else_where_offsets_fall(tmp_path, monkeypatch):
-    """On a GPU nobody looks: by a number of a tile before, by 2^32 and beside all numbers; of wrong segments the sum is NaN. Seen red: a place before the tile."""
+@pytest.mark.parametrize("offsets, stands, instead", [
+    ([0, 5000, 100, 6000, 5000 - 2**32, 7000, 2**40, 8000, -100, 9000], "in & from >= 0 ?", "in ?"),
+    ([0, 5000, 2**40, 2**40 + 1], "tell(sum, right ?", "tell(sum, true ?"),
+], ids=["a place before the tile", "a block that is none"])  # fmt: skip
+def test_warps_write_nowhere_else_where_offsets_are_wrong(offsets, stands, instead, tmp_path, monkeypatch):
+    """On a GPU nobody looks: by a number of a tile before, by 2^32 and beside all numbers; of wrong segments the sum is NaN. Seen red: `instead`."""
     monkeypatch.setattr(warps_kernels, "check_offsets", lambda offsets, rows: None)
-    offsets = torch.tensor([0, 5000, 100, 6000, 5000 - 2**32, 7000, 2**40, 8000, -100, 9000])
+    wrong = [not 0 <= begin <= end <= 9000 for begin, end in pairwise(offsets)]
 
     def sums():
         with simulator.active():
-            return WARPS.run(torch.ones(9000, 1), offsets, config={"block": 128, "per_sm": 1})[:, 0]
+            return WARPS.run(torch.ones(9000, 1), torch.tensor(offsets), config={"block": 128, "per_sm": 1})[:, 0]
 
-    assert sums()[1::2].isnan().all()
-    monkeypatch.setattr(warps_kernels, "WARPS", rewritten(warps_kernels.WARPS, "in & from >= 0 ?", "in ?", tmp_path))
+    assert any(wrong) and sums()[wrong].isnan().all()
+    monkeypatch.setattr(warps_kernels, "WARPS", rewritten(warps_kernels.WARPS, stands, instead, tmp_path))
     with pytest.raises(simulator.Found):
         sums()
 
@@ -378,3 +392,69 @@ def test_a_segment_that_is_none_is_nan_on_a_gpu():
     x = torch.ones(8, 3, device="cuda")
     out = segment_sum(x, torch.tensor([0, 4, 9], device="cuda"))
     assert torch.equal(out[0], torch.full((3,), 4.0, device="cuda")) and bool(out[1].isnan().all())
+
+
+SPREADS = OPS["segment_sum_backward"].kernel("cuda.v8_spread")
+SPREAD_FAULTS = {  # as it stands, and wrong
+    "at != other": "true",
+    "at >= tile &&": "",
+    "begun + __popc(all & before) + 1": "begun + __popc(all & before)",
+    "    begun += __popc(all);": "    begun = __popc(all);",
+    "again = found == WARP;": "again = false;",
+    "gOffsets, E, same) - 1)": "gOffsets, E, same))",
+    "sBits[w][l].y = sum - mine;": "sBits[w][l].y = sum;",
+    "(1u << from) - 1": "(2u << from) - 1",
+    "if (size == SIZE)": "if (size > 0)",
+    "cursor <= E ? gDout[cursor - 1]": "cursor <= E ? gDout[cursor - 2 * (cursor > 1)]",
+    "    if (l == 0) sBegun[w][0] = open;": "",
+}
+
+
+def spread(borders, m, dtype, level="checks", seed=None, config=WALKS):
+    """Whether the gradients are right."""
+    cut = BORDERS[borders](m)
+    x, dout = torch.empty(m, 1, dtype=dtype), torch.randint(-9, 9, (cut.numel() - 1, 1)).to(dtype)
+    with simulator.active(level, seed=seed), poisoned():
+        got = SPREADS.run(dout, x, cut, config=config)
+    return torch.equal(got, OPS["segment_sum_backward"].spec.reference(dout, x, cut))
+
+
+@pytest.mark.parametrize("borders", BORDERS)
+def test_gradients_by_warps_at_every_border(borders):
+    assert spread(borders, 40003, torch.float32) and spread(borders, 40965, torch.bfloat16)
+
+
+def test_gradients_by_warps_where_offsets_fall():
+    """On a GPU nobody looks; nothing is written beside the gradient and shared memory."""
+    m = 3000
+    cut, dout = torch.tensor([5, 3] * 2000), torch.ones(3999, 1)
+    with simulator.active():
+        assert SPREADS.run(dout, torch.empty(m, 1), cut, config=WALKS).shape == (m, 1)
+
+
+SPREAD_NEEDED = orders(spread_kernels.SPREAD.text)
+
+
+@pytest.fixture
+def spread_faulty(monkeypatch):
+    def is_faulty(source):
+        monkeypatch.setattr(spread_kernels, "SPREAD", source)
+        cases = [(name, 9001, torch.float32) for name in BORDERS] + [("around borders", 40003, torch.float32, "all")]
+        try:
+            return not all(spread(*case) for case in cases)
+        except simulator.Found:
+            return True
+
+    return is_faulty
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("stands", SPREAD_FAULTS)
+def test_a_fault_of_gradients_by_warps_is_seen(spread_faulty, tmp_path, stands):
+    assert spread_faulty(rewritten(spread_kernels.SPREAD, stands, SPREAD_FAULTS[stands], tmp_path))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("line", SPREAD_NEEDED)
+def test_no_barrier_of_gradients_by_warps_can_be_taken_away(spread_faulty, tmp_path, line):
+    assert spread_faulty(without(spread_kernels.SPREAD, line, tmp_path))

@@ -1,35 +1,17 @@
-from dataclasses import replace
 from numbers import Integral
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 from rooftile.core.bind import tensors
-from rooftile.core.kernel import Kernel, Op
-from rooftile.core.spec import Call
+from rooftile.core.kernel import Op
 from rooftile.ops._shared.scale import scale_of
 from rooftile.ops._shared.window import nearer
 from rooftile.ops.attention_decode import cuda_kernels, fragments_kernels, triton_kernels
 from rooftile.ops.attention_decode.spec import SPEC, SPEC_E4M3
 
-
-def _of_whole_words(kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
-    """They read queries 8 bytes at a time, of strides that allow it or of a copy; a tensor that is dense already is not copied, wherever it begins."""
-
-    def refuse(call: Call) -> str | None:
-        q = call["q"]
-        if why := kernels[0].refuse(call):
-            return why
-        past = 0 if isinstance(q, FakeTensor) or not q.is_contiguous() else q.data_ptr() % 8
-        return f"q begins {past} bytes past a multiple of 8, and it reads 8 bytes at a time" if past else None
-
-    return tuple(replace(kernel, refuse=refuse) for kernel in kernels)
-
-
-_fragments, _fragments_e4m3 = map(_of_whole_words, (fragments_kernels.KERNELS, fragments_kernels.KERNELS_E4M3))
-_decode = Op(SPEC, *_fragments, *triton_kernels.KERNELS, *cuda_kernels.KERNELS)
-_decode_e4m3 = Op(SPEC_E4M3, *_fragments_e4m3, *triton_kernels.KERNELS_E4M3, *cuda_kernels.KERNELS_E4M3)
+_decode = Op(SPEC, *fragments_kernels.KERNELS, *triton_kernels.KERNELS, *cuda_kernels.KERNELS)
+_decode_e4m3 = Op(SPEC_E4M3, *fragments_kernels.KERNELS_E4M3, *triton_kernels.KERNELS_E4M3, *cuda_kernels.KERNELS_E4M3)
 
 
 def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, *, block_table: Tensor | None = None,

@@ -17,7 +17,12 @@ from rooftile.ops.attention_decode.triton_kernels import splits_of
 
 V2 = Source.beside(__file__, "v2_fragments.cu")
 KEYS = 16  # of a tile
-ROWS = {64: 32, 128: 32, 256: 8}  # that share keys, at most, by how wide a head is: so many have registers
+ROWS = {
+    (64, 2): 32,
+    (128, 1): 32,
+    (128, 2): 16,
+    (256, 1): 8,
+}  # that share keys, at most, by a head's numbers and their bytes: so many have registers
 RESIDENT = (16, 8)  # warps a multiprocessor that have registers, of up to 8 rows and of more
 SHARED = 208 * 1024  # for tiles, of 227 KB: up to eight blocks have a KB each beside them, and what warps tell each other
 LIMITS, ARCHITECTURES = Limits(shared_bytes=227 * 1024), (90, 100, 101, 103, 110)  # which have that much
@@ -55,7 +60,8 @@ def decode(q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, s
     out, lse = q.new_empty(b, t, h, d), q.new_empty(b, h, t, dtype=torch.float32)
     if not out.numel():
         return out, lse
-    q = q if q.stride(-1) == 1 and not any(s % 4 for s in q.stride()[:3]) and q.data_ptr() % 8 == 0 else q.contiguous()
+    if q.stride(-1) != 1 or any(s % 4 for s in q.stride()[:3]) or q.data_ptr() % 8:  # it is read 8 bytes at a time
+        q = q.clone(memory_format=torch.contiguous_format)  # also where it is dense already, and begins between
     plan = Plan.of(q, k_cache, block_table, window, config)
     splits = plan.splits
     part, part_max, part_sum = lse, lse, lse
@@ -89,10 +95,11 @@ def _refuse(call):
     (_, t, h, d), (_, page, g) = q.shape, call["k_cache"].shape[:3]
     if q.dtype == torch.float32:
         return "float32 is not for the tensor cores"
-    if (size := d * call["k_cache"].itemsize) not in (128, 256):
-        return f"a key is {size} bytes, it takes keys of 128 and 256"
-    if t * h // g > ROWS[d]:
-        return f"{t} queries of {h // g} heads are {t * h // g} rows that share keys, it takes {ROWS[d]} of {d} numbers"
+    size = call["k_cache"].itemsize
+    if (d, size) not in ROWS:
+        return f"a key is {d} numbers, {d * size} bytes; it takes keys of 128 and 256 bytes"
+    if t * h // g > ROWS[d, size]:
+        return f"{t} queries of {h // g} heads are {t * h // g} rows that share keys, it takes {ROWS[d, size]} of {d * size} bytes"
     if table is not None and page % KEYS:
         return f"pages have {page} keys, it takes multiples of {KEYS}"
     if (room := page if table is None else page * table.shape[1]) >= 1 << 30:
@@ -109,11 +116,19 @@ def _refuse(call):
     return off_gpu(q)
 
 
+def _declines(call):
+    q, cache = call["q"], call["k_cache"]
+    rows = q.shape[1] * q.shape[2] // max(cache.shape[2], 1)
+    if cache.itemsize > 1 and rows > 8:
+        return f"{rows} rows share keys of 16 bits: Triton's tiles are as fast with 16 and faster with 32"
+    return None
+
+
 def pick(call):
     """Whichever ends first by its own plan: few sequences are a block a multiprocessor, many are more and smaller ones, in one wave."""
     return min(CONFIGS[:2], key=lambda config: Plan.of(*(call[n] for n in ("q", "k_cache", "block_table", "window")), config).end)
 
 
-_IDEA = "keys and values straight into the tensor cores' registers"
-KERNELS = (Kernel("cuda.v2_fragments", attention_decode, _IDEA, _refuse, CONFIGS, pick, LIMITS, ARCHITECTURES, (V2,)),)
+_IDEA = "operands as they lie: a lane's part is 16 bytes of a row; a warp's tiles are its own, without a barrier"
+KERNELS = (Kernel("cuda.v2_fragments", attention_decode, _IDEA, _refuse, CONFIGS, pick, LIMITS, ARCHITECTURES, (V2,), declines=_declines),)
 KERNELS_E4M3 = (Kernel("cuda.v2_fragments", attention_decode_e4m3, _IDEA, _refuse, CONFIGS, pick, LIMITS, ARCHITECTURES, (V2,)),)

@@ -8,7 +8,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from rooftile.ops._shared.reference import wide
 
 
-def check_lengths(lengths: Tensor, block_table: Tensor | None, pages: int, page: int) -> None:
+def check_lengths(lengths: Tensor, block_table: Tensor | None, pages: int, page: int, first: Tensor) -> None:
     """A CPU can afford to look. On a GPU a sequence with such a length or page is NaN."""
     if lengths.device.type != "cpu" or not lengths.numel():
         return
@@ -18,20 +18,27 @@ def check_lengths(lengths: Tensor, block_table: Tensor | None, pages: int, page:
         raise ValueError(f"attention_decode: a sequence has {low if low < 0 else high} keys, its cache has room for {room}")
     if block_table is None:
         return
-    used = block_table[torch.arange(block_table.shape[1]) * page < lengths[:, None]]
+    begin = torch.arange(block_table.shape[1]) * page
+    used = block_table[(begin < lengths[:, None]) & (begin + page > first[:, None])]
     wrong = used[(used < 0) | (used >= pages)]
     if wrong.numel():
         raise ValueError(f"attention_decode: a block table names page {int(wrong[0])} of a cache of {pages} pages")
 
 
-def _keys(cache: Tensor, lengths: Tensor, block_table: Tensor | None, to: torch.dtype) -> Tensor:
-    """[B S G D]: each sequence's keys in a row, zeros behind the last; NaN where a page that is used does not exist."""
+def _first(lengths: Tensor, t: int, window: int) -> Tensor:
+    """[B]: the first key that any query sees. What lies before it may be another's by now."""
+    return (lengths - t - window + 1).clamp(min=0) if window else torch.zeros_like(lengths)
+
+
+def _keys(cache: Tensor, first: Tensor, lengths: Tensor, block_table: Tensor | None, to: torch.dtype) -> Tensor:
+    """[B S G D]: each sequence's keys in a row, zeros behind the last and before the first; NaN where a page that is used does not exist."""
     x = cache.to(to)
     if block_table is not None:
         known = (block_table >= 0) & (block_table < len(cache))
         x = x[torch.where(known, block_table, 0).long()]
         x = torch.where(known[:, :, None, None, None], x, math.nan).flatten(1, 2)
-    there = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
+    i = torch.arange(x.shape[1], device=x.device)
+    there = (i >= first[:, None]) & (i < lengths[:, None])
     return torch.where(there[:, :, None, None], x, 0.0)
 
 
@@ -61,16 +68,18 @@ def _decode(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, sinks: Tensor | No
 
 def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, block_table: Tensor | None = None,
                      sinks: Tensor | None = None, scale: float = 1.0, window: int = 0, softcap: float = 0.0) -> tuple[Tensor, Tensor]:  # fmt: skip
-    check_lengths(lengths, block_table, *k_cache.shape[:2])
-    k, v = (_keys(x, lengths, block_table, wide(q).dtype) for x in (k_cache, v_cache))
+    first = _first(lengths, q.shape[1], window)
+    check_lengths(lengths, block_table, *k_cache.shape[:2], first)
+    k, v = (_keys(x, first, lengths, block_table, wide(q).dtype) for x in (k_cache, v_cache))
     return _decode(q, k, v, lengths, sinks, scale, window, softcap, k.shape[1])
 
 
 def attention_decode_e4m3(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, k_scale: Tensor | None = None,
                           v_scale: Tensor | None = None, block_table: Tensor | None = None, sinks: Tensor | None = None,
                           scale: float = 1.0, window: int = 0, softcap: float = 0.0) -> tuple[Tensor, Tensor]:  # fmt: skip
-    check_lengths(lengths, block_table, *k_cache.shape[:2])
-    k, v = (_keys(x.view(torch.float8_e4m3fn), lengths, block_table, wide(q).dtype) for x in (k_cache, v_cache))
+    first = _first(lengths, q.shape[1], window)
+    check_lengths(lengths, block_table, *k_cache.shape[:2], first)
+    k, v = (_keys(x.view(torch.float8_e4m3fn), first, lengths, block_table, wide(q).dtype) for x in (k_cache, v_cache))
     k, v = (x if s is None else x * s.to(x.dtype)[:, None] for x, s in ((k, k_scale), (v, v_scale)))
     return _decode(q, k, v, lengths, sinks, scale, window, softcap, k.shape[1])
 

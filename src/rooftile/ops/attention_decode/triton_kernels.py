@@ -99,6 +99,8 @@ def _attend(rAcc, rSum, rMax, ahead, rQ, gK, gV, gTable, first, last, step, leng
     for start in range(first, last, step):
         i_n = start + rows
         there = i_n < length
+        if WINDOW:  # what lies before every query's window may be another's by now
+            there = there & (i_n > tl.min(i_p, 0) - window)
         scale = scale_in
         from_k, from_v, at_k, at_v = gK, gV, rows * k_s, rows * v_s
         if PAGE > 0 and PAGE % BLOCK_N == 0:
@@ -366,8 +368,10 @@ def _tiles(m, n, programs, warps, stages, early=False):
 # programs; it has room for three of TWO (72 KiB).
 ONE, TWO, FOUR = _tiles(64, 128, 1, 8, 3), _tiles(64, 64, 2, 4, 3, True), _tiles(64, 32, 4, 4, 3)
 THREE_8, FOUR_8 = _tiles(64, 32, 3, 4, 4), _tiles(64, 32, 4, 4, 4)
+ONE_WARPS_4 = _tiles(64, 128, 1, 4, 3)  # 32 rows are two warps' work beside each other, and eight warps make it four times over
 CONFIGS = (TWO, ONE, FOUR, _tiles(64, 64, 2, 4, 3), _tiles(64, 64, 2, 4, 4), THREE_8, _tiles(64, 64, 3, 4, 3), FOUR_8,
-           _tiles(64, 64, 2, 4, 4, True), _tiles(64, 64, 3, 4, 3, True), _tiles(64, 32, 4, 4, 4, True), _tiles(64, 128, 1, 8, 3, True))  # fmt: skip
+           _tiles(64, 64, 2, 4, 4, True), _tiles(64, 64, 3, 4, 3, True), _tiles(64, 32, 4, 4, 4, True), _tiles(64, 128, 1, 8, 3, True),
+           ONE_WARPS_4)  # fmt: skip
 CONFIGS_WIDE = (_tiles(32, 32, 2, 4, 3), _tiles(32, 32, 2, 4, 4))  # 128 < D
 CONFIGS_32 = (_tiles(16, 32, 2, 8, 2), _tiles(16, 16, 2, 8, 2), _tiles(16, 16, 2, 8, 1))
 
@@ -392,7 +396,7 @@ def pick(call):
     keys, rows = page if table is None else table.shape[1] * page, t * h // max(g, 1)
     offered = (TWO, FOUR) if d > 64 else (TWO,)
     if rows <= 32 and d > 64 and (table is None or page % 16 == 0):  # more queries, or a vector of pages a tile, hold it up
-        offered = (TWO, ONE, FOUR)
+        offered = (TWO, ONE if rows <= 16 else ONE_WARPS_4, FOUR)
 
     def end(config):
         tiles = cdiv(keys, config["BLOCK_N"])

@@ -1,7 +1,7 @@
 from torch import Tensor
 
 from rooftile.core.kernel import Op, ranked
-from rooftile.ops.segment_sum import cuda_kernels, runs_kernels, triton_kernels, warps_kernels
+from rooftile.ops.segment_sum import cuda_kernels, runs_kernels, spread_kernels, triton_kernels, warps_kernels
 from rooftile.ops.segment_sum.spec import SPEC
 
 # rows of one number are v7's, v5's and v4's alone
@@ -15,7 +15,12 @@ _segment_sum = Op(
         "cuda.v6_runs",
         "cuda.v3_balanced",
     ),
-    backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), "cuda.v4_numbers", "cuda.v3_balanced"),
+    backward=ranked(
+        (*triton_kernels.BACKWARD, *spread_kernels.BACKWARD, *cuda_kernels.BACKWARD),
+        "cuda.v8_spread",
+        "cuda.v4_numbers",
+        "cuda.v3_balanced",
+    ),
 )
 
 

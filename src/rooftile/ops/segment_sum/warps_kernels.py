@@ -8,32 +8,32 @@ import torch
 from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.cuda import BLOCK
 from rooftile.ops._shared.launch import cdiv, processors
-from rooftile.ops.segment_sum.cuda_kernels import JOINED, _not_numbers
+from rooftile.ops.segment_sum.cuda_kernels import _not_numbers
 from rooftile.ops.segment_sum.reference import check_offsets
 
 WARPS = Source.beside(__file__, "v7_warps.cu")
-SIZE = 1024  # numbers of a tile
+SIZE, JOIN = 1024, 128  # numbers of a tile; threads of a block of `join`
 LONGEST = 1 << 20  # tiles of a stretch, within which numbers are counted in 32 bits
-# warps a multiprocessor: the 24 that it holds, all of equal stretches, or several times that, so that whoever is done first takes the next
-CONFIGS = tuple({"block": b, "per_sm": p} for b, p in ((256, 24), (128, 24), (128, 48), (256, 48), (128, 96), (256, 96)))
+# warps a multiprocessor: the 24 that it holds, all of equal stretches, or several times that, so that whoever is done first takes the next; or 16
+CONFIGS = tuple({"block": b, "per_sm": p} for b, p in ((256, 24), (128, 24), (128, 48), (256, 48), (128, 96), (256, 96), (128, 16)))
 
 
 def by_warps(x, offsets, *, config):
     check_offsets(offsets, x.shape[0])
-    m, e, warps = x.shape[0], offsets.numel() - 1, config["block"] // 32
+    m, e, block = x.shape[0], offsets.numel() - 1, config["block"]
     out, offsets = x.new_empty((e, 1)), offsets.contiguous()
     if not e:
         return out
-    every = cdiv(m, SIZE)
-    tiles = min(max(1, cdiv(every, config["per_sm"] * processors(x))), LONGEST)
-    # one block at least: `join` looks at offsets as soon as the launch before it is its own operator's
-    blocks = max(1, cdiv(every, tiles * warps))
-    partial = x.new_empty(2 * blocks, dtype=torch.float32)
+    every, warps, most = cdiv(m, SIZE), block // 32, config["per_sm"] * processors(x)
+    tiles = min(max(1, cdiv(every, most)), LONGEST)
+    # of few numbers, or none, more blocks than have any: segments are dealt out among all, so that each warp looks at its share whether they are empty
+    blocks = max(cdiv(every, tiles * warps), min(cdiv(e, block), cdiv(most, warps)))
+    share = cdiv(e, blocks * warps)
+    head, opened = x.new_empty(blocks, dtype=torch.float32), x.new_empty((blocks, 4), dtype=torch.int32)
     types = f"{CTYPE[x.dtype]}, {CTYPE[offsets.dtype]}"
-    launch(WARPS, f"chunks<{types}, {config['block']}>", blocks, config["block"], out, partial, x.contiguous(), offsets, m, e, tiles)
-    launch(WARPS, f"join<{types}>", cdiv(e, JOINED * BLOCK), BLOCK, out, partial, offsets, m, e, tiles * warps)
+    launch(WARPS, f"chunks<{types}, {block}>", blocks, block, out, head, opened, x.contiguous(), offsets, m, e, tiles, share)
+    launch(WARPS, f"join<{types}>", cdiv(blocks, JOIN), JOIN, out, head, opened, offsets, m, e, blocks, share * warps)
     return out
 
 

@@ -101,34 +101,43 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
   const int l = lane(), g = l / 4, t = l % 4, w = warp(), group = H / G, rows = T * group;
   const int i_s = int(blockIdx.x % unsigned(splits)), i_bg = int(blockIdx.x / unsigned(splits)), i_g = i_bg % G;
   const long long i_b = i_bg / G;
+  const int step = splits * WARPS * KEYS;
   int n = (i_s * WARPS + w) * KEYS;
   const int* gRow = PAGED ? gTable + i_b * stride_row : nullptr;
-  int of_page = PAGED && n < room ? gRow[n / page * stride_page] : 0;  // asked for beside the length; nothing else is read that lies behind it
+  int of_page[STAGES] = {};
+  if constexpr (PAGED)  // of the first tiles, asked for beside the length: they decide nothing where that ends before them
+#pragma unroll
+    for (int i = 0; i < STAGES; ++i)
+      if (n + i * step < room) of_page[i] = gRow[(n + i * step) / page * stride_page];
   const int i_row = l / PIECES, i_piece = l % PIECES;  // a lane's part of a copy, which is of 4 rows or 2
   const C* gKeys = gK + i_g * k_g + (PAGED ? 0 : i_b * k_m) + i_piece * EACH;
   const C* gValues = gV + i_g * v_g + (PAGED ? 0 : i_b * v_m) + i_piece * EACH;
   const Policy policy = evict_first(2ll * B * room * G * D * int(sizeof(C)));  // of what may be there; each is read once
   uint4* sWarp = sPieces + w * (STAGES * 2 * TILE);
   int length = gLengths[i_b * stride_length];
-  const bool wrong = length < 0 || length > room;
-  if (wrong) length = 0;
-  const int step = splits * WARPS * KEYS;
+  if (length < 0 || length > room) length = -1;  // none of its keys is read, and all becomes NaN
 
-  const auto page_of = [&](int n) { return n < length ? gRow[n / page * stride_page] : 0; };
   if (window) {
     n += max(length - T - window + 1, 0) / KEYS * KEYS;
-    if constexpr (PAGED) of_page = page_of(n);
+    if constexpr (PAGED)
+#pragma unroll
+      for (int i = 0; i < STAGES; ++i) of_page[i] = n + i * step < length ? gRow[(n + i * step) / page * stride_page] : 0;
   }
+  int entry = PAGED ? n / page : 0;  // of the next tile to ask for, in the table: it goes on without dividing
+  const int entries = PAGED ? step / page : 0;
   unsigned missing = 0;  // a bit for each tile on its way whose page does not exist: page 0 comes in its place, and its scores become NaN
-  auto ask = [&](int ahead, int stage) {
+  auto ask = [&](int ahead, int stage, int& on_page) {  // which becomes the next tile's
     const int from = n + ahead * step;
     long long at_k = (from + i_row) * k_s, at_v = (from + i_row) * v_s;
     if constexpr (PAGED) {
-      const bool known = 0 <= of_page && of_page < pages;
+      const bool known = 0 <= on_page && on_page < pages;
       if (!known) missing |= 1u << ahead;
-      const long long m = known ? of_page : 0;
-      at_k = m * k_m + (from % page + i_row) * k_s, at_v = m * v_m + (from % page + i_row) * v_s;
-      of_page = page_of(from + step);
+      const long long m = known ? on_page : 0;
+      const int row = from - entry * page + i_row;
+      at_k = m * k_m + row * k_s, at_v = m * v_m + row * v_s;
+      entry += entries;
+      if (from + step - entry * page >= page) ++entry;
+      on_page = from + step < length ? gRow[entry * stride_page] : 0;
     }
     uint4* sTile = sWarp + stage * (2 * TILE);
 #pragma unroll
@@ -141,7 +150,7 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
     copy_commit();
   };
 #pragma unroll
-  for (int i = 0; i < STAGES - 1; ++i) ask(i, i);
+  for (int i = 0; i < STAGES - 1; ++i) ask(i, i, of_page[i]);
 
   unsigned rQ[KEPT ? TILES : 1][STEPS][2];
   float rScale[TILES][2], rMax[TILES][2], rBase[TILES][2], rSum[TILES][2] = {};
@@ -196,7 +205,7 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
     const uint4* sV = sK + TILE;
     copy_wait<STAGES - 2>();
     __syncwarp();
-    ask(STAGES - 1, stage == 0 ? STAGES - 1 : stage - 1);  // where the tile before this one was
+    ask(STAGES - 1, stage == 0 ? STAGES - 1 : stage - 1, of_page[STAGES - 1]);  // where the tile before this one was
     float rS[TILES][4] = {};
 #pragma unroll
     for (int c = 0; c < K_LOADS; ++c) {
@@ -328,7 +337,7 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
       sum += sSum[o][m] * by;
       rOut[0] += part.x * by, rOut[1] += part.y * by, rOut[2] += part.z * by, rOut[3] += part.w * by;
     }
-    if (wrong) sum = NOT;
+    if (length < 0) sum = NOT;
     most -= LIFT<F>;  // the sums are 2^LIFT of what they are
     const long long row = (i_b * T + i_t) * H + i_h;
     float by = share;

@@ -6,9 +6,8 @@
 
 #include "rooftile/early.cuh"
 #include "rooftile/passing.cuh"
-#include "rooftile/ragged.cuh"
+#include "rooftile/reduce.cuh"
 #include "rooftile/rows.cuh"
-#include "rooftile/segments.cuh"
 
 using namespace rooftile;
 
@@ -87,12 +86,19 @@ template <typename I> ROOFTILE_DEVICE unsigned find_near(const I* gOffsets, long
   return passed<8>(gOffsets, unsigned(max(low, 0ll)), unsigned(min(high, E + 1)), i_m);
 }
 
-// A warp's stretch is `tiles` tiles, a block's those of its warps; gPartial is as segments.cuh has it, of blocks. A row is a vector of each lane, ROWS are a
+// Whether these are a segment's offsets. Without a sign: what is below 0 is beyond M.
+ROOFTILE_DEVICE bool is_one(unsigned long long from, unsigned long long to, unsigned long long M) { return from <= to && to <= M; }
+
+// A warp's stretch is `tiles` tiles, a block's those of its warps. gHead has of each block what it adds to the segment that comes in; gOpen of the one that
+// goes on behind its sum, its number and the last block that it comes into, this one if there is none; and whether an offset is wrong.
+// Each segment has one writer: of one with numbers it is who walks over its end, or `join`; of one without, the lane whose warp has it in its share and looks
+// at it while numbers come. What is no segment becomes NaN in `join`, after all who may have taken it for one.
+// A row is a vector of each lane, ROWS are a
 // tile. Each lane adds its numbers of all rows first and asks for the next tile's, which are on their way while lanes are joined: whoever waits for one of them
 // waits for all.
 template <typename T, typename I, int BLOCK>
-__global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOut, float* __restrict__ gPartial, const T* __restrict__ gX,
-                                                             const I* __restrict__ gOffsets, long long M, long long E, int tiles) {
+__global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOut, float* __restrict__ gHead, uint4* __restrict__ gOpen, const T* __restrict__ gX,
+                                                             const I* __restrict__ gOffsets, long long M, long long E, int tiles, unsigned share) {
   constexpr int WIDTH = 16 / sizeof(T), ROWS = SIZE / (WARP * WIDTH), GROUP = 4, WARPS = BLOCK / WARP;
   __shared__ float sLaid[WARPS][SIZE];            // of a number that begins a segment: what its vector has of the one before
   __shared__ float sPrior[WARPS][SIZE / WIDTH];   // of a vector: what is open before it
@@ -105,13 +111,14 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
   const int count = int(min((long long)tiles * SIZE, end - first));
   const unsigned before = (1u << l) - 1;                        // the lanes before this one
   const Policy policy = evict_first(M * (long long)sizeof(T));  // x is read once, where offsets and sums are found again
+  let_next_stand_by();
   const T* gNext = gX + first + l * WIDTH;
   uint4 rX[ROWS];
   if (count >= SIZE) {
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) rX[r] = load_global(reinterpret_cast<const uint4*>(gNext + r * WARP * WIDTH), policy);
   }
-  unsigned cursor = find_near(gOffsets, M, E, first - 1);  // the first offset that is not before the tile
+  unsigned cursor = count > 0 ? find_near(gOffsets, M, E, first - 1) : 0;  // the first offset that is not before the tile
   const unsigned zero = cursor - 1;                                // the segment that comes in, in 32 bits: there are fewer
   I at[LOOK];
   auto look = [&] {
@@ -125,6 +132,14 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
   sBits[w][0][l] = sBits[w][1][l] = 0;
   if (l == 0) sHead[w] = 0.0f;
   __syncwarp();
+  // Whether segments have numbers: of all of them a warp's `share`, in segments of like lengths those that it walks over. The one that this lane looks at next.
+  unsigned next = (blockIdx.x * WARPS + w) * share + l;
+  const unsigned until = min(next - l + share, unsigned(E)), rows = (share - 1) / (WARP * unsigned(tiles)) + 1;  // of 32, a tile
+  bool wrong = false;
+  auto settle = [&](unsigned e, I from, I to) {
+    if (!is_one(from, to, M)) wrong = true;
+    else if (from == to) gOut[e] = T(0.0f);
+  };
   float carry = 0.0f;
   unsigned* sMarks = sBits[w][0];
   int here = 0;
@@ -133,7 +148,10 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
     const int size = decltype(more)::value ? SIZE : min(count - here, SIZE);
     // Where segments begin. Of offsets that are equal each tells of the same place, and those behind the first store something for an empty segment, which
     // `join` makes 0.
-    const unsigned begun = cursor;
+    const unsigned looked = next, begun = cursor;
+    I starts = 0, stops = 0;
+    if (looked < until) starts = gOffsets[looked], stops = gOffsets[looked + 1];
+    next += WARP;
     int place[LOOK], mine[LOOK];  // of this lane's offsets, -1 of one that is not in the tile; those of the first turn
     auto mark = [&] {
       int found = 0;
@@ -152,18 +170,26 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
     };
     bool again = mark();
 #pragma unroll
-    for (int k = 0; k < LOOK; ++k) mine[k] = place[k];
+    for (int k = 0; k < LOOK; ++k) {  // one that is as the offset before it ends a segment without numbers
+      int last = __shfl_up_sync(ALL_LANES, place[k], 1);
+      if (k > 0) {
+        const int other = __shfl_sync(ALL_LANES, place[k - 1], WARP - 1);
+        if (l == 0) last = other;
+      }
+      mine[k] = place[k] == last && (k > 0 || l > 0) ? -1 : place[k];
+    }
 #pragma unroll 1
     while (again) {
-      const I next = __shfl_sync(ALL_LANES, at[0], 0), far = __shfl_sync(ALL_LANES, at[LOOK - 1], WARP - 1);
+      const I one = __shfl_sync(ALL_LANES, at[0], 0), far = __shfl_sync(ALL_LANES, at[LOOK - 1], WARP - 1);
       const int marked = __shfl_sync(ALL_LANES, place[LOOK - 1], WARP - 1);
-      if (cursor + LOOK * WARP <= unsigned(E) && next == far && next - tile == marked) {  // equal ones, as many as there are, are passed by a search
-        cursor = max(cursor, unsigned(find<WARP>(gOffsets, E, next)));
+      if (cursor + LOOK * WARP <= unsigned(E) && one == far && one - tile == marked) {  // equal ones, as many as there are, are passed by a search
+        cursor = passed<1>(gOffsets, cursor, unsigned(E) + 1, one);
         look();
       }
       again = mark();
     }
     __syncwarp();
+    if (looked < until) settle(looked, starts, stops);
     const unsigned bits = sMarks[l];
     unsigned* sOther = sBits[w][0] + (sMarks - sBits[w][0] ^ WARP);
     sOther[l] = 0;  // everybody has stored the sums of the tile before
@@ -222,9 +248,12 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
       const I one = e < cursor ? gOffsets[e] : I(-1);
       const bool border = tile <= one && one < tile + size && one != gOffsets[e - 1];
       if (border) ends(e - 1, int(one - tile));
-      if (!__any_sync(ALL_LANES, border)) from = max(from + WARP, unsigned(find<WARP>(gOffsets, E, __shfl_sync(ALL_LANES, one, 0)))) - WARP;
+      if (!__any_sync(ALL_LANES, border)) from = max(from + WARP, passed<1>(gOffsets, from, cursor, __shfl_sync(ALL_LANES, one, 0))) - WARP;
     }
     sMarks = sOther, here += SIZE;
+#pragma unroll 1
+    for (unsigned r = 1; r < rows; ++r, next += WARP)
+      if (next < until) settle(next, gOffsets[next], gOffsets[next + 1]);
   };
   while (count - here >= 2 * SIZE) step(Whether<true>());
   while (here < count) {
@@ -245,35 +274,64 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
     }
     step(Whether<false>());
   }
-  let_next_stand_by();
+#pragma unroll 1
+  for (; next < until; next += WARP) settle(next, gOffsets[next], gOffsets[next + 1]);
   const unsigned open = cursor - 1;  // the segment that goes on behind the stretch, or ends just there
   const bool any = open != zero;
+  bool right = false;
   if (l == 0) {
     if (!any) sHead[w] = carry;
     sAny[w] = any;
+    const I from = any && open < unsigned(E) ? gOffsets[open] : I(-1);
+    right = is_one(from, at[0], M) && from < at[0];
   }
-  __syncthreads();
+  wrong = __syncthreads_or(wrong);
   if (l != 0) return;
   auto rest = [&](float sum, int& other) {  // and what the stretches from `other` on have of it
     for (bool on = true; on && other < WARPS; ++other) sum += sHead[other], on = !sAny[other];
     return sum;
   };
-  if (any && open < E) {
+  auto tell = [&](float sum, unsigned to) { gOpen[blockIdx.x] = {__float_as_uint(sum), open, to, wrong}; };
+  if (any) {
     int other = w + 1;
     const bool last = w == WARPS - 1;
     const float sum = rest(carry, other);
-    const bool over = !last && sAny[other - 1];  // in one of these stretches, or at the end of the block's
-    if (over || at[0] == end) gOut[open] = T(sum);
-    else gPartial[2ll * blockIdx.x + 1] = sum;
+    if (right && at[0] <= end) gOut[open] = T(sum);
+    if (last || !sAny[other - 1]) tell(sum, right ? unsigned((at[0] - 1) / SIZE) / unsigned(tiles * WARPS) : blockIdx.x);
   }
   if (w == 0) {
     int other = 0;
-    gPartial[2ll * blockIdx.x] = rest(0.0f, other);
+    gHead[blockIdx.x] = rest(0.0f, other);
+    if (!sAny[other - 1]) tell(0.0f, blockIdx.x);
   }
 }
 
+// Of the segments that blocks could not finish: those in several blocks, by a thread, or by a warp where they are more than two; and none (NaN), by a warp for
+// each block that has seen one. Its blocks are small, as there is room for beside those of `chunks`.
 template <typename T, typename I>
-__global__ void ROOFTILE_EARLY __launch_bounds__(256) join(T* __restrict__ gOut, const float* __restrict__ gPartial, const I* __restrict__ gOffsets,
-                                                           long long M, long long E, int tiles) {
-  join_stretches<SIZE>(gOut, gPartial, gOffsets, M, E, tiles);
+__global__ void ROOFTILE_EARLY __launch_bounds__(128) join(T* __restrict__ gOut, const float* __restrict__ gHead, const uint4* __restrict__ gOpen,
+                                                           const I* __restrict__ gOffsets, long long M, long long E, unsigned blocks, unsigned share) {
+  const unsigned b = blockIdx.x * 128 + threadIdx.x;
+  earlier_done();
+  uint4 open = {0, 0, b, 0};
+  float next = 0.0f;
+  if (b < blocks) open = gOpen[b];
+  if (b + 1 < blocks) next = gHead[b + 1];
+  const float tail = __uint_as_float(open.x);
+  if (open.z == b + 1) gOut[open.y] = T(tail + next);
+  for (unsigned far = __ballot_sync(ALL_LANES, open.z > b + 1); far; far &= far - 1) {
+    const int l = __ffs(int(far)) - 1;
+    const unsigned to = __shfl_sync(ALL_LANES, open.z, l), e = __shfl_sync(ALL_LANES, open.y, l);
+    float sum = lane() == l ? tail : 0.0f;
+#pragma unroll 8
+    for (unsigned c = b - lane() + l + 1 + lane(); c <= to; c += WARP) sum += gHead[c];
+    sum = warp_reduce(sum, Sum());
+    if (lane() == 0) gOut[e] = T(sum);
+  }
+  for (unsigned wrong = __ballot_sync(ALL_LANES, open.w); wrong; wrong &= wrong - 1) {
+    const int l = __ffs(int(wrong)) - 1;
+    const unsigned first = (b - lane() + l) * share;
+    for (unsigned e = first + lane(); e < min(first + share, unsigned(E)); e += WARP)
+      if (!is_one(gOffsets[e], gOffsets[e + 1], M)) gOut[e] = T(__int_as_float(0x7fc00000));
+  }
 }
