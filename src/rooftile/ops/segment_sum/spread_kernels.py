@@ -8,7 +8,7 @@ from rooftile.ops._shared.launch import cdiv, dense_like, processors
 SPREAD = Source.beside(__file__, "v8_spread.cu")
 SIZE = 1024  # numbers of a tile
 # warps a multiprocessor: the 32 that it holds, or several times that, so that whoever is done first takes the next
-CONFIGS = tuple({"block": b, "per_sm": p} for b, p in ((256, 32), (256, 64), (128, 32), (256, 128), (128, 128), (256, 512)))
+CONFIGS = tuple({"block": b, "per_sm": p} for b, p in ((128, 128), (256, 32), (256, 64), (128, 32), (256, 128), (256, 512)))
 
 
 def by_warps(dout, x, offsets, *, config):
