@@ -17,6 +17,7 @@ from rooftile.ops.attention_decode.triton_kernels import splits_of
 
 V2 = Source.beside(__file__, "v2_fragments.cu")
 KEYS = 16  # of a tile
+BATCH = 65535  # sequences: a grid's third axis
 ROWS = {
     (64, 2): 32,
     (128, 1): 32,
@@ -71,9 +72,10 @@ def decode(q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, s
     table, sink = lengths if block_table is None else block_table, q if sinks is None else sinks
     ks, vs = (lse if x is None else x for x in (k_scale, v_scale))
     types = f"{CTYPE[q.dtype]}, {CTYPE[k_cache.dtype]}, {CTYPE[sink.dtype]}, {d}, {cdiv(plan.rows, 8)}, {str(paged).lower()}"
-    launch(V2, f"shares<{types}, {config['stages']}, {plan.warps}, {plan.per_sm}>", b * g * splits, plan.warps * 32, out, lse, part, part_max, part_sum,
-           q, k_cache, v_cache, lengths, table, sink, ks, vs, b, t, h, g, table.shape[1] * page if paged else page, pages, page, splits, window,
-           int(sinks is not None), int(k_scale is not None), int(v_scale is not None), scale, softcap, *q.stride()[:3], *k_cache.stride()[:3],
+    room, step = table.shape[1] * page if paged else page, splits * plan.warps * KEYS
+    launch(V2, f"shares<{types}, {config['stages']}, {plan.warps}, {plan.per_sm}>", (splits, g, b), plan.warps * 32, out, lse, part, part_max, part_sum,
+           q, k_cache, v_cache, lengths, table, sink, ks, vs, 2 * b * room * g * d * k_cache.itemsize, t, h // g, room, pages, page, step // page,
+           step % page, window, int(sinks is not None), int(k_scale is not None), int(v_scale is not None), scale, softcap, *q.stride()[:3], *k_cache.stride()[:3],
            *v_cache.stride()[:3], lengths.stride(0), table.stride(0), table.stride(-1), sink.stride(0), ks.stride(0), vs.stride(0),
            shared=plan.shared)  # fmt: skip
     if splits > 1:
@@ -104,6 +106,8 @@ def _refuse(call):
         return f"pages have {page} keys, it takes multiples of {KEYS}"
     if (room := page if table is None else page * table.shape[1]) >= 1 << 30:
         return f"there is room for {room} keys a sequence, it counts to {1 << 30}"
+    if q.shape[0] > BATCH:
+        return f"there are {q.shape[0]} sequences, it takes {BATCH}"
     for name in ("k_cache", "v_cache"):
         x = call[name]
         if x.stride(-1) != 1:

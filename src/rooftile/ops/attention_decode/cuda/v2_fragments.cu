@@ -84,10 +84,10 @@ template <typename E, typename C, typename S, int D, int TILES, bool PAGED, int 
 __global__ void __launch_bounds__(WARPS* WARP, PER)
     shares(E* __restrict__ gOut, float* __restrict__ gLse, float* __restrict__ gPart, float* __restrict__ gPartMax, float* __restrict__ gPartSum,
            const E* __restrict__ gQ, const C* __restrict__ gK, const C* __restrict__ gV, const int* __restrict__ gLengths, const int* __restrict__ gTable,
-           const S* __restrict__ gSinks, const float* __restrict__ gKs, const float* __restrict__ gVs, int B, int T, int H, int G, int room, int pages, int page,
-           int splits, int window, int sinks, int k_scaled, int v_scaled, float scale, float softcap, long long q_b, long long q_t, long long q_h, long long k_m,
-           long long k_s, long long k_g, long long v_m, long long v_s, long long v_g, long long stride_length, long long stride_row, long long stride_page,
-           long long stride_sink, long long stride_ks, long long stride_vs) {
+           const S* __restrict__ gSinks, const float* __restrict__ gKs, const float* __restrict__ gVs, long long bytes, int T, int group, int room, int pages,
+           int page, int step_pages, int step_rest, int window, int sinks, int k_scaled, int v_scaled, float scale, float softcap, long long q_b, long long q_t,
+           long long q_h, long long k_m, long long k_s, long long k_g, long long v_m, long long v_s, long long v_g, long long stride_length,
+           long long stride_row, long long stride_page, long long stride_sink, long long stride_ks, long long stride_vs) {
   using F = typename Factor<C>::type;
   constexpr int EACH = 16 / sizeof(C), K_LOADS = D / (4 * EACH), V_LOADS = D / (8 * EACH), STEPS = D / 16, QUERIES = 8 * TILES;
   constexpr int PIECES = D / EACH, TILE = KEYS * PIECES;  // 16 bytes each, of a row and of a tile
@@ -98,69 +98,67 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
   __shared__ uint2 sQ[KEPT ? 1 : TILES * STEPS * WARP];
   __shared__ float sMax[WARPS][QUERIES], sSum[WARPS][QUERIES];
   const float INF = __int_as_float(0x7f800000), NOT = __int_as_float(0x7fffffff);
-  const int l = lane(), g = l / 4, t = l % 4, w = warp(), group = H / G, rows = T * group;
-  const int i_s = int(blockIdx.x % unsigned(splits)), i_bg = int(blockIdx.x / unsigned(splits)), i_g = i_bg % G;
-  const long long i_b = i_bg / G;
-  const int step = splits * WARPS * KEYS;
+  const int l = lane(), g = l / 4, t = l % 4, w = warp(), rows = T * group;
+  const int i_s = blockIdx.x, splits = gridDim.x, i_g = blockIdx.y, step = splits * WARPS * KEYS;
+  const long long i_b = blockIdx.z;
+  auto checked = [&](int length) { return 0 <= length && length <= room ? length : -1; };  // or none of its keys is read, and all becomes NaN
+  const int* gLength = gLengths + i_b * stride_length;
   int n = (i_s * WARPS + w) * KEYS;
+  if (window) n += max(checked(*static_cast<const volatile int*>(gLength)) - T - window + 1, 0) / KEYS * KEYS;  // a load of its own: nobody else waits yet
+  // Of the next tile to look up: its place in the table, and in that page; from there on without dividing. A lookup is a tile ahead of a copy, and those of the
+  // first tiles are asked for together and beside the length: they decide nothing where that ends before them.
+  int entry = PAGED ? n / page : 0, in_page = PAGED ? n - entry * page : 0, of_page[STAGES] = {}, from_row[STAGES] = {};
   const int* gRow = PAGED ? gTable + i_b * stride_row : nullptr;
-  int of_page[STAGES] = {};
-  if constexpr (PAGED)  // of the first tiles, asked for beside the length: they decide nothing where that ends before them
+  auto look_up = [&](int i, bool there) {
+    of_page[i] = there ? gRow[entry * stride_page] : 0, from_row[i] = in_page;
+    entry += step_pages, in_page += step_rest;
+    if (in_page >= page) in_page -= page, ++entry;
+  };
+  if constexpr (PAGED)
 #pragma unroll
-    for (int i = 0; i < STAGES; ++i)
-      if (n + i * step < room) of_page[i] = gRow[(n + i * step) / page * stride_page];
+    for (int i = 0; i < STAGES; ++i) look_up(i, n + i * step < room);
   const int i_row = l / PIECES, i_piece = l % PIECES;  // a lane's part of a copy, which is of 4 rows or 2
   const C* gKeys = gK + i_g * k_g + (PAGED ? 0 : i_b * k_m) + i_piece * EACH;
   const C* gValues = gV + i_g * v_g + (PAGED ? 0 : i_b * v_m) + i_piece * EACH;
-  const Policy policy = evict_first(2ll * B * room * G * D * int(sizeof(C)));  // of what may be there; each is read once
+  const Policy policy = evict_first(bytes);  // of what may be there; each is read once
   uint4* sWarp = sPieces + w * (STAGES * 2 * TILE);
-  int length = gLengths[i_b * stride_length];
-  if (length < 0 || length > room) length = -1;  // none of its keys is read, and all becomes NaN
-
-  if (window) {
-    n += max(length - T - window + 1, 0) / KEYS * KEYS;
-    if constexpr (PAGED)
-#pragma unroll
-      for (int i = 0; i < STAGES; ++i) of_page[i] = n + i * step < length ? gRow[(n + i * step) / page * stride_page] : 0;
-  }
-  int entry = PAGED ? n / page : 0;  // of the next tile to ask for, in the table: it goes on without dividing
-  const int entries = PAGED ? step / page : 0;
   unsigned missing = 0;  // a bit for each tile on its way whose page does not exist: page 0 comes in its place, and its scores become NaN
-  auto ask = [&](int ahead, int stage, int& on_page) {  // which becomes the next tile's
+  const int length = checked(*gLength);
+  auto ask = [&](int ahead, int stage, int i) {  // i: of what was looked up
     const int from = n + ahead * step;
-    long long at_k = (from + i_row) * k_s, at_v = (from + i_row) * v_s;
+    const C *gFromK = gKeys, *gFromV = gValues;
+    int row = from + i_row;
     if constexpr (PAGED) {
-      const bool known = 0 <= on_page && on_page < pages;
+      const bool known = 0 <= of_page[i] && of_page[i] < pages;
       if (!known) missing |= 1u << ahead;
-      const long long m = known ? on_page : 0;
-      const int row = from - entry * page + i_row;
-      at_k = m * k_m + row * k_s, at_v = m * v_m + row * v_s;
-      entry += entries;
-      if (from + step - entry * page >= page) ++entry;
-      on_page = from + step < length ? gRow[entry * stride_page] : 0;
+      const long long m = known ? of_page[i] : 0;
+      gFromK += m * k_m, gFromV += m * v_m;
+      row = from_row[i] + i_row;
     }
+    gFromK += row * k_s, gFromV += row * v_s;
     uint4* sTile = sWarp + stage * (2 * TILE);
 #pragma unroll
     for (int row = 0; row < KEYS; row += WARP / PIECES) {
       const bool there = from + row + i_row < length;  // or zeros: a weight of zero times what nobody may read could be NaN
       const int to = at<PIECES>(row + i_row, i_piece);
-      copy_async(sTile + to, gKeys + at_k + row * k_s, there, policy);
-      copy_async(sTile + TILE + to, gValues + at_v + row * v_s, there, policy);
+      copy_async(sTile + to, gFromK + row * k_s, there, policy);
+      copy_async(sTile + TILE + to, gFromV + row * v_s, there, policy);
     }
     copy_commit();
   };
 #pragma unroll
-  for (int i = 0; i < STAGES - 1; ++i) ask(i, i, of_page[i]);
+  for (int i = 0; i < STAGES - 1; ++i) ask(i, i, i);
 
   unsigned rQ[KEPT ? TILES : 1][STEPS][2];
   float rScale[TILES][2], rMax[TILES][2], rBase[TILES][2], rSum[TILES][2] = {};
+  int rLast[TILES][2];  // the last key that a row sees
   if (k_scaled) scale *= gKs[i_g * stride_ks];
   const float cap = softcap > 0.0f ? softcap * LOG2E : 0.0f;
   scale *= softcap > 0.0f ? 1.0f / softcap : LOG2E;
 #pragma unroll
   for (int j = 0; j < TILES; ++j) {
-    const int m = 8 * j + g;
-    const E* gQuery = gQ + i_b * q_b + m / group * q_t + (i_g * group + m % group) * q_h + t * EACH;
+    const int m = 8 * j + g, i_t = m / group;
+    const E* gQuery = gQ + i_b * q_b + i_t * q_t + (i_g * group + m - i_t * group) * q_h + t * EACH;
     unsigned(&rMine)[STEPS][2] = rQ[KEPT ? j : 0];
     float power = 1.0f;
 #pragma unroll
@@ -192,7 +190,9 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
     }
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      rScale[j][e] = scale * __shfl_sync(ALL_LANES, power, (2 * t + e) * 4);
+      const int from = (2 * t + e) * 4;  // who has looked at that row
+      rScale[j][e] = scale * __shfl_sync(ALL_LANES, power, from);
+      rLast[j][e] = length - T + __shfl_sync(ALL_LANES, i_t, from);
       rMax[j][e] = -INF, rBase[j][e] = -float(LIFT<F>);
     }
   }
@@ -205,7 +205,8 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
     const uint4* sV = sK + TILE;
     copy_wait<STAGES - 2>();
     __syncwarp();
-    ask(STAGES - 1, stage == 0 ? STAGES - 1 : stage - 1, of_page[STAGES - 1]);  // where the tile before this one was
+    ask(STAGES - 1, stage == 0 ? STAGES - 1 : stage - 1, STAGES - 1);  // where the tile before this one was
+    if constexpr (PAGED) look_up(STAGES - 1, n + STAGES * step < length);
     float rS[TILES][4] = {};
 #pragma unroll
     for (int c = 0; c < K_LOADS; ++c) {
@@ -246,7 +247,7 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
         if (cap > 0.0f) x = tanhf(x) * cap;
         if (!exists) x = NOT;
         if (masked) {
-          const int key = n + i / 2 * 8 + g, last = length - T + (8 * j + 2 * t + i % 2) / group;  // which the query sees
+          const int key = n + i / 2 * 8 + g, last = rLast[j][i % 2];
           if (key > last || (window && key <= last - window)) x = -INF;
         }
         more |= x > rMax[j][i % 2];
@@ -323,6 +324,7 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
       }
     }
   __syncthreads();
+  const int H = int(gridDim.y) * group;
   const float share = v_scaled ? gVs[i_g * stride_vs] : 1.0f;
   for (int i = threadIdx.x; i < rows * (D / 4); i += WARPS * WARP) {
     const int m = i / (D / 4), d = i % (D / 4) * 4, i_h = i_g * group + m % group, i_t = m / group;
@@ -342,7 +344,7 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
     const long long row = (i_b * T + i_t) * H + i_h;
     float by = share;
     if (splits > 1) {
-      const long long part = (long long)i_s * B * T * H + row;
+      const long long part = (i_s * (long long)gridDim.z * T) * H + row;
       *reinterpret_cast<float4*>(gPart + part * D + d) = make_float4(rOut[0] * by, rOut[1] * by, rOut[2] * by, rOut[3] * by);
       if (d == 0) gPartMax[part] = most, gPartSum[part] = sum;
     } else {
