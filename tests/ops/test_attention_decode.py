@@ -328,18 +328,18 @@ def test_keys_before_every_window_are_anybodys():
         torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
 
 
-def _steps_that_are_no_whole_pages():
-    """Whether a page that is counted on to, past the end of another, is the right one: 5 tiles a page, and steps of 16 warps."""
-    made = case(2, 1, 4, 2, 64, 80, 11, dtype=torch.bfloat16, full=True)
+def _pages_of_a_long_sequence():
+    """Whether the right pages are read by a warp that has 70 tiles and looks up 32 at a time, of pages that are no whole steps."""
+    made = case(1, 1, 2, 1, 64, 80, 43, dtype=torch.bfloat16, full=True)
     params = {n: x for n, x in made.params.items() if n[1:] != "_scale"}
     call = OPS["attention_decode"].spec.draw(Case(made.dims, made.dtype, params, ("check",)))
-    with simulator.active("all"):
-        got, _ = FRAGMENTS[0].run(*call.values(), config=FRAGMENTS[0].configs[0])
-    return torch.allclose(got, reference(*call.values())[0], rtol=2e-2, atol=2e-2)
+    with simulator.active():
+        got, _ = FRAGMENTS[0].run(*call.values(), config={"warps": 1, "stages": 3})
+    return torch.allclose(got, reference(*call.values())[0], rtol=2e-2, atol=5e-4)  # of numbers of 0.017
 
 
-def test_fragments_whose_steps_are_no_whole_pages():
-    assert _steps_that_are_no_whole_pages()
+def test_fragments_of_a_sequence_longer_than_its_lookups():
+    assert _pages_of_a_long_sequence()
 
 
 FAULTS = {  # in v2_fragments.cu, as it stands and wrong
@@ -356,8 +356,9 @@ FAULTS = {  # in v2_fragments.cu, as it stands and wrong
     "  copy_wait<0>();\n  __syncthreads();": "  copy_wait<0>();",
     "power = __int_as_float(exponent << 23);": "power = 1.0f;",
     "__shfl_sync(ALL_LANES, i_t, from)": "__shfl_sync(ALL_LANES, i_t, 4 * e)",
-    "in_page -= page, ++entry;": "++entry;",
-    "entry += step_pages,": "entry += step_pages + 1,",
+    "at - entry * page": "0",
+    "later = look_up(n + WARP * step)": "later = here",
+    "from + (WARP + 1) * step": "from + WARP * step",
 }
 
 
@@ -369,4 +370,4 @@ def test_faults_among_fragments_are_seen(stands, tmp_path, monkeypatch):
     problems = [Problem(spec, next(c for c in spec.cases if "B5_T4_" in c.id), "normal", "cpu") for spec in specs]
     with simulator.active("all"):
         seen = any(problem.judge(kernel).status == "failed" for problem, kernel in zip(problems, FRAGMENTS))
-    assert seen or not _steps_that_are_no_whole_pages()
+    assert seen or not _pages_of_a_long_sequence()

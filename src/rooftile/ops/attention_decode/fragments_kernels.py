@@ -72,10 +72,10 @@ def decode(q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, s
     table, sink = lengths if block_table is None else block_table, q if sinks is None else sinks
     ks, vs = (lse if x is None else x for x in (k_scale, v_scale))
     types = f"{CTYPE[q.dtype]}, {CTYPE[k_cache.dtype]}, {CTYPE[sink.dtype]}, {d}, {cdiv(plan.rows, 8)}, {str(paged).lower()}"
-    room, step = table.shape[1] * page if paged else page, splits * plan.warps * KEYS
+    room = table.shape[1] * page if paged else page
     launch(V2, f"shares<{types}, {config['stages']}, {plan.warps}, {plan.per_sm}>", (splits, g, b), plan.warps * 32, out, lse, part, part_max, part_sum,
-           q, k_cache, v_cache, lengths, table, sink, ks, vs, 2 * b * room * g * d * k_cache.itemsize, t, h // g, room, pages, page, step // page,
-           step % page, window, int(sinks is not None), int(k_scale is not None), int(v_scale is not None), scale, softcap, *q.stride()[:3], *k_cache.stride()[:3],
+           q, k_cache, v_cache, lengths, table, sink, ks, vs, 2 * b * room * g * d * k_cache.itemsize, t, h // g, room, pages, page, window,
+           int(sinks is not None), int(k_scale is not None), int(v_scale is not None), scale, softcap, *q.stride()[:3], *k_cache.stride()[:3],
            *v_cache.stride()[:3], lengths.stride(0), table.stride(0), table.stride(-1), sink.stride(0), ks.stride(0), vs.stride(0),
            shared=plan.shared)  # fmt: skip
     if splits > 1:

@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
     shares(E* __restrict__ gOut, float* __restrict__ gLse, float* __restrict__ gPart, float* __restrict__ gPartMax, float* __restrict__ gPartSum,
            const E* __restrict__ gQ, const C* __restrict__ gK, const C* __restrict__ gV, const int* __restrict__ gLengths, const int* __restrict__ gTable,
            const S* __restrict__ gSinks, const float* __restrict__ gKs, const float* __restrict__ gVs, long long bytes, int T, int group, int room, int pages,
-           int page, int step_pages, int step_rest, int window, int sinks, int k_scaled, int v_scaled, float scale, float softcap, long long q_b, long long q_t,
+           int page, int window, int sinks, int k_scaled, int v_scaled, float scale, float softcap, long long q_b, long long q_t,
            long long q_h, long long k_m, long long k_s, long long k_g, long long v_m, long long v_s, long long v_g, long long stride_length,
            long long stride_row, long long stride_page, long long stride_sink, long long stride_ks, long long stride_vs) {
   using F = typename Factor<C>::type;
@@ -105,18 +105,15 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
   const int* gLength = gLengths + i_b * stride_length;
   int n = (i_s * WARPS + w) * KEYS;
   if (window) n += max(checked(*static_cast<const volatile int*>(gLength)) - T - window + 1, 0) / KEYS * KEYS;  // a load of its own: nobody else waits yet
-  // Of the next tile to look up: its place in the table, and in that page; from there on without dividing. A lookup is a tile ahead of a copy, and those of the
-  // first tiles are asked for together and beside the length: they decide nothing where that ends before them.
-  int entry = PAGED ? n / page : 0, in_page = PAGED ? n - entry * page : 0, of_page[STAGES] = {}, from_row[STAGES] = {};
+  // Where the next 32 tiles lie, a lane each, and the 32 behind them: a lookup takes as long as a tile where the memory is busy, and none waits for one.
   const int* gRow = PAGED ? gTable + i_b * stride_row : nullptr;
-  auto look_up = [&](int i, bool there) {
-    of_page[i] = there ? gRow[entry * stride_page] : 0, from_row[i] = in_page;
-    entry += step_pages, in_page += step_rest;
-    if (in_page >= page) in_page -= page, ++entry;
+  int2 here, later;  // page, and row in it
+  auto look_up = [&](int from) {  // beside the length: it decides nothing where that ends before
+    const int at = from + l * step, entry = at / page;
+    return make_int2(at < room ? gRow[entry * stride_page] : 0, at - entry * page);
   };
-  if constexpr (PAGED)
-#pragma unroll
-    for (int i = 0; i < STAGES; ++i) look_up(i, n + i * step < room);
+  int looked_up = 0;  // of these 32
+  if constexpr (PAGED) here = look_up(n), later = look_up(n + WARP * step);
   const int i_row = l / PIECES, i_piece = l % PIECES;  // a lane's part of a copy, which is of 4 rows or 2
   const C* gKeys = gK + i_g * k_g + (PAGED ? 0 : i_b * k_m) + i_piece * EACH;
   const C* gValues = gV + i_g * v_g + (PAGED ? 0 : i_b * v_m) + i_piece * EACH;
@@ -124,16 +121,18 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
   uint4* sWarp = sPieces + w * (STAGES * 2 * TILE);
   unsigned missing = 0;  // a bit for each tile on its way whose page does not exist: page 0 comes in its place, and its scores become NaN
   const int length = checked(*gLength);
-  auto ask = [&](int ahead, int stage, int i) {  // i: of what was looked up
+  auto ask = [&](int ahead, int stage) {
     const int from = n + ahead * step;
     const C *gFromK = gKeys, *gFromV = gValues;
     int row = from + i_row;
     if constexpr (PAGED) {
-      const bool known = 0 <= of_page[i] && of_page[i] < pages;
+      const int i_page = __shfl_sync(ALL_LANES, here.x, looked_up);
+      row = __shfl_sync(ALL_LANES, here.y, looked_up) + i_row;
+      if (++looked_up == WARP) looked_up = 0, here = later, later = look_up(from + (WARP + 1) * step);
+      const bool known = 0 <= i_page && i_page < pages;
       if (!known) missing |= 1u << ahead;
-      const long long m = known ? of_page[i] : 0;
+      const long long m = known ? i_page : 0;
       gFromK += m * k_m, gFromV += m * v_m;
-      row = from_row[i] + i_row;
     }
     gFromK += row * k_s, gFromV += row * v_s;
     uint4* sTile = sWarp + stage * (2 * TILE);
@@ -147,7 +146,7 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
     copy_commit();
   };
 #pragma unroll
-  for (int i = 0; i < STAGES - 1; ++i) ask(i, i, i);
+  for (int i = 0; i < STAGES - 1; ++i) ask(i, i);
 
   unsigned rQ[KEPT ? TILES : 1][STEPS][2];
   float rScale[TILES][2], rMax[TILES][2], rBase[TILES][2], rSum[TILES][2] = {};
@@ -205,8 +204,7 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
     const uint4* sV = sK + TILE;
     copy_wait<STAGES - 2>();
     __syncwarp();
-    ask(STAGES - 1, stage == 0 ? STAGES - 1 : stage - 1, STAGES - 1);  // where the tile before this one was
-    if constexpr (PAGED) look_up(STAGES - 1, n + STAGES * step < length);
+    ask(STAGES - 1, stage == 0 ? STAGES - 1 : stage - 1);  // where the tile before this one was
     float rS[TILES][4] = {};
 #pragma unroll
     for (int c = 0; c < K_LOADS; ++c) {
