@@ -13,12 +13,14 @@ import torch
 from typer.testing import CliRunner
 
 import processes
+import rooftile
 from rooftile.cli import app
 from rooftile.core import device as dev
 from rooftile.core import record, timing, tune
-from rooftile.core.kernel import OPS, Kernel
+from rooftile.core.kernel import OPS, Kernel, launched
 from rooftile.core.record import Record, Status, append, digest_of, essence, read
 from rooftile.cuda.source import Source
+from rooftile.ops.attention_decode import fragments_kernels
 from rooftile.workbench import bench, explain, gatekeeper, ledger, pages, scaling, training_records, tuner
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -197,6 +199,30 @@ def test_a_training_digest_reaches_the_cuda_files_of_its_operators(monkeypatch):
         monkeypatch.setattr(Path, "read_text", lambda self, p=path, **k: real(self, **k) + ("\nint x;\n" if self == p else ""))
         assert (training_records.training_digest("train.gpt2-124m") != before) == moves
     forget()
+
+
+def test_a_training_digest_leaves_out_operators_that_were_not_launched(monkeypatch):
+    """Seen red: GPT-2's step, which has no call of few queries, went stale with every change of decoding, to which attention's split would come."""
+    name, real = "train.gpt2-124m", Path.read_text
+    ran = {"attention_qkvpacked", "attention_qkvpacked_backward", "mlp", "adamw"}
+    decoding, (attention,) = fragments_kernels.V2.path, OPS["attention_backward"].kernel("cuda.v5_hopper").sources
+    before = {with_it: training_records.training_digest(name, ran | with_it) for with_it in (frozenset(), frozenset({"attention_decode"}))}
+    assert training_records.training_digest(name) == training_records.training_digest(name, OPS)
+    launcher = Path(record._origin(fragments_kernels.__name__))
+    for path, moves in ((decoding, [False, True]), (launcher, [False, True]), (attention.path, [True, True])):
+        more = "\nX = 1\n" if path.suffix == ".py" else "\nint x;\n"
+        forget()
+        monkeypatch.setattr(Path, "read_text", lambda self, p=path, more=more, **k: real(self, **k) + (more if self == p else ""))
+        assert [training_records.training_digest(name, ran | with_it) != held for with_it, held in before.items()] == moves
+    forget()
+
+
+def test_launched_names_who_was():
+    OPS["gelu"].launch(torch.ones(4), "none")
+    with launched() as ran:
+        x = torch.ones(2, 3, requires_grad=True)
+        rooftile.softmax(x).sum().backward()
+    assert ran == {"softmax", "softmax_backward"}
 
 
 def test_what_two_processes_share_is_in_the_digest_of_what_they_reach_together(monkeypatch):

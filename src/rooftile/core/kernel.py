@@ -7,6 +7,7 @@ import functools
 import inspect
 import numbers
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -334,6 +335,11 @@ class Op:
     def kernel(self, name: str) -> Kernel:
         return {k.name: k for k in self.kernels}[nearest(name, [k.name for k in self.kernels], f"kernel of {self.spec.name}")]
 
+    @property
+    def was_launched(self) -> bool:
+        """Since the last `forget`."""
+        return bool(self._memo)
+
     def forget(self) -> None:
         """Drop remembered choices: the tuning cache or a force has changed."""
         self._memo.clear()
@@ -432,6 +438,25 @@ def _force_from_environment() -> None:
         op, _, kernel = item.partition(":")
         OPS[nearest(op, list(OPS), "operator in ROOFTILE_FORCE")].kernel(kernel)
         _forced[op] = kernel
+
+
+@contextmanager
+def launched() -> Iterator[set[str]]:
+    """The names of the operators that are launched inside, there when it ends."""
+    _forget_all()
+    names = set[str]()
+    yield names
+    names.update(name for name, op in OPS.items() if op.was_launched)
+
+
+def doors() -> dict[str, set[str]]:
+    """Modules that declare operators, by name, and the names of those."""
+    found = dict[str, set[str]]()
+    for name, module in list(sys.modules.items()):
+        if name.startswith("rooftile.ops.") and name.endswith("api"):
+            declared = [x for x in vars(module).values() if isinstance(x, Op)]
+            found[name] = {op.spec.name for one in declared for op in (one, one.backward) if op is not None}
+    return found
 
 
 def _forget_all() -> None:

@@ -165,10 +165,10 @@ def _of_this_process() -> Path:
 
 
 @functools.cache
-def digest(module: str, within: tuple[str, ...] = ("rooftile.ops.",)) -> str:
+def digest(module: str, within: tuple[str, ...] = ("rooftile.ops.",), shut: frozenset[str] = frozenset()) -> str:
     """Of a module's source and of every module it imports from `within`, without comments, docstrings and blank lines. Of an operator's `api` there counts what
-    declares the operator and what is imported by name: the rest is a door that who measured did not go through."""
-    sha, reached = hashlib.sha256(), sorted(reachable(module, within))
+    declares the operator and what is imported by name: the rest is a door that who measured did not go through. shut: as for `reachable`."""
+    sha, reached = hashlib.sha256(), sorted(reachable(module, within, shut))
     for name in reached:
         door = name.endswith(".api") and name != module
         text = _needed(name, frozenset(n for m in reached if m != name for n in _names(m, name))) if door else _essence_of(name)
@@ -260,21 +260,23 @@ def _column(lines: list[str], row: int, utf8: int) -> int:
 
 
 @functools.cache
-def reachable(module: str, within: tuple[str, ...]) -> frozenset[str]:
-    """A module and those that it imports from `within`, and those that these import."""
+def reachable(module: str, within: tuple[str, ...], shut: frozenset[str] = frozenset()) -> frozenset[str]:
+    """A module and those that it imports from `within`, and those that these import; of `shut` only whose names are imported: who imports a module alone
+    wants what it declares to be there, and may never come to it."""
     todo, seen = [module], set[str]()
     while todo:
         name = todo.pop()
         if name in seen or name.endswith(".spec") or _origin(name) is None:  # a declaration compiles into nothing
             continue
         seen.add(name)
-        todo += [other for other in _imports(name) if other.startswith(within)]
+        todo += [other for other in _imports(name, shut) if other.startswith(within)]
     return frozenset(seen)
 
 
-def _imports(module: str) -> tuple[str, ...]:
+def _imports(module: str, shut: frozenset[str] = frozenset()) -> tuple[str, ...]:
     """What may be a module among the names that a module imports."""
-    return tuple(name for source, names in _imported(module) for name in (source, *(f"{source}.{n}" for n in names)))
+    entered = [(source, names) for source, names in _imported(module) if names or source not in shut]
+    return tuple(name for source, names in entered for name in (source, *(f"{source}.{n}" for n in names)))
 
 
 def _names(module: str, source: str) -> tuple[str, ...]:

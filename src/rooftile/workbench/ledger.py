@@ -77,7 +77,7 @@ def is_stale(r: Record) -> bool:
     if not r.digest:
         return False
     if r.op in training_records.MODULES:
-        return r.digest != training_records.training_digest(r.op)
+        return r.digest != training_records.digest_of_record(r)
     op = OPS.get(r.op)
     kernel = {k.name: k for k in op.kernels}.get(r.kernel) if op is not None else None
     return kernel is None or kernel.digest != r.digest

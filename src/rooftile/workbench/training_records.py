@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from rich.console import Console
 
+import rooftile.ops  # noqa: F401  every door
 from rooftile.core import device as dev
-from rooftile.core.kernel import OPS
+from rooftile.core.kernel import OPS, doors, launched
 from rooftile.core.record import Environment, Record, Status, append, digest, reachable, with_files
 from rooftile.core.timing import TURNS
 
@@ -25,12 +26,19 @@ LOSS_STEPS = {"train.gpt2-124m": 200, "train.llama-1.2b": 40}  # of the series h
 SMOOTH = 20  # steps the loss is averaged over before two series are compared
 
 
-def training_digest(name: str) -> str:
-    """Of everything our steps are made of: the model with every operator it reaches, in Python and CUDA C++, and what runs them."""
-    within = ("rooftile.models.", "rooftile.ops.")
-    reached = reachable(MODULES[name], within)
+def training_digest(name: str, ran: Iterable[str] | None = None) -> str:
+    """Of everything our steps are made of: the model with every operator it reaches, in Python and CUDA C++, and what runs them. ran: the operators that were
+    launched; others, which only a kernel would come to that was not chosen, as decoding from attention of a few queries, are left out."""
+    within, names = ("rooftile.models.", "rooftile.ops."), None if ran is None else set(ran)
+    shut = frozenset(door for door, declared in doors().items() if names is not None and not declared & names)
+    reached = reachable(MODULES[name], within, shut)
     files = {path for op in OPS.values() for k in op.kernels if k.run.__module__ in reached for s in k.sources for path in s.files}
-    return with_files(digest(MODULES[name], within), sorted(files))[:8] + "".join(digest(m, ())[:8] for m in _runners(name))
+    return with_files(digest(MODULES[name], within, shut), sorted(files))[:8] + "".join(digest(m, ())[:8] for m in _runners(name))
+
+
+def digest_of_record(r: Record) -> str:
+    """What it is now of what the record's run launched."""
+    return training_digest(r.op, r.extra.get("ran"))
 
 
 def _runners(name: str) -> list[str]:
@@ -40,15 +48,16 @@ def _runners(name: str) -> list[str]:
 def bench(name: str, against: list[str], where: torch.device, run: str, progress: Console | None, folder: Path | None) -> list[Record]:
     from rooftile.training.benchmark import LLAMA, Setup, benchmark_training, compare_losses
 
-    mine = training_digest(name)  # before the clock runs: what is edited meanwhile is not what was timed
+    training_digest(name)  # reads all sources before the clock runs: what is edited meanwhile is not what was timed
     if name.startswith("losses."):
-        return _losses(name, where, run, progress, folder, mine)
+        return _losses(name, where, run, progress, folder)
     setup = replace(LLAMA if name == "train.llama-1.2b" else Setup(), device=where.type)
     kernels = ("rooftile", *(p for p in against if p in PEERS[name]))
     if progress is not None:
         progress.print(f"{name}: {', '.join(kernels)} in turn", style="dim")
-    rows = benchmark_training(kernels, setup, steps=TIMED_STEPS[name])
-    series = {r["kernels"]: r["losses"] for r in compare_losses(kernels, setup, steps=LOSS_STEPS[name])}
+    with launched() as ran:
+        rows = benchmark_training(kernels, setup, steps=TIMED_STEPS[name])
+        series = {r["kernels"]: r["losses"] for r in compare_losses(kernels, setup, steps=LOSS_STEPS[name])}
     apart = {one: {other: distances(losses, series[other]) for other in series if other != one} for one, losses in series.items()}
     environment = dict(vars(Environment.here()))
     records = []
@@ -61,39 +70,40 @@ def bench(name: str, against: list[str], where: torch.device, run: str, progress
             "losses": series[r["kernels"]],
             "loss_steps": LOSS_STEPS[name],
             "largest_smoothed_loss_difference_to": apart[r["kernels"]],
-        }
+        } | ({"ran": sorted(ran)} if ours else {})
         records.append(Record(
             name, r["kernels"] if ours else f"peer.{r['kernels']}", f"B{r['batch_size']}_T{r['context']}_V{setup.model.vocab_size}-{r['dtype']}", Status.PASSED,
             us=(r["ms_low"] * 1e3, r["ms"] * 1e3, r["ms_high"] * 1e3), method=f"wall clock between synchronisations, {TURNS if r['interleaved'] else 'one after the other'}, median",
-            digest=mine if ours else "", run=run, extra=facts, environment=environment))  # fmt: skip
+            digest=training_digest(name, ran) if ours else "", run=run, extra=facts, environment=environment))  # fmt: skip
     if folder is not None:
         append(folder / dev.slug(where) / f"{name}.jsonl", records)
     return records
 
 
-def _losses(name: str, where: torch.device, run: str, progress: Console | None, folder: Path | None, mine: str) -> list[Record]:
+def _losses(name: str, where: torch.device, run: str, progress: Console | None, folder: Path | None) -> list[Record]:
     """Ours with the first seed, PyTorch's with each; the same seed is the same weights and batches. PyTorch's weights are float32 under autocast, as
     its documentation trains: of bfloat16 weights its AdamW loses the updates that are too small to show, and the loss falls later."""
     from rooftile.training.benchmark import LLAMA, Setup, compare_losses
 
     shape = replace(LLAMA, context=1024) if name == "losses.llama-1.2b" else Setup()
     series: dict[str, list[list[float]]] = {}
-    for kernels, seed in (("rooftile", SEEDS[0]), *(("torch", seed) for seed in SEEDS)):
-        if progress is not None:
-            progress.print(f"{name}: {BAND_STEPS} steps of {kernels}, seed {seed}", style="dim")
-        weights = shape.weights if kernels == "rooftile" else "float32"
-        (row,) = compare_losses((kernels,), replace(shape, weights=weights, device=where.type, seed=seed), steps=BAND_STEPS)
-        series.setdefault(kernels, []).append(row["losses"])
+    with launched() as ran:
+        for kernels, seed in (("rooftile", SEEDS[0]), *(("torch", seed) for seed in SEEDS)):
+            if progress is not None:
+                progress.print(f"{name}: {BAND_STEPS} steps of {kernels}, seed {seed}", style="dim")
+            weights = shape.weights if kernels == "rooftile" else "float32"
+            (row,) = compare_losses((kernels,), replace(shape, weights=weights, device=where.type, seed=seed), steps=BAND_STEPS)
+            series.setdefault(kernels, []).append(row["losses"])
     environment = dict(vars(Environment.here()))
     records = []
     for kernels, made in series.items():
         ours = kernels == "rooftile"
         facts: dict[str, Any] = {"loss": smooth(made[0])[-1], "losses": made[0] if ours else made, "seeds": list(SEEDS[: len(made)])}
         if ours:
-            facts |= band(made[0], series["torch"])
+            facts |= band(made[0], series["torch"]) | {"ran": sorted(ran)}
         records.append(Record(
             name, kernels if ours else f"peer.{kernels}", f"B{shape.batch_size}_T{shape.context}_V{shape.model.vocab_size}_steps{BAND_STEPS}-{shape.dtype}",
-            Status.PASSED, method=f"losses averaged over {SMOOTH} steps", digest=mine if ours else "", run=run, extra=facts,
+            Status.PASSED, method=f"losses averaged over {SMOOTH} steps", digest=training_digest(name, ran) if ours else "", run=run, extra=facts,
             environment=environment))  # fmt: skip
     if folder is not None:
         append(folder / dev.slug(where) / f"{name}.jsonl", records)
