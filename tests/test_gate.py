@@ -516,3 +516,23 @@ def test_a_case_that_can_refuse_nothing_fails(name, monkeypatch):
     case = next(c for c in spec.cases if "smoke" in c.use and c.dtype == torch.float32)
     verdict = Problem(spec, case, "normal", "cpu").judge(OPS[name].kernels[-1])
     assert verdict.status == "failed" and "vacuous" in verdict.message
+
+
+def test_one_argument_is_laid_out_alone_where_all_together_are_refused():
+    """Seen red: attention_decode refuses caches between words, and nobody saw that it read queries there which begin between words."""
+    spec = OPS["residual_add"].spec
+    case = next(c for c in spec.cases if "smoke" in c.use and c.dtype == torch.float32)
+    names = list(spec.args)
+
+    def odd(call):
+        return "between words" if call[names[1]].data_ptr() % 16 else None
+
+    def flat(x, y):  # of x it takes a beginning at whole 16 bytes for granted
+        at = x.data_ptr() % 16 // 4
+        return torch.cat([x.new_zeros(at), x.reshape(-1)])[: x.numel()].view(x.shape) + y
+
+    problem = Problem(spec, case, "misaligned", "cpu")
+    wrong, right = (problem.judge(Kernel("planted", run, refuse=odd)) for run in (flat, lambda x, y: x + y))
+    assert wrong.status == "failed" and wrong.message.startswith(f"{names[0]} alone misaligned: ") and right.status == "passed"
+    both = Kernel("planted", flat, refuse=lambda call: "x or y" if any(call[n].data_ptr() % 16 for n in names) else None)
+    assert problem.judge(both).status == "refused"

@@ -7,7 +7,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -83,9 +83,9 @@ class Problem:
         self.spec, self.case, self.variant = spec, case, variant
         family = variant if variant in inputs.FAMILIES else "normal"
         change = inputs.vary(spec, family)
-        self.call = spec.draw(case, seed, device, change)
+        self.call = self.plain = spec.draw(case, seed, device, change)
         if family != variant:
-            self.call = inputs.lay_out(spec, self.call, variant)
+            self.call = inputs.lay_out(spec, self.plain, variant)
         self.truth = outcome(spec, spec.reference, self.call if spec.exact else _upcast(self.call))
         draws = 0 if spec.exact else 3
         noisy = [outcome(spec, spec.reference, _upcast(self.call, noise=2 * unit(case.dtype), seed=s)) for s in range(draws)]
@@ -124,13 +124,30 @@ class Problem:
                     return f"the case is vacuous: for {name} the wrong answer '{control}' passes"
         return ""
 
+    @functools.cached_property
+    def apart(self) -> dict[str, dict[str, Any]]:
+        """The same values with one argument in this layout and the others dense, by its name: what a kernel refuses of one hides what it makes of another."""
+        if self.variant not in inputs.LAYOUTS:
+            return {}
+        moved = [n for n in self.call if self.call[n] is not self.plain[n] and _there(self.call[n])]
+        return {n: {**self.plain, n: self.call[n]} for n in moved} if len(moved) > 1 else {}
+
     def judge(self, kernel: Kernel) -> Verdict:
-        op, case = self.spec.name, self.case.id
         why = kernel.objection(self.call)
-        if why is not None:
-            return Verdict(op, kernel.name, case, self.variant, Status.REFUSED, why)
+        if why is None:
+            return self._judged(kernel, self.call)
+        verdict = Verdict(self.spec.name, kernel.name, self.case.id, self.variant, Status.REFUSED, why)
+        for name, call in self.apart.items():
+            if kernel.objection(call) is None:
+                verdict = self._judged(kernel, call)
+                if verdict.status != Status.PASSED:
+                    return replace(verdict, message=f"{name} alone {self.variant}: {verdict.message}")
+        return verdict
+
+    def _judged(self, kernel: Kernel, call: dict[str, Any]) -> Verdict:
+        op, case = self.spec.name, self.case.id
         try:
-            message, errors = self._faults(kernel)
+            message, errors = self._faults(kernel, call)
         except torch.AcceleratorError:
             raise
         except Found as error:
@@ -140,20 +157,20 @@ class Problem:
             return Verdict(op, kernel.name, case, self.variant, Status.ERROR, f"{type(error).__name__}: {first}")
         return Verdict(op, kernel.name, case, self.variant, Status.FAILED if message else Status.PASSED, message, errors)
 
-    def _faults(self, kernel: Kernel) -> tuple[str, dict[str, float]]:
+    def _faults(self, kernel: Kernel, call: dict[str, Any]) -> tuple[str, dict[str, float]]:
         if self.variant == "normal" and self.vacuous:  # a family may saturate an operator (softmax of huge rows has no gradient left)
             return self.vacuous, {}
-        run, on_gpu = kernel.bound(kernel.heuristic(self.call)), next(_tensors(self.call)).is_cuda
-        before = {n: _bytes(v) for n, v in self.call.items() if not (n in self.spec.args and self.spec.args[n].mutated)}
+        run, on_gpu = kernel.bound(kernel.heuristic(call)), next(_tensors(call)).is_cuda
+        before = {n: _bytes(v) for n, v in call.items() if not (n in self.spec.args and self.spec.args[n].mutated)}
         with poisoned():
-            first = outcome(self.spec, run, self.call)
+            first = outcome(self.spec, run, call)
             # what one run leaves to the next, and what is left out, lie beside what families and layouts change: on a CPU those are run once
             whole = self.variant == "normal" or on_gpu
             lean = kernel.lean and whole
-            second = outcome(self.spec, run, self.call) if on_gpu or (whole and not lean) else first  # there the lean run is the second
-            replayed = self._replayed(run)
-            bare = outcome(self.spec, kernel.bound(kernel.heuristic(self.call), save=False), self.call) if lean else first
-        changed = [n for n, b in before.items() if b != _bytes(self.call[n])]
+            second = outcome(self.spec, run, call) if on_gpu or (whole and not lean) else first  # there the lean run is the second
+            replayed = self._replayed(run, call)
+            bare = outcome(self.spec, kernel.bound(kernel.heuristic(call), save=False), call) if lean else first
+        changed = [n for n, b in before.items() if b != _bytes(call[n])]
         if changed:
             return f"it changed its input {', '.join(changed)}", {}
         # of PyTorch's own on a GPU nobody has promised: cumsum over a long row adds in the order in which blocks come
@@ -162,7 +179,7 @@ class Problem:
         if len(first) != len(self.gauges):
             return f"{len(first)} outputs, expected {len(self.gauges)}", {}
         later = _memory(second if second is not first else bare if bare is not first else [])
-        given = {place: n for n, v in self.call.items() for place in _memory(_tensors({n: v}))}
+        given = {place: n for n, v in call.items() for place in _memory(_tensors({n: v}))}
         for i, (name, gauge, out, again) in enumerate(zip(self.names, self.gauges, first, second)):
             reading = gauge.read(out)
             errors[name] = max(reading.worst, reading.aggregate)
@@ -184,9 +201,9 @@ class Problem:
                 faults.append(f"{name}: it differs where nothing is saved for a gradient")
         return "; ".join(faults), errors
 
-    def _replayed(self, run: Callable[..., Any]) -> list[Tensor]:
+    def _replayed(self, run: Callable[..., Any], call: dict[str, Any]) -> list[Tensor]:
         """What an eager call gets from the third time on, where the launcher can be replayed."""
-        where = next(_tensors(self.call)).device
+        where = next(_tensors(call)).device
         if where.type != "cuda":
             return []
         made: list[Any] = []
@@ -197,8 +214,8 @@ class Problem:
             made.append(again)
             return result
 
-        outcome(self.spec, recorded, self.call)
-        return outcome(self.spec, made[0], self.call) if made[0] is not None else []
+        outcome(self.spec, recorded, call)
+        return outcome(self.spec, made[0], call) if made[0] is not None else []
 
 
 def peer_gradients(spec: OpSpec, forward: dict[str, Any], backward: dict[str, Any]) -> list[Tensor] | None:
