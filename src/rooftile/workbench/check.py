@@ -136,13 +136,12 @@ class Problem:
         why = kernel.objection(self.call)
         if why is None:
             return self._judged(kernel, self.call)
-        verdict = Verdict(self.spec.name, kernel.name, self.case.id, self.variant, Status.REFUSED, why)
         for name, call in self.apart.items():
             if kernel.objection(call) is None:
                 verdict = self._judged(kernel, call)
                 if verdict.status != Status.PASSED:
                     return replace(verdict, message=f"{name} alone {self.variant}: {verdict.message}")
-        return verdict
+        return Verdict(self.spec.name, kernel.name, self.case.id, self.variant, Status.REFUSED, why)
 
     def _judged(self, kernel: Kernel, call: dict[str, Any]) -> Verdict:
         op, case = self.spec.name, self.case.id
