@@ -1,5 +1,6 @@
 """Wrong kernels are planted in every operator, and the gate must refuse each of them: a check that cannot fail is a defect."""
 
+import itertools
 import re
 from types import SimpleNamespace
 
@@ -537,3 +538,23 @@ def test_one_argument_is_laid_out_alone_where_all_together_are_refused():
     assert right.status == "refused" and right.message == "between words"
     both = Kernel("planted", flat, refuse=lambda call: "x or y" if any(call[n].data_ptr() % 16 for n in names) else None)
     assert problem.judge(both).status == "refused"
+
+
+@pytest.mark.parametrize("by, varies, says", [
+    (2.0**-23, "", "out: run 200 of 250 on the same inputs differs from the first"),
+    (2.0**-23, "sums come in any order", ""),
+    (1e-2, "sums come in any order", "out: run 200 of 250 is wrong: "),
+])  # fmt: skip
+def test_a_call_is_repeated(by, varies, says):
+    """Seen red: what goes wrong once in hundreds of runs was run twice."""
+    spec = OPS["residual_add"].spec
+    case = next(c for c in spec.cases if "smoke" in c.use and c.dtype == torch.float32)
+    runs = itertools.count(1)
+    kernel = Kernel("planted", lambda x, y: (x + y) * (1 + by * (next(runs) == 200)), varies=varies)
+    verdict = Problem(spec, case, "repeated", "cpu").judge(kernel)
+    assert verdict.status == ("failed" if says else "passed") and verdict.message.startswith(says) and next(runs) == (201 if says else 251)
+
+
+def test_only_a_gpu_repeats():
+    on = {d: {p.variant for p in check.grid([OPS["softmax"]], device=d)} for d in ("cpu", "cuda")}
+    assert on["cpu"] - on["cuda"] == {"far"} and on["cuda"] - on["cpu"] == {"repeated"}

@@ -196,6 +196,6 @@ def test_a_config_that_keeps_to_the_limits_nowhere_is_told():
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", OPS)
 def test_on_the_gpu(name):
-    verdicts = check.run_points(check.grid(check.with_gradients([OPS[name]])), "cuda")
+    verdicts = check.run_points(check.grid(check.with_gradients([OPS[name]]), device="cuda"), "cuda")
     assert [v for v in verdicts if v.status in ("failed", "error")] == []
     assert any(v.status == "passed" and v.kernel != "reference" for v in verdicts)

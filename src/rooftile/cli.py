@@ -300,6 +300,41 @@ def build(
 
 
 @app.command()
+def suites(
+    names: Annotated[list[str] | None, typer.Argument(help="Suites; all of them if none is named.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "",
+    record: Annotated[bool, typer.Option("--record", help="Append how they were answered to records/<device>/.")] = False,
+    folder: Folder = RECORDS,
+    within: Within = math.inf,
+    jobs: Jobs = 1,
+    as_json: Json = False,
+) -> None:
+    """Attention asked what the tests of FlashAttention and of PyTorch ask of theirs, by their arguments and bounds."""
+    from rooftile.workbench import gatekeeper
+    from rooftile.workbench import suites as s
+
+    where = gatekeeper.resolve(device)
+    if where not in ("cpu", "cuda"):
+        raise ValueError(f"--device {where}: the suites run on cpu and on cuda")
+    gatekeeper.can_keep(folder if record else None)
+    asked = [gatekeeper.nearest(n, list(s.SUITES), "suite") for n in names or s.SUITES]
+    made = [s.run(name, where, jobs, within / len(asked), None if as_json else err, folder if record else None) for name in asked]
+    for r in made:
+        if as_json:
+            print(r.json())
+        else:
+            apart = ", ".join(f"{n} {r.extra['apart'][n]:.2f}" for n in s.RESULTS)
+            out.print(
+                "{passed} right, {failed} wrong, {refused} refused".format(**r.extra) + f"; the furthest off, of what it may be: {apart}",
+                highlight=False,
+            )
+            if r.message:
+                _line(("failed", "red"), f" {r.op.removeprefix(s.PREFIX)}: {r.message}")
+    if any(r.status != "passed" for r in made):
+        raise typer.Exit(1)
+
+
+@app.command()
 def doctor(as_json: Json = False) -> None:
     """What this machine can do and what is missing, in sentences."""
     from rooftile.workbench import doctor as d

@@ -21,6 +21,8 @@ from rooftile.cuda.simulator import Found
 from rooftile.workbench import inputs
 from rooftile.workbench.gauge import Gauge, unit
 
+REPEATS = 250  # of a call that is made many times
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -46,8 +48,9 @@ class Point:
     variant: str = "normal"
 
 
-def grid(ops: list[Op], kernel: str | None = None, use: str = "check") -> list[Point]:
-    """Operator x kernel x case, and for the smoke cases every input family and layout."""
+def grid(ops: list[Op], kernel: str | None = None, use: str = "check", device: str = "cpu") -> list[Point]:
+    """Operator x kernel x case, and for the smoke cases every input family and layout. A GPU has no memory that is promised and not taken, and nobody else
+    the time for what is repeated, nor blocks that come in another order."""
     points = []
     for op in ops:
         spec = op.spec
@@ -58,7 +61,10 @@ def grid(ops: list[Op], kernel: str | None = None, use: str = "check") -> list[P
                 continue
             points += [Point(op, k, c) for c in spec.cases if use in c.use]
             smoke = [c for c in spec.cases if "smoke" in c.use]
-            points += [Point(op, k, c, v) for c in smoke for v in [*inputs.families(spec)[1:], *inputs.layouts(spec)]]
+            laid_out = (
+                [v for v in inputs.layouts(spec) if v != inputs.FAR] + [inputs.REPEATED] if device == "cuda" else inputs.layouts(spec)
+            )
+            points += [Point(op, k, c, v) for c in smoke for v in [*inputs.families(spec)[1:], *laid_out]]
     return points
 
 
@@ -84,7 +90,7 @@ class Problem:
         family = variant if variant in inputs.FAMILIES else "normal"
         change = inputs.vary(spec, family)
         self.call = self.plain = spec.draw(case, seed, device, change)
-        if family != variant:
+        if variant not in (family, inputs.REPEATED):
             self.call = inputs.lay_out(spec, self.plain, variant)
         self.truth = outcome(spec, spec.reference, self.call if spec.exact else _upcast(self.call))
         draws = 0 if spec.exact else 3
@@ -198,7 +204,20 @@ class Problem:
                 faults.append(f"{name}: made where nothing is to be saved for a gradient")
             elif lean and repeats and bare[i] is not None and _bytes(out) != _bytes(bare[i]):
                 faults.append(f"{name}: it differs where nothing is saved for a gradient")
+        if self.variant == inputs.REPEATED and not faults:
+            faults += self._drift(run, call, first if repeats else None)
         return "; ".join(faults), errors
+
+    def _drift(self, run: Callable[..., Any], call: dict[str, Any], first: list[Tensor] | None) -> list[str]:
+        """Of REPEATS runs the first that is not the same to the last bit; without a `first`, whose sums may come in any order, the first that is not right."""
+        for i in range(1, REPEATS):
+            made = outcome(self.spec, run, call)
+            for name, gauge, out, before in zip(self.names, self.gauges, made, first or made):
+                if first is not None and not _same(out, before):
+                    return [f"{name}: run {i + 1} of {REPEATS} on the same inputs differs from the first"]
+                if first is None and not gauge.passes(out):
+                    return [f"{name}: run {i + 1} of {REPEATS} is wrong: {gauge.read(out).message}"]
+        return []
 
     def _replayed(self, run: Callable[..., Any], call: dict[str, Any]) -> list[Tensor]:
         """What an eager call gets from the third time on, where the launcher can be replayed."""
@@ -265,6 +284,12 @@ def _posed(p: Point, device: str) -> Problem | str:
         raise
     except Exception as error:  # a problem that cannot be posed is a finding like any other
         return f"the problem cannot be posed: {type(error).__name__}: {error}"
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """To the last bit."""
+    x, y = (t.contiguous().view(torch.uint8) if t.dim() else t.reshape(1).view(torch.uint8) for t in (a, b))
+    return torch.equal(x, y)
 
 
 before_run: list[Callable[[list[Tensor]], None]] = []  # told of every tensor a run may touch; the interpreter checks bounds by it

@@ -82,7 +82,7 @@ def check(
         from rooftile.workbench import interpreter  # noqa: F401  patches Triton in this process
     if device == "cpu" and any(k.name != "reference" for op in ops for k in op.kernels if kernel in (None, k.name)):
         results += _interpreted(names, kernel, progress)
-    points = [p for p in gate.grid(ops, kernel, use="smoke" if device in ("interpret", "sim") else "check") if _here(p, device)]
+    points = [p for p in gate.grid(ops, kernel, "smoke" if device in ("interpret", "sim") else "check", device) if _here(p, device)]
     if lacking is not None:
         green = ledger.green(lacking, _slug())
         points = [p for p in points if (p.op.spec.name, p.kernel.name) not in green]
@@ -139,10 +139,7 @@ def _keep(results: list[dict[str, Any]], digests: dict[tuple[str, str], str], fo
 
 
 def _here(point: gate.Point, device: str) -> bool:
-    """On a CPU the reference belongs to this process and the rest to the interpreter; the simulator has CUDA C++ alone. A GPU has no memory that is
-    promised and not taken."""
-    if device == "cuda" and point.variant == inputs.FAR:
-        return False
+    """On a CPU the reference belongs to this process and the rest to the interpreter; the simulator has CUDA C++ alone."""
     if device == "sim":
         return point.kernel.name.startswith("cuda.")
     return device == "cuda" or (point.kernel is point.op.kernels[-1]) == (device == "cpu")
@@ -167,7 +164,11 @@ def _run(points: list[gate.Point], device: str, progress: Console | None, end: f
 
 def judge(op: str, case: str, kernels: tuple[str, ...], device: str) -> list[dict[str, Any]]:
     """The verdicts of one case: kernels share its problem, which is most of the work where they are many."""
-    return _run([p for p in gate.grid([OPS[op]]) if p.case.id == case and p.kernel.name in kernels and _here(p, device)], device, None)
+    return _run(
+        [p for p in gate.grid([OPS[op]], device=device) if p.case.id == case and p.kernel.name in kernels and _here(p, device)],
+        device,
+        None,
+    )
 
 
 def _shared_out(points: list[gate.Point], device: str, progress: Console | None, jobs: int, end: float = math.inf) -> list[dict[str, Any]]:

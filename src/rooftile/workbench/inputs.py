@@ -118,6 +118,7 @@ def _distinct(strides: dict[int, int], t: Tensor, inner: int) -> bool:
 
 
 FAR = "far"
+REPEATED = "repeated"  # no layout: the call as it is, many times
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "sliced": _sliced,
     "padded": _padded,

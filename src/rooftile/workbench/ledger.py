@@ -12,7 +12,7 @@ import rooftile.ops  # noqa: F401  fills OPS
 from rooftile.core.kernel import OPS
 from rooftile.core.record import Record, Status, read
 from rooftile.models.atomic import atomic_file
-from rooftile.workbench import explain, scaling, training_records
+from rooftile.workbench import explain, scaling, suites, training_records
 
 GATE = "gate-"  # and a kernel's name: the case of a record that says what the gate said of it
 HOST = "host-"  # and a case's name: the host's time of a call of it
@@ -78,6 +78,8 @@ def is_stale(r: Record) -> bool:
         return False
     if r.op in training_records.MODULES:
         return r.digest != training_records.digest_of_record(r)
+    if r.op.startswith(suites.PREFIX):
+        return r.digest != suites.suite_digest()
     op = OPS.get(r.op)
     kernel = {k.name: k for k in op.kernels}.get(r.kernel) if op is not None else None
     return kernel is None or kernel.digest != r.digest

@@ -14,7 +14,7 @@ from pathlib import Path
 from rooftile.core.kernel import OPS, Op
 from rooftile.core.record import Record, Status
 from rooftile.models.atomic import atomic_file
-from rooftile.workbench import ledger, training_records
+from rooftile.workbench import ledger, suites, training_records
 from rooftile.workbench.check import all_ops, with_gradients
 
 STALE = " (stale)"
@@ -52,6 +52,8 @@ def write(repository: Path, verify: bool) -> list[str]:
         text = before
         if "<!-- rooftile:counters -->" in text:
             named["counters"] = counters(page.parent.name, table)
+        if "<!-- rooftile:suites -->" in text:
+            named["suites"] = asked_by_others(table)
         for name, body in named.items():
             text = replace(text, name, body, page)
         if text != before:
@@ -242,6 +244,19 @@ def losses(table: Table) -> str:
     return rows(
         ["device", "model", "case", "final loss", "three seeds of PyTorch lie apart, at most", "ours outside them, at most",
          "each seed outside the others and ours, at most"], lines)  # fmt: skip
+
+
+def asked_by_others(table: Table) -> str:
+    lines = []
+    for (device, name, _), records in table.items():
+        for r in records if name.startswith(suites.PREFIX) else ():
+            facts = r.extra
+            judged = f"{facts['judged']} of {facts['points']}" + (STALE if ledger.is_stale(r) else "")
+            apart = ", ".join(f"{n} {facts['apart'][n]:.2f}" for n in suites.RESULTS)
+            lines.append(
+                [device, name.removeprefix(suites.PREFIX), judged, str(facts["passed"]), str(facts["failed"]), str(facts["refused"]), apart]
+            )
+    return rows(["device", "suite", "points", "right", "wrong", "refused", "the furthest off, of what it may be"], lines)
 
 
 def scaling(table: Table) -> str:

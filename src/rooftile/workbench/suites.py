@@ -1,0 +1,224 @@
+"""`rooftile suites`: attention asked what the tests of other libraries ask of theirs, by their arguments and bounds; how it was answered is a Record.
+
+A point is one call with its gradient. The truth is float64, by hand; beside it stands the same by hand in the tensors' dtype, as an eager PyTorch has it:
+ours may be off by BOUNDS times as much, of the largest element. The points are taken in an order that is drawn once, so that as many as there is time
+for are a sample of all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from rooftile.core import device as dev
+from rooftile.core.kernel import OPS, nearest
+from rooftile.core.record import Environment, Record, Status, append, digest, reachable, with_files
+from rooftile.ops import attention, scaled_dot_product_attention
+from rooftile.ops._shared.philox import kept
+from rooftile.ops._shared.seeds import seeded
+from rooftile.ops.attention.options_reference import counted
+from rooftile.workbench.spread import spread
+
+RESULTS = "out", "dq", "dk", "dv"
+BOUNDS = dict(zip(RESULTS, (2.0, 3.0, 3.0, 3.0)))  # FlashAttention's own
+CHUNK = 50  # points a process takes at a time
+DOORS = "rooftile.ops.attention.api", "rooftile.ops.attention.torch_api"
+PREFIX, CASE = "suite.", "all"
+
+
+@dataclass(frozen=True)
+class Asked:
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    dim: int
+    dtype: torch.dtype
+    causal: bool
+    scale: float | None = None
+    local: bool = False  # a window, drawn
+    alibi: bool = False  # a bias that falls with the distance, drawn
+    softcap: float = 0.0
+    dropout: float = 0.0
+    deterministic: bool = False
+
+    def __str__(self) -> str:
+        said = {n: v for n, v in asdict(self).items() if v or n == "causal"}
+        return " ".join(f"{n}={str(v).removeprefix('torch.')}" for n, v in said.items())
+
+
+def flash() -> list[Asked]:
+    """Dao-AILab/flash-attention, tests/test_flash_attn.py, test_flash_attn_output."""
+    lengths = (
+        (113, 203),
+        (128, 217),
+        (113, 211),
+        (108, 256),
+        (256, 512),
+        (512, 256),
+        (1024, 1024),
+        (1023, 1024),
+        (1024, 1023),
+        (2048, 2048),
+    )
+    both = (False, True)
+    axes = (
+        (torch.float16, torch.bfloat16), (None, 1, 2), both, both, both, both, (32, 40, 59, 64, 96, 111, 128, 160, 192, 224, 256), lengths,
+        ((0.0, 0.0), (0.17, 0.0), (0.0, 50.0)),
+    )  # fmt: skip
+    return [
+        Asked(4, 4 if softcap else 6, kv_heads or (4 if softcap else 6), t, s, d, dtype, causal, None, local, alibi, softcap, dropout, deterministic)
+        for dtype, kv_heads, deterministic, alibi, local, causal, d, (t, s), (dropout, softcap) in itertools.product(*axes)
+    ]  # fmt: skip
+
+
+def pytorch() -> list[Asked]:
+    """pytorch/pytorch, test/test_transformers.py, the fused kernels' gradients beside the reference: without dropout, whose mask is each library's own."""
+    axes = (
+        (1, 8), (4, 8, 64, 143, 256, 512, 1024, 2048), (4, 8, 64, 128, 256, 587, 1024, 2048), (8, 16, 21, 32, 64, 72, 96, 128, 160, 192, 203, 256),
+        (False, True), (torch.float16, torch.bfloat16, torch.float32), (False, True),
+    )  # fmt: skip
+    return [
+        Asked(b, 4, 4, t, s, d, dtype, causal, 1 / d if scaled else None) for b, t, s, d, causal, dtype, scaled in itertools.product(*axes)
+    ]
+
+
+@dataclass(frozen=True)
+class Suite:
+    points: Callable[[], list[Asked]]
+    draw: Callable[..., Tensor]
+    from_the_first: bool  # what is causal is counted from: the first key, or the last
+    least: dict[torch.dtype, float]  # that is allowed, however near PyTorch comes: of the largest element
+    absolute: bool = False  # or of 1
+
+
+SUITES = {
+    "flash-attention": Suite(flash, torch.randn, False, {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}),
+    "pytorch": Suite(pytorch, torch.rand, True, {torch.float16: 1e-3, torch.bfloat16: 1e-3, torch.float32: 1e-5}, absolute=True),
+}
+
+
+def judge(suite: str, point: Asked, number: int, device: str) -> dict[str, Any]:
+    """{"status", "message", "apart"}: apart is, by result, how far ours lies off over what it may."""
+    of, generator, numbers = SUITES[suite], torch.Generator(device).manual_seed(number), random.Random(number)
+
+    def draw(rows: int, heads: int) -> Tensor:
+        return of.draw(point.batch, rows, heads, point.dim, generator=generator, device=device).to(point.dtype)
+
+    q, k, v = draw(point.queries, point.heads), draw(point.keys, point.kv_heads), draw(point.keys, point.kv_heads)
+    upstream = draw(point.queries, point.heads)
+    window = (numbers.randrange(point.keys), numbers.randrange(point.keys)) if point.local else None
+    shift = 0 if of.from_the_first else point.keys - point.queries
+    apart = torch.arange(point.keys, device=device) - torch.arange(point.queries, device=device)[:, None] - shift  # of a key from its query
+    hidden = torch.zeros_like(apart, dtype=torch.bool)
+    if point.causal:
+        hidden |= apart > 0
+    if window is not None:
+        hidden |= (apart < -window[0]) | (apart > window[1])
+    bias = None
+    if point.alibi:
+        slopes = 0.3 * torch.rand(point.batch, point.heads, 1, 1, generator=generator, device=device)
+        bias = (-slopes * apart.abs()).to(point.dtype)
+    stays = None
+    if point.dropout:
+        shape = torch.Size((point.batch, point.heads, point.queries, counted(point.keys)))
+        stays = kept(shape, seeded(number, q), point.dropout)[..., : point.keys]
+
+    def by_hand(dtype: torch.dtype) -> list[Tensor]:
+        leaves = [x.to(dtype).requires_grad_() for x in (q, k, v)]
+        one, *others = leaves
+        keys, values = (x.repeat_interleave(point.heads // point.kv_heads, 2) for x in others)
+        scores = torch.einsum("bthd,bshd->bhts", one * (point.scale or 1 / math.sqrt(point.dim)), keys)
+        if point.softcap:
+            scores = point.softcap * torch.tanh(scores / point.softcap)
+        if bias is not None:
+            scores = scores + bias
+        nothing = hidden.all(-1, keepdim=True)
+        weights = scores.masked_fill(hidden & ~nothing, -math.inf).softmax(-1).masked_fill(hidden, 0.0)
+        if stays is not None:
+            weights = weights * stays / (1 - point.dropout)
+        out = torch.einsum("bhts,bshd->bthd", weights, values)
+        return [out.detach(), *torch.autograd.grad(out, leaves, upstream.to(dtype))]
+
+    def ours() -> list[Tensor]:
+        leaves = one, keys, values = [x.detach().requires_grad_() for x in (q, k, v)]
+        if of.from_the_first:
+            turned = [x.transpose(1, 2) for x in leaves]
+            out: Any = scaled_dot_product_attention(turned[0], turned[1], turned[2], is_causal=point.causal, scale=point.scale).transpose(
+                1, 2
+            )
+        else:
+            out = attention(one, keys, values, causal=point.causal, scale=point.scale, window=window, softcap=point.softcap, bias=bias,
+                            dropout_p=point.dropout, seed=number if point.dropout else None, deterministic=point.deterministic)  # fmt: skip
+        return [out.detach(), *torch.autograd.grad(out, leaves, upstream)]
+
+    try:
+        made = ours()
+    except ValueError as error:
+        return {"status": Status.REFUSED, "message": str(error), "apart": {}}
+    truth, own = by_hand(torch.float64), by_hand(point.dtype)
+    off = {}
+    for name, mine, theirs, right in zip(RESULTS, made, own, truth):
+        allowed = BOUNDS[name] * _furthest(theirs, right) + of.least[point.dtype] * (1.0 if of.absolute else float(right.abs().max()))
+        off[name] = _furthest(mine, right) / allowed if allowed else float(bool(mine.any()))
+    wrong = [f"{n} is off by {x:.3g} of what it may" for n, x in off.items() if not x <= 1]
+    return {"status": Status.FAILED if wrong else Status.PASSED, "message": "; ".join(wrong), "apart": off}
+
+
+def _furthest(x: Tensor, right: Tensor) -> float:
+    return float((x.double() - right).abs().max())
+
+
+def _judged(suite: str, numbers: tuple[int, ...], device: str) -> list[tuple[int, dict[str, Any]]]:
+    points = SUITES[suite].points()
+    return [(n, judge(suite, points[n], n, device)) for n in numbers]
+
+
+def run(name: str, device: str, jobs: int, within: float, progress: Console | None, folder: Path | None) -> Record:
+    """All points of a suite, or those that are judged `within` seconds."""
+    suite, end, mine = SUITES[nearest(name, list(SUITES), "suite")], time.monotonic() + within, suite_digest()
+    points, where = suite.points(), torch.device(device)
+    order = random.Random(0).sample(range(len(points)), len(points))
+    units = [(name, tuple(order[i : i + CHUNK]), device) for i in range(0, len(order), CHUNK)]
+    counts, worst, first = Counter[str](), dict.fromkeys(RESULTS, 0.0), ""
+    heard = spread(_judged, units, jobs) if jobs != 1 else ((unit, _judged(*unit)) for unit in units)
+    for _, verdicts in heard:
+        for number, verdict in verdicts:
+            counts[verdict["status"]] += 1
+            worst = {n: max(x, verdict["apart"].get(n, 0.0)) for n, x in worst.items()}
+            if verdict["status"] == Status.FAILED:
+                first = first or f"{points[number]}: {verdict['message']}"
+        if time.monotonic() >= end:
+            break
+    heard.close()
+    facts: dict[str, Any] = {"points": len(points), "judged": counts.total(), "apart": worst}
+    facts |= {s.value: counts[s] for s in (Status.PASSED, Status.FAILED, Status.REFUSED)}
+    if progress is not None:
+        progress.print(f"{name}: {counts.total()} of {len(points)} points judged", style="dim")
+    status = Status.FAILED if counts[Status.FAILED] else Status.PASSED if counts[Status.PASSED] else Status.REFUSED
+    made = Record(PREFIX + name, "rooftile", CASE, status, method="beside float64 and PyTorch by hand", message=first, digest=mine, run=uuid.uuid4().hex[:10],
+                  extra=facts, environment=dict(vars(Environment.here())))  # fmt: skip
+    if folder is not None:
+        append(folder / dev.slug(where) / f"{PREFIX}{name}.jsonl", [made])
+    return made
+
+
+def suite_digest() -> str:
+    """Of both doors and all that they come to."""
+    within = ("rooftile.ops.",)
+    reached = {module for door in DOORS for module in reachable(door, within)}
+    files = {path for op in OPS.values() for k in op.kernels if k.run.__module__ in reached for s in k.sources for path in s.files}
+    return with_files("".join(digest(door, within) for door in DOORS), sorted(files))

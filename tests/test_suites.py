@@ -1,0 +1,99 @@
+"""Attention asked what the tests of other libraries ask of theirs: that the questions are theirs, and that a wrong answer is one."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from rooftile.cli import app
+from rooftile.core import record
+from rooftile.core.record import read
+from rooftile.ops.attention import triton_kernels
+from rooftile.workbench import ledger, pages, suites
+from rooftile.workbench.suites import SUITES, Asked, judge
+
+SMALL = {
+    "flash-attention": [
+        Asked(2, 4, 2, 13, 23, 59, torch.bfloat16, True, local=True, alibi=True, dropout=0.17, deterministic=True),
+        Asked(2, 4, 1, 16, 9, 32, torch.float16, True, softcap=50.0),
+    ],
+    "pytorch": [
+        Asked(1, 4, 4, 8, 4, 21, torch.float32, True, 1 / 21),
+        Asked(1, 4, 4, 4, 64, 203, torch.bfloat16, True),
+        Asked(8, 4, 4, 8, 8, 8, torch.float16, False),
+    ],
+}
+
+
+@pytest.fixture
+def few(monkeypatch):
+    for name, points in SMALL.items():
+        monkeypatch.setitem(SUITES, name, replace(SUITES[name], points=lambda points=points: points))
+
+
+def test_they_are_as_many_as_there():
+    """FlashAttention's product of its parameters without those it skips; PyTorch's, of which dropout is left out and scales are two."""
+    assert [len(s.points()) for s in SUITES.values()] == [2 * 3 * 2 * 2 * 2 * 2 * 11 * 10 * 3, 2 * 8 * 8 * 12 * 2 * 3 * 2]
+    assert [len(set(s.points())) for s in SUITES.values()] == [len(s.points()) for s in SUITES.values()]
+
+
+@pytest.mark.parametrize("name, number", [(name, i) for name, points in SMALL.items() for i in range(len(points))])
+def test_a_point_is_right_and_a_wrong_answer_is_not(name, number, monkeypatch):
+    point = SMALL[name][number]
+    verdict = judge(name, point, number, "cpu")
+    assert (
+        verdict["status"] == "passed"
+        and set(verdict["apart"]) == {"out", "dq", "dk", "dv"}
+        and all(0 <= x <= 1 for x in verdict["apart"].values())
+    )
+    door = "scaled_dot_product_attention" if SUITES[name].from_the_first else "attention"
+    real = getattr(suites, door)
+    for planted in (
+        lambda *x, **more: 1.05 * real(*x, **more),
+        lambda *x, **more: real(*x, **more | {"is_causal" if "is_causal" in more else "causal": not point.causal}),
+    ):
+        monkeypatch.setattr(suites, door, planted)
+        assert judge(name, point, number, "cpu")["status"] == "failed"
+
+
+def refuses(*x, **more):
+    raise ValueError("no")
+
+
+def test_what_is_refused_is_not_wrong_and_is_counted(few, monkeypatch):
+    monkeypatch.setattr(suites, "attention", refuses)
+    made = suites.run("flash-attention", "cpu", 1, 1e9, None, None)
+    assert made.status == "refused" and made.extra["refused"] == made.extra["judged"] == 2 and made.extra["passed"] == 0
+
+
+def test_how_they_were_answered_is_a_record_and_goes_stale(few, tmp_path, monkeypatch):
+    said = CliRunner().invoke(app, ["suites", "--device", "cpu", "--record", "--folder", str(tmp_path)])
+    assert said.exit_code == 0 and said.stdout.count("0 wrong, 0 refused") == 2
+    (made,) = read(next(tmp_path.glob("*/suite.flash-attention.jsonl")))
+    assert made.extra["points"] == made.extra["judged"] == made.extra["passed"] == 2 and not ledger.is_stale(made)
+    table = ledger.latest(tmp_path)
+    assert " | flash-attention | 2 of 2 | 2 | 0 | 0 | out 0." in pages.asked_by_others(table)
+    edited, real = Path(record._origin(triton_kernels.__name__)), Path.read_text
+    monkeypatch.setattr(Path, "read_text", lambda self, **k: real(self, **k) + ("\nX = 1\n" if self == edited else ""))
+    forget()
+    try:
+        assert ledger.is_stale(made) and "2 of 2 (stale)" in pages.asked_by_others(table)
+    finally:
+        forget()
+
+
+def forget():
+    for cached in (record.digest, record._essence_of, record._needed, record._c_essence, record._imported, record.reachable):
+        cached.cache_clear()
+
+
+def test_what_there_is_no_time_for_is_told(few):
+    made = suites.run("pytorch", "cpu", 1, 0.0, None, None)
+    assert made.extra["judged"] == 3 == made.extra["points"]  # what is under way is heard: fifty at a time
+
+
+def test_a_suite_that_is_none_is_told():
+    said = CliRunner().invoke(app, ["suites", "pytorsch", "--device", "cpu"])
+    assert said.exit_code != 0 and "did you mean pytorch?" in str(said.exception) + said.output
