@@ -191,3 +191,13 @@ def test_a_library_is_not_asked_for_options_that_it_lacks():
     call = spec.draw(next(c for c in spec.cases if "smoke" in c.use))
     with pytest.raises(NotImplementedError, match="has no sinks, bias, dropout, which the case wants"):
         peers.function("flex", spec)(**call)
+
+
+def test_flash_attention_2_is_asked_by_name():
+    """On a CPU its namesake there answers."""
+    q, k, v = torch.randn(2, 5, 4, 16), *torch.randn(2, 2, 5, 4, 16)
+    run = peers.function("fa2", OPS["attention"].spec)
+    torch.testing.assert_close(run(q, k, v, True, 0.25), OPS["attention"].spec.reference(q, k, v, True, 0.25)[0])
+    for call, why in (((q, k[:, :3], v[:, :3], True, 0.25), "5 queries, 3 keys"), ((q, k, v[..., :8], False, 0.25), "8 and 16")):
+        with pytest.raises(NotImplementedError, match=why):
+            run(*call)

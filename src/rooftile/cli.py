@@ -188,7 +188,7 @@ def check(
 def bench(
     ops: Ops = None,
     against: Annotated[
-        str, typer.Option(help="Peers to time beside us, comma separated: torch, compile, liger, quack, fa4, flex.")
+        str, typer.Option(help="Peers to time beside us, comma separated: torch, compile, liger, quack, fa4, flex, fa2.")
     ] = "torch,compile",
     record: Annotated[bool, typer.Option("--record", help="Append to records/<device>/.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "",

@@ -21,12 +21,19 @@ from rooftile.ops.attention.masks import distinct
 
 Run = Callable[[], Any]
 Function = Callable[..., Any]
-PACKAGES = {"liger": "liger-kernel", "quack": "quack-kernels", "fa4": "flash-attn-4", "flex": "torch"}  # what pip calls them
+PACKAGES = {
+    "liger": "liger-kernel",
+    "quack": "quack-kernels",
+    "fa4": "flash-attn-4",
+    "flex": "torch",
+    "fa2": "torch",
+}  # what pip calls them
 PYTHON = {
     "liger": "liger_kernel",
     "quack": "quack",
     "fa4": "flash_attn.cute",
     "flex": "torch.nn.attention.flex_attention",
+    "fa2": "torch.nn.attention",
 }  # what Python does
 PEERS = ("torch", "compile", *PACKAGES)
 
@@ -198,6 +205,22 @@ def _flexed(q: Any, k: Any, v: Any, scale: float, left: int, right: int, softcap
     return out.transpose(1, 2)
 
 
+def _fa2_attention(q: Any, k: Any, v: Any, causal: bool, scale: float) -> Any:
+    """PyTorch's own FlashAttention-2, which others of its kernels may be chosen before."""
+    if causal and q.shape[1] != k.shape[1]:
+        raise NotImplementedError(
+            f"PyTorch's FlashAttention-2 counts from the first key, the case from the last: {q.shape[1]} queries, {k.shape[1]} keys"
+        )
+    if v.shape[3] != q.shape[3]:
+        raise NotImplementedError(f"PyTorch's FlashAttention-2 takes values as wide as keys, the case has {v.shape[3]} and {q.shape[3]}")
+    heads = _module("torch.nn.attention")
+    one, keys, values = (x.transpose(1, 2) for x in (q, k, v))
+    with heads.sdpa_kernel(heads.SDPBackend.FLASH_ATTENTION):
+        return F.scaled_dot_product_attention(
+            one, keys, values, is_causal=causal, scale=scale, enable_gqa=q.shape[2] != k.shape[2]
+        ).transpose(1, 2)
+
+
 def _flex_attention(q: Any, k: Any, v: Any, causal: bool, scale: float) -> Any:
     return _flexed(q, k, v, scale, -1, 0 if causal else -1, 0.0)
 
@@ -245,6 +268,7 @@ LIBRARIES: dict[tuple[str, str], Function] = {
     ("fa4", "attention"): _fa4_attention,
     ("fa4", "attention_options"): _fa4_attention_options,
     ("fa4", "attention_varlen"): _fa4_attention_varlen,
+    ("fa2", "attention"): _fa2_attention,
     ("flex", "attention"): _flex_attention,
     ("flex", "attention_options"): _flex_attention_options,
     ("flex", "attention_varlen"): _flex_attention_varlen,
