@@ -91,7 +91,7 @@ def forget():
 
 def test_what_there_is_no_time_for_is_told(few):
     made = suites.run("pytorch", "cpu", 1, 0.0, None, None)
-    assert made.extra["judged"] == 3 == made.extra["points"]  # what is under way is heard: fifty at a time
+    assert made.extra["judged"] == 3 == made.extra["points"]  # what is under way is heard: ten at a time
 
 
 def test_a_suite_that_is_none_is_told():

@@ -7,6 +7,7 @@ for are a sample of all.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import random
@@ -33,7 +34,7 @@ from rooftile.workbench.spread import spread
 
 RESULTS = "out", "dq", "dk", "dv"
 BOUNDS = dict(zip(RESULTS, (2.0, 3.0, 3.0, 3.0)))  # FlashAttention's own
-CHUNK = 50  # points a process takes at a time
+CHUNK = 10  # points a process takes at a time
 DOORS = "rooftile.ops.attention.api", "rooftile.ops.attention.torch_api"
 PREFIX, CASE = "suite.", "all"
 
@@ -60,6 +61,7 @@ class Asked:
         return " ".join(f"{n}={str(v).removeprefix('torch.')}" for n, v in said.items())
 
 
+@functools.cache
 def flash() -> list[Asked]:
     """Dao-AILab/flash-attention, tests/test_flash_attn.py, test_flash_attn_output."""
     lengths = (
@@ -85,6 +87,7 @@ def flash() -> list[Asked]:
     ]  # fmt: skip
 
 
+@functools.cache
 def pytorch() -> list[Asked]:
     """pytorch/pytorch, test/test_transformers.py, the fused kernels' gradients beside the reference: without dropout, whose mask is each library's own."""
     axes = (
