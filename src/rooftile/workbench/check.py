@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -61,11 +62,23 @@ def grid(ops: list[Op], kernel: str | None = None, use: str = "check", device: s
                 continue
             points += [Point(op, k, c) for c in spec.cases if use in c.use]
             smoke = [c for c in spec.cases if "smoke" in c.use]
-            laid_out = (
-                [v for v in inputs.layouts(spec) if v != inputs.FAR] + [inputs.REPEATED] if device == "cuda" else inputs.layouts(spec)
-            )
+            laid_out = [v for v in inputs.layouts(spec) if device != "cuda" or v != inputs.FAR]
             points += [Point(op, k, c, v) for c in smoke for v in [*inputs.families(spec)[1:], *laid_out]]
+            if device == "cuda":
+                points += [Point(op, k, c, inputs.REPEATED) for c in [*smoke, *(c for c in _largest(spec) if c not in smoke)]]
     return points
+
+
+def _largest(spec: OpSpec) -> list[Case]:
+    """Of each dtype the largest that the gate has, but for those that are there for their size: blocks enough that they come in another order each time."""
+    found: dict[torch.dtype, Case] = {}
+    for c in sorted((c for c in spec.cases if "check" in c.use and _extent(c) < 2**28), key=_extent):
+        found[c.dtype] = c
+    return [*found.values()]
+
+
+def _extent(case: Case) -> int:
+    return math.prod(n for n in case.dims.values() if isinstance(n, int))
 
 
 def twin(p: Point) -> bool:
