@@ -17,7 +17,7 @@ from torch import Tensor
 from rooftile.core import replay
 from rooftile.core.kernel import OPS, Kernel, Op
 from rooftile.core.record import Status
-from rooftile.core.spec import Case, OpSpec
+from rooftile.core.spec import Arg, Case, OpSpec
 from rooftile.cuda.simulator import Found
 from rooftile.workbench import inputs
 from rooftile.workbench.gauge import Gauge, unit
@@ -65,20 +65,18 @@ def grid(ops: list[Op], kernel: str | None = None, use: str = "check", device: s
             laid_out = [v for v in inputs.layouts(spec) if device != "cuda" or v != inputs.FAR]
             points += [Point(op, k, c, v) for c in smoke for v in [*inputs.families(spec)[1:], *laid_out]]
             if device == "cuda":
-                points += [Point(op, k, c, inputs.REPEATED) for c in [*smoke, *(c for c in _largest(spec) if c not in smoke)]]
+                points += [Point(op, k, c, inputs.REPEATED) for c in [*smoke, *(c for c in _large(spec) if c not in smoke)]]
     return points
 
 
-def _largest(spec: OpSpec) -> list[Case]:
-    """Of each dtype the largest that the gate has, but for those that are there for their size: blocks enough that they come in another order each time."""
-    found: dict[torch.dtype, Case] = {}
-    for c in sorted((c for c in spec.cases if "check" in c.use and _extent(c) < 2**28), key=_extent):
-        found[c.dtype] = c
-    return [*found.values()]
+def _large(spec: OpSpec) -> list[Case]:
+    """Whose blocks are so many that they come in another order each time, but for those that are there for their size."""
+    return [c for c in spec.cases if "check" in c.use and 2**18 <= max(_elements(a, c) for a in spec.args.values()) < 2**28]
 
 
-def _extent(case: Case) -> int:
-    return math.prod(n for n in case.dims.values() if isinstance(n, int))
+def _elements(arg: Arg, case: Case) -> int:
+    sizes = [case.dims.get(letter, 1) for letter in arg.dims.split()]
+    return math.prod(n for size in sizes for n in (size if isinstance(size, tuple) else (size,)))
 
 
 def twin(p: Point) -> bool:
