@@ -558,3 +558,5 @@ def test_a_call_is_repeated(by, varies, says):
 def test_only_a_gpu_repeats():
     on = {d: {p.variant for p in check.grid([OPS["softmax"]], device=d)} for d in ("cpu", "cuda")}
     assert on["cpu"] - on["cuda"] == {"far"} and on["cuda"] - on["cpu"] == {"repeated"}
+    many = {p.case.dims["H"] for p in check.grid([OPS["attention"]], device="cuda") if p.variant == "repeated" and p.case.dims["T"] == 1024}
+    assert many == {24} and check.grid(check.with_gradients(check.all_ops()), device="cuda")

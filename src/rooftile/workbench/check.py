@@ -75,7 +75,8 @@ def _large(spec: OpSpec) -> list[Case]:
 
 
 def _elements(arg: Arg, case: Case) -> int:
-    sizes = [case.dims.get(letter, 1) for letter in arg.dims.split()]
+    """Of a tensor; lists of them are counted as none."""
+    sizes = [case.dims.get(letter, 1) for letter in ("" if arg.many else arg.dims).split()]
     return math.prod(n for size in sizes for n in (size if isinstance(size, tuple) else (size,)))
 
 
