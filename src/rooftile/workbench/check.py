@@ -75,8 +75,9 @@ def _large(spec: OpSpec) -> list[Case]:
 
 
 def _elements(arg: Arg, case: Case) -> int:
-    """Of a tensor; lists of them are counted as none."""
-    sizes = [case.dims.get(letter, 1) for letter in ("" if arg.many else arg.dims).split()]
+    """Of a tensor; lists of them are counted as none. Axes of any number are M where a case has one."""
+    letters = "" if arg.many else arg.dims.replace("...", "..." if "..." in case.dims else "M")
+    sizes = [case.dims.get(letter, 1) for letter in letters.split()]
     return math.prod(n for size in sizes for n in (size if isinstance(size, tuple) else (size,)))
 
 
