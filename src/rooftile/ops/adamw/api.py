@@ -258,12 +258,14 @@ class AdamW(torch.optim.Optimizer):
             if masters and self.stochastic:
                 what = f"the state dict has float32 masters of {masters} parameters, which leave nothing to round at random"
                 raise ValueError(f"AdamW: {what}: load it without stochastic")
+            for group in given["param_groups"]:
+                if missing := [n for n in ("lr", "betas", "eps", "weight_decay") if n not in group]:
+                    raise ValueError(f"AdamW: a group of the state dict has no {missing[0]}, it has {', '.join(group)}: is it AdamW's?")
+                _check_group(group)
             taken.append(given)
 
         handle = self.register_load_state_dict_pre_hook(take)
         try:
-            for group in state_dict["param_groups"]:
-                _check_group(group)
             super().load_state_dict(state_dict)
         finally:
             handle.remove()
