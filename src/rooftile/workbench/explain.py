@@ -137,6 +137,23 @@ def blank(spec: OpSpec, case: Case, device: str) -> dict[str, Any]:
     return {n: call[n] for n in spec.signature.parameters}
 
 
+def drawn(spec: OpSpec, case: Case, device: str) -> dict[str, Any]:
+    """`blank`, but as the case draws its call: without what it leaves out, and of the dtypes that it makes of a word of its own. `blank` again where
+    numbers decide how its call looks."""
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True), mock.patch.object(FakeTensor, "__getitem__", Tensor.__getitem__):
+            call = spec.draw(case)
+    except (DynamicOutputShapeException, DataDependentOutputException):
+        return blank(spec, case, device)
+
+    def like(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
+        return [like(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+    return {n: like(v) for n, v in call.items()}
+
+
 IMAGINED = "nvidia-h200"
 
 
