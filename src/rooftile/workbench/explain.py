@@ -118,6 +118,9 @@ def blank(spec: OpSpec, case: Case, device: str) -> dict[str, Any]:
     """Tensors of a case's shapes with nothing in them, for a gradient what its forward saves as well."""
     forward = spec.forward or spec
     dims = forward.letters(case)
+    if "..." not in case.dims and any(a.many for a in forward.args.values()):  # a row a tensor, which is no letter: as it is drawn
+        beside = (a.make((), torch.float32, torch.Generator(), dims) for a in forward.args.values() if a.dims == "...")
+        dims["..."] = next((tuple(rows.shape) for rows in beside), ())
 
     def make(arg: Any) -> Any:
         shapes = dims[arg.dims] if arg.many else [arg.shape(dims)]
