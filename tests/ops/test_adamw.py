@@ -343,6 +343,8 @@ def test_every_parameter_has_random_bits_of_its_own():
     "wrong, words",
     [
         ({"max_norm": 0.0}, "max_norm is 0.0, must be above 0"),
+        ({"max_norm": torch.tensor(1.0)}, r"max_norm is tensor\(1.\), must be a number or None"),  # which is above 0
+        ({"lr": "3e-4"}, "lr is '3e-4', must be a number or a tensor of one"),  # as a file of settings has it
         ({"master": True, "stochastic": True}, "master and stochastic"),
         ({"state_dtype": torch.float16}, "state_dtype is torch.float16"),
     ],

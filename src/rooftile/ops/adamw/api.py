@@ -94,7 +94,7 @@ class AdamW(torch.optim.Optimizer):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         _check_group(defaults)
         if max_norm is not None and not (isinstance(max_norm, Real) and max_norm > 0):
-            raise ValueError(f"AdamW: max_norm is {max_norm!r}, must be above 0")
+            raise ValueError(f"AdamW: max_norm is {max_norm!r}, must be {'above 0' if isinstance(max_norm, Real) else 'a number or None'}")
         if master and stochastic:
             raise ValueError("AdamW: master and stochastic are both asked for: with float32 masters nothing is left to round at random")
         if state_dtype not in (None, torch.float32, torch.bfloat16):
@@ -303,7 +303,9 @@ def _check_group(group: dict[str, Any]) -> None:
         value = group[name]
         if isinstance(value, Tensor) and value.numel() != 1:
             raise ValueError(f"AdamW: {name} has {value.numel()} numbers, must be 1")
-        if not isinstance(value, (Real, Tensor)) or not value >= 0:
+        if not isinstance(value, (Real, Tensor)):
+            raise ValueError(f"AdamW: {name} is {value!r}, must be a number or a tensor of one")
+        if not value >= 0:
             raise ValueError(f"AdamW: {name} is {value!r}, must be at least 0")
     betas = group["betas"]
     if not isinstance(betas, (tuple, list)) or len(betas) != 2 or not all(isinstance(b, (Real, Tensor)) and 0 <= b < 1 for b in betas):
