@@ -145,6 +145,26 @@ def test_a_state_that_a_hook_puts_in_order():
         assert other.state[p]["exp_avg"].shape == p.shape
 
 
+def test_groups_that_a_hook_mends():
+    """Seen red: groups were looked at before the hooks, which might have mended them; and not after, when they might be wrong."""
+    optimizer = rooftile.AdamW([torch.nn.Parameter(torch.ones(2))])
+    state = optimizer.state_dict()
+    amsgrad = {**state, "param_groups": [{**state["param_groups"][0], "amsgrad": True}]}
+    handle = optimizer.register_load_state_dict_pre_hook(lambda _, d: state)
+    optimizer.load_state_dict(amsgrad)
+    handle.remove()
+    optimizer.register_load_state_dict_pre_hook(lambda _, d: amsgrad)
+    with pytest.raises(ValueError, match="a group has amsgrad=True"):
+        optimizer.load_state_dict(state)
+
+
+def test_a_state_dict_of_another_optimizer():
+    """Seen red: a KeyError 'eps'."""
+    weight = torch.nn.Parameter(torch.ones(2))
+    with pytest.raises(ValueError, match="a group of the state dict has no betas, it has lr, momentum, "):
+        rooftile.AdamW([weight]).load_state_dict(torch.optim.SGD([weight], momentum=0.9).state_dict())
+
+
 def test_a_step_in_a_compiled_function():
     def train(compiled):
         weight = torch.nn.Parameter(torch.ones(3))
@@ -323,6 +343,8 @@ def test_every_parameter_has_random_bits_of_its_own():
     "wrong, words",
     [
         ({"max_norm": 0.0}, "max_norm is 0.0, must be above 0"),
+        ({"max_norm": torch.tensor(1.0)}, r"max_norm is tensor\(1.\), must be a number or None"),  # which is above 0
+        ({"lr": "3e-4"}, "lr is '3e-4', must be a number or a tensor of one"),  # as a file of settings has it
         ({"master": True, "stochastic": True}, "master and stochastic"),
         ({"state_dtype": torch.float16}, "state_dtype is torch.float16"),
     ],

@@ -86,6 +86,7 @@ def test_a_block_of_zeros_and_the_smallest_numbers():
     [
         (lambda: quantize(torch.zeros(2, 2), torch.float16), "to is torch.float16, it takes int8, float8_e4m3fn, float8_e5m2"),
         (lambda: quantize(torch.zeros(2, 2), block="row"), "block is 'row', it takes tensor, token, 1x128, 128x128"),
+        (lambda: quantize(torch.zeros(2, 2), block=[128, 128]), "block is .128, 128., it takes tensor, token, 1x128, 128x128"),
         (lambda: quantize(torch.zeros(2, 2, 2), block="128x128"), r"x has 3 axes \[2, 2, 2\]"),
         (lambda: quantize(torch.zeros(2, 2, dtype=torch.int32)), "x is int32, takes float32, bfloat16, float16"),
         (lambda: dequantize(torch.zeros(2, 2, dtype=torch.int8), torch.zeros(3)), r"scale is \[3\], for values \[2, 2\] it is \[\] or \[2\] or \[2, 1\] or \[1, 1\]"),

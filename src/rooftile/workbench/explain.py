@@ -118,6 +118,9 @@ def blank(spec: OpSpec, case: Case, device: str) -> dict[str, Any]:
     """Tensors of a case's shapes with nothing in them, for a gradient what its forward saves as well."""
     forward = spec.forward or spec
     dims = forward.letters(case)
+    if "..." not in case.dims and any(a.many for a in forward.args.values()):  # a row a tensor, which is no letter: as it is drawn
+        beside = (a.make((), torch.float32, torch.Generator(), dims) for a in forward.args.values() if a.dims == "...")
+        dims["..."] = next((tuple(rows.shape) for rows in beside), ())
 
     def make(arg: Any) -> Any:
         shapes = dims[arg.dims] if arg.many else [arg.shape(dims)]
@@ -135,6 +138,23 @@ def blank(spec: OpSpec, case: Case, device: str) -> dict[str, Any]:
     call |= dict(zip(forward.returns, results if isinstance(results, tuple) else (results,)))
     call |= {f"d{n}": torch.empty_like(call[n]) for n in forward.returns}
     return {n: call[n] for n in spec.signature.parameters}
+
+
+def drawn(spec: OpSpec, case: Case, device: str) -> dict[str, Any]:
+    """`blank`, but as the case draws its call: without what it leaves out, and of the dtypes that it makes of a word of its own. `blank` again where
+    numbers decide how its call looks."""
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True), mock.patch.object(FakeTensor, "__getitem__", Tensor.__getitem__):
+            call = spec.draw(case)
+    except (DynamicOutputShapeException, DataDependentOutputException):
+        return blank(spec, case, device)
+
+    def like(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
+        return [like(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+    return {n: like(v) for n, v in call.items()}
 
 
 IMAGINED = "nvidia-h200"

@@ -124,7 +124,7 @@ def chosen_and_fastest(folder: Path) -> Iterator[tuple[str, Record, Record]]:
         if op is None or case is None or any(a.many for a in (op.spec.forward or op.spec).args.values()):
             continue
         with explain.imagined("cuda", device), contextlib.suppress(RuntimeError):
-            call = explain.blank(op.spec, case, "cuda")
+            call = explain.drawn(op.spec, case, "cuda")
             able = {k.name for k in op.kernels if k.objection(call) is None}
             ours = {r.kernel: r for r in records if r.kernel in able and r.us and r.status == Status.PASSED and not is_stale(r)}
             chosen = op.choose(call).kernel.name

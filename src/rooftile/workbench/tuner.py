@@ -59,7 +59,7 @@ def _alike(todo: list[tuple[Op, Any]]) -> list[tuple[Op, str, list[Any]]]:
     found: dict[tuple[str, str], tuple[Op, str, list[Any]]] = {}
     for op, case in todo:
         with explain.imagined("cuda"):
-            key = tune.key(explain.blank(op.spec, case, "cuda"))
+            key = tune.key(explain.drawn(op.spec, case, "cuda"))
         found.setdefault((op.spec.name, key), (op, key, []))[2].append(case)
     return list(found.values())
 
@@ -97,7 +97,7 @@ def from_records(folder: Path) -> list[Record]:
             op = OPS[fastest.op]
             case = next(c for c in op.spec.cases if c.id == fastest.case)
             with explain.imagined("cuda"):
-                winners.setdefault(device, []).append(replace(fastest, case=tune.key(explain.blank(op.spec, case, "cuda"))))
+                winners.setdefault(device, []).append(replace(fastest, case=tune.key(explain.drawn(op.spec, case, "cuda"))))
     for device, made in winners.items():
         append(tune.shipped(device), made)
     return [r for made in winners.values() for r in made]

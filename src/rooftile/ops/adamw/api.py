@@ -94,7 +94,7 @@ class AdamW(torch.optim.Optimizer):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         _check_group(defaults)
         if max_norm is not None and not (isinstance(max_norm, Real) and max_norm > 0):
-            raise ValueError(f"AdamW: max_norm is {max_norm!r}, must be above 0")
+            raise ValueError(f"AdamW: max_norm is {max_norm!r}, must be {'above 0' if isinstance(max_norm, Real) else 'a number or None'}")
         if master and stochastic:
             raise ValueError("AdamW: master and stochastic are both asked for: with float32 masters nothing is left to round at random")
         if state_dtype not in (None, torch.float32, torch.bfloat16):
@@ -258,12 +258,14 @@ class AdamW(torch.optim.Optimizer):
             if masters and self.stochastic:
                 what = f"the state dict has float32 masters of {masters} parameters, which leave nothing to round at random"
                 raise ValueError(f"AdamW: {what}: load it without stochastic")
+            for group in given["param_groups"]:
+                if missing := [n for n in ("lr", "betas", "eps", "weight_decay") if n not in group]:
+                    raise ValueError(f"AdamW: a group of the state dict has no {missing[0]}, it has {', '.join(group)}: is it AdamW's?")
+                _check_group(group)
             taken.append(given)
 
         handle = self.register_load_state_dict_pre_hook(take)
         try:
-            for group in state_dict["param_groups"]:
-                _check_group(group)
             super().load_state_dict(state_dict)
         finally:
             handle.remove()
@@ -301,7 +303,9 @@ def _check_group(group: dict[str, Any]) -> None:
         value = group[name]
         if isinstance(value, Tensor) and value.numel() != 1:
             raise ValueError(f"AdamW: {name} has {value.numel()} numbers, must be 1")
-        if not isinstance(value, (Real, Tensor)) or not value >= 0:
+        if not isinstance(value, (Real, Tensor)):
+            raise ValueError(f"AdamW: {name} is {value!r}, must be a number or a tensor of one")
+        if not value >= 0:
             raise ValueError(f"AdamW: {name} is {value!r}, must be at least 0")
     betas = group["betas"]
     if not isinstance(betas, (tuple, list)) or len(betas) != 2 or not all(isinstance(b, (Real, Tensor)) and 0 <= b < 1 for b in betas):

@@ -56,7 +56,7 @@ def quantize(x: Tensor, to: torch.dtype = torch.float8_e4m3fn, *, block: str = "
     name = str(to).removeprefix("torch.")
     if name not in LARGEST:
         raise ValueError(f"quantize: to is {to}, it takes {', '.join(LARGEST)}")
-    if block not in BLOCKS:
+    if not isinstance(block, str) or block not in BLOCKS:
         raise ValueError(f"quantize: block is {block!r}, it takes {', '.join(BLOCKS)}")
     tensors("quantize", x=x)
     values, scale = _quantize(_matrix(x, block), name, *BLOCKS[block], power_of_2)
