@@ -407,6 +407,7 @@ def test_a_torn_line_takes_no_other_with_it_and_no_operator_dies_of_it(tmp_path,
     [
         ("null", "it is a JSON NoneType, not an object"),
         ('["softmax", "triton"]', "it is a JSON list, not an object"),
+        ('{"kernel": "triton", "case": "x"}', "it has no op, status"),
         ('{"op": "softmax", "kernel": "triton", "case": 5, "status": "passed"}', "case is 5, not a str"),
         ('{"op": "softmax", "kernel": "triton", "case": "x", "status": "passed", "config": null}', "config is None, not a dict"),
         ('{"op": "softmax", "kernel": "triton", "case": "x", "status": "passed", "us": "123"}', "us is '123', not 3 numbers"),

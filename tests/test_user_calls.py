@@ -76,9 +76,9 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
         (lambda: rooftile.Dropout("a"), "dropout: p is 'a', takes float"),
         (lambda: rooftile.attention(*[torch.zeros(1, 4, 2, 16)] * 3, window=("a", 0)), "attention: the window's left is 'a', takes int"),
         (lambda: rooftile.rope_table(4, 4, "a"), "rope_table: base is 'a', takes float"),
-        (lambda: rooftile.AdamW([X.clone()], lr="a"), "AdamW: lr is 'a', must be at least 0"),
+        (lambda: rooftile.AdamW([X.clone()], lr="a"), "AdamW: lr is 'a', must be a number or a tensor of one"),
         (lambda: rooftile.AdamW([X.clone()], betas=("a", 0.9)), r"AdamW: betas are \('a', 0.9\), both must be"),
-        (lambda: rooftile.AdamW([X.clone()], max_norm="a"), "AdamW: max_norm is 'a', must be above 0"),
+        (lambda: rooftile.AdamW([X.clone()], max_norm="a"), "AdamW: max_norm is 'a', must be a number or None"),
         (lambda: rooftile.patch(None), "patch: model must be a torch.nn.Module, got NoneType"),
     ],
 )

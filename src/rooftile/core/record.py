@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import tokenize
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,8 @@ class Record:
         raw = json.loads(line)
         if not isinstance(raw, dict):
             raise ValueError(f"it is a JSON {type(raw).__name__}, not an object")
+        if lacks := [f.name for f in fields(Record) if f.default is MISSING and f.default_factory is MISSING and f.name not in raw]:
+            raise ValueError(f"it has no {', '.join(lacks)}")
         for name, kind in _KINDS.items():
             if name in raw and not isinstance(raw[name], kind):
                 raise ValueError(f"{name} is {raw[name]!r}, not a {kind.__name__}")
