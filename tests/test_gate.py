@@ -560,3 +560,11 @@ def test_only_a_gpu_repeats():
     assert on["cpu"] - on["cuda"] == {"far"} and on["cuda"] - on["cpu"] == {"repeated"}
     many = {p.case.dims["H"] for p in check.grid([OPS["attention"]], device="cuda") if p.variant == "repeated" and p.case.dims["T"] == 1024}
     assert many == {24} and check.grid(check.with_gradients(check.all_ops()), device="cuda")
+
+
+def test_a_slow_call_is_repeated_for_a_while(monkeypatch):
+    spec, runs = OPS["residual_add"].spec, itertools.count(1)
+    case = next(c for c in spec.cases if "smoke" in c.use and c.dtype == torch.float32)
+    monkeypatch.setattr(check, "PATIENCE", -1.0)
+    verdict = Problem(spec, case, "repeated", "cpu").judge(Kernel("planted", lambda x, y: (next(runs), x + y)[1]))
+    assert verdict.status == "passed" and next(runs) == 2

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -22,7 +23,7 @@ from rooftile.cuda.simulator import Found
 from rooftile.workbench import inputs
 from rooftile.workbench.gauge import Gauge, unit
 
-REPEATS = 250  # of a call that is made many times
+REPEATS, PATIENCE = 250, 5.0  # runs of a call that is made many times, or as many as fit into so many seconds: first rungs are slow
 
 
 @dataclass(frozen=True)
@@ -223,7 +224,10 @@ class Problem:
 
     def _drift(self, run: Callable[..., Any], call: dict[str, Any], first: list[Tensor] | None) -> list[str]:
         """Of REPEATS runs the first that is not the same to the last bit; without a `first`, whose sums may come in any order, the first that is not right."""
+        end = time.monotonic() + PATIENCE
         for i in range(1, REPEATS):
+            if time.monotonic() > end:
+                break
             made = outcome(self.spec, run, call)
             for name, gauge, out, before in zip(self.names, self.gauges, made, first or made):
                 if first is not None and not _same(out, before):
