@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import processes
 import rooftile
+from edited_sources import forget
 from rooftile.cli import app
 from rooftile.core import device as dev
 from rooftile.core import record, timing, tune
@@ -139,12 +140,6 @@ def test_comments_and_docstrings_do_not_count():
     assert essence(a) != essence(a.replace("+ 1", "+ 2"))
     assert essence('s = "# no comment"\n') == 's = "# no comment"'
     assert essence('def é():\n    "ü" "ö"\n    return "ß"  # ä\n') == 'def é():\n    return "ß"'
-
-
-def forget():
-    """What has been read of sources: they are about to look edited, or no longer."""
-    for kept in (record.digest, record._essence_of, record._needed, record._imported, record._c_essence):
-        kept.cache_clear()
 
 
 def test_digest_reaches_what_a_kernel_is_made_of(monkeypatch):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from edited_sources import forget
 from rooftile.cli import app
 from rooftile.core import record
 from rooftile.core.record import read
@@ -82,11 +83,6 @@ def test_how_they_were_answered_is_a_record_and_goes_stale(few, tmp_path, monkey
         assert ledger.is_stale(made) and "2 of 2 (stale)" in pages.asked_by_others(table)
     finally:
         forget()
-
-
-def forget():
-    for cached in (record.digest, record._essence_of, record._needed, record._c_essence, record._imported, record.reachable):
-        cached.cache_clear()
 
 
 def test_what_there_is_no_time_for_is_told(few):

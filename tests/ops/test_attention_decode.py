@@ -314,6 +314,17 @@ def test_fragments_copy_queries_that_begin_between_words(bits):
         assert kernel.refuse(call) is None and torch.equal(kernel.run(*call.values(), config=kernel.configs[0])[0], want)
 
 
+def test_more_sequences_than_a_grid_has_are_for_another_kernel():
+    b, kernel = 65536, FRAGMENTS[0]
+    q, cache = torch.zeros(1, dtype=torch.bfloat16).expand(b, 1, 1, 64).clone(), torch.zeros(1, 16, 1, 64, dtype=torch.bfloat16)
+    lengths, table = torch.ones(b, dtype=torch.int32), torch.zeros(b, 1, dtype=torch.int32)
+    call = dict(zip(OPS["attention_decode"].names, (q, cache, cache, lengths, table, None, 0.125, 0, 0.0)))
+    assert kernel.refuse(call) == "there are 65536 sequences, it takes 65535"
+    few = {n: x[1:] if n in ("q", "lengths", "block_table") else x for n, x in call.items()}
+    with simulator.active():
+        assert kernel.refuse(few) is None
+
+
 def test_keys_before_every_window_are_anybodys():
     """A serving engine has given their pages to others, or to nobody."""
     op = OPS["attention_decode"]

@@ -18,7 +18,7 @@ from torch import Tensor
 from rooftile.core import replay
 from rooftile.core.kernel import OPS, Kernel, Op
 from rooftile.core.record import Status
-from rooftile.core.spec import Arg, Case, OpSpec
+from rooftile.core.spec import Case, OpSpec
 from rooftile.cuda.simulator import Found
 from rooftile.workbench import inputs
 from rooftile.workbench.gauge import Gauge, unit
@@ -71,15 +71,14 @@ def grid(ops: list[Op], kernel: str | None = None, use: str = "check", device: s
 
 
 def _large(spec: OpSpec) -> list[Case]:
-    """Whose blocks are so many that they come in another order each time, but for those that are there for their size."""
-    return [c for c in spec.cases if "check" in c.use and 2**18 <= max(_elements(a, c) for a in spec.args.values()) < 2**28]
+    """Whose blocks are so many that they come in another order each time, but for those that are there for their size. Lists of tensors count as none."""
+    forward = spec.forward or spec
 
+    def elements(case: Case) -> int:
+        dims = forward.letters(case)
+        return max((math.prod(a.shape(dims)) for a in forward.args.values() if not a.many), default=0)
 
-def _elements(arg: Arg, case: Case) -> int:
-    """Of a tensor; lists of them are counted as none. Axes of any number are M where a case has one."""
-    letters = "" if arg.many else arg.dims.replace("...", "..." if "..." in case.dims else "M")
-    sizes = [case.dims.get(letter, 1) for letter in letters.split()]
-    return math.prod(n for size in sizes for n in (size if isinstance(size, tuple) else (size,)))
+    return [c for c in spec.cases if "check" in c.use and not any(a.many for a in forward.args.values()) and 2**18 <= elements(c) < 2**28]
 
 
 def twin(p: Point) -> bool:

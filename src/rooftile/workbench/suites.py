@@ -24,13 +24,14 @@ from rich.console import Console
 from torch import Tensor
 
 from rooftile.core import device as dev
-from rooftile.core.kernel import OPS, nearest
-from rooftile.core.record import Environment, Record, Status, append, digest, reachable, with_files
+from rooftile.core.kernel import nearest
+from rooftile.core.record import Environment, Record, Status, append
 from rooftile.ops import attention, scaled_dot_product_attention
 from rooftile.ops._shared.philox import kept
 from rooftile.ops._shared.seeds import seeded
 from rooftile.ops.attention.options_reference import counted
 from rooftile.workbench.spread import spread
+from rooftile.workbench.training_records import digest_with_cuda
 
 RESULTS = "out", "dq", "dk", "dv"
 BOUNDS = dict(zip(RESULTS, (2.0, 3.0, 3.0, 3.0)))  # FlashAttention's own
@@ -99,19 +100,25 @@ def pytorch() -> list[Asked]:
     ]
 
 
+def _half_a_unit(dtype: torch.dtype, right: Tensor) -> float:
+    """Of the largest element in its last place: to which it is rounded."""
+    return torch.finfo(dtype).eps / 2 * float(right.abs().max())
+
+
+def _by_dtype(dtype: torch.dtype, right: Tensor) -> float:
+    """PyTorch's own."""
+    return {torch.float16: 1e-3, torch.bfloat16: 1e-3, torch.float32: 1e-5}[dtype]
+
+
 @dataclass(frozen=True)
 class Suite:
     points: Callable[[], list[Asked]]
     draw: Callable[..., Tensor]
     from_the_first: bool  # what is causal is counted from: the first key, or the last
-    least: dict[torch.dtype, float]  # that is allowed, however near PyTorch comes: of the largest element
-    absolute: bool = False  # or of 1
+    least: Callable[[torch.dtype, Tensor], float]  # that is allowed beside the truth, however near PyTorch comes
 
 
-SUITES = {
-    "flash-attention": Suite(flash, torch.randn, False, {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}),
-    "pytorch": Suite(pytorch, torch.rand, True, {torch.float16: 1e-3, torch.bfloat16: 1e-3, torch.float32: 1e-5}, absolute=True),
-}
+SUITES = {"flash-attention": Suite(flash, torch.randn, False, _half_a_unit), "pytorch": Suite(pytorch, torch.rand, True, _by_dtype)}
 
 
 def judge(suite: str, point: Asked, number: int, device: str) -> dict[str, Any]:
@@ -175,7 +182,7 @@ def judge(suite: str, point: Asked, number: int, device: str) -> dict[str, Any]:
     truth, own = by_hand(torch.float64), by_hand(point.dtype)
     off = {}
     for name, mine, theirs, right in zip(RESULTS, made, own, truth):
-        allowed = BOUNDS[name] * _furthest(theirs, right) + of.least[point.dtype] * (1.0 if of.absolute else float(right.abs().max()))
+        allowed = BOUNDS[name] * _furthest(theirs, right) + of.least(point.dtype, right)
         off[name] = _furthest(mine, right) / allowed if allowed else float(bool(mine.any()))
     wrong = [f"{n} is off by {x:.3g} of what it may" for n, x in off.items() if not x <= 1]
     return {"status": Status.FAILED if wrong else Status.PASSED, "message": "; ".join(wrong), "apart": off}
@@ -221,7 +228,4 @@ def run(name: str, device: str, jobs: int, within: float, progress: Console | No
 
 def suite_digest() -> str:
     """Of both doors and all that they come to."""
-    within = ("rooftile.ops.",)
-    reached = {module for door in DOORS for module in reachable(door, within)}
-    files = {path for op in OPS.values() for k in op.kernels if k.run.__module__ in reached for s in k.sources for path in s.files}
-    return with_files("".join(digest(door, within) for door in DOORS), sorted(files))
+    return digest_with_cuda(DOORS, ("rooftile.ops.",))

@@ -31,9 +31,14 @@ def training_digest(name: str, ran: Iterable[str] | None = None) -> str:
     launched; others, which only a kernel would come to that was not chosen, as decoding from attention of a few queries, are left out."""
     within, names = ("rooftile.models.", "rooftile.ops."), None if ran is None else set(ran)
     shut = frozenset(door for door, declared in doors().items() if names is not None and not declared & names)
-    reached = reachable(MODULES[name], within, shut)
+    return digest_with_cuda((MODULES[name],), within, shut)[:8] + "".join(digest(m, ())[:8] for m in _runners(name))
+
+
+def digest_with_cuda(modules: Iterable[str], within: tuple[str, ...], shut: frozenset[str] = frozenset()) -> str:
+    """Of modules and what they reach, and of the CUDA C++ of the kernels among that."""
+    reached = frozenset[str]().union(*(reachable(m, within, shut) for m in modules))
     files = {path for op in OPS.values() for k in op.kernels if k.run.__module__ in reached for s in k.sources for path in s.files}
-    return with_files(digest(MODULES[name], within, shut), sorted(files))[:8] + "".join(digest(m, ())[:8] for m in _runners(name))
+    return with_files("".join(digest(m, within, shut) for m in modules), sorted(files))
 
 
 def digest_of_record(r: Record) -> str:
