@@ -367,7 +367,7 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(D) combine(E* __restrict__ gOut
                                                             const float* __restrict__ gPartMax, const float* __restrict__ gPartSum,
                                                             const S* __restrict__ gSinks, long long M, int T, int H, int splits, int sinks,
                                                             long long stride_sink) {
-  constexpr int GROUPS = 4;
+  constexpr int GROUPS = 4, FIRST = 4;  // splits of a group that are asked for beside the maxima
   __shared__ float4 sOut[GROUPS][D / 4];
   __shared__ float sSum[GROUPS];
   const float INF = __int_as_float(0x7f800000);
@@ -377,16 +377,29 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(D) combine(E* __restrict__ gOut
   const long long i_b = row / H / T;
   earlier_done();
   float most = -INF, sum = 0.0f, rOut[4] = {};
+  struct {
+    float4 x;
+    float most, sum;
+  } rFirst[FIRST];
+  auto read = [&](auto& r, int i) {
+    const long long at = i * M + row;
+    r = {*reinterpret_cast<const float4*>(gPart + at * D + 4 * d), gPartMax[at], gPartSum[at]};
+  };
+#pragma unroll
+  for (int k = 0; k < FIRST; ++k) read(rFirst[k], min(part + k * GROUPS, splits - 1));
   for (int i = lane(); i < splits; i += WARP) most = fmaxf(most, gPartMax[i * M + row]);
   most = warp_reduce(most, Max());
   const float base = most == -INF ? 0.0f : most;
-#pragma unroll 8
-  for (int i = part; i < splits; i += GROUPS) {
-    const float by = exp2_fast(gPartMax[i * M + row] - base);
-    const float4 x = *reinterpret_cast<const float4*>(gPart + (i * M + row) * D + 4 * d);
-    sum += gPartSum[i * M + row] * by;
-    rOut[0] += x.x * by, rOut[1] += x.y * by, rOut[2] += x.z * by, rOut[3] += x.w * by;
-  }
+  auto add = [&](const auto& r) {
+    const float by = exp2_fast(r.most - base);
+    sum += r.sum * by;
+    rOut[0] += r.x.x * by, rOut[1] += r.x.y * by, rOut[2] += r.x.z * by, rOut[3] += r.x.w * by;
+  };
+#pragma unroll
+  for (int k = 0; k < FIRST; ++k)
+    if (part + k * GROUPS < splits) add(rFirst[k]);
+#pragma unroll 4
+  for (int i = part + FIRST * GROUPS; i < splits; i += GROUPS) read(rFirst[0], i), add(rFirst[0]);
   sOut[part][d] = make_float4(rOut[0], rOut[1], rOut[2], rOut[3]);
   if (d == 0) sSum[part] = sum;
   __syncthreads();
