@@ -1,5 +1,6 @@
 """What the grid cannot say of segment_sum: trailing axes, rows in no segment, offsets that are wrong."""
 
+import itertools
 import sys
 from itertools import pairwise
 
@@ -99,7 +100,7 @@ CUTS = {
 @pytest.mark.sampled(13)
 @pytest.mark.parametrize("lengths", CUTS.values(), ids=list(CUTS))
 @pytest.mark.parametrize("columns", [*SHAPES.values(), (256,)], ids=[*SHAPES, "two strips"])
-@pytest.mark.parametrize("config", [*RUNS.configs[:3], {"rows": 4, "runs": 4}], ids=lambda c: f"{c['rows']}x{c['runs']}")
+@pytest.mark.parametrize("config", [*RUNS.configs[:3], {"rows": 4, "runs": 4, "cut": 0}], ids=lambda c: f"{c['rows']}x{c['runs']}")
 def test_runs_of_rows(config, columns, lengths):
     """Segments over groups and runs and within both; rows in none."""
     adds_up(RUNS, config, lengths, columns)
@@ -110,7 +111,18 @@ def test_a_segment_in_more_runs_than_a_warp_adds():
     offsets = torch.tensor([3, 20, 20 + 140 * 128, 20 + 141 * 128])
     x = torch.randint(-9, 10, (int(offsets[-1]), 128)).float()
     with simulator.active(), poisoned():
-        got = RUNS.run(x, offsets, config={"rows": 4, "runs": 4096})
+        got = RUNS.run(x, offsets, config={"rows": 4, "runs": 4096, "cut": 0})
+    assert torch.equal(got, OPS["segment_sum"].spec.reference(x, offsets))
+
+
+@pytest.mark.parametrize("cut", [1, 2, 9])
+@pytest.mark.parametrize("lengths", [[3, 4100, 500, 0, 388], [0, 2048, 1024, 128, 128, 128, 640, 5], [17] * 290], ids=str)
+def test_runs_of_which_the_last_are_cut(lengths, cut):
+    """Runs of 512 rows, 2 for each of two multiprocessors, or 4 or all, cut in four; segments over the border between the two kinds, at it, and of either alone."""
+    offsets = torch.tensor([0, *itertools.accumulate(lengths)])
+    x = torch.randint(-9, 10, (int(offsets[-1]) + 7, 128)).float()
+    with simulator.active(), poisoned():
+        got = RUNS.run(x, offsets, config={"rows": 4, "runs": 10, "cut": cut})
     assert torch.equal(got, OPS["segment_sum"].spec.reference(x, offsets))
 
 

@@ -9,13 +9,17 @@ from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda import BLOCK
-from rooftile.ops._shared.launch import cdiv, power_of_2, rows
+from rooftile.ops._shared.launch import cdiv, power_of_2, processors, rows
 from rooftile.ops.segment_sum.cuda_kernels import wide
 from rooftile.ops.segment_sum.reference import check_offsets
 
 RUNS = Source.beside(__file__, "v6_runs.cu")
 LEAST, JOIN = 16, 512  # rows of a group of lanes; threads of a block of `join`
-CHUNKS = tuple({"rows": r, "runs": n} for r, n in ((4, 2048), (8, 2048), (4, 4096), (4, 1024), (8, 1024), (8, 4096)))
+# rows of a group at a time; so many runs at most; and of the last, how many for each multiprocessor are cut in four
+CHUNKS = tuple(
+    {"rows": r, "runs": n, "cut": c}
+    for r, n, c in ((4, 2048, 2), (8, 2048, 2), (4, 4096, 2), (4, 1024, 2), (8, 1024, 2), (8, 2048, 0), (4, 1024, 0), (8, 2048, 4))
+)
 
 
 def in_runs(x, offsets, *, config):
@@ -30,10 +34,12 @@ def in_runs(x, offsets, *, config):
     # the longer runs are, the fewer sums of a segment in many of them are left to `join`
     chunk = power_of_2(max(LEAST, cdiv(m, groups * config["runs"])))
     runs = max(1, cdiv(m, groups * chunk))  # one at least: `join` looks at offsets as soon as the launch before it is its own operator's
+    long = max(0, runs - config["cut"] * processors(x)) if chunk >= 4 * LEAST else runs
+    runs = long + cdiv(max(0, m - long * groups * chunk), groups * chunk // 4)
     partial, opened = x.new_empty((2 * runs, n), dtype=torch.float32), offsets.new_empty((runs, 2), dtype=torch.int64)
     types = f"{CTYPE[x.dtype]}, {CTYPE[offsets.dtype]}"
     launch(RUNS, f"runs<{types}, {width}, {lanes}, {config['rows']}>", runs * strips, BLOCK, out, partial, opened, x, offsets, m, e, n, stride, strips,
-           chunk.bit_length() - 1)  # fmt: skip
+           chunk.bit_length() - 1, long)  # fmt: skip
     launch(RUNS, f"join<{types}, {1 if n % 4 else 4}>", max(cdiv(runs, JOIN // 32), cdiv(e, JOIN)), JOIN, out, partial, opened, offsets, m, e, n,
            runs)  # fmt: skip
     return out

@@ -1,5 +1,6 @@
 // adds: a block has a run of neighbouring rows, a group of lanes 2^log_chunk of them; what crosses between groups is joined in shared memory, so runs can be short
-// costs: 3 or 4 loads in a chain for each group; a float32 row of partial sums where a segment crosses into the next run, added by a second launch
+// costs: 3 or 4 loads in a chain for each group; a float32 row of partial sums where a segment crosses into the next run, added by a second launch; the last
+// runs are a quarter as long, for who begins last ends last
 // loses when: rows are one number or two: a group is then a lane or two, and what they ask for lies apart
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -15,11 +16,13 @@ using namespace rooftile;
 template <typename T, typename I, int WIDTH, int LANES, int ROWS>
 __global__ void __launch_bounds__(256, ROWS > 4 ? 3 : 4) runs(T* __restrict__ gOut, float* __restrict__ gPartial, longlong2* __restrict__ gOpen,
                                                               const T* __restrict__ gX, const I* __restrict__ gOffsets, long long M, long long E, long long N,
-                                                              long long stride, int strips, int log_chunk) {
+                                                              long long stride, int strips, int log_chunk, int long_runs) {
   constexpr int GROUPS = 256 / LANES;
   __shared__ float sHead[GROUPS][LANES * WIDTH];  // of a group's rows, those of the segment that comes in
-  const int group = int(threadIdx.x / LANES), l = int(threadIdx.x % LANES), chunk = 1 << log_chunk, size = GROUPS << log_chunk;
-  const long long run = blockIdx.x / strips, begin = run * size, end = min(begin + size, M);
+  const long long run = blockIdx.x / strips, long_rows = (long long)long_runs * (GROUPS << log_chunk);  // the first so many, and all their rows
+  const bool is_long = run < long_runs;
+  const int group = int(threadIdx.x / LANES), l = int(threadIdx.x % LANES), chunk = 1 << (is_long ? log_chunk : log_chunk - 2), size = GROUPS * chunk;
+  const long long begin = is_long ? run * size : long_rows + (run - long_runs) * size, end = min(begin + size, M);
   const long long first = min(begin + group * chunk, M), last = min(first + chunk, M), i_n = (blockIdx.x % strips * (long long)LANES + l) * WIDTH;
   const bool mine = i_n < N;
   const int count = int(last - first);
@@ -77,7 +80,10 @@ __global__ void __launch_bounds__(256, ROWS > 4 ? 3 : 4) runs(T* __restrict__ gO
     if (segment.end <= end) write(gOut + segment.i_e * N + i_n, rSum);
     else {
       write(gPartial + ((long long)gridDim.x / strips + run) * N + i_n, rSum);
-      if (i_n == 0 && segment.end <= M) gOpen[run] = {segment.i_e, (segment.end - 1) / size};  // of a segment beyond M nothing is added: it is none
+      if (i_n == 0 && segment.end <= M) {  // of a segment beyond M nothing is added: it is none
+        const long long at = segment.end - 1;
+        gOpen[run] = {segment.i_e, at < long_rows ? at / (GROUPS << log_chunk) : long_runs + (at - long_rows) / (GROUPS << (log_chunk - 2))};
+      }
     }
   }
   if (group == 0 && until >= 0 && mine) {
