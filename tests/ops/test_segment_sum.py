@@ -116,7 +116,9 @@ def test_a_segment_in_more_runs_than_a_warp_adds():
 
 
 @pytest.mark.parametrize("cut", [1, 2, 9])
-@pytest.mark.parametrize("lengths", [[3, 4100, 500, 0, 388], [0, 2048, 1024, 128, 128, 128, 640, 5], [17] * 290], ids=str)
+@pytest.mark.parametrize(
+    "lengths", [[3, 4100, 500, 0, 388], [0, 2048, 1024, 128, 128, 128, 640, 5], [17] * 290], ids=("over", "at", "short")
+)
 def test_runs_of_which_the_last_are_cut(lengths, cut):
     """Runs of 512 rows, 2 for each of two multiprocessors, or 4 or all, cut in four; segments over the border between the two kinds, at it, and of either alone."""
     offsets = torch.tensor([0, *itertools.accumulate(lengths)])
