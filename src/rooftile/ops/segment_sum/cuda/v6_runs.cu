@@ -1,6 +1,5 @@
 // adds: a block has a run of neighbouring rows, a group of lanes 2^log_chunk of them; what crosses between groups is joined in shared memory, so runs can be short
-// costs: 3 or 4 loads in a chain for each group; a float32 row of partial sums where a segment crosses into the next run, added by a second launch; the last
-// runs are a quarter as long, for who begins last ends last
+// costs: 3 or 4 loads in a chain for each group; a float32 row of partial sums where a segment crosses into the next run, added by a second launch
 // loses when: rows are one number or two: a group is then a lane or two, and what they ask for lies apart
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -11,7 +10,7 @@
 
 using namespace rooftile;
 
-// LANES lanes a row, ROWS of them on their way. gPartial has a row for every run of the segment that comes in from before, and behind these one of the segment
+// The last runs are a quarter as long: who begins last ends last. LANES lanes a row, ROWS of them on their way. gPartial has a row for every run of the segment that comes in from before, and behind these one of the segment
 // that goes on behind. gOpen is what goes on: its number, and the last run that it comes into; or -1.
 template <typename T, typename I, int WIDTH, int LANES, int ROWS>
 __global__ void __launch_bounds__(256, ROWS > 4 ? 3 : 4) runs(T* __restrict__ gOut, float* __restrict__ gPartial, longlong2* __restrict__ gOpen,
