@@ -105,7 +105,7 @@ def _spread_numbers(source, dout, offsets, dx, *, config):
            tiles, shared=_room(dx, each) + BLOCK * each * dx.itemsize)  # fmt: skip
 
 
-def _of_one(x, name):
+def of_one(x, name):
     """Why rows of x are not for the rung of numbers, or None."""
     if x.shape[1] != 1:
         return f"rows of {name} have {x.shape[1]} numbers, it takes rows of 1"
@@ -118,7 +118,7 @@ def _not_numbers(call):
         return f"there are {segments} segments, and it counts them in 32 bits"
     if x.shape[1] == 1 and x.is_contiguous() and x.data_ptr() % 16:
         return f"x begins {x.data_ptr() % 16} bytes past a multiple of 16, and it reads 16 bytes at a time"
-    return _of_one(x, "x")
+    return of_one(x, "x")
 
 
 def _few(call):
@@ -173,7 +173,7 @@ def _backward_rung(name, launcher, idea, configs):
         return dx
 
     def refuse(call):
-        return _of_one(call["x"], "x") if launcher is _spread_numbers else off_gpu(call["x"])
+        return of_one(call["x"], "x") if launcher is _spread_numbers else off_gpu(call["x"])
 
     return Kernel(f"cuda.{name}", segment_sum_backward, idea, refuse, configs, sources=(source,))
 
