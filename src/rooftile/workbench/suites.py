@@ -35,7 +35,7 @@ from rooftile.workbench.training_records import digest_with_cuda
 
 RESULTS = "out", "dq", "dk", "dv"
 BOUNDS = dict(zip(RESULTS, (2.0, 3.0, 3.0, 3.0)))  # FlashAttention's own
-CHUNK = 10  # points a process takes at a time
+CHUNK = 2  # points a process takes at a time: of new ones most of the time is compiling, and the last to end is waited for
 DOORS = "rooftile.ops.attention.api", "rooftile.ops.attention.torch_api"
 PREFIX, CASE = "suite.", "all"
 
