@@ -1,8 +1,8 @@
 """`rooftile suites`: attention asked what the tests of other libraries ask of theirs, by their arguments and bounds; how it was answered is a Record.
 
 A point is one call with its gradient. The truth is float64, by hand; beside it stands the same by hand in the tensors' dtype, as an eager PyTorch has it:
-ours may be off by BOUNDS times as much, of the largest element. The points are taken in an order that is drawn once, so that as many as there is time
-for are a sample of all.
+ours may be off by BOUNDS times as much, of the largest element. Points of a kind differ in sizes alone and share what is compiled, which is most of the
+time: a process takes a kind at a time, in an order that is drawn once, so that as many as there is time for are a sample of all.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import math
 import random
 import time
 import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,6 @@ from rooftile.workbench.training_records import digest_with_cuda
 
 RESULTS = "out", "dq", "dk", "dv"
 BOUNDS = dict(zip(RESULTS, (2.0, 3.0, 3.0, 3.0)))  # FlashAttention's own
-CHUNK = 2  # points a process takes at a time: of new ones most of the time is compiling, and the last to end is waited for
 DOORS = "rooftile.ops.attention.api", "rooftile.ops.attention.torch_api"
 PREFIX, CASE = "suite.", "all"
 
@@ -56,6 +55,10 @@ class Asked:
     softcap: float = 0.0
     dropout: float = 0.0
     deterministic: bool = False
+
+    @property
+    def kind(self) -> Asked:
+        return replace(self, batch=0, heads=0, kv_heads=0, queries=0, keys=0, scale=None, deterministic=False)
 
     def __str__(self) -> str:
         said = {n: v for n, v in asdict(self).items() if v or n == "causal"}
@@ -192,17 +195,23 @@ def _furthest(x: Tensor, right: Tensor) -> float:
     return float((x.double() - right).abs().max())
 
 
-def _judged(suite: str, numbers: tuple[int, ...], device: str) -> list[tuple[int, dict[str, Any]]]:
-    points = SUITES[suite].points()
-    return [(n, judge(suite, points[n], n, device)) for n in numbers]
+def _judged(suite: str, numbers: tuple[int, ...], device: str, end: float) -> list[tuple[int, dict[str, Any]]]:
+    """The first of them, and the others until `end`."""
+    points, made = SUITES[suite].points(), []
+    for n in numbers:
+        made.append((n, judge(suite, points[n], n, device)))
+        if time.monotonic() >= end:
+            break
+    return made
 
 
 def run(name: str, device: str, jobs: int, within: float, progress: Console | None, folder: Path | None) -> Record:
     """All points of a suite, or those that are judged `within` seconds."""
     suite, end, mine = SUITES[nearest(name, list(SUITES), "suite")], time.monotonic() + within, suite_digest()
-    points, where = suite.points(), torch.device(device)
-    order = random.Random(0).sample(range(len(points)), len(points))
-    units = [(name, tuple(order[i : i + CHUNK]), device) for i in range(0, len(order), CHUNK)]
+    points, where, kinds = suite.points(), torch.device(device), defaultdict[Asked, list[int]](list)
+    for n in random.Random(0).sample(range(len(points)), len(points)):
+        kinds[points[n].kind].append(n)
+    units = [(name, tuple(numbers), device, end) for numbers in kinds.values()]
     counts, worst, first = Counter[str](), dict.fromkeys(RESULTS, 0.0), ""
     heard = spread(_judged, units, jobs) if jobs != 1 else ((unit, _judged(*unit)) for unit in units)
     for _, verdicts in heard:
