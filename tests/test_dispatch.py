@@ -7,6 +7,7 @@ from typing import ClassVar
 import pytest
 import torch
 from torch.autograd import forward_ad
+from triton.runtime.errors import OutOfResources
 
 import rooftile
 from rooftile.core import kernel as k
@@ -65,6 +66,66 @@ def test_who_declines_is_passed_over_but_for_the_reference(monkeypatch):
     assert choice.kernel is willing and choice.refused == (("modest", "another is sooner done"), ("shy", "another is sooner done"))
     monkeypatch.setattr(op, "kernels", (*modest, op.kernels[-1]))
     assert op.choose({"x": X}).kernel is modest[0]
+
+
+def room_for(most, ran, error):
+    """A kernel that asks for as much as its config says, of a device that has `most`."""
+
+    def run(x, *, config):
+        ran.append(config["kib"])
+        if config["kib"] > most:
+            raise error(config["kib"] * 1024, most * 1024, "shared memory")
+        return rooftile.softmax(x)
+
+    return run
+
+
+def too_much(asked, there, what):
+    return k.TooLarge(f"it asks for {asked} bytes of {what}, there are {there}")
+
+
+@pytest.mark.parametrize("error", [too_much, OutOfResources])
+def test_where_blocks_have_less_memory_a_config_that_fits_runs(error, monkeypatch):
+    """Seen red: configs are an H200's, and on a GPU of 99 KiB a block norms and attention of the usual widths ended in an error."""
+    op, ran = OPS["log_softmax"], []
+    kernels = {
+        name: Kernel(name, room_for(99, ran, error), configs=tuple({"kib": n} for n in sizes))
+        for name, sizes in {"wide": (227, 163), "narrow": (128, 99, 48)}.items()
+    }
+    monkeypatch.setattr(op, "kernels", (*kernels.values(), op.kernels[-1]))
+    op.forget()
+    try:
+        assert op.launch(X).equal(rooftile.softmax(X)) and ran == [227, 163, 128, 99]
+        op.launch(X.clone())
+        assert ran[4:] == [99]  # who fits is remembered
+        choice = op.choose({"x": X}, [("wide", {"kib": 227}), ("wide", {"kib": 163})])
+        assert choice.config == {"kib": 128} and choice.refused[0][1].startswith("with each of its configs a block asks for more")
+        monkeypatch.setattr(op, "kernels", (kernels["wide"], op.kernels[-1]))
+        op.forget()
+        assert op.launch(X).equal(torch.log_softmax(X, -1))  # nobody fits: the reference
+        op.forget()
+        with forced("log_softmax", "wide"), pytest.raises(tuple(k.too_large), match=str(227 * 1024)):
+            op.launch(X)
+    finally:
+        op.forget()
+
+
+def test_what_is_written_in_place_is_not_begun_twice(monkeypatch):
+    op = OPS["residual_add_overwrite"]
+
+    def run(x, y, *, config):
+        x += y  # by the first of two launches
+        raise k.TooLarge("it asks for 131072 bytes, there are 101376")
+
+    monkeypatch.setattr(op, "kernels", (Kernel("two launches", run, configs=({"kib": 128}, {"kib": 64})), op.kernels[-1]))
+    op.forget()
+    x, y = torch.zeros(2, 4), torch.ones(2, 4)
+    try:
+        with pytest.raises(k.TooLarge, match="131072 bytes, there are 101376"):
+            op.launch(x, y)
+        assert x.eq(1).all()
+    finally:
+        op.forget()
 
 
 def test_a_kernel_meets_no_sign_that_is_not_in_memory(monkeypatch):

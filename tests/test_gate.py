@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rooftile.core.kernel import OPS, Kernel
+from rooftile.core.kernel import OPS, Kernel, TooLarge
 from rooftile.core.spec import Arg, Backward, Case, OpSpec
 from rooftile.workbench import check, gatekeeper, inputs
 from rooftile.workbench.check import Problem
@@ -517,6 +517,17 @@ def test_a_case_that_can_refuse_nothing_fails(name, monkeypatch):
     case = next(c for c in spec.cases if "smoke" in c.use and c.dtype == torch.float32)
     verdict = Problem(spec, case, "normal", "cpu").judge(OPS[name].kernels[-1])
     assert verdict.status == "failed" and "vacuous" in verdict.message
+
+
+def test_what_asks_for_more_than_this_device_has_is_refused_and_not_wrong():
+    spec = OPS["residual_add"].spec
+    case = next(c for c in spec.cases if "smoke" in c.use and c.dtype == torch.float32)
+
+    def run(x, y):
+        raise TooLarge("it asks for 131072 bytes of shared memory, cuda:0 has 101376")
+
+    verdict = Problem(spec, case, "normal", "cpu").judge(Kernel("planted", run))
+    assert (verdict.status, verdict.message) == ("refused", "it asks for 131072 bytes of shared memory, cuda:0 has 101376")
 
 
 def test_one_argument_is_laid_out_alone_where_all_together_are_refused():

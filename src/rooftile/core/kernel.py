@@ -118,6 +118,14 @@ class Refused(ValueError):
     """A kernel that was forced cannot take the call."""
 
 
+class TooLarge(ValueError):
+    """A launch asks for more of something, shared memory most of all, than one block has on this device."""
+
+
+too_large: list[type[Exception]] = [TooLarge]  # what says so; Triton's own is added where Triton is known
+Taken = tuple[str, Config]  # a kernel's name and a config
+
+
 OPS: dict[str, Op] = {}
 _forced: dict[str, str] = {}
 
@@ -211,17 +219,41 @@ class Op:
         if run is None:
             if len(self._memo) >= 8192:  # lengths that never repeat must not fill the memory
                 self._memo.clear()
-            run = self._memo[key] = self._resolve(args, save)
-            where = device_of(args)
-            if where is not None and where.type == "cuda":
-                run = self._memo[key] = replay.Rehearsal(run, where, functools.partial(self._memo.__setitem__, key))
+            run = self._remember(key, args, self._resolve(args, save))
         if self._apart or self._lists:
             self._refuse_shared(args)
-        result = run(*args)
+        try:
+            result = run(*args)
+        except tuple(too_large) as error:
+            result = self._launch_smaller(key, args, save, error)
         for i in self._written:  # a kernel writes past autograd: who saved the tensor for a backward shall notice
             if args[i] is not None:
                 torch.autograd.graph.increment_version(args[i])
         return result
+
+    def _remember(self, key: tuple[Any, ...], args: Sequence[Any], run: Callable[..., Any]) -> Callable[..., Any]:
+        where = device_of(args)
+        if where is not None and where.type == "cuda":
+            run = replay.Rehearsal(run, where, functools.partial(self._memo.__setitem__, key))
+        self._memo[key] = run
+        return run
+
+    def _launch_smaller(self, key: tuple[Any, ...], args: Sequence[Any], save: bool, error: Exception) -> Any:
+        """By another config, or another kernel: they are chosen for blocks of 163 KiB and more of shared memory, and many a GPU has 99. Who fits is
+        remembered. Not where a tensor is written in place: a first launch may have done so before a second was too large."""
+        call, without = dict(zip(self.names, args)), list[Taken]()
+        choice = self.choose(call)
+        while not self._written and choice.source != "forced":
+            without.append((choice.kernel.name, choice.config))
+            choice = self.choose(call, without)
+            run = self._runner(choice, call, save)
+            try:
+                result = run(*args)
+            except tuple(too_large):
+                continue
+            self._remember(key, args, run)
+            return result
+        raise error
 
     def _refuse_shared(self, args: Sequence[Any]) -> None:
         """What else is read or written where a kernel writes would depend on who comes first. Addresses are another matter at each call."""
@@ -257,7 +289,10 @@ class Op:
     def _resolve(self, args: Sequence[Any], save: bool) -> Callable[..., Any]:
         call = dict(zip(self.names, args))
         self._check(call)
-        where, choice = device_of(args), self.choose(call)
+        return self._runner(self.choose(call), call, save)
+
+    def _runner(self, choice: Choice, call: Call, save: bool) -> Callable[..., Any]:
+        where = device_of(call.values())
         if where is not None and where.type == "meta" and choice.kernel is self.kernels[-1]:  # nothing is there to compute with
             return lambda *args: self.spec.empty_returns(dict(zip(self.names, args)))
         slow = choice.kernel is self.kernels[-1] and len(self.kernels) > 1 and choice.source != "forced"
@@ -302,7 +337,8 @@ class Op:
         wide = {float: (numbers.Real, torch.SymFloat, torch.SymInt), int: (numbers.Integral, torch.SymInt), bool: (bool, torch.SymBool)}
         return {n: (tuple(k for t in ts for k in wide.get(t, (t,))), " or ".join(t.__name__ for t in ts)) for n, ts in said.items()}
 
-    def choose(self, call: Call) -> Choice:
+    def choose(self, call: Call, without: Sequence[Taken] = ()) -> Choice:
+        """`without`: those that were too large for this device."""
         _force_from_environment()
         name = _forced.get(self.spec.name) or _forced.get(self.spec.name.removesuffix("_backward"))
         if name is not None and (name in {k.name for k in self.kernels} or self.spec.name in _forced):
@@ -313,19 +349,21 @@ class Op:
             return Choice(kernel, self.config(kernel, call), (), "forced")
         refused: list[tuple[str, str]] = []
         tuned = tune.lookup(self, call)
-        if tuned is not None and (tuned[0].objection(call) or _too_free(tuned[0])) is None:
+        if tuned is not None and (tuned[0].objection(call) or _too_free(tuned[0])) is None and (tuned[0].name, tuned[1]) not in without:
             return Choice(*tuned, (), "tuned")
-        able: Kernel | None = None  # the first of those that only decline: where nobody else takes the call, better than the reference
+        able: tuple[Kernel, Config] | None = (
+            None  # the first of those that only decline: where nobody else takes the call, better than the reference
+        )
         for kernel in self.kernels[:-1]:
             why = kernel.objection(call) or _too_free(kernel)
             if why is None:
-                why = kernel.declines(call)
+                configs = [c for c in (kernel.heuristic(call), *(kernel.configs if without else ())) if (kernel.name, c) not in without]
+                why = kernel.declines(call) if configs else "with each of its configs a block asks for more than this device has"
                 if why is None:
-                    return Choice(kernel, kernel.heuristic(call), tuple(refused), "heuristic")
-                able = able or kernel
+                    return Choice(kernel, configs[0], tuple(refused), "heuristic")
+                able = able or ((kernel, configs[0]) if configs else None)
             refused.append((kernel.name, why))
-        kernel = able or self.kernels[-1]
-        return Choice(kernel, kernel.heuristic(call), tuple(refused), "heuristic")
+        return Choice(*(able or (self.kernels[-1], self.kernels[-1].heuristic(call))), tuple(refused), "heuristic")
 
     def config(self, kernel: Kernel, call: Call) -> Config:
         """The config this kernel runs the call with: tuned where it has been, else its heuristic."""

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from rooftile.core import replay
 from rooftile.core.driver import libcuda
+from rooftile.core.kernel import TooLarge
 from rooftile.cuda import compile as compiler
 from rooftile.cuda.parameters import ANY, accepted, check, code, mapped, offset, place
 from rooftile.cuda.source import Function, Source
@@ -198,7 +199,7 @@ def resident_clusters(source: Source, instance: str, device: int, block: int, sh
     _adopt(device)
     _succeed(libcuda().cuOccupancyMaxActiveClusters(ctypes.byref(found), entry.function, config), entry.parsed)
     if found.value < 1:
-        raise ValueError(
+        raise TooLarge(
             f"{instance} in {source.path.name}: no cluster of {cluster} blocks with {shared} bytes of shared memory fits cuda:{device}"
         )
     return found.value
@@ -287,7 +288,7 @@ class Entry:
 
     def allow(self, shared: int) -> None:
         if shared > self.most:
-            raise ValueError(
+            raise TooLarge(
                 f"{self.parsed.instance} in {self.source.path.name} asks for {shared} bytes of dynamic shared memory; "
                 f"cuda:{self.device} has {self.most} for it ({self.static} more are static)"
             )
@@ -303,7 +304,7 @@ class Entry:
             return
         threads, most = how[3] * how[4] * how[5], _attribute(self.function, _THREADS, self.parsed)
         if threads > most:
-            raise ValueError(
+            raise TooLarge(
                 f"{self.parsed.instance} in {self.source.path.name}: a block has {threads} threads, its registers leave room for {most}"
             )
         _succeed(status, self.parsed)

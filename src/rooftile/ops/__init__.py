@@ -1,5 +1,8 @@
 """The operators: one folder each, one line here."""
 
+from triton.runtime.errors import OutOfResources
+
+from rooftile.core.kernel import too_large
 from rooftile.ops.adamw.api import AdamW, adamw, grad_norm
 from rooftile.ops.array_increment.api import array_increment
 from rooftile.ops.attention.api import attention, attention_qkvpacked, attention_varlen
@@ -39,6 +42,8 @@ from rooftile.ops.segment_sum.api import segment_sum
 from rooftile.ops.softmax.api import LogSoftmax, Softmax, log_softmax, softmax
 from rooftile.ops.transpose.api import transpose
 from rooftile.ops.vector_add.api import vector_add
+
+too_large.append(OutOfResources)
 
 __all__ = [
     "GELU",

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rooftile.core import replay
-from rooftile.core.kernel import OPS, Kernel, Op
+from rooftile.core.kernel import OPS, Kernel, Op, too_large
 from rooftile.core.record import Status
 from rooftile.core.spec import Case, OpSpec
 from rooftile.cuda.simulator import Found
@@ -169,6 +169,8 @@ class Problem:
             message, errors = self._faults(kernel, call)
         except torch.AcceleratorError:
             raise
+        except tuple(too_large) as error:
+            return Verdict(op, kernel.name, case, self.variant, Status.REFUSED, str(error))
         except Found as error:
             return Verdict(op, kernel.name, case, self.variant, Status.FAILED, str(error))
         except Exception as error:  # a kernel may die in any way; the verdict says how, the other verdicts go on
