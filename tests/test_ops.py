@@ -193,6 +193,30 @@ def test_a_config_that_keeps_to_the_limits_nowhere_is_told():
     assert len({json.dumps(config, sort_keys=True) for config in told}) >= count
 
 
+SMALL = """
+import json, sys
+from rooftile.core.kernel import OPS, Op
+from rooftile.workbench import dry
+from rooftile.workbench.explain import blank
+dry.driver.set_active(dry.StandIn(89))
+runner, tried = Op._runner, []
+Op._runner = lambda op, choice, *more: (tried.append((op.spec.name, choice.kernel.name)), runner(op, choice, *more))[1]
+for name in sys.argv[1:]:
+    op = OPS[name]
+    op.kernels = tuple(k for k in op.kernels if not k.sources and not k.architectures and k.name != "cudnn")
+    op.launch(*blank(op.spec, [c for c in op.spec.cases if "bench" in c.use][-1], "meta").values())
+print(json.dumps(tried))
+"""
+
+
+def test_attention_runs_where_a_block_has_99_kib():
+    """Its configs are for 163 KiB, or an H200's 227, and sm_86, sm_89 and sm_120 have less. Seen red: Triton was out of resources."""
+    made = processes.run("attention", "attention_decode", code=SMALL, ROOFTILE_DRY_GPU="1")
+    assert made.returncode == 0, made.stderr[-2000:]
+    tried = dict(json.loads(made.stdout))
+    assert len(json.loads(made.stdout)) > len(tried) == 2 and "reference" not in tried.values()
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", OPS)
 def test_on_the_gpu(name):

@@ -1,6 +1,7 @@
 """Who is timed beside us, and what a missing library is told."""
 
 import importlib.util
+import inspect
 import sys
 from dataclasses import replace
 
@@ -14,6 +15,12 @@ from rooftile.workbench import bench, peers
 @pytest.mark.parametrize(("library", "op"), peers.LIBRARIES, ids=lambda x: x)
 def test_a_library_computes_an_operator_there_is(library, op):
     assert library in peers.PACKAGES and op in OPS
+
+
+@pytest.mark.parametrize(("library", "op"), peers.LIBRARIES, ids=lambda x: x)
+def test_a_library_is_given_what_the_operator_takes(library, op):
+    """Seen red: gated_mlp got a residual that Liger's did not take, and no record had a time of it."""
+    inspect.signature(peers.LIBRARIES[library, op]).bind(**dict.fromkeys(OPS[op].names))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("liger_kernel") is not None, reason="Liger is installed here")

@@ -60,12 +60,13 @@ def _liger_geglu(gate: Any, up: Any, approximate: str) -> Any:
     return _module("liger_kernel.ops.geglu").LigerGELUMulFunction.apply(*_two("Liger", gate, up))
 
 
-def _liger_gated_mlp(x: Any, weight1: Any, weight2: Any, activation: str) -> Any:
+def _liger_gated_mlp(x: Any, weight1: Any, weight2: Any, activation: str, residual: Any) -> Any:
     """As its module does it: a product for gate, one for up."""
     if activation != "silu":
         raise NotImplementedError(f"Liger's gated MLP of silu is compared, the case wants {activation}")
     linear, (gate, up) = torch.nn.functional.linear, weight1.chunk(2)
-    return linear(_liger_swiglu(linear(x, gate), linear(x, up)), weight2)
+    out = linear(_liger_swiglu(linear(x, gate), linear(x, up)), weight2)
+    return out if residual is None else out + residual
 
 
 def _two(library: str, gate: Any, up: Any) -> tuple[Any, Any]:

@@ -35,8 +35,8 @@ def walk(
     source: Source, instance: str, config: Mapping[str, Any], x: Tensor, sizes: tuple[int, int, int], arguments: Sequence[Any],
     beside: int = 0, parts: int = 1,
 ) -> None:  # fmt: skip
-    """A block a multiprocessor of x's device, that walks its share of tiles of M x F, sums of K; or as few as walk no more tiles each: those that are left over
-    have their power. Of `parts` matrices side by side a tile has as many columns each; `beside`: bytes of shared memory behind the tile."""
+    """A block a multiprocessor of x's device, that walks its share of tiles of M x F, sums of K; or as few as walk no more tiles each. Of `parts`
+    matrices side by side a tile has as many columns each; `beside`: bytes of shared memory behind the tile."""
     (m, f, k), (n, step, stages) = sizes, (config[key] for key in ("BLOCK_N", "BLOCK_K", "STAGES"))
     tiles = cdiv(m, BLOCK_M) * cdiv(f, n // parts)
     blocks = cdiv(tiles, cdiv(tiles, processors(x)))
