@@ -519,15 +519,22 @@ def test_a_case_that_can_refuse_nothing_fails(name, monkeypatch):
     assert verdict.status == "failed" and "vacuous" in verdict.message
 
 
-def test_what_asks_for_more_than_this_device_has_is_refused_and_not_wrong():
+def test_what_asks_for_more_than_this_device_has_is_judged_by_a_config_that_fits():
     spec = OPS["residual_add"].spec
     case = next(c for c in spec.cases if "smoke" in c.use and c.dtype == torch.float32)
 
-    def run(x, y):
-        raise TooLarge("it asks for 131072 bytes of shared memory, cuda:0 has 101376")
+    def run(x, y, *, config):
+        if config["kib"] > 99:
+            raise TooLarge(f"it asks for {config['kib']} KiB of shared memory, cuda:0 has 99")
+        return x + y + config["off"]
 
-    verdict = Problem(spec, case, "normal", "cpu").judge(Kernel("planted", run))
-    assert (verdict.status, verdict.message) == ("refused", "it asks for 131072 bytes of shared memory, cuda:0 has 101376")
+    def judged(*configs):
+        verdict = Problem(spec, case, "normal", "cpu").judge(Kernel("planted", run, configs=configs))
+        return verdict.status, verdict.message
+
+    large, larger, right, wrong = ({"kib": n, "off": off} for n, off in ((128, 0.0), (163, 0.0), (99, 0.0), (64, 1.0)))
+    assert judged(larger, large) == ("refused", "it asks for 163 KiB of shared memory, cuda:0 has 99")
+    assert judged(larger, large, right, wrong)[0] == "passed" and judged(larger, wrong, right)[0] == "failed"
 
 
 def test_one_argument_is_laid_out_alone_where_all_together_are_refused():

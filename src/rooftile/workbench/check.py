@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rooftile.core import replay
-from rooftile.core.kernel import OPS, Kernel, Op, too_large
+from rooftile.core.kernel import OPS, Config, Kernel, Op, too_large
 from rooftile.core.record import Status
 from rooftile.core.spec import Case, OpSpec
 from rooftile.cuda.simulator import Found
@@ -164,24 +164,28 @@ class Problem:
         return Verdict(self.spec.name, kernel.name, self.case.id, self.variant, Status.REFUSED, why)
 
     def _judged(self, kernel: Kernel, call: dict[str, Any]) -> Verdict:
-        op, case = self.spec.name, self.case.id
-        try:
-            message, errors = self._faults(kernel, call)
-        except torch.AcceleratorError:
-            raise
-        except tuple(too_large) as error:
-            return Verdict(op, kernel.name, case, self.variant, Status.REFUSED, str(error))
-        except Found as error:
-            return Verdict(op, kernel.name, case, self.variant, Status.FAILED, str(error))
-        except Exception as error:  # a kernel may die in any way; the verdict says how, the other verdicts go on
-            first = (str(error).splitlines() or [""])[0]
-            return Verdict(op, kernel.name, case, self.variant, Status.ERROR, f"{type(error).__name__}: {first}")
-        return Verdict(op, kernel.name, case, self.variant, Status.FAILED if message else Status.PASSED, message, errors)
+        """Of the config that its heuristic names or, where a block of this device has too little, of the first that fits."""
+        where, why = (self.spec.name, kernel.name, self.case.id, self.variant), ""
+        for config in (kernel.heuristic(call), *kernel.configs):
+            try:
+                message, errors = self._faults(kernel, config, call)
+            except torch.AcceleratorError:
+                raise
+            except tuple(too_large) as error:
+                why = why or str(error)
+                continue
+            except Found as error:
+                return Verdict(*where, Status.FAILED, str(error))
+            except Exception as error:  # a kernel may die in any way; the verdict says how, the other verdicts go on
+                first = (str(error).splitlines() or [""])[0]
+                return Verdict(*where, Status.ERROR, f"{type(error).__name__}: {first}")
+            return Verdict(*where, Status.FAILED if message else Status.PASSED, message, errors)
+        return Verdict(*where, Status.REFUSED, why)
 
-    def _faults(self, kernel: Kernel, call: dict[str, Any]) -> tuple[str, dict[str, float]]:
+    def _faults(self, kernel: Kernel, config: Config, call: dict[str, Any]) -> tuple[str, dict[str, float]]:
         if self.variant == "normal" and self.vacuous:  # a family may saturate an operator (softmax of huge rows has no gradient left)
             return self.vacuous, {}
-        run, on_gpu = kernel.bound(kernel.heuristic(call)), next(_tensors(call)).is_cuda
+        run, on_gpu = kernel.bound(config), next(_tensors(call)).is_cuda
         before = {n: _bytes(v) for n, v in call.items() if not (n in self.spec.args and self.spec.args[n].mutated)}
         with poisoned():
             first = outcome(self.spec, run, call)
@@ -190,7 +194,7 @@ class Problem:
             lean = kernel.lean and whole
             second = outcome(self.spec, run, call) if on_gpu or (whole and not lean) else first  # there the lean run is the second
             replayed = self._replayed(run, call)
-            bare = outcome(self.spec, kernel.bound(kernel.heuristic(call), save=False), call) if lean else first
+            bare = outcome(self.spec, kernel.bound(config, save=False), call) if lean else first
         changed = [n for n, b in before.items() if b != _bytes(call[n])]
         if changed:
             return f"it changed its input {', '.join(changed)}", {}
