@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -54,6 +54,14 @@ def has_rows(op: str, name: str, t: Tensor) -> None:
     """What a function makes rows of before its operator sees them: ValueError where it is a number alone."""
     if t.dim() == 0:
         raise ValueError(f"{op}: {name} has 0 axes [], needs at least 1 [... N]")
+
+
+def dtype_name(op: str, name: str, given: Any, takes: Collection[str]) -> str:
+    """Of a dtype that is one of those taken. A word is none, for PyTorch's own functions neither: "fp8" would be one of two."""
+    said = str(given).removeprefix("torch.")
+    if not isinstance(given, torch.dtype) or said not in takes:
+        raise ValueError(f"{op}: {name} is {given!r}, it takes {', '.join(f'torch.{t}' for t in takes)}")
+    return said
 
 
 def letter(axis: str) -> tuple[str, int]:
