@@ -44,10 +44,12 @@ def device_of(values: Iterable[Any]) -> torch.device | None:
 
 
 def tensors(op: str, optional: Mapping[str, Any] = {}, **given: Any) -> None:
-    """What a function looks at before its operator does: ValueError where it is no tensor; `optional` may be None."""
+    """What a function looks at before its operator does: ValueError where it is no tensor, or one without a shape; `optional` may be None."""
     for name, t in (*given.items(), *optional.items()):
         if not isinstance(t, Tensor) and not (t is None and name in optional):
             raise ValueError(f"{op}: {name} must be a tensor, got {type(t).__name__}")
+        if t is not None and t.is_nested:
+            raise ValueError(f"{op}: {name} is nested, takes strided")
 
 
 def has_rows(op: str, name: str, t: Tensor) -> None:
