@@ -359,6 +359,16 @@ def test_refusals():
         forwards.rebound(build, apply_rotary_pos_emb=None)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.int16])
+def test_tokens_that_are_no_indices(dtype):
+    """Seen red: they were cut to whole numbers, 1.5 to token 1, which PyTorch's embedding refuses. Its int32 is taken."""
+    model = build("llama")
+    rooftile.patch(model)
+    assert torch.equal(model(IDS.int()).logits, model(IDS).logits)
+    with pytest.raises(ValueError, match=f"embedding: indices is {str(dtype).removeprefix('torch.')}, takes int64"):
+        model(IDS.to(dtype))
+
+
 def test_activation_checkpointing_copies_and_half_a_model():
     before = step(build("llama"))
     for early in (True, False):

@@ -407,8 +407,12 @@ def test_a_torn_line_takes_no_other_with_it_and_no_operator_dies_of_it(tmp_path,
         ('{"op": "softmax", "kernel": "triton", "case": "x", "status": "passed", "config": null}', "config is None, not a dict"),
         ('{"op": "softmax", "kernel": "triton", "case": "x", "status": "passed", "us": "123"}', "us is '123', not 3 numbers"),
         ('{"op": "softmax", "kernel": "triton", "case": "x", "status": "passed", "us": [1.0]}', r"us is \[1.0\], not 3 numbers"),
+        ('{"op": "softmax", "kern', "it is no JSON, at character 19 of 23: Unterminated string"),
+        ('{"op": "softmax", "kernel": "triton", "case": "x", "status": "fine"}', "status is 'fine', it is one of passed, failed, refused, error"),
+        ('{"op": "softmax", "kernel": "triton", "case": "x", "status": "passed", "gbps": "9"}', "gbps is '9', not a number"),
+        ('{"op": "train.gpt2-124m", "kernel": "rooftile", "case": "x", "status": "passed", "extra": {"ran": 3}}', "extra has ran 3, not a list of operators"),
     ],
-)
+)  # fmt: skip
 def test_json_that_is_no_record_is_told_with_its_line_and_no_operator_dies_of_it(tmp_path, monkeypatch, line, why):
     """Seen red: an AttributeError in `rooftile records` and, of a tuned choice, in the call of the operator; us as text or too short got through."""
     monkeypatch.setenv("ROOFTILE_CACHE", str(tmp_path))
@@ -499,10 +503,14 @@ def test_first_in_line_is_who_was_measured_to_be_fastest(tmp_path, monkeypatch):
         assert op.choose(explain.blank(op.spec, case, "cuda")).kernel is first
 
 
-@pytest.mark.parametrize("name", ["adamw", "dequantize", "dropout_add_norm_backward", "masked_softmax", "residual_add", "rope"])
+@pytest.mark.parametrize(
+    "name",
+    ["adamw", "attention_decode", "attention_varlen", "cross_entropy_overwrite", "dequantize", "dropout_add_norm_backward", "masked_softmax",
+     "residual_add", "rope"],
+)  # fmt: skip
 def test_a_choice_is_kept_under_the_call_that_was_timed(name):
     """Seen red: under one with every tensor that may be left out, all in the case's dtype. No call found the choice, or another one did: a float32 stream's
-    was plain bfloat16's."""
+    was plain bfloat16's. And where numbers decide how a call looks: a loss's gradient of a number for each row, longest sequences of all rows."""
     spec = OPS[name].spec
     for case in (c for c in spec.cases if "bench" not in c.use):
         with explain.imagined("cuda"):

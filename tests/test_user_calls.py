@@ -25,6 +25,13 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
         (lambda: rooftile.transpose(X[0]), r"transpose: x has 1 axes \[8\], needs at least 2"),
         (lambda: rooftile.gelu(X.to_sparse()), "gelu: x is sparse_coo, takes strided"),
         (lambda: rooftile.gelu(torch.nested.nested_tensor([X, X])), "gelu: x is nested, takes strided"),
+        (lambda: rooftile.quantize(torch.nested.nested_tensor([X, X])), "quantize: x is nested, takes strided"),
+        (
+            lambda: rooftile.linear_cross_entropy(torch.nested.nested_tensor([X, X]), X, X),
+            "linear_cross_entropy: x is nested, takes strided",
+        ),
+        (lambda: rooftile.attention_decode(torch.nested.nested_tensor([X, X]), X, X, X), "attention_decode: q is nested, takes strided"),
+        (lambda: rooftile.scaled_dot_product_attention(*[torch.nested.nested_tensor([X, X])] * 3), "query is nested, takes strided"),
         (lambda: rooftile.layernorm(X, eps="a"), "layernorm: eps is 'a', takes float"),
         (lambda: rooftile.attention(*[torch.randn(1, 4, 2, 16)] * 3, causal="yes"), "attention: causal is 'yes', takes bool"),
         (lambda: rooftile.attention(*[torch.randn(1, 4, 2, 16)] * 3, causal=2), "attention: causal is 2, takes bool"),

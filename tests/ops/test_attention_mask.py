@@ -53,7 +53,8 @@ def test_one_length_a_sequence_makes_one_head():
         ({"lengths": [4]}, "lengths must be a tensor, got list"),
         ({"keys": -1}, "keys is -1, it must be 0 at least"),
         ({"repeats": 0}, "repeats is 0, it must be 1 at least"),
-        ({"to": torch.int8}, "to is 'int8', it takes bool, float32, bfloat16, float16"),
+        ({"to": torch.int8}, "to is torch.int8, it takes torch.bool, torch.float32, torch.bfloat16, torch.float16"),
+        ({"to": "bool"}, "to is 'bool', it takes torch.bool, "),
     ],
 )
 def test_a_wrong_call_names_both_sides(change, said):

@@ -84,7 +84,9 @@ def test_a_block_of_zeros_and_the_smallest_numbers():
 @pytest.mark.parametrize(
     "call, said",
     [
-        (lambda: quantize(torch.zeros(2, 2), torch.float16), "to is torch.float16, it takes int8, float8_e4m3fn, float8_e5m2"),
+        (lambda: quantize(torch.zeros(2, 2), torch.float16), "to is torch.float16, it takes torch.int8, torch.float8_e4m3fn, torch.float8_e5m2"),
+        (lambda: quantize(torch.zeros(2, 2), "int8"), "quantize: to is 'int8', it takes torch.int8, torch.float8_e4m3fn"),
+        (lambda: dequantize(torch.zeros(2, 2, dtype=torch.int8), torch.zeros(()), to="float32"), "dequantize: to is 'float32', it takes torch.float32"),
         (lambda: quantize(torch.zeros(2, 2), block="row"), "block is 'row', it takes tensor, token, 1x128, 128x128"),
         (lambda: quantize(torch.zeros(2, 2), block=[128, 128]), "block is .128, 128., it takes tensor, token, 1x128, 128x128"),
         (lambda: quantize(torch.zeros(2, 2, 2), block="128x128"), r"x has 3 axes \[2, 2, 2\]"),
@@ -92,7 +94,7 @@ def test_a_block_of_zeros_and_the_smallest_numbers():
         (lambda: dequantize(torch.zeros(2, 2, dtype=torch.int8), torch.zeros(3)), r"scale is \[3\], for values \[2, 2\] it is \[\] or \[2\] or \[2, 1\] or \[1, 1\]"),
         (lambda: dequantize(torch.zeros(2, 2, dtype=torch.int8), 0.5), "dequantize: scale must be a tensor, got float"),
         (lambda: dequantize(torch.zeros(2, 2), torch.zeros(())), "values is float32, takes float8_e4m3fn, float8_e5m2, int8"),
-        (lambda: dequantize(torch.zeros(2, 2, dtype=torch.int8), torch.zeros(()), to=torch.int8), "to is 'int8', it takes float32, bfloat16, float16"),
+        (lambda: dequantize(torch.zeros(2, 2, dtype=torch.int8), torch.zeros(()), to=torch.int8), "to is torch.int8, it takes torch.float32, torch.bfloat16, torch.float16"),
     ],
 )  # fmt: skip
 def test_a_wrong_call_names_both_sides(call, said):

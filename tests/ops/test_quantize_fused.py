@@ -181,7 +181,11 @@ def test_8_bits_are_held_to_what_they_may_be_rounded_to(plant):
 @pytest.mark.parametrize(
     "call, said",
     [
-        (lambda x: rmsnorm_quantize(x, to=torch.int8), "rmsnorm_quantize: to is int8, it takes float8_e4m3fn, float8_e5m2"),
+        (
+            lambda x: rmsnorm_quantize(x, to=torch.int8),
+            "rmsnorm_quantize: to is torch.int8, it takes torch.float8_e4m3fn, torch.float8_e5m2",
+        ),
+        (lambda x: swiglu_quantize(x, to="float8_e5m2"), "swiglu_quantize: to is 'float8_e5m2', it takes torch.float8_e4m3fn"),
         (lambda x: swiglu_quantize(x, block="tensor"), "swiglu_quantize: block is 'tensor', it takes token, 1x128"),
         (lambda x: swiglu_quantize(x[:, :5]), "N is 5 in gate, .* N must be even"),
         (lambda x: swiglu_quantize(x, x[:, :4]), r"gate is \[3, 6\], but up \[3, 4\]"),

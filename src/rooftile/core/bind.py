@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -44,16 +44,26 @@ def device_of(values: Iterable[Any]) -> torch.device | None:
 
 
 def tensors(op: str, optional: Mapping[str, Any] = {}, **given: Any) -> None:
-    """What a function looks at before its operator does: ValueError where it is no tensor; `optional` may be None."""
+    """What a function looks at before its operator does: ValueError where it is no tensor, or one without a shape; `optional` may be None."""
     for name, t in (*given.items(), *optional.items()):
         if not isinstance(t, Tensor) and not (t is None and name in optional):
             raise ValueError(f"{op}: {name} must be a tensor, got {type(t).__name__}")
+        if t is not None and t.is_nested:
+            raise ValueError(f"{op}: {name} is nested, takes strided")
 
 
 def has_rows(op: str, name: str, t: Tensor) -> None:
     """What a function makes rows of before its operator sees them: ValueError where it is a number alone."""
     if t.dim() == 0:
         raise ValueError(f"{op}: {name} has 0 axes [], needs at least 1 [... N]")
+
+
+def dtype_name(op: str, name: str, given: Any, takes: Collection[str]) -> str:
+    """Of a dtype that is one of those taken. A word is none, for PyTorch's own functions neither: "fp8" would be one of two."""
+    said = str(given).removeprefix("torch.")
+    if not isinstance(given, torch.dtype) or said not in takes:
+        raise ValueError(f"{op}: {name} is {given!r}, it takes {', '.join(f'torch.{t}' for t in takes)}")
+    return said
 
 
 def letter(axis: str) -> tuple[str, int]:

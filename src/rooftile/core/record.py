@@ -77,7 +77,10 @@ class Record:
 
     @staticmethod
     def parse(line: str) -> Record:
-        raw = json.loads(line)
+        try:
+            raw = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"it is no JSON, at character {error.pos + 1} of {len(line)}: {error.msg}") from error
         if not isinstance(raw, dict):
             raise ValueError(f"it is a JSON {type(raw).__name__}, not an object")
         if lacks := [f.name for f in fields(Record) if f.default is MISSING and f.default_factory is MISSING and f.name not in raw]:
@@ -86,15 +89,27 @@ class Record:
             if name in raw and not isinstance(raw[name], kind):
                 raise ValueError(f"{name} is {raw[name]!r}, not a {kind.__name__}")
         if (us := raw.get("us")) is not None:
-            if not (isinstance(us, list) and len(us) == 3 and all(isinstance(x, (int, float)) for x in us)):
+            if not (isinstance(us, list) and len(us) == 3 and all(map(_is_number, us))):
                 raise ValueError(f"us is {us!r}, not 3 numbers")
             raw["us"] = tuple(us)
+        for name in ("gbps", "tflops", "of_ceiling"):
+            if raw.get(name) is not None and not _is_number(raw[name]):
+                raise ValueError(f"{name} is {raw[name]!r}, not a number")
+        if raw["status"] not in list(Status):
+            raise ValueError(f"status is {raw['status']!r}, it is one of {', '.join(Status)}")
+        ran = raw.get("extra", {}).get("ran", [])
+        if not (isinstance(ran, list) and all(isinstance(n, str) for n in ran)):
+            raise ValueError(f"extra has ran {ran!r}, not a list of operators")
         return Record(**{f.name: raw[f.name] for f in fields(Record) if f.name in raw})
 
 
 # what a reader calls methods of without looking
 _KINDS: dict[str, type] = {**dict.fromkeys(("op", "kernel", "case", "status", "method", "message", "digest", "run"), str),
                            **dict.fromkeys(("config", "errors", "extra", "environment"), dict)}  # fmt: skip
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _plain(value: Any) -> Any:

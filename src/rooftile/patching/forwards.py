@@ -84,7 +84,8 @@ def plain_mlp(kind: type, approximate: str) -> Callable[..., Tensor]:
 
 def embed(scaled: bool) -> Callable[..., Tensor]:
     def forward(self: nn.Module, input: Tensor) -> Tensor:
-        out = embedding(input.long(), self.weight, self.padding_idx)
+        indices = input.long() if input.dtype == torch.int32 else input  # PyTorch's takes both, and refuses others too: 1.5 is no token
+        out = embedding(indices, self.weight, self.padding_idx)
         return out * self.embed_scale.to(self.weight.dtype) if scaled else out
 
     return forward

@@ -91,9 +91,9 @@ def restore(path: Path, state: dict, model: nn.Module, optimizer: torch.optim.Op
     """Put a loaded checkpoint into model and optimizer, by `load`, and into random states. TrainError naming both shapes when they differ."""
     stored, here = state["model"], model.state_dict()
     for name in sorted(stored.keys() | here.keys()):
-        there, mine = (tuple(d[name].shape) if name in d else None for d in (stored, here))
+        there, mine = (f"has shape {tuple(d[name].shape)}" if name in d else "is not" for d in (stored, here))
         if there != mine:
-            raise TrainError(f"{path} is of another model: {name} has shape {there} there and {mine} here")
+            raise TrainError(f"{path} is of another model: {name} {there} there and {mine} here")
     for name in SHAPELESS:
         there, mine = state["model_config"].get(name), getattr(model.config, name, None)
         if there != mine:

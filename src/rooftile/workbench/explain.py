@@ -14,6 +14,8 @@ from unittest import mock
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
@@ -140,14 +142,29 @@ def blank(spec: OpSpec, case: Case, device: str) -> dict[str, Any]:
     return {n: call[n] for n in spec.signature.parameters}
 
 
+SMALL = 1 << 20  # elements
+
+
+class _SmallOnesReal(TorchDispatchMode):
+    """Inside PyTorch's mode of tensors without numbers: what is small, and made of such alone, has them."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if any(isinstance(x, FakeTensor) for x in tree_leaves((args, kwargs))):
+            return func(*args, **kwargs)
+        with contextlib.suppress(DynamicOutputShapeException, DataDependentOutputException):  # numbers decide, and these are there
+            made = func(*args, **kwargs)
+            if any(isinstance(x, Tensor) and x.numel() > SMALL for x in tree_leaves(made)):
+                return made
+        with _disable_current_modes():
+            return func(*args, **kwargs)
+
+
 def drawn(spec: OpSpec, case: Case, device: str) -> dict[str, Any]:
-    """`blank`, but as the case draws its call: without what it leaves out, and of the dtypes that it makes of a word of its own. `blank` again where
-    numbers decide how its call looks."""
-    try:
-        with FakeTensorMode(allow_non_fake_inputs=True), mock.patch.object(FakeTensor, "__getitem__", Tensor.__getitem__):
-            call = spec.draw(case)
-    except (DynamicOutputShapeException, DataDependentOutputException):
-        return blank(spec, case, device)
+    """`blank`, but as the case draws its call: without what it leaves out, of the dtypes that it makes of a word of its own, and with the parameters that it
+    reads off numbers, as a longest length."""
+    with FakeTensorMode(allow_non_fake_inputs=True), _SmallOnesReal(), mock.patch.object(FakeTensor, "__getitem__", Tensor.__getitem__):
+        call = spec.draw(case)
 
     def like(value: Any) -> Any:
         if isinstance(value, Tensor):

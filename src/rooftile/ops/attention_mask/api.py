@@ -1,9 +1,10 @@
 import torch
 from torch import Tensor
 
+from rooftile.core.bind import dtype_name
 from rooftile.core.kernel import Op
 from rooftile.ops.attention_mask import cuda_kernels, triton_kernels
-from rooftile.ops.attention_mask.spec import SPEC
+from rooftile.ops.attention_mask.spec import DTYPES, SPEC
 
 _attention_mask = Op(SPEC, *triton_kernels.FORWARD, *cuda_kernels.FORWARD)
 
@@ -31,5 +32,5 @@ def attention_mask(lengths: Tensor, queries: int, keys: int | None = None, *, ca
                   [ True, False]]]])
     """
     lengths = lengths[:, None] if isinstance(lengths, Tensor) and lengths.dim() == 1 else lengths
-    name = str(to).removeprefix("torch.")
+    name = dtype_name("attention_mask", "to", to, DTYPES)
     return _attention_mask(lengths, queries, queries if keys is None else keys, causal, repeats, name)

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rooftile.core.bind import has_rows, tensors
+from rooftile.core.bind import dtype_name, has_rows, tensors
 from rooftile.core.kernel import Op, ranked
 from rooftile.ops.quantize import cuda_kernels, fused_cuda_kernels, fused_kernels, triton_kernels
 from rooftile.ops.quantize.fused_spec import ADD_SPEC, EIGHT_BIT_FLOATS, SWIGLU
 from rooftile.ops.quantize.fused_spec import SPEC as NORM_SPEC
 from rooftile.ops.quantize.reference import LARGEST
-from rooftile.ops.quantize.spec import AFFINE, BLOCKS, DEQUANTIZE, SPEC
+from rooftile.ops.quantize.spec import AFFINE, BLOCKS, DEQUANTIZE, SPEC, WIDE
 
 _quantize = Op(SPEC, *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v2_vector"))
 _affine = Op(AFFINE, *ranked((*triton_kernels.AFFINE, *cuda_kernels.AFFINE), "cuda.v3_packed"))
@@ -53,9 +53,7 @@ def quantize(x: Tensor, to: torch.dtype = torch.float8_e4m3fn, *, block: str = "
         >>> quantize(torch.tensor([[1.0, -2.0]]), torch.int8)
         (tensor([[  64, -127]], dtype=torch.int8), tensor(0.0157))
     """
-    name = str(to).removeprefix("torch.")
-    if name not in LARGEST:
-        raise ValueError(f"quantize: to is {to}, it takes {', '.join(LARGEST)}")
+    name = dtype_name("quantize", "to", to, LARGEST)
     if not isinstance(block, str) or block not in BLOCKS:
         raise ValueError(f"quantize: block is {block!r}, it takes {', '.join(BLOCKS)}")
     tensors("quantize", x=x)
@@ -111,7 +109,7 @@ def dequantize(values: Tensor, scale: Tensor, zero: Tensor | None = None, *, to:
     flat = (
         scale if block in ("tensor", "128x128") else scale.reshape(-1) if block == "token" else scale.reshape(x.shape[0], scale.shape[-1])
     )
-    return _dequantize(x, flat, zero, *BLOCKS[block], str(to).removeprefix("torch.")).view(values.shape)
+    return _dequantize(x, flat, zero, *BLOCKS[block], dtype_name("dequantize", "to", to, WIDE)).view(values.shape)
 
 
 def rmsnorm_quantize(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, to: torch.dtype = torch.float8_e4m3fn, *,
@@ -208,9 +206,7 @@ def swiglu_quantize(gate: Tensor, up: Tensor | None = None, to: torch.dtype = to
 
 
 def _eight_bits(name: str, to: torch.dtype, block: str) -> tuple[str, int]:
-    said = str(to).removeprefix("torch.")
-    if said not in EIGHT_BIT_FLOATS:
-        raise ValueError(f"{name}: to is {said}, it takes {', '.join(EIGHT_BIT_FLOATS)}")
+    said = dtype_name(name, "to", to, EIGHT_BIT_FLOATS)
     if block not in ("token", "1x128"):
         raise ValueError(f"{name}: block is {block!r}, it takes token, 1x128")
     return said, BLOCKS[block][1]

@@ -5,6 +5,7 @@ from rooftile.ops.quantize.reference import LARGEST, dequantize, quantize, quant
 
 BLOCKS = {"tensor": (0, 0), "token": (1, 0), "1x128": (1, 128), "128x128": (128, 128)}
 NARROW = (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
+WIDE = ("float32", "bfloat16", "float16")
 X, SCALE = Arg("M N"), Arg("...", "f32")
 RUN = ("smoke", "check")
 
@@ -27,8 +28,8 @@ def _scale_shape(call: Call, dims: dict) -> tuple[int, ...]:
 
 
 def scales_fit(call: Call, dims: dict) -> None:
-    if call["to"] not in ("float32", "bfloat16", "float16"):
-        raise ValueError(f"dequantize: to is {call['to']!r}, it takes float32, bfloat16, float16")
+    if call["to"] not in WIDE:
+        raise ValueError(f"dequantize: to is {call['to']!r}, it takes {', '.join(WIDE)}")
     want = _scale_shape(call, dims)
     if tuple(call["scale"].shape) != want:
         raise ValueError(f"dequantize: scale is {list(call['scale'].shape)}, the blocks of {list(call['values'].shape)} need {list(want)}")
