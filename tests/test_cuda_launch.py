@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from rooftile.core.kernel import TooLarge
 from rooftile.cuda import compile as compiler
 from rooftile.cuda import launch as launcher
 from rooftile.cuda.source import Source
@@ -148,7 +149,7 @@ def test_dynamic_shared_memory_is_asked_for_once_and_refused_beyond_the_device(e
     for _ in range(2):
         go(entry, arguments(), shared=100_000)
     assert driver.raised == [(8, 100_000)]
-    with pytest.raises(ValueError, match=r"k.cu asks for 231425 bytes of dynamic shared memory; cuda:-1 has 231424 for it \(1024 more"):
+    with pytest.raises(TooLarge, match=r"k.cu asks for 231425 bytes of dynamic shared memory; cuda:-1 has 231424 for it \(1024 more"):
         go(entry, arguments(), shared=231_425)
     assert len(driver.launched) == 3
 
