@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 import rooftile
 from rooftile.cli import app
 from rooftile.models import GPT2, GPT2Config, Llama, llama_operators
-from rooftile.training import Terminated, TrainError
+from rooftile.training import Interrupted, Terminated, TrainError
 from rooftile.training import loop as training
 from rooftile.training.anomaly import Watch
 from rooftile.training.checkpoint import checkpoints, load_checkpoint
@@ -29,12 +30,13 @@ def tiny(tmp_path):
     return maker(tmp_path)
 
 
-def terminated_at(monkeypatch, when):
+def terminated_at(monkeypatch, when, number=signal.SIGTERM, times=1):
     real = training._Run.batch
 
     def batch(self, step):
         if step == when:
-            os.kill(os.getpid(), signal.SIGTERM)
+            for _ in range(times):
+                os.kill(os.getpid(), number)
         return real(self, step)
 
     monkeypatch.setattr(training._Run, "batch", batch)
@@ -56,6 +58,25 @@ def test_sigterm_saves_and_exits(tiny, tmp_path, monkeypatch):
     assert series(tmp_path / "last") == series(tmp_path / "whole")
 
 
+def test_ctrl_c_saves_and_exits_and_a_second_one_does_not_wait(tiny, tmp_path, monkeypatch):
+    """Seen red: it ended with neither a checkpoint nor a word."""
+    run(tiny("whole"))
+    before = signal.getsignal(signal.SIGINT)
+    terminated_at(monkeypatch, 5, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt) as ended:
+        run(tiny("parts"))
+    assert isinstance(ended.value, Interrupted) and ended.value.code == 130 and signal.getsignal(signal.SIGINT) is before
+    assert re.fullmatch(r"Ctrl-C came: stopped after step 5 of 6, \S+/checkpoint-00000005\.pt stands; go on with resume", ended.value.sentence)
+    monkeypatch.undo()
+    run(tiny("parts", resume=True))
+    assert series(tmp_path / "parts") == series(tmp_path / "whole")
+    terminated_at(monkeypatch, 5, signal.SIGINT, times=2)
+    with pytest.raises(KeyboardInterrupt) as ended:
+        run(tiny("at once"))
+    assert not isinstance(ended.value, Interrupted) and signal.getsignal(signal.SIGINT) is before
+    assert [f.name for f in checkpoints(tmp_path / "at once")] == ["checkpoint-00000003.pt"]
+
+
 def test_a_bar_of_80_columns_has_the_step(monkeypatch, capsys):
     """Seen red: "step 2…" of 200 steps of 300, in the terminal that everyone has, for the sake of the bar."""
     monkeypatch.setenv("COLUMNS", "80")
@@ -65,13 +86,14 @@ def test_a_bar_of_80_columns_has_the_step(monkeypatch, capsys):
     assert "200/300 " in capsys.readouterr().err
 
 
-def test_sigterm_on_the_command_line(tiny, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("number", "said"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "Ctrl-C")])
+def test_a_signal_on_the_command_line(number, said, tiny, tmp_path, monkeypatch):
     tiny("unused")
-    terminated_at(monkeypatch, 2)
+    terminated_at(monkeypatch, 2, number)
     words = ["train", "--text", str(tmp_path / "text"), "--out", str(tmp_path / "run"), "--n-layer", "1", "--n-embd", "16", "--n-head", "2"]
     ended = CliRunner().invoke(app, [*words, "--context", "16", "--batch-size", "2", "--device", "cpu", "--json"])
-    assert ended.exit_code == 143 and checkpoints(tmp_path / "run")
-    assert "stopped after step 2 of 300" in ended.output and "checkpoint-00000002.pt stands" in ended.output
+    assert ended.exit_code == 128 + number and checkpoints(tmp_path / "run")
+    assert f"{said} came: stopped after step 2 of 300" in ended.output and "checkpoint-00000002.pt stands" in ended.output
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,6 @@
 from rooftile.training.config import TrainConfig
 from rooftile.training.errors import TrainError
 from rooftile.training.loop import TrainResult, train
-from rooftile.training.signals import Terminated
+from rooftile.training.signals import Interrupted, Terminated
 
-__all__ = ["Terminated", "TrainConfig", "TrainError", "TrainResult", "train"]
+__all__ = ["Interrupted", "Terminated", "TrainConfig", "TrainError", "TrainResult", "train"]

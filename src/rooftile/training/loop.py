@@ -7,6 +7,7 @@ that stays on the device, and losses are looked at every `log_every` steps. On o
 import dataclasses
 import fcntl
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ from rooftile.training.memory import MemoryTimeline
 from rooftile.training.metrics import Metrics, draw_curve, memory_bytes, read_metrics
 from rooftile.training.model import build_model, export
 from rooftile.training.parallel import Team
-from rooftile.training.signals import Terminated, Termination
+from rooftile.training.signals import Interrupted, Terminated, Termination
 from rooftile.training.stepper import Stepper, build_optimizer, train_step
 
 __all__ = ["TrainResult", "train"]
@@ -70,7 +71,7 @@ def train(config: TrainConfig, *, progress: bool = True) -> TrainResult:
 
     Whatever can be refused is refused before anything is written: TrainError (a ValueError), ValueError or FileNotFoundError, one
     sentence. A non-finite loss raises TrainError and leaves the last good checkpoint, and so does a full disk. SIGTERM is answered after the
-    step that runs: a checkpoint is saved and Terminated raised, which is a SystemExit.
+    step that runs: a checkpoint is saved and Terminated raised, which is a SystemExit; so is the first Ctrl-C, with a KeyboardInterrupt. A second ends at once.
     """
     began = time.perf_counter()
     config = config.resolved()
@@ -86,13 +87,18 @@ def train(config: TrainConfig, *, progress: bool = True) -> TrainResult:
 def _go(run: "_Run", progress: bool, began: float) -> TrainResult:
     config, team = run.config, run.team
     try:
-        with deterministic(config.deterministic), Termination() as termination, run.metrics() as metrics, _bar(run, progress) as advance:
+        with (
+            deterministic(config.deterministic),
+            Termination(signal.SIGTERM, signal.SIGINT) as termination,
+            run.metrics() as metrics,
+            _bar(run, progress) as advance,
+        ):
             for step in range(run.step + 1, config.steps + 1):
                 metrics.begin()
                 loss, norm = run.update(step)
                 metrics.add(step, config.learning_rate(step), loss, norm)
                 log, evaluate, save = (step == config.steps or step % every == 0 for every in run.periods)
-                asked = team.anyone(termination.asked) if log or evaluate or save or team.world == 1 else False
+                asked = team.anyone(termination.asked > 0) if log or evaluate or save or team.world == 1 else False
                 if log or evaluate or save or asked:  # raises on a loss that is not finite: such weights are never evaluated or saved
                     advance(step, metrics.flush())
                 if evaluate:
@@ -101,9 +107,8 @@ def _go(run: "_Run", progress: bool, began: float) -> TrainResult:
                     metrics.sync()  # a checkpoint never outlives its lines, be it the power that fails
                     run.save(step)
                 if asked and step < config.steps:
-                    raise Terminated(
-                        f"SIGTERM came: stopped after step {step} of {config.steps}, {newest(run.out)} stands; go on with resume"
-                    )
+                    came, ended = ("Ctrl-C", Interrupted) if termination.asked == signal.SIGINT else ("SIGTERM", Terminated)
+                    raise ended(f"{came} came: stopped after step {step} of {config.steps}, {newest(run.out)} stands; go on with resume")
             if run.step == config.steps:  # none was left: the evaluation that ends a run may not have been made there
                 metrics.evaluation(config.steps, run.evaluate())
                 if run.elsewhere:

@@ -7,7 +7,6 @@ import importlib.util
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -265,8 +264,8 @@ def _can_interpret(device: str) -> None:
 class _Ending(Termination):
     """SIGTERM takes the child along, which would go on for minutes with nobody to hear it."""
 
-    def answer(self) -> None:
-        sys.exit(128 + signal.SIGTERM)
+    def answer(self, number: int) -> None:
+        sys.exit(128 + number)
 
 
 def _interpreted(names: list[str], kernel: str | None, progress: Console | None) -> list[dict[str, Any]]:
