@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 import torch
 from torch.autograd import forward_ad
-from triton.runtime.errors import OutOfResources
+from triton import OutOfResources
 
 import rooftile
 from rooftile.core import kernel as k

@@ -66,7 +66,9 @@ def test_ctrl_c_saves_and_exits_and_a_second_one_does_not_wait(tiny, tmp_path, m
     with pytest.raises(KeyboardInterrupt) as ended:
         run(tiny("parts"))
     assert isinstance(ended.value, Interrupted) and ended.value.code == 130 and signal.getsignal(signal.SIGINT) is before
-    assert re.fullmatch(r"Ctrl-C came: stopped after step 5 of 6, \S+/checkpoint-00000005\.pt stands; go on with resume", ended.value.sentence)
+    assert re.fullmatch(
+        r"Ctrl-C came: stopped after step 5 of 6, \S+/checkpoint-00000005\.pt stands; go on with resume", ended.value.sentence
+    )
     monkeypatch.undo()
     run(tiny("parts", resume=True))
     assert series(tmp_path / "parts") == series(tmp_path / "whole")

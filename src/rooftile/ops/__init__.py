@@ -1,6 +1,6 @@
 """The operators: one folder each, one line here."""
 
-from triton.runtime.errors import OutOfResources
+from triton import OutOfResources
 
 from rooftile.core.kernel import too_large
 from rooftile.ops.adamw.api import AdamW, adamw, grad_norm
