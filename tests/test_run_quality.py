@@ -79,6 +79,17 @@ def test_ctrl_c_saves_and_exits_and_a_second_one_does_not_wait(tiny, tmp_path, m
     assert [f.name for f in checkpoints(tmp_path / "at once")] == ["checkpoint-00000003.pt"]
 
 
+def test_ctrl_c_that_is_ignored_stays_ignored(tiny, tmp_path, monkeypatch):
+    """A shell without job control has what runs in the background ignore it: it is meant for others."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        terminated_at(monkeypatch, 2, signal.SIGINT)
+        run(tiny("on"))
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_bar_of_80_columns_has_the_step(monkeypatch, capsys):
     """Seen red: "step 2…" of 200 steps of 300, in the terminal that everyone has, for the sake of the bar."""
     monkeypatch.setenv("COLUMNS", "80")

@@ -351,9 +351,8 @@ class Op:
         tuned = tune.lookup(self, call)
         if tuned is not None and (tuned[0].objection(call) or _too_free(tuned[0])) is None and (tuned[0].name, tuned[1]) not in without:
             return Choice(*tuned, (), "tuned")
-        able: tuple[Kernel, Config] | None = (
-            None  # the first of those that only decline: where nobody else takes the call, better than the reference
-        )
+        # the first of those that only decline: where nobody else takes the call, better than the reference
+        able: tuple[Kernel, Config] | None = None
         for kernel in self.kernels[:-1]:
             why = kernel.objection(call) or _too_free(kernel)
             if why is None:

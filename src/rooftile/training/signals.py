@@ -24,8 +24,8 @@ class Interrupted(Terminated, KeyboardInterrupt):
 
 
 class Termination:
-    """Inside, `asked` is the signal of these that has come, or 0. Only the main thread may listen: in any other it never does. Ctrl-C is heard once: who presses
-    it again will not wait."""
+    """Inside, `asked` is the signal of these that has come, or 0. Only the main thread may listen: in any other it never does. What is ignored stays so, as
+    Ctrl-C of what a shell runs in the background. Ctrl-C is heard once: who presses it again will not wait."""
 
     def __init__(self, *numbers: int) -> None:
         self.asked, self.numbers = 0, numbers or (signal.SIGTERM,)
@@ -33,7 +33,7 @@ class Termination:
 
     def __enter__(self) -> "Termination":
         if threading.current_thread() is threading.main_thread():
-            for number in self.numbers:
+            for number in (n for n in self.numbers if signal.getsignal(n) != signal.SIG_IGN):
                 self.before[number] = signal.signal(number, self._heard) or signal.SIG_DFL  # None: one that Python did not set
         return self
 
