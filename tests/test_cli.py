@@ -334,28 +334,47 @@ def test_force_by_environment():
     assert run.returncode == 2 and "did you mean triton?" in run.stderr
 
 
-def test_doctor_tells_of_a_damaged_cache(monkeypatch, tmp_path):
+@pytest.fixture
+def one_gpu(monkeypatch):
+    """What the doctor says of a machine with a GPU of this compute capability."""
+    from rooftile.workbench import doctor
+
+    properties = type("P", (), {"name": "a GPU", "multi_processor_count": 132, "total_memory": 2**30})
+
+    def examined(*capability):
+        for module, name, value in (
+            (torch.cuda, "is_available", lambda: True),
+            (torch.cuda, "device_count", lambda: 1),
+            (torch.cuda, "get_device_capability", lambda *_: capability),
+            (torch.cuda, "get_device_properties", lambda *_: properties),
+            (doctor.dev, "slug", lambda _: "gpu"),
+        ):
+            monkeypatch.setattr(module, name, value)
+        said = []
+        doctor._gpu(lambda good, sentence: said.append((good, sentence)))
+        return said
+
+    return examined
+
+
+def test_doctor_tells_of_a_damaged_cache(one_gpu, monkeypatch, tmp_path):
     """Seen red: it ended there, with the sentence as a user's error, and said nothing of the rest."""
     from rooftile.workbench import doctor
 
     damaged = tmp_path / "gpu.jsonl"
     damaged.write_text("[]\n")
-    properties = type("P", (), {"name": "a GPU", "multi_processor_count": 132, "total_memory": 2**30})
-    for module, name, value in (
-        (torch.cuda, "is_available", lambda: True),
-        (torch.cuda, "device_count", lambda: 1),
-        (torch.cuda, "get_device_capability", lambda *_: (9, 0)),
-        (torch.cuda, "get_device_properties", lambda *_: properties),
-        (doctor.dev, "slug", lambda _: "gpu"),
-        (doctor.tune, "path", lambda _: damaged),
-    ):
-        monkeypatch.setattr(module, name, value)
-    said = []
-    doctor._gpu(lambda good, sentence: said.append((good, sentence)))
-    assert said[0][0] and said[1] == (
+    monkeypatch.setattr(doctor.tune, "path", lambda _: damaged)
+    (good, _), second = one_gpu(9, 0)
+    assert good and second == (
         False,
         f"tuned choices are left out, heuristics choose: {damaged}:1 is not a record: it is a JSON list, not an object",
     )
+
+
+def test_doctor_tells_of_blocks_with_less_shared_memory(one_gpu):
+    room = "cuda:0 gives a block 99 KiB of shared memory: where a kernel's config wants up to 163, another config or kernel runs"
+    assert (True, room) in one_gpu(8, 9) and (True, room) in one_gpu(12, 0)
+    assert not any("shared memory" in sentence for _, sentence in (*one_gpu(8, 0), *one_gpu(9, 0)))
 
 
 def test_doctor():

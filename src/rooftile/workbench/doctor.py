@@ -14,6 +14,7 @@ import torch
 
 from rooftile.core import device as dev
 from rooftile.core import tune
+from rooftile.core.kernel import Limits, shared_memory
 from rooftile.core.record import cache_folder, read
 from rooftile.cuda import compile as nvrtc
 
@@ -74,11 +75,16 @@ def _gpu(say: Any) -> None:
         )
     for i in range(torch.cuda.device_count()):
         major, minor = torch.cuda.get_device_capability(i)
-        p = torch.cuda.get_device_properties(i)
+        p, room, whole = torch.cuda.get_device_properties(i), shared_memory(10 * major + minor) // 1024, Limits().shared_bytes // 1024
         say(
             major >= 8,
             f"cuda:{i} is {p.name}, sm_{major}{minor}, {p.multi_processor_count} multiprocessors, {p.total_memory / 2**30:.0f} GiB (sm_80 or later is needed)",
         )
+        if room < whole:
+            say(
+                True,
+                f"cuda:{i} gives a block {room} KiB of shared memory: where a kernel's config wants up to {whole}, another config or kernel runs",
+            )
     name = dev.slug(torch.device("cuda", 0))
     try:
         entries = sum(1 for source in (tune.path(name), tune.shipped(name)) for _ in read(source))
