@@ -86,7 +86,7 @@ def too_much(asked, there, what):
 
 @pytest.mark.parametrize("error", [too_much, OutOfResources])
 def test_where_blocks_have_less_memory_a_config_that_fits_runs(error, monkeypatch):
-    """Seen red: configs are an H200's, and on a GPU of 99 KiB a block norms and attention of the usual widths ended in an error."""
+    """Seen red: configs are an H200's, and where a block has 99 KiB it ended in an error."""
     op, ran = OPS["log_softmax"], []
     kernels = {
         name: Kernel(name, room_for(99, ran, error), configs=tuple({"kib": n} for n in sizes))

@@ -123,7 +123,6 @@ class TooLarge(ValueError):
 
 
 too_large: list[type[Exception]] = [TooLarge]  # what says so; Triton's own is added where Triton is known
-Taken = tuple[str, Config]  # a kernel's name and a config
 
 
 OPS: dict[str, Op] = {}
@@ -241,7 +240,7 @@ class Op:
     def _launch_smaller(self, key: tuple[Any, ...], args: Sequence[Any], save: bool, error: Exception) -> Any:
         """By another config, or another kernel: they are chosen for blocks of 163 KiB and more of shared memory, and many a GPU has 99. Who fits is
         remembered. Not where a tensor is written in place: a first launch may have done so before a second was too large."""
-        call, without = dict(zip(self.names, args)), list[Taken]()
+        call, without = dict(zip(self.names, args)), list[tuple[str, Config]]()
         choice = self.choose(call)
         while not self._written and choice.source != "forced":
             without.append((choice.kernel.name, choice.config))
@@ -337,8 +336,8 @@ class Op:
         wide = {float: (numbers.Real, torch.SymFloat, torch.SymInt), int: (numbers.Integral, torch.SymInt), bool: (bool, torch.SymBool)}
         return {n: (tuple(k for t in ts for k in wide.get(t, (t,))), " or ".join(t.__name__ for t in ts)) for n, ts in said.items()}
 
-    def choose(self, call: Call, without: Sequence[Taken] = ()) -> Choice:
-        """`without`: those that were too large for this device."""
+    def choose(self, call: Call, without: Sequence[tuple[str, Config]] = ()) -> Choice:
+        """`without`: kernels, by name, and configs that were too large for this device."""
         _force_from_environment()
         name = _forced.get(self.spec.name) or _forced.get(self.spec.name.removesuffix("_backward"))
         if name is not None and (name in {k.name for k in self.kernels} or self.spec.name in _forced):

@@ -230,21 +230,17 @@ class Problem:
 
     def _drift(self, run: Callable[..., Any], call: dict[str, Any], first: list[Tensor] | None) -> list[str]:
         """Of REPEATS runs the first that is not the same to the last bit; without a `first`, whose sums may come in any order, the first that is not right."""
-        end, done = time.monotonic() + PATIENCE, 1
-        while done < REPEATS and time.monotonic() <= end:
-            if first is None:
-                made = outcome(self.spec, run, call)
-                done += 1
-                for name, gauge, out in zip(self.names, self.gauges, made):
+        if first is None:
+            for (number,) in _repeats(1):
+                for name, gauge, out in zip(self.names, self.gauges, outcome(self.spec, run, call)):
                     if not gauge.passes(out):
-                        return [f"{name}: run {done} of {REPEATS} is wrong: {gauge.read(out).message}"]
-                continue
-            count = min(ROUND, REPEATS - done)
-            rounds = torch.stack([_different(outcome(self.spec, run, call), first) for _ in range(count)])
-            for number, different in enumerate(rounds.tolist(), done + 1):
+                        return [f"{name}: run {number} of {REPEATS} is wrong: {gauge.read(out).message}"]
+            return []
+        for numbers in _repeats(ROUND):
+            found = torch.stack([_different(outcome(self.spec, run, call), first) for _ in numbers])
+            for number, different in zip(numbers, found.tolist()):
                 for name in itertools.compress(self.names, different):
                     return [f"{name}: run {number} of {REPEATS} on the same inputs differs from the first"]
-            done += count
         return []
 
     def _replayed(self, run: Callable[..., Any], call: dict[str, Any]) -> list[Tensor]:
@@ -312,6 +308,15 @@ def _posed(p: Point, device: str) -> Problem | str:
         raise
     except Exception as error:  # a problem that cannot be posed is a finding like any other
         return f"the problem cannot be posed: {type(error).__name__}: {error}"
+
+
+def _repeats(at_once: int) -> Iterator[range]:
+    """The numbers of the runs after the first, so many at once, until there are REPEATS or it has taken long enough."""
+    end = time.monotonic() + PATIENCE
+    for first in range(2, REPEATS + 1, at_once):
+        if time.monotonic() > end:
+            return
+        yield range(first, min(first + at_once, REPEATS + 1))
 
 
 def _different(made: list[Tensor], first: list[Tensor]) -> Tensor:

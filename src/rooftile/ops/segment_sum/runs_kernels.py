@@ -46,7 +46,8 @@ def in_runs(x, offsets, *, config):
 
 
 def pick(call):
-    """As an H200 has them: of rows of up to 256 bytes half as many runs and none cut, a twentieth; of longer ones eight rows of a group at a time, cut, a fiftieth."""
+    """As an H200 has them: of rows of up to 256 bytes half as many runs and none cut, next to nothing; of longer ones eight rows of a group at a time, a
+    twenty-fifth, and the last cut, a hundredth."""
     x = call["x"]
     return CHUNKS[6] if x.shape[1] * x.itemsize <= 256 else CHUNKS[1]
 
