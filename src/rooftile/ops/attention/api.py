@@ -20,6 +20,7 @@ from rooftile.ops.attention.gluon_options_launchers import VARLEN as GLUON_VARLE
 from rooftile.ops.attention.ladder_kernels import BACKWARD as LADDER_BACKWARD
 from rooftile.ops.attention.ladder_kernels import FORWARD as LADDER
 from rooftile.ops.attention.latent_kernels import BACKWARD as LATENT_BACKWARD
+from rooftile.ops.attention.one_pass_kernels import BACKWARD as ONE_PASS_BACKWARD
 from rooftile.ops.attention.options_launchers import KERNELS as OPTIONS
 from rooftile.ops.attention.options_launchers import KERNELS_BACKWARD as OPTIONS_BACKWARD
 from rooftile.ops.attention.options_launchers import VARLEN, VARLEN_BACKWARD
@@ -44,7 +45,7 @@ _attention = Op(
     *KERNELS,
     *LADDER,
     backward=ranked(
-        (CUDNN_BACKWARD, *KERNELS_BACKWARD, *CUDA_BACKWARD, *LATENT_BACKWARD, *WIDE_BACKWARD, *LADDER_BACKWARD),
+        (CUDNN_BACKWARD, *KERNELS_BACKWARD, ONE_PASS_BACKWARD, *CUDA_BACKWARD, *LATENT_BACKWARD, *WIDE_BACKWARD, *LADDER_BACKWARD),
         "cuda.v5_hopper",
         "cuda.v5_hopper_ordered",
         "cuda.v7_hopper_latent",
