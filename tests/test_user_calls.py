@@ -31,6 +31,7 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
             "linear_cross_entropy: x is nested, takes strided",
         ),
         (lambda: rooftile.attention_decode(torch.nested.nested_tensor([X, X]), X, X, X), "attention_decode: q is nested, takes strided"),
+        (lambda: rooftile.attention(*[torch.nested.nested_tensor([X, X])] * 3), "attention: q is nested, takes strided"),
         (lambda: rooftile.scaled_dot_product_attention(*[torch.nested.nested_tensor([X, X])] * 3), "query is nested, takes strided"),
         (lambda: rooftile.layernorm(X, eps="a"), "layernorm: eps is 'a', takes float"),
         (lambda: rooftile.attention(*[torch.randn(1, 4, 2, 16)] * 3, causal="yes"), "attention: causal is 'yes', takes bool"),

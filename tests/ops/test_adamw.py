@@ -96,7 +96,7 @@ def test_a_step_without_one_gradient_does_nothing():
 def test_one_launch_for_all_groups(monkeypatch):
     one, _ = models()
     launched = []
-    monkeypatch.setattr(sys.modules["rooftile.ops.adamw.api"], "_adamw", lambda *args: launched.append(len(args[0])))
+    monkeypatch.setattr(rooftile.AdamW, "_launch", lambda self, op, members, scale: launched.append(len(members.params)))
     steps(one, rooftile.AdamW(groups(one)), 1)
     assert launched == [6]
 
@@ -622,3 +622,57 @@ def test_a_state_dict_of_an_optimizer_that_goes_on_is_loaded_as_it_was():
     second.load_state_dict(first.state_dict())
     first.step()
     assert second.state[q]["step"] == 1 and first.state[p]["step"] == 2
+
+
+def refused_of_two(dtype=torch.float64, device="cpu", **how):
+    """An optimizer that has taken one step on a float32 parameter and is refused the next, with another beside it."""
+    good, bad = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(2, dtype=dtype, device=device))
+    optimizer = rooftile.AdamW([good, bad], lr=0.1, **how)
+    good.grad = torch.ones_like(good)
+    optimizer.step()
+    bad.grad = torch.ones_like(bad)
+    return optimizer, good, bad
+
+
+@pytest.mark.parametrize(
+    "how, words",
+    [({}, "params is float64, takes"), ({"max_norm": 1.0}, "grads is float64, takes"), ({"max_norm": math.inf}, "float64, takes"),
+     ({"device": "meta", "dtype": torch.float32, "max_norm": 1.0}, "gradients are on cpu and meta")],
+    ids=["plain", "clipped", "measured", "devices"],
+)  # fmt: skip
+def test_a_refused_step_changes_nothing(how, words):
+    """Seen red: it was counted, again at each try, and what one launch took had moved before another was refused."""
+    optimizer, good, bad = refused_of_two(**how)
+    before, count = good.detach().clone(), optimizer.state[good]["step"].item()
+    moments = [optimizer.state[good][n].clone() for n in ("exp_avg", "exp_avg_sq")]
+    for _ in range(2):
+        with pytest.raises(ValueError, match=words):
+            optimizer.step()
+    assert torch.equal(good, before) and all(map(torch.equal, moments, (optimizer.state[good][n] for n in ("exp_avg", "exp_avg_sq"))))
+    assert optimizer.state[good]["step"] == count == 1 and bad not in optimizer.state
+    bad.grad = None
+    optimizer.step()
+    alone = rooftile.AdamW([twin := torch.nn.Parameter(torch.ones(3))], lr=0.1, max_norm=how.get("max_norm"))
+    for _ in range(2):
+        twin.grad = torch.ones(3)
+        alone.step()
+    assert torch.equal(good, twin) and optimizer.state[good]["step"] == 2
+
+
+def test_a_step_that_fails_on_its_way_counts_what_it_did(monkeypatch):
+    """A device that is out of memory, or a kernel that cannot be compiled, is known when it is launched."""
+    optimizer, good, bad = refused_of_two(torch.bfloat16)
+    launch, failing = rooftile.AdamW._launch, [True]
+
+    def full(self, op, members, scale=None):
+        if failing[0] and bad in set(members.params):
+            raise RuntimeError("out of memory")
+        return launch(self, op, members, scale)
+
+    monkeypatch.setattr(rooftile.AdamW, "_launch", full)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        optimizer.step()
+    assert optimizer.state[good]["step"] == 2 and not optimizer.state.get(bad, {"step": 0})["step"]
+    failing[0] = False
+    optimizer.step()
+    assert optimizer.state[good]["step"] == 3 and optimizer.state[bad]["step"] == 1

@@ -318,6 +318,14 @@ class Op:
             if not isinstance(call[name], kinds):
                 raise ValueError(f"{self.spec.name}: {name} is {call[name]!r}, takes {words}")
 
+    def ask(self, *args: Any) -> None:
+        """Of one that writes, before another call does what cannot be taken back: the ValueError that a call would be."""
+        call = dict(zip(self.names, args))
+        self._check(call)
+        if not register.needs_second_door(args):
+            self.choose(call)
+            self._refuse_shared(args)
+
     def takes(self, **parameters: Any) -> None:
         """Asked by a module when it is made: ValueError, as a call says it, where there is no call with these parameters. A module that is made in what
         is compiled leaves it to its call."""

@@ -103,6 +103,7 @@ class AdamW(torch.optim.Optimizer):
         self.state_dtype = torch.float32 if master and state_dtype is None else state_dtype
         self.grad_norm: Tensor | None = None
         self._launches: dict[tuple[Any, ...], Members] = {}  # of the last step
+        self._begun: list[Tensor] = []  # whose states the last step began
         self._captured = False
         super().__init__(params, defaults)
 
@@ -147,13 +148,37 @@ class AdamW(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        capturing = _capturing()
-        self._launches = self._gather(capturing)
-        if self._launches:  # without one gradient there is nothing to count and nothing to do, as in torch.optim.AdamW
-            if not capturing:
-                self.advance()
-            self.update()
+        capturing, before, self._begun = _capturing(), self._launches, []
+        try:
+            self._launches = self._gather(capturing)
+            if self._launches:  # without one gradient there is nothing to count and nothing to do, as in torch.optim.AdamW
+                if any(m is not before.get(key) for key, m in self._launches.items()):
+                    self._ask()
+                if not capturing:
+                    self.advance()
+                self.update()
+        except BaseException:  # an interrupted one too
+            self._take_back()
+            raise
         return loss
+
+    def _ask(self) -> None:
+        """What `update` would refuse is refused before anything is counted and before the first of its launches."""
+        op, alike = self._how()
+        for grads in alike:
+            _grad_norm.ask(_local(grads))
+        for members in self._launches.values():
+            op.ask(*self._arguments(members))
+
+    def _take_back(self) -> None:
+        """Of a step that has failed: the counts of what was not launched, and the states that were begun for it."""
+        for members in self._launches.values():
+            members.take_back()
+        for p in self._begun:
+            if not self.state[p]["step"]:
+                del self.state[p]
+        if not self._captured:  # they are gathered anew
+            self._launches = {}
 
     @torch.no_grad()
     def advance(self) -> None:
@@ -171,17 +196,20 @@ class AdamW(torch.optim.Optimizer):
         """The device's part of a step, on the parameters of the last one: the norm, the clipping and the launch. It can be captured."""
         if missing := [list(p.shape) for m in self._launches.values() for p in m.params if p.grad is None]:
             raise RuntimeError(f"AdamW: update is for the parameters of the last step, and {len(missing)} have no gradient: {missing[0]}")
-        members, grads = self._launches.values(), self._alike() if self.max_norm is not None else []
-        if self.max_norm == math.inf and not any(hasattr(gs[0], "to_local") for gs in grads):  # of parts the norm is over all ranks
-            norms = [self._launch(_adamw_measured, m) for m in members]
-        else:
-            norms, scale = [_norm_over_ranks(gs) for gs in grads], None
-            if self.max_norm is not None and self.max_norm < math.inf:  # PyTorch's clip_grad_norm_ adds the same 1e-6
-                scale = (self.max_norm / (_norm_of(norms) + 1e-6)).clamp_max(1.0)
-            for m in members:
-                self._launch(_adamw, m, scale)
-        if norms:
+        op, alike = self._how()
+        norms, scale = [_norm_over_ranks(grads) for grads in alike], None
+        if self.max_norm is not None and self.max_norm < math.inf:  # PyTorch's clip_grad_norm_ adds the same 1e-6
+            scale = (self.max_norm / (_norm_of(norms) + 1e-6)).clamp_max(1.0)
+        made = [self._launch(op, m, scale) for m in self._launches.values()]
+        if norms := made if op is _adamw_measured else norms:
             self.grad_norm = _norm_of(norms)
+
+    def _how(self) -> tuple[Op, list[list[Tensor]]]:
+        """Who updates, and the gradients that norms are made of before."""
+        alike = self._alike() if self.max_norm is not None else []
+        if self.max_norm == math.inf and not any(hasattr(grads[0], "to_local") for grads in alike):  # of parts the norm is over all ranks
+            return _adamw_measured, []
+        return _adamw, alike
 
     def _alike(self) -> list[list[Tensor]]:
         """The gradients, those together of which one launch makes a norm."""
@@ -227,6 +255,7 @@ class AdamW(torch.optim.Optimizer):
                 )
             for (p, _), state in zip(members, states):
                 if not state:
+                    self._begun.append(p)
                     self._begin(p)
             if any("master" in state for state in states):  # of one launch all have one; loaded ones may be a few float32 parameters' too
                 for (p, _), state in zip(members, states):
@@ -287,15 +316,17 @@ class AdamW(torch.optim.Optimizer):
     def __getstate__(self) -> dict[str, Any]:
         """PyTorch's copies and pickles have defaults, states and groups alone. What launches keep is made anew; a captured step stays the original's."""
         ours = {name: getattr(self, name) for name in ("max_norm", "master", "stochastic", "state_dtype")}
-        return {**super().__getstate__(), **ours, "grad_norm": None, "_launches": {}, "_captured": False}
+        return {**super().__getstate__(), **ours, "grad_norm": None, "_launches": {}, "_begun": [], "_captured": False}
 
     def _launch(self, op: Op, members: Members, scale: Tensor | None = None) -> Tensor:
-        params, (beta1, beta2) = members.params, members.betas
-        grads = [p.grad for p in params]
-        lists = [_local(ts) for ts in (params, grads, members.column("exp_avg"), members.column("exp_avg_sq"))]
+        made = op(*self._arguments(members, scale, self._seed(members.hyper.device, members.params[0].dtype)))
+        members.counted = False
+        return made
+
+    def _arguments(self, members: Members, scale: Tensor | None = None, seed: Tensor | None = None) -> tuple[Any, ...]:
+        columns = (members.params, [p.grad for p in members.params], members.column("exp_avg"), members.column("exp_avg_sq"))
         masters = _local(members.column("master")) if "master" in members.states[0] else []
-        seed = self._seed(members.hyper.device, params[0].dtype)
-        return op(*lists, masters, members.hyper, scale, seed, beta1, beta2, members.eps)
+        return (*map(_local, columns), masters, members.hyper, scale, seed, *members.betas, members.eps)
 
 
 def _check_group(group: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ class Members:
         self.hyper = torch.empty(
             (len(states), 4), dtype=torch.float32, device=self.params[0].device
         )  # where a captured step reads its rates
+        self.counted = False  # a step that has not been launched yet
 
     def are(self, members: Sequence[Member], states: Sequence[dict[str, Any]]) -> bool:
         """Whether these are still they: the same parameters in the same groups, and nobody has put other states in place."""
@@ -40,6 +41,7 @@ class Members:
         """Count a step, and send its rates after whatever was launched before: page-locked memory is taken anew for each step, as the
         last step's may still be on its way."""
         self.counts += 1
+        self.counted = True
         counts = self.counts.tolist()
         beta1, beta2 = self.betas
         corrections = {n: (1 - beta1**n, 1 - beta2**n) for n in set(counts)}
@@ -47,6 +49,12 @@ class Members:
         rows = [(*rates[id(g)], *corrections[n]) for g, n in zip(self.groups, counts)]
         sent = torch.tensor(rows, dtype=torch.float32, device="cpu", pin_memory=self.hyper.is_cuda)
         self.hyper.copy_(sent, non_blocking=True)
+
+    def take_back(self) -> None:
+        """Of a step that was counted and could not be launched."""
+        if self.counted:
+            self.counts -= 1
+            self.counted = False
 
     def column(self, name: str) -> list[Tensor]:
         return [state[name] for state in self.states]
