@@ -206,7 +206,7 @@ def _judged(suite: str, numbers: tuple[int, ...], device: str, end: float) -> li
 
 
 def run(name: str, device: str, jobs: int, within: float, progress: Console | None, folder: Path | None) -> Record:
-    """All points of a suite, or those that are judged `within` seconds."""
+    """All points of a suite, or those that are judged `within` seconds. Each that is wrong is told as it is heard of; the record tells the first."""
     suite, end, mine = SUITES[nearest(name, list(SUITES), "suite")], time.monotonic() + within, suite_digest()
     points, where, kinds = suite.points(), torch.device(device), defaultdict[Asked, list[int]](list)
     for n in random.Random(0).sample(range(len(points)), len(points)):
@@ -219,7 +219,10 @@ def run(name: str, device: str, jobs: int, within: float, progress: Console | No
             counts[verdict["status"]] += 1
             worst = {n: max(x, verdict["apart"].get(n, 0.0)) for n, x in worst.items()}
             if verdict["status"] == Status.FAILED:
-                first = first or f"{points[number]}: {verdict['message']}"
+                said = f"{points[number]}: {verdict['message']}"
+                first = first or said
+                if progress is not None:
+                    progress.print(said, style="red", highlight=False)
         if time.monotonic() >= end:
             break
     heard.close()
