@@ -93,6 +93,22 @@ def test_what_there_is_no_time_for_is_told(monkeypatch):
     assert made.extra["judged"] == 1 and made.extra["points"] == 3  # what is under way is heard
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_where_there_was_no_room_it_is_asked_again_alone(few, monkeypatch, jobs):
+    room: list[str] = []
+
+    def crowded(*asked):
+        if asked not in room:
+            room.append(asked)
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return judge(*asked)
+
+    monkeypatch.setattr(suites, "judge", crowded)
+    monkeypatch.setattr(suites, "spread", lambda work, units, jobs: ((unit, work(*unit)) for unit in units))
+    made = suites.run("flash-attention", "cpu", jobs, 1e9, None, None)
+    assert len(room) == made.extra["judged"] == made.extra["passed"] == 2
+
+
 def test_a_suite_that_is_none_is_told():
     said = CliRunner().invoke(app, ["suites", "pytorsch", "--device", "cpu"])
     assert said.exit_code != 0 and "did you mean pytorch?" in str(said.exception) + said.output

@@ -7,6 +7,7 @@ time: a process takes a kind at a time, in an order that is drawn once, so that 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
@@ -14,7 +15,7 @@ import random
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from rooftile.ops import attention, scaled_dot_product_attention
 from rooftile.ops._shared.philox import kept
 from rooftile.ops._shared.seeds import seeded
 from rooftile.ops.attention.options_reference import counted
-from rooftile.workbench.spread import spread
+from rooftile.workbench.spread import Unit, spread
 from rooftile.workbench.training_records import digest_with_cuda
 
 RESULTS = "out", "dq", "dk", "dv"
@@ -151,20 +152,24 @@ def judge(suite: str, point: Asked, number: int, device: str) -> dict[str, Any]:
         stays = kept(shape, seeded(number, q), point.dropout)[..., : point.keys]
 
     def by_hand(dtype: torch.dtype) -> list[Tensor]:
-        leaves = [x.to(dtype).requires_grad_() for x in (q, k, v)]
+        """A sequence at a time: its scores in float64 are what takes room."""
+        return [torch.stack(x) for x in zip(*(one_by_hand(i, dtype) for i in range(point.batch)))]
+
+    def one_by_hand(i: int, dtype: torch.dtype) -> list[Tensor]:
+        leaves = [x[i].to(dtype).requires_grad_() for x in (q, k, v)]
         one, *others = leaves
-        keys, values = (x.repeat_interleave(point.heads // point.kv_heads, 2) for x in others)
-        scores = torch.einsum("bthd,bshd->bhts", one * (point.scale or 1 / math.sqrt(point.dim)), keys)
+        keys, values = (x.repeat_interleave(point.heads // point.kv_heads, 1) for x in others)
+        scores = torch.einsum("thd,shd->hts", one * (point.scale or 1 / math.sqrt(point.dim)), keys)
         if point.softcap:
             scores = point.softcap * torch.tanh(scores / point.softcap)
         if bias is not None:
-            scores = scores + bias
+            scores = scores + bias[i]
         nothing = hidden.all(-1, keepdim=True)
         weights = scores.masked_fill(hidden & ~nothing, -math.inf).softmax(-1).masked_fill(hidden, 0.0)
         if stays is not None:
-            weights = weights * stays / (1 - point.dropout)
-        out = torch.einsum("bhts,bshd->bthd", weights, values)
-        return [out.detach(), *torch.autograd.grad(out, leaves, upstream.to(dtype))]
+            weights = weights * stays[i] / (1 - point.dropout)
+        out = torch.einsum("hts,shd->thd", weights, values)
+        return [out.detach(), *torch.autograd.grad(out, leaves, upstream[i].to(dtype))]
 
     def ours() -> list[Tensor]:
         leaves = one, keys, values = [x.detach().requires_grad_() for x in (q, k, v)]
@@ -195,14 +200,35 @@ def _furthest(x: Tensor, right: Tensor) -> float:
     return float((x.double() - right).abs().max())
 
 
-def _judged(suite: str, numbers: tuple[int, ...], device: str, end: float) -> list[tuple[int, dict[str, Any]]]:
-    """The first of them, and the others until `end`."""
-    points, made = SUITES[suite].points(), []
+def _judged(suite: str, numbers: tuple[int, ...], device: str, end: float) -> list[tuple[int, dict[str, Any] | None]]:
+    """The first of them, and the others until `end`; None where there was no room beside the others."""
+    points, made = SUITES[suite].points(), list[tuple[int, dict[str, Any] | None]]()
     for n in numbers:
-        made.append((n, judge(suite, points[n], n, device)))
+        try:
+            made.append((n, judge(suite, points[n], n, device)))
+        except torch.OutOfMemoryError:
+            made.append((n, None))
+        if device == "cuda":
+            torch.cuda.empty_cache()  # the others' room
         if time.monotonic() >= end:
             break
     return made
+
+
+def _heard(units: list[Unit], jobs: int, end: float, alone: Callable[[int], dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(number, verdict) of each point that is judged until `end`, and then of those for which there was no room."""
+    crowded = []
+    with contextlib.closing(spread(_judged, units, jobs) if jobs != 1 else ((unit, _judged(*unit)) for unit in units)) as heard:
+        for _, verdicts in heard:
+            for number, verdict in verdicts:
+                if verdict is None:
+                    crowded.append(number)
+                else:
+                    yield number, verdict
+            if time.monotonic() >= end:
+                break
+    for number in crowded:
+        yield number, alone(number)
 
 
 def run(name: str, device: str, jobs: int, within: float, progress: Console | None, folder: Path | None) -> Record:
@@ -213,19 +239,14 @@ def run(name: str, device: str, jobs: int, within: float, progress: Console | No
         kinds[points[n].kind].append(n)
     units = [(name, tuple(numbers), device, end) for numbers in kinds.values()]
     counts, worst, first = Counter[str](), dict.fromkeys(RESULTS, 0.0), ""
-    heard = spread(_judged, units, jobs) if jobs != 1 else ((unit, _judged(*unit)) for unit in units)
-    for _, verdicts in heard:
-        for number, verdict in verdicts:
-            counts[verdict["status"]] += 1
-            worst = {n: max(x, verdict["apart"].get(n, 0.0)) for n, x in worst.items()}
-            if verdict["status"] == Status.FAILED:
-                said = f"{points[number]}: {verdict['message']}"
-                first = first or said
-                if progress is not None:
-                    progress.print(said, style="red", highlight=False)
-        if time.monotonic() >= end:
-            break
-    heard.close()
+    for number, verdict in _heard(units, jobs, end, lambda n: judge(name, points[n], n, device)):
+        counts[verdict["status"]] += 1
+        worst = {n: max(x, verdict["apart"].get(n, 0.0)) for n, x in worst.items()}
+        if verdict["status"] == Status.FAILED:
+            said = f"{points[number]}: {verdict['message']}"
+            first = first or said
+            if progress is not None:
+                progress.print(said, style="red", highlight=False)
     facts: dict[str, Any] = {"points": len(points), "judged": counts.total(), "apart": worst}
     facts |= {s.value: counts[s] for s in (Status.PASSED, Status.FAILED, Status.REFUSED)}
     if progress is not None:
