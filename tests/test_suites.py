@@ -66,7 +66,7 @@ def refuses(*x, **more):
 
 def test_what_is_refused_is_not_wrong_and_is_counted(few, monkeypatch):
     monkeypatch.setattr(suites, "attention", refuses)
-    made = suites.run("flash-attention", "cpu", 1, 1e9, None, None)
+    (made,) = suites.run(["flash-attention"], "cpu", 1, 1e9, None, None)
     assert made.status == "refused" and made.extra["refused"] == made.extra["judged"] == 2 and made.extra["passed"] == 0
 
 
@@ -89,8 +89,15 @@ def test_how_they_were_answered_is_a_record_and_goes_stale(few, tmp_path, monkey
 def test_what_there_is_no_time_for_is_told(monkeypatch):
     of_a_kind = [replace(SMALL["pytorch"][0], queries=n) for n in (4, 8, 9)]
     monkeypatch.setitem(SUITES, "pytorch", replace(SUITES["pytorch"], points=lambda: of_a_kind))
-    made = suites.run("pytorch", "cpu", 1, 0.0, None, None)
+    (made,) = suites.run(["pytorch"], "cpu", 1, 0.0, None, None)
     assert made.extra["judged"] == 1 and made.extra["points"] == 3  # what is under way is heard
+
+
+def test_suites_take_turns(few, monkeypatch):
+    asked = []
+    monkeypatch.setattr(suites, "judge", lambda suite, *more: asked.append(suite) or {"status": "passed", "message": "", "apart": {}})
+    made = suites.run(list(SMALL), "cpu", 1, 1e9, None, None)
+    assert asked == ["flash-attention", "pytorch"] * 2 + ["pytorch"] and [r.extra["judged"] for r in made] == [2, 3]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -105,7 +112,7 @@ def test_where_there_was_no_room_it_is_asked_again_alone(few, monkeypatch, jobs)
 
     monkeypatch.setattr(suites, "judge", crowded)
     monkeypatch.setattr(suites, "spread", lambda work, units, jobs: ((unit, work(*unit)) for unit in units))
-    made = suites.run("flash-attention", "cpu", jobs, 1e9, None, None)
+    (made,) = suites.run(["flash-attention"], "cpu", jobs, 1e9, None, None)
     assert len(room) == made.extra["judged"] == made.extra["passed"] == 2
 
 

@@ -16,7 +16,7 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -215,47 +215,73 @@ def _judged(suite: str, numbers: tuple[int, ...], device: str, end: float) -> li
     return made
 
 
-def _heard(units: list[Unit], jobs: int, end: float, alone: Callable[[int], dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number, verdict) of each point that is judged until `end`, and then of those for which there was no room."""
-    crowded = []
-    with contextlib.closing(spread(_judged, units, jobs) if jobs != 1 else ((unit, _judged(*unit)) for unit in units)) as heard:
-        for _, verdicts in heard:
-            for number, verdict in verdicts:
-                if verdict is None:
-                    crowded.append(number)
-                else:
-                    yield number, verdict
-            if time.monotonic() >= end:
-                break
-    for number in crowded:
-        yield number, alone(number)
-
-
-def run(name: str, device: str, jobs: int, within: float, progress: Console | None, folder: Path | None) -> Record:
-    """All points of a suite, or those that are judged `within` seconds. Each that is wrong is told as it is heard of; the record tells the first."""
-    suite, end, mine = SUITES[nearest(name, list(SUITES), "suite")], time.monotonic() + within, suite_digest()
-    points, where, kinds = suite.points(), torch.device(device), defaultdict[Asked, list[int]](list)
+def _kinds(name: str) -> list[tuple[int, ...]]:
+    """The numbers of a suite's points, a kind's together, in an order that is drawn once."""
+    points, kinds = SUITES[name].points(), defaultdict[Asked, list[int]](list)
     for n in random.Random(0).sample(range(len(points)), len(points)):
         kinds[points[n].kind].append(n)
-    units = [(name, tuple(numbers), device, end) for numbers in kinds.values()]
-    counts, worst, first = Counter[str](), dict.fromkeys(RESULTS, 0.0), ""
-    for number, verdict in _heard(units, jobs, end, lambda n: judge(name, points[n], n, device)):
-        counts[verdict["status"]] += 1
-        worst = {n: max(x, verdict["apart"].get(n, 0.0)) for n, x in worst.items()}
-        if verdict["status"] == Status.FAILED:
-            said = f"{points[number]}: {verdict['message']}"
-            first = first or said
-            if progress is not None:
-                progress.print(said, style="red", highlight=False)
-    facts: dict[str, Any] = {"points": len(points), "judged": counts.total(), "apart": worst}
-    facts |= {s.value: counts[s] for s in (Status.PASSED, Status.FAILED, Status.REFUSED)}
-    if progress is not None:
-        progress.print(f"{name}: {counts.total()} of {len(points)} points judged", style="dim")
-    status = Status.FAILED if counts[Status.FAILED] else Status.PASSED if counts[Status.PASSED] else Status.REFUSED
-    made = Record(PREFIX + name, "rooftile", CASE, status, method="beside float64 and PyTorch by hand", message=first, digest=mine, run=uuid.uuid4().hex[:10],
-                  extra=facts, environment=dict(vars(Environment.here())))  # fmt: skip
-    if folder is not None:
-        append(folder / dev.slug(where) / f"{PREFIX}{name}.jsonl", [made])
+    return [tuple(numbers) for numbers in kinds.values()]
+
+
+def _heard(units: list[Unit], jobs: int, end: float) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """(suite, number, verdict) of each point that is judged until `end`, and then of those for which there was no room."""
+    crowded = []
+    with contextlib.closing(spread(_judged, units, jobs) if jobs != 1 else ((unit, _judged(*unit)) for unit in units)) as heard:
+        for (suite, _, device, _), verdicts in heard:
+            for number, verdict in verdicts:
+                if verdict is None:
+                    crowded.append((suite, number, device))
+                else:
+                    yield suite, number, verdict
+            if time.monotonic() >= end:
+                break
+    for suite, number, device in crowded:
+        yield suite, number, judge(suite, SUITES[suite].points()[number], number, device)
+
+
+@dataclass
+class _Tally:
+    counts: Counter[Status] = field(default_factory=Counter)
+    worst: dict[str, float] = field(default_factory=lambda: dict.fromkeys(RESULTS, 0.0))
+    first: str = ""  # that is wrong
+
+    def take(self, point: Asked, verdict: dict[str, Any]) -> str:
+        """What is wrong with it, or nothing."""
+        self.counts[verdict["status"]] += 1
+        self.worst = {n: max(x, verdict["apart"].get(n, 0.0)) for n, x in self.worst.items()}
+        if verdict["status"] != Status.FAILED:
+            return ""
+        said = f"{point}: {verdict['message']}"
+        self.first = self.first or said
+        return said
+
+    @property
+    def status(self) -> Status:
+        return next((s for s in (Status.FAILED, Status.PASSED) if self.counts[s]), Status.REFUSED)
+
+
+def run(names: list[str], device: str, jobs: int, within: float, progress: Console | None, folder: Path | None) -> list[Record]:
+    """All points of these suites, or those that are judged `within` seconds, of one suite as of another: in turn a kind of each. Every point that is wrong is
+    told as it is heard of; a record tells the first."""
+    names = [nearest(n, list(SUITES), "suite") for n in names]
+    end, mine, where = time.monotonic() + within, suite_digest(), torch.device(device)
+    tallies = {name: _Tally() for name in names}
+    turns = itertools.chain.from_iterable(itertools.zip_longest(*([(n, kind, device, end) for kind in _kinds(n)] for n in names)))
+    for name, number, verdict in _heard([unit for unit in turns if unit is not None], jobs, end):
+        said = tallies[name].take(SUITES[name].points()[number], verdict)
+        if said and progress is not None:
+            progress.print(said, style="red", highlight=False)
+    environment, made = dict(vars(Environment.here())), []
+    for name, tally in tallies.items():
+        judged, all_of_it = tally.counts.total(), len(SUITES[name].points())
+        if progress is not None:
+            progress.print(f"{name}: {judged} of {all_of_it} points judged", style="dim")
+        facts: dict[str, Any] = {"points": all_of_it, "judged": judged, "apart": tally.worst}
+        facts |= {s.value: tally.counts[s] for s in (Status.PASSED, Status.FAILED, Status.REFUSED)}
+        made.append(Record(PREFIX + name, "rooftile", CASE, tally.status, method="beside float64 and PyTorch by hand", message=tally.first, digest=mine,
+                           run=uuid.uuid4().hex[:10], extra=facts, environment=environment))  # fmt: skip
+        if folder is not None:
+            append(folder / dev.slug(where) / f"{PREFIX}{name}.jsonl", made[-1:])
     return made
 
 
