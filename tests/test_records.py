@@ -472,6 +472,24 @@ def test_losses_are_records(monkeypatch, tmp_path):
     assert len(list(tmp_path.glob("*/losses.llama-1.2b.jsonl"))) == 1
 
 
+@pytest.mark.parametrize(
+    "page, op, kernel, case, lacks",
+    [
+        (pages.asked_by_others, "suite.pytorch", "rooftile", "all", "judged"),
+        (pages.losses, "losses.gpt2-124m", "rooftile", "c", "loss"),
+        (pages.gate, "residual_add", "triton", "gate-triton", "passed"),
+        (lambda table: pages.counters("softmax", table), "softmax", "cuda.v4_vector", "counters-c", "hardware"),
+    ],
+    ids=["suite", "losses", "gate", "counters"],
+)
+def test_a_record_that_lacks_what_its_page_tells_is_named(page, op, kernel, case, lacks, monkeypatch):
+    """Seen red: KeyError('judged')."""
+    monkeypatch.setattr(ledger, "is_stale", lambda r: False)
+    r = Record(op, kernel, case, Status.PASSED, run="cafe", extra={"odd": 1})
+    with pytest.raises(ValueError, match=f"{op} {kernel} {case}, run cafe, does not say '{lacks}'; it says odd"):
+        page({("cpu", op, case): [r]})
+
+
 def test_first_in_line_is_who_was_measured_to_be_fastest(tmp_path, monkeypatch):
     """But for a twentieth, by which two runs may differ, or 5 us, which a launch costs. Seen red: with `quantize`'s kernels in the order of their files, among others."""
     pairs = list(ledger.chosen_and_fastest(ROOT / "records"))

@@ -72,6 +72,15 @@ class Record:
     extra: dict[str, Any] = field(default_factory=dict)  # tokens_per_s, peak_bytes, host_us, ...
     environment: dict[str, str] = field(default_factory=dict)
 
+    def fact(self, name: str) -> Any:
+        """One of `extra`, which this kind of record has."""
+        if name not in self.extra:
+            there = ", ".join(sorted(self.extra)) or "nothing"
+            raise ValueError(
+                f"the record of {self.op} {self.kernel} {self.case}, run {self.run or '?'}, does not say {name!r}; it says {there}"
+            )
+        return self.extra[name]
+
     def json(self) -> str:
         return json.dumps(_plain(asdict(self)), sort_keys=True)
 

@@ -192,7 +192,7 @@ def gate(table: Table) -> str:
                 passed.append(r)
             else:
                 open_[op.spec.name] = open_.get(op.spec.name, 0) + 1
-        verdicts = f"{sum(r.extra['passed'] for r in passed):,} / {sum(r.extra['refused'] for r in passed):,}"
+        verdicts = f"{sum(r.fact('passed') for r in passed):,} / {sum(r.fact('refused') for r in passed):,}"
         rest = ", ".join(f"{name} {n}" for name, n in open_.items())
         lines.append([device, f"{len(passed)} of {len(here)}", verdicts, rest])
     return rows(["device", "kernels that passed as they are now", "right / refused calls", "changed since, failed or not judged"], lines)
@@ -204,12 +204,12 @@ def host(table: Table) -> str:
         if case.startswith(ledger.HOST):
             timed = [r for r in records if "host_us" in r.extra]
             ours = next((r for r in timed if not r.kernel.startswith("peer.")), None)
-            peers = sorted((r.extra["host_us"], r.kernel.removeprefix("peer.")) for r in timed if r.kernel.startswith("peer."))
+            peers = sorted((r.fact("host_us"), r.kernel.removeprefix("peer.")) for r in timed if r.kernel.startswith("peer."))
             if ours is not None:
                 mark = STALE if ledger.is_stale(ours) else ""
                 theirs = ", ".join(f"{peer} {us:.1f}" for us, peer in peers)
-                yard = f"{ours.extra['layer_norm_us']:.1f}" if "layer_norm_us" in ours.extra else ""
-                lines.append([device, name, f"`{case.removeprefix(ledger.HOST)}`", f"{ours.extra['host_us']:.1f}{mark}", theirs, yard])
+                yard = f"{ours.fact('layer_norm_us'):.1f}" if "layer_norm_us" in ours.extra else ""
+                lines.append([device, name, f"`{case.removeprefix(ledger.HOST)}`", f"{ours.fact('host_us'):.1f}{mark}", theirs, yard])
     return rows(["device", "operator", "case", "ours, us a call", "peers, us a call", "`F.layer_norm` in turn"], lines)
 
 
@@ -222,7 +222,7 @@ def training(table: Table) -> str:
                 ms = f"{r.us[1] / 1e3:.1f}" if r.us else ""
                 if r.us and r.us[2] - r.us[0] > UNSTEADY * r.us[1]:
                     mark = f" (unsteady, {r.us[0] / 1e3:.1f} to {r.us[2] / 1e3:.1f}){mark}"
-                loss = f"{r.extra['loss']:.3f}" if "loss" in r.extra else ""
+                loss = f"{r.fact('loss'):.3f}" if "loss" in r.extra else ""
                 lines.append([device, name.removeprefix("train."), f"`{case}`", peer_name(r.kernel), ms + mark,
                               f"{r.extra.get('tokens_per_s', 0):,.0f}", f"{r.extra.get('peak_bytes', 0) / 2**30:.2f}", loss])  # fmt: skip
     return rows(["device", "model", "case", "kernels", "ms a step", "tokens/s", "peak GiB", "final loss"], lines)
@@ -234,9 +234,9 @@ def losses(table: Table) -> str:
         ours = next((r for r in records if not r.kernel.startswith("peer.")), None)
         if name.startswith("losses.") and ours is not None:
             mark = STALE if ledger.is_stale(ours) else ""
-            facts = [f"{ours.extra[n]:.3f}" for n in ("loss", "band", "outside_band")]
-            seeds = [x for r in records if r.run == ours.run and r.kernel == "peer.torch" for x in r.extra["losses"]]
-            runs = [ours.extra["losses"], *seeds]
+            facts = [f"{ours.fact(n):.3f}" for n in ("loss", "band", "outside_band")]
+            seeds = [x for r in records if r.run == ours.run and r.kernel == "peer.torch" for x in r.fact("losses")]
+            runs = [ours.fact("losses"), *seeds]
             theirs = (training_records.outside(seed, [x for x in runs if x is not seed]) for seed in seeds)
             lines.append(
                 [device, name.removeprefix("losses."), f"`{case}`", facts[0] + mark, *facts[1:], ", ".join(f"{x:.3f}" for x in theirs)]
@@ -250,11 +250,11 @@ def asked_by_others(table: Table) -> str:
     lines = []
     for (device, name, _), records in table.items():
         for r in records if name.startswith(suites.PREFIX) else ():
-            facts = r.extra
-            judged = f"{facts['judged']} of {facts['points']}" + (STALE if ledger.is_stale(r) else "")
-            apart = ", ".join(f"{n} {facts['apart'][n]:.2f}" for n in suites.RESULTS)
+            judged = f"{r.fact('judged')} of {r.fact('points')}" + (STALE if ledger.is_stale(r) else "")
+            furthest = r.fact("apart")
+            apart = ", ".join(f"{n} {furthest[n]:.2f}" for n in suites.RESULTS if n in furthest)
             lines.append(
-                [device, name.removeprefix(suites.PREFIX), judged, str(facts["passed"]), str(facts["failed"]), str(facts["refused"]), apart]
+                [device, name.removeprefix(suites.PREFIX), judged, *(str(r.fact(n)) for n in ("passed", "failed", "refused")), apart]
             )
     return rows(["device", "suite", "points", "right", "wrong", "refused", "the furthest off, of what it may be"], lines)
 
@@ -309,7 +309,7 @@ def counters(name: str, table: Table) -> str:
         if op != name or not case.startswith("counters-"):
             continue
         for r in records:
-            hardware, simulated = r.extra["hardware"], r.extra["simulator"]
+            hardware, simulated = r.fact("hardware"), r.fact("simulator")
             mark = STALE if ledger.is_stale(r) else ""
             shown = [
                 "-" if what not in hardware and what not in simulated
