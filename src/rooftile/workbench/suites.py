@@ -59,7 +59,7 @@ class Asked:
 
     @property
     def kind(self) -> Asked:
-        return replace(self, batch=0, heads=0, kv_heads=0, queries=0, keys=0, scale=None, deterministic=False)
+        return replace(self, batch=0, queries=0, keys=0, scale=None)
 
     def __str__(self) -> str:
         said = {n: v for n, v in asdict(self).items() if v or n == "causal"}
