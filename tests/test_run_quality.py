@@ -58,7 +58,15 @@ def test_sigterm_saves_and_exits(tiny, tmp_path, monkeypatch):
     assert series(tmp_path / "last") == series(tmp_path / "whole")
 
 
-def test_ctrl_c_saves_and_exits_and_a_second_one_does_not_wait(tiny, tmp_path, monkeypatch):
+@pytest.fixture
+def a_terminal():
+    """Where Ctrl-C is heard: what a shell runs in the background, this process too, has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_saves_and_exits_and_a_second_one_does_not_wait(a_terminal, tiny, tmp_path, monkeypatch):
     """Seen red: it ended with neither a checkpoint nor a word."""
     run(tiny("whole"))
     before = signal.getsignal(signal.SIGINT)
@@ -100,7 +108,7 @@ def test_a_bar_of_80_columns_has_the_step(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("number", "said"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "Ctrl-C")])
-def test_a_signal_on_the_command_line(number, said, tiny, tmp_path, monkeypatch):
+def test_a_signal_on_the_command_line(number, said, a_terminal, tiny, tmp_path, monkeypatch):
     tiny("unused")
     terminated_at(monkeypatch, 2, number)
     words = ["train", "--text", str(tmp_path / "text"), "--out", str(tmp_path / "run"), "--n-layer", "1", "--n-embd", "16", "--n-head", "2"]
