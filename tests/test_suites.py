@@ -1,5 +1,6 @@
 """Attention asked what the tests of other libraries ask of theirs: that the questions are theirs, and that a wrong answer is one."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,11 +87,37 @@ def test_how_they_were_answered_is_a_record_and_goes_stale(few, tmp_path, monkey
         forget()
 
 
-def test_what_there_is_no_time_for_is_told(monkeypatch):
-    of_a_kind = [replace(SMALL["pytorch"][0], queries=n) for n in (4, 8, 9)]
-    monkeypatch.setitem(SUITES, "pytorch", replace(SUITES["pytorch"], points=lambda: of_a_kind))
-    (made,) = suites.run(["pytorch"], "cpu", 1, 0.0, None, None)
-    assert made.extra["judged"] == 1 and made.extra["points"] == 3  # what is under way is heard
+def test_what_there_is_no_time_for_is_told(few, monkeypatch):
+    """Seen red: of what others had under way at the end nothing was heard."""
+
+    def slow(*asked):
+        time.sleep(0.2)
+        return {"status": "passed", "message": "", "apart": {}}
+
+    monkeypatch.setattr(suites, "judge", slow)
+    made = suites.run(list(SMALL), "cpu", 1, 0.3, None, None)
+    assert [(r.extra["judged"], r.extra["points"]) for r in made] == [(1, 2), (1, 3)]
+    ends = time.monotonic() + 0.3
+    assert len(suites._judged("pytorch", (0, 1, 2), "cpu", ends)) == 2
+
+
+def test_what_is_under_way_at_the_end_is_heard(few, monkeypatch):
+    units = []
+
+    def together(work, asked, jobs):
+        units.extend(asked)
+        verdicts = [(unit, work(*unit)) for unit in asked]  # all have been judged before one is heard of
+        time.sleep(max(0.0, asked[0][3] - time.monotonic()))
+        yield from verdicts
+
+    monkeypatch.setattr(suites, "judge", lambda *asked: {"status": "passed", "message": "", "apart": {}})
+    monkeypatch.setattr(suites, "spread", together)
+    assert [r.extra["judged"] for r in suites.run(list(SMALL), "cpu", 2, 0.5, None, None)] == [2, 3] and len(units) == 5
+
+
+def test_of_no_point_there_is_no_record(few, tmp_path):
+    said = CliRunner().invoke(app, ["suites", "--device", "cpu", "--record", "--folder", str(tmp_path), "--within", "0"])
+    assert said.exit_code == 1 and "pytorch: 0 of 3 points judged" in said.output and not list(tmp_path.iterdir())
 
 
 def test_suites_take_turns(few, monkeypatch):

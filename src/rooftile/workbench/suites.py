@@ -201,17 +201,17 @@ def _furthest(x: Tensor, right: Tensor) -> float:
 
 
 def _judged(suite: str, numbers: tuple[int, ...], device: str, end: float) -> list[tuple[int, dict[str, Any] | None]]:
-    """The first of them, and the others until `end`; None where there was no room beside the others."""
+    """Those that are begun before `end`; None where there was no room beside the others."""
     points, made = SUITES[suite].points(), list[tuple[int, dict[str, Any] | None]]()
     for n in numbers:
+        if time.monotonic() >= end:
+            break
         try:
             made.append((n, judge(suite, points[n], n, device)))
         except torch.OutOfMemoryError:
             made.append((n, None))
         if device == "cuda":
             torch.cuda.empty_cache()  # the others' room
-        if time.monotonic() >= end:
-            break
     return made
 
 
@@ -223,8 +223,8 @@ def _kinds(name: str) -> list[tuple[int, ...]]:
     return [tuple(numbers) for numbers in kinds.values()]
 
 
-def _heard(units: list[Unit], jobs: int, end: float) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """(suite, number, verdict) of each point that is judged until `end`, and then of those for which there was no room."""
+def _heard(units: list[Unit], jobs: int) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """(suite, number, verdict) of each point that is judged, and then of those for which there was no room."""
     crowded = []
     with contextlib.closing(spread(_judged, units, jobs) if jobs != 1 else ((unit, _judged(*unit)) for unit in units)) as heard:
         for (suite, _, device, _), verdicts in heard:
@@ -233,8 +233,6 @@ def _heard(units: list[Unit], jobs: int, end: float) -> Iterator[tuple[str, int,
                     crowded.append((suite, number, device))
                 else:
                     yield suite, number, verdict
-            if time.monotonic() >= end:
-                break
     for suite, number, device in crowded:
         yield suite, number, judge(suite, SUITES[suite].points()[number], number, device)
 
@@ -261,13 +259,14 @@ class _Tally:
 
 
 def run(names: list[str], device: str, jobs: int, within: float, progress: Console | None, folder: Path | None) -> list[Record]:
-    """All points of these suites, or those that are judged `within` seconds, of one suite as of another: in turn a kind of each. Every point that is wrong is
-    told as it is heard of; a record tells the first."""
+    """All points of these suites, or those that are begun `within` seconds, of one suite as of another: in turn a kind of each. Every point that is wrong is
+    told as it is heard of; a record tells the first. A suite of which no point was judged has no record."""
     names = [nearest(n, list(SUITES), "suite") for n in names]
-    end, mine, where = time.monotonic() + within, suite_digest(), torch.device(device)
+    mine, where = suite_digest(), torch.device(device)
+    end = time.monotonic() + within
     tallies = {name: _Tally() for name in names}
     turns = itertools.chain.from_iterable(itertools.zip_longest(*([(n, kind, device, end) for kind in _kinds(n)] for n in names)))
-    for name, number, verdict in _heard([unit for unit in turns if unit is not None], jobs, end):
+    for name, number, verdict in _heard([unit for unit in turns if unit is not None], jobs):
         said = tallies[name].take(SUITES[name].points()[number], verdict)
         if said and progress is not None:
             progress.print(said, style="red", highlight=False)
@@ -280,7 +279,7 @@ def run(names: list[str], device: str, jobs: int, within: float, progress: Conso
         facts |= {s.value: tally.counts[s] for s in (Status.PASSED, Status.FAILED, Status.REFUSED)}
         made.append(Record(PREFIX + name, "rooftile", CASE, tally.status, method="beside float64 and PyTorch by hand", message=tally.first, digest=mine,
                            run=uuid.uuid4().hex[:10], extra=facts, environment=environment))  # fmt: skip
-        if folder is not None:
+        if folder is not None and judged:
             append(folder / dev.slug(where) / f"{PREFIX}{name}.jsonl", made[-1:])
     return made
 
