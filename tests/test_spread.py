@@ -37,6 +37,13 @@ def test_who_has_heard_enough_waits_for_what_is_under_way(tmp_path):
     assert 1 <= len(begun.read_text().splitlines()) < 10  # two at work, and as many handed over to each
 
 
+def test_what_is_under_way_at_the_end_is_heard_and_nothing_is_begun(tmp_path):
+    """Seen red: the first that was done after the end was the last that was heard of, and what the other processes had found was lost."""
+    begun = tmp_path / "begun"
+    made = [seconds for (_, seconds), _ in spread(waits, [(str(begun), 0.3 + 0.01 * i) for i in range(40)], 2, time.monotonic() + 0.1)]
+    assert sorted(map(str, made)) == sorted(begun.read_text().splitlines()) and 2 <= len(made) < 10
+
+
 def told(name):
     """A kernel that takes the device down for its process."""
     if name == "guilty":
@@ -184,7 +191,7 @@ def test_want_of_memory_beside_others_is_judged_alone(monkeypatch):
         return [{"message": ""}]
 
     said = [(unit, [{"message": "CUDA out of memory"}]), (other, [{"message": "wrong"}])]
-    monkeypatch.setattr(gatekeeper, "spread", lambda work, units, jobs: (each for each in said))
+    monkeypatch.setattr(gatekeeper, "spread", lambda work, units, jobs, end: (each for each in said))
     monkeypatch.setattr(gatekeeper, "judge", judge)
     points = [check.Point(OPS[op], OPS[op].kernel(k), OPS[op].spec.cases[0]) for op, _, (k,), _ in UNITS]
     assert gatekeeper._shared_out(points, "cpu", None, 2) == [{"message": ""}, {"message": "wrong"}] and heard == [unit]

@@ -104,10 +104,10 @@ def test_what_there_is_no_time_for_is_told(few, monkeypatch):
 def test_what_is_under_way_at_the_end_is_heard(few, monkeypatch):
     units = []
 
-    def together(work, asked, jobs):
+    def together(work, asked, jobs, end):
         units.extend(asked)
         verdicts = [(unit, work(*unit)) for unit in asked]  # all have been judged before one is heard of
-        time.sleep(max(0.0, asked[0][3] - time.monotonic()))
+        time.sleep(max(0.0, end - time.monotonic()))
         yield from verdicts
 
     monkeypatch.setattr(suites, "judge", lambda *asked: {"status": "passed", "message": "", "apart": {}})
@@ -138,7 +138,7 @@ def test_where_there_was_no_room_it_is_asked_again_alone(few, monkeypatch, jobs)
         return judge(*asked)
 
     monkeypatch.setattr(suites, "judge", crowded)
-    monkeypatch.setattr(suites, "spread", lambda work, units, jobs: ((unit, work(*unit)) for unit in units))
+    monkeypatch.setattr(suites, "spread", lambda work, units, jobs, end: ((unit, work(*unit)) for unit in units))
     (made,) = suites.run(["flash-attention"], "cpu", jobs, 1e9, None, None)
     assert len(room) == made.extra["judged"] == made.extra["passed"] == 2
 

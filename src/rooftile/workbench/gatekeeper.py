@@ -176,13 +176,11 @@ def _shared_out(points: list[gate.Point], device: str, progress: Console | None,
         kernels.setdefault(p.op.spec.name, {})[p.kernel.name] = None
     units: list[Unit] = list(dict.fromkeys((p.op.spec.name, p.case.id, tuple(kernels[p.op.spec.name]), device) for p in points))
     made: dict[Unit, list[dict[str, Any]]] = {}
-    with passing(progress) as bar, contextlib.closing(spread(judge, units, jobs)) as heard:
+    with passing(progress) as bar, contextlib.closing(spread(judge, units, jobs, end)) as heard:
         task = bar.add_task("checking", total=len(units))
         for unit, verdicts in heard:
             made[unit] = verdicts
             bar.update(task, advance=1, description=" ".join(unit[:2]))
-            if time.monotonic() >= end:
-                break
     crowded = [unit for unit in made if any(CROWDED in v["message"] for v in made[unit])]
     made |= {unit: judge(*unit) for unit in crowded}  # again, alone
     return [v for unit in units for v in made.get(unit, ())]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
+import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, TypeVar
@@ -15,8 +17,9 @@ Result = TypeVar("Result")
 CROWDED = "out of memory"  # in a complaint that may be due to the others: to be heard again, alone
 
 
-def spread(work: Callable[..., Result], units: list[Unit], jobs: int) -> Generator[tuple[Unit, Result]]:
-    """(unit, work(*unit)) of each unit, whichever is done first. `work` is a function of a module, by its name; new processes begin with nothing
+def spread(work: Callable[..., Result], units: list[Unit], jobs: int, end: float = math.inf) -> Generator[tuple[Unit, Result]]:
+    """(unit, work(*unit)) of each unit, whichever is done first; the first that is done after `end` (time.monotonic) is the last but for what is under way
+    then, which is waited for and heard. `work` is a function of a module, by its name; new processes begin with nothing
     of this one's but the environment: they are forked from one that has imported that module and has touched no device. What it raises is raised
     here. A process whose device has died under a unit takes no other: new ones do. Who closes it early waits for what is under way, and for no more."""
     if jobs < 1:
@@ -29,14 +32,19 @@ def spread(work: Callable[..., Result], units: list[Unit], jobs: int) -> Generat
             waiting = {pool.submit(_do, work, unit): unit for unit in units}
             try:
                 for future in as_completed(waiting):
+                    if future.cancelled():
+                        continue
                     done = future.result()
                     if done is None:
                         left.append(waiting[future])
                     else:
                         yield waiting[future], done[0]
+                    if time.monotonic() >= end:
+                        for other in waiting:
+                            other.cancel()  # unless it is under way
             finally:
                 pool.shutdown(cancel_futures=True)
-        units = left
+        units = left if time.monotonic() < end else []
 
 
 def _begin(environment: dict[str, str]) -> None:

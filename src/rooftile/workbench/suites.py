@@ -223,10 +223,12 @@ def _kinds(name: str) -> list[tuple[int, ...]]:
     return [tuple(numbers) for numbers in kinds.values()]
 
 
-def _heard(units: list[Unit], jobs: int) -> Iterator[tuple[str, int, dict[str, Any]]]:
+def _heard(units: list[Unit], jobs: int, end: float) -> Iterator[tuple[str, int, dict[str, Any]]]:
     """(suite, number, verdict) of each point that is judged, and then of those for which there was no room."""
     crowded = []
-    with contextlib.closing(spread(_judged, units, jobs) if jobs != 1 else ((unit, _judged(*unit)) for unit in units)) as heard:
+    with contextlib.closing(
+        spread(_judged, units, jobs, end) if jobs != 1 else ((unit, _judged(*unit)) for unit in units)
+    ) as heard:
         for (suite, _, device, _), verdicts in heard:
             for number, verdict in verdicts:
                 if verdict is None:
@@ -266,7 +268,7 @@ def run(names: list[str], device: str, jobs: int, within: float, progress: Conso
     end = time.monotonic() + within
     tallies = {name: _Tally() for name in names}
     turns = itertools.chain.from_iterable(itertools.zip_longest(*([(n, kind, device, end) for kind in _kinds(n)] for n in names)))
-    for name, number, verdict in _heard([unit for unit in turns if unit is not None], jobs):
+    for name, number, verdict in _heard([unit for unit in turns if unit is not None], jobs, end):
         said = tallies[name].take(SUITES[name].points()[number], verdict)
         if said and progress is not None:
             progress.print(said, style="red", highlight=False)
