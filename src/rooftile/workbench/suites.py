@@ -226,9 +226,7 @@ def _kinds(name: str) -> list[tuple[int, ...]]:
 def _heard(units: list[Unit], jobs: int, end: float) -> Iterator[tuple[str, int, dict[str, Any]]]:
     """(suite, number, verdict) of each point that is judged, and then of those for which there was no room."""
     crowded = []
-    with contextlib.closing(
-        spread(_judged, units, jobs, end) if jobs != 1 else ((unit, _judged(*unit)) for unit in units)
-    ) as heard:
+    with contextlib.closing(spread(_judged, units, jobs, end) if jobs != 1 else ((unit, _judged(*unit)) for unit in units)) as heard:
         for (suite, _, device, _), verdicts in heard:
             for number, verdict in verdicts:
                 if verdict is None:
