@@ -1,5 +1,6 @@
 """The command line as a person and as a program meet it."""
 
+import dataclasses
 import io
 import json
 import os
@@ -18,6 +19,7 @@ import processes
 from rooftile import __version__, cli
 from rooftile.core.kernel import OPS
 from rooftile.core.record import Record, append
+from rooftile.training import TrainConfig
 from rooftile.workbench import bench, explain
 from training_runs import maker
 
@@ -269,6 +271,15 @@ def test_records_that_choose_nobody_anew(tmp_path):
     run = rooftile("tune", "--from-records", str(tmp_path))
     assert run.returncode == 0 and run.stdout == f"no record in {tmp_path} says of another kernel that it is faster than who is chosen\n"
     assert rooftile("tune", "--from-records", str(tmp_path), "--json").stdout == ""
+
+
+def test_help_tells_what_stands_in_brackets():
+    """Seen red: rich took what stands in for a knob that is not said, as [steps], for a style, and left it out."""
+    assert "[bfloat16, or its first]" in rooftile("explain", "--help", COLUMNS="200").stdout
+    told = rooftile("train", "--help", COLUMNS="200").stdout
+    for knob in dataclasses.fields(TrainConfig):
+        for standing_in in re.findall(r"\[.*?\]", knob.metadata["help"]):
+            assert standing_in in told, knob.name
 
 
 def test_version():

@@ -17,6 +17,7 @@ from typing import Annotated, Any, NoReturn, get_type_hints
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -34,7 +35,7 @@ Ops = Annotated[list[str] | None, typer.Argument(help="Operators; all of them if
 Jobs = Annotated[int, typer.Option(help="Processes that compile and judge kernels; clocks run in one, when they have ended.")]
 Folder = Annotated[Path, typer.Option(help="Where records live.")]
 RECORDS = Path("records")
-Json = Annotated[bool, typer.Option("--json", help="One JSON document (bench and tune: one Record a line) on standard output.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document (bench, suites and tune: one Record a line) on standard output.")]
 
 
 def _seconds(value: float) -> float:
@@ -129,7 +130,7 @@ def list_operators(as_json: Json = False) -> None:
 def explain_call(
     operator: Annotated[str, typer.Argument(help="An operator, or its backward (softmax_backward).")],
     shape: Annotated[str, typer.Option(help="Letters of the operator, e.g. M=4096,N=1024; parameters too, e.g. causal=true.")],
-    dtype: Annotated[str, typer.Option(help="One that it takes, mostly float32, bfloat16 or float16. [bfloat16, or its first]")] = "",
+    dtype: Annotated[str, typer.Option(help=escape("One that it takes, mostly float32, bfloat16 or float16. [bfloat16, or its first]"))] = "",
     device: Annotated[str, typer.Option(help="cpu or cuda; cuda is imagined where there is none.")] = "cuda",
     as_json: Json = False,
 ) -> None:
@@ -493,7 +494,7 @@ def _knobs() -> inspect.Signature:
             f.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=f.default,
-            annotation=Annotated[hints[f.name], typer.Option(help=f.metadata["help"])],
+            annotation=Annotated[hints[f.name], typer.Option(help=escape(f.metadata["help"]))],  # rich takes [steps] for a style
         )
         for f in dataclasses.fields(TrainConfig)
     ]
