@@ -335,6 +335,28 @@ def test_check_that_is_ended_takes_the_interpreter_along(tmp_path, monkeypatch):
     assert run.returncode == 143
 
 
+TALKATIVE = """
+import dataclasses, sys
+import rooftile
+from rooftile.cli import main
+from rooftile.core.kernel import OPS
+
+op = OPS["vector_add"]
+quiet = op.kernel("triton")
+run = lambda *args: print("a word from the launcher") or quiet.run(*args)
+op.kernels = tuple(dataclasses.replace(k, run=run) if k is quiet else k for k in op.kernels)
+sys.argv = ["rooftile", *sys.argv[1:]]
+main()
+"""
+
+
+def test_what_a_kernel_prints_stands_beside_the_verdicts():
+    """Seen red: `Expecting value: line 1 column 1 (char 0)` was all that was said of a kernel with a print in it."""
+    words = ("check", "vector_add", "--kernel", "triton", "--device", "interpret", "--json")
+    run = processes.run(*words, code=TALKATIVE, TRITON_INTERPRET="1")
+    assert json.loads(run.stdout)["passed"] > 5 and "a word from the launcher" in run.stderr
+
+
 def test_check_says_why_nothing_was_checked():
     run = rooftile("check", "gelu", "--kernel", "cuda.v1_naive", "--device", "cpu")
     assert run.returncode == 1 and "0 passed, 0 failed" in run.stdout and "it needs a CUDA device or the simulator" in run.stdout

@@ -130,7 +130,9 @@ def list_operators(as_json: Json = False) -> None:
 def explain_call(
     operator: Annotated[str, typer.Argument(help="An operator, or its backward (softmax_backward).")],
     shape: Annotated[str, typer.Option(help="Letters of the operator, e.g. M=4096,N=1024; parameters too, e.g. causal=true.")],
-    dtype: Annotated[str, typer.Option(help=escape("One that it takes, mostly float32, bfloat16 or float16. [bfloat16, or its first]"))] = "",
+    dtype: Annotated[
+        str, typer.Option(help=escape("One that it takes, mostly float32, bfloat16 or float16. [bfloat16, or its first]"))
+    ] = "",
     device: Annotated[str, typer.Option(help="cpu or cuda; cuda is imagined where there is none.")] = "cuda",
     as_json: Json = False,
 ) -> None:
@@ -169,7 +171,8 @@ def check(
     if folder != RECORDS and not record and not stale:
         raise ValueError(f"--folder {folder}: neither --record nor --stale is said, and without them no record is written or read")
     kept, lacking = folder if record else None, folder if stale else None
-    total = gatekeeper.check(ops or [], kernel, device, None if as_json else err, jobs, kept, lacking, within)
+    with _printed_beside(as_json):
+        total = gatekeeper.check(ops or [], kernel, device, None if as_json else err, jobs, kept, lacking, within)
     if as_json:
         _say(total)
     else:
@@ -207,7 +210,8 @@ def bench(
 
     peers, progress = [p for p in against.split(",") if p], None if as_json else err
     lacking = folder if stale else None
-    records, left = b.bench(ops or [], peers, device, case, progress, folder if record else None, jobs, lacking, within, folder)
+    with _printed_beside(as_json):
+        records, left = b.bench(ops or [], peers, device, case, progress, folder if record else None, jobs, lacking, within, folder)
     if as_json:
         for r in records:
             print(r.json())
@@ -247,11 +251,12 @@ def tune(
     ignored = next((option for option, said in asked.items() if said), None)
     if records is not None and ignored is not None:
         raise ValueError(f"{ignored}: it is for what is timed, and --from-records {records} times nothing: every record in it counts")
-    made = (
-        tuner.tune_ops(ops or [], case, ship, None if as_json else err, every, jobs, folder)
-        if records is None
-        else tuner.from_records(records)
-    )
+    with _printed_beside(as_json):
+        made = (
+            tuner.tune_ops(ops or [], case, ship, None if as_json else err, every, jobs, folder)
+            if records is None
+            else tuner.from_records(records)
+        )
     if as_json:
         for r in made:
             print(r.json())
@@ -273,7 +278,8 @@ def build(
     """Compile every CUDA C++ kernel ahead of time into the cache and hold it to its limits. Needs neither a GPU nor a compiler."""
     from rooftile.workbench import build as b
 
-    rows = b.build(ops or [], arch, every)
+    with _printed_beside(as_json):
+        rows = b.build(ops or [], arch, every)
     if as_json:
         _say([r.json() for r in rows])
     else:
@@ -430,7 +436,7 @@ def sim(
     """Run a CUDA C++ kernel on this CPU and name the lines that race, miss, misalign, diverge or hang; and what its memory accesses cost."""
     from rooftile.workbench import sim as s
 
-    with _printed_beside() if as_json else contextlib.nullcontext():
+    with _printed_beside(as_json):
         report = s.simulate(file, kernel, grid, block, shared, arguments or [], seed, symbol or [])
     if as_json:
         _say(report.json())
@@ -450,13 +456,17 @@ def sim(
 
 
 @contextlib.contextmanager
-def _printed_beside() -> Iterator[None]:
-    """What a kernel prints goes to stderr, so that JSON stands alone."""
+def _printed_beside(as_json: bool) -> Iterator[None]:
+    """What kernels and launchers print goes to stderr, so that JSON stands alone."""
+    if not as_json:
+        return (yield)
+    print(end="", flush=True)
     kept = os.dup(1)
     os.dup2(2, 1)
     try:
         yield
     finally:
+        print(end="", flush=True)
         os.dup2(kept, 1)
         os.close(kept)
 

@@ -89,7 +89,7 @@ class Kernel:
         """A truth value would be a refusal to the gate, which asks for None, and none to who chooses."""
         why = getattr(self, door)(call)
         if why is not None and not (isinstance(why, str) and why):
-            raise ValueError(f"{door} of {self.name}, whose run is {self.run}, answers {why!r}: it must be None or a sentence")
+            raise ValueError(f"{door} of {self.name} of {self.run.__module__} answers {why!r}: it must be None or a sentence")
         return why
 
     def _elsewhere(self, call: Call) -> str | None:

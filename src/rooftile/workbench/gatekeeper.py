@@ -291,6 +291,8 @@ def _interpreted(names: list[str], kernel: str | None, progress: Console | None)
         child = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False)
     if child.returncode not in (0, 1) or not child.stdout.strip():
         raise ChildProcessError(f"the interpreter died with exit code {child.returncode}: {child.stderr.strip()[-2000:]}")
+    if sys.stderr is not None:
+        sys.stderr.write(child.stderr)  # what kernels print
     return json.loads(child.stdout)["results"]
 
 
