@@ -119,6 +119,7 @@ def test_check_counts():
         (["tune", "--folder", "kept", "--from-records", "."], "--folder kept: it is for what is timed, and --from-records . times nothing"),
         (["check", "gelu", "--device", "cpu", "--folder", "kept"], "--folder kept: neither --record nor --stale is said"),
         (["tune", "--from-records", "nowhere"], "nowhere is no folder of records"),
+        (["bench", "gelu", "--device", "cpu", "--within", "0", "--stale", "--folder", "nowhere"], "nowhere is no folder of records"),
         (["list", "--jsn"], "No such option: --jsn"),
     ],
 )

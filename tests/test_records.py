@@ -314,7 +314,10 @@ def a_gpu(monkeypatch):
 
 
 def test_what_the_gate_said_is_a_record(a_gpu, tmp_path, monkeypatch):
-    """Of each kernel all of whose cases were judged; it counts until the kernel changes, and a wrong one does not."""
+    """Of each kernel all of whose cases were judged; it counts until the kernel changes, and a wrong one does not. Of a folder that is not there everything
+    was asked again, as of one with no record."""
+    with pytest.raises(FileNotFoundError, match="nowhere is no folder of records"):
+        gatekeeper.check(a_gpu, None, "cuda", None, lacking=tmp_path / "nowhere")
     total = gatekeeper.check(a_gpu, None, "cuda", None, folder=tmp_path / "records")
     kept = {(r.op, r.kernel): r for _, r in ledger.every(tmp_path / "records")}
     assert not total["left"] and not total["failed"] and sum(r.extra["passed"] for r in kept.values()) == total["passed"] > 20

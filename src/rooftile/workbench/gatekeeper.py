@@ -71,6 +71,8 @@ def check(
         known = dict.fromkeys(k.name for op in ops for k in op.kernels)
         nearest(kernel, [*known], f"kernel of {ops[0].spec.name}" if len(names) == 1 else "kernel")
     can_keep(folder)
+    if lacking is not None:
+        ledger.there(lacking)
     results: list[dict[str, Any]] = []
     if device == "interpret":
         _can_interpret(device)
