@@ -1,5 +1,6 @@
 """The command line as a person and as a program meet it."""
 
+import dataclasses
 import io
 import json
 import os
@@ -18,6 +19,7 @@ import processes
 from rooftile import __version__, cli
 from rooftile.core.kernel import OPS
 from rooftile.core.record import Record, append
+from rooftile.training import TrainConfig
 from rooftile.workbench import bench, explain
 from training_runs import maker
 
@@ -117,6 +119,7 @@ def test_check_counts():
         (["tune", "--folder", "kept", "--from-records", "."], "--folder kept: it is for what is timed, and --from-records . times nothing"),
         (["check", "gelu", "--device", "cpu", "--folder", "kept"], "--folder kept: neither --record nor --stale is said"),
         (["tune", "--from-records", "nowhere"], "nowhere is no folder of records"),
+        (["bench", "gelu", "--device", "cpu", "--within", "0", "--stale", "--folder", "nowhere"], "nowhere is no folder of records"),
         (["list", "--jsn"], "No such option: --jsn"),
     ],
 )
@@ -271,6 +274,15 @@ def test_records_that_choose_nobody_anew(tmp_path):
     assert rooftile("tune", "--from-records", str(tmp_path), "--json").stdout == ""
 
 
+def test_help_tells_what_stands_in_brackets():
+    """Seen red: rich took what stands in for a knob that is not said, as [steps], for a style, and left it out."""
+    assert "[bfloat16, or its first]" in rooftile("explain", "--help", COLUMNS="200").stdout
+    told = rooftile("train", "--help", COLUMNS="200").stdout
+    for knob in dataclasses.fields(TrainConfig):
+        for standing_in in re.findall(r"\[.*?\]", knob.metadata["help"]):
+            assert standing_in in told, knob.name
+
+
 def test_version():
     run = rooftile("--version")
     assert run.returncode == 0 and run.stdout == f"rooftile {__version__}\n"
@@ -322,6 +334,28 @@ def test_check_that_is_ended_takes_the_interpreter_along(tmp_path, monkeypatch):
     with pytest.raises(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
     assert run.returncode == 143
+
+
+TALKATIVE = """
+import dataclasses, sys
+import rooftile
+from rooftile.cli import main
+from rooftile.core.kernel import OPS
+
+op = OPS["vector_add"]
+quiet = op.kernel("triton")
+run = lambda *args: print("a word from the launcher") or quiet.run(*args)
+op.kernels = tuple(dataclasses.replace(k, run=run) if k is quiet else k for k in op.kernels)
+sys.argv = ["rooftile", *sys.argv[1:]]
+main()
+"""
+
+
+def test_what_a_kernel_prints_stands_beside_the_verdicts():
+    """Seen red: `Expecting value: line 1 column 1 (char 0)` was all that was said of a kernel with a print in it."""
+    words = ("check", "vector_add", "--kernel", "triton", "--device", "interpret", "--json")
+    run = processes.run(*words, code=TALKATIVE, TRITON_INTERPRET="1")
+    assert json.loads(run.stdout)["passed"] > 5 and "a word from the launcher" in run.stderr
 
 
 def test_check_says_why_nothing_was_checked():

@@ -299,12 +299,27 @@ def rung(op: Op, **changed) -> Kernel:
         ({"limits": Limits(registers=4)}, r"\d+ registers, the limit is 4"),
         ({"limits": Limits(shared_bytes=-1)}, "0 shared bytes, the limit is -1"),
         ({"sources": (Source(Path("other.cu")),)}, "launches v1_naive.cu without naming it in its sources"),
+        ({"sources": ()}, "launches v1_naive.cu without naming it in its sources"),
     ],
 )
 def test_a_kernel_beyond_its_declaration_is_a_fault(changed, fault):
     op = OPS["vector_add"]
     (first, *_) = build.instances(op, rung(op, **changed), every=False)
     assert re.search(fault, build._build(first, "sm_90a").fault)
+
+
+def test_a_launcher_that_cannot_be_asked_is_a_fault_of_its_own(monkeypatch):
+    """Seen red: `build` ended with its words, which name no kernel, and built none; and of a kernel that names no source nobody asked."""
+    op = OPS["vector_add"]
+
+    def hasty(x, y):
+        raise AttributeError("no such thing")
+
+    wrong, silent = rung(op, name="cuda.v8_hasty", run=hasty), rung(op, name="cuda.v9_silent", sources=())
+    monkeypatch.setattr(op, "kernels", (wrong, silent, rung(op), op.kernels[-1]))
+    faults = {r.kernel: r.fault for r in build.build(["vector_add"], "sm_90a")}
+    assert faults["cuda.v8_hasty"] == "AttributeError: no such thing" and faults["cuda.v1_naive"] == ""
+    assert faults["cuda.v9_silent"].startswith("cuda.v9_silent launches v1_naive.cu without naming it in its sources")
 
 
 def test_limits_that_another_compiler_breaks_are_told_and_no_fault(monkeypatch):

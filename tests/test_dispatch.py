@@ -14,6 +14,7 @@ from rooftile.core import kernel as k
 from rooftile.core.bind import device_of
 from rooftile.core.kernel import OPS, Kernel, Refused, forced
 from rooftile.core.known import MISS
+from rooftile.workbench import check as gate
 
 X = torch.randn(3, 5)
 
@@ -66,6 +67,33 @@ def test_who_declines_is_passed_over_but_for_the_reference(monkeypatch):
     assert choice.kernel is willing and choice.refused == (("modest", "another is sooner done"), ("shy", "another is sooner done"))
     monkeypatch.setattr(op, "kernels", (*modest, op.kernels[-1]))
     assert op.choose({"x": X}).kernel is modest[0]
+
+
+@pytest.mark.parametrize("door", ["refuse", "declines"])
+@pytest.mark.parametrize("answer", [False, True, "", 0])
+def test_who_answers_with_a_truth_value_is_told(door, answer, monkeypatch):
+    """Seen red: a kernel that refused with False was judged by no gate, and chosen."""
+    op = OPS["softmax"]
+    monkeypatch.setattr(op, "kernels", (Kernel("hasty", op.spec.reference, **{door: lambda call: answer}), op.kernels[-1]))
+    with pytest.raises(
+        ValueError, match=f"{door} of hasty of rooftile.ops.softmax.reference answers {answer!r}: it must be None or a sentence"
+    ):
+        op.choose({"x": X})
+
+
+def test_the_gate_takes_no_truth_value_for_a_refusal(monkeypatch):
+    op = OPS["reduce_sum"]
+    hasty = Kernel("hasty", op.spec.reference, refuse=lambda call: False)
+    case = next(c for c in op.spec.cases if "smoke" in c.use)
+    with pytest.raises(ValueError, match="refuse of hasty"):
+        list(gate.run_points([gate.Point(op, hasty, case)], "cpu"))
+
+
+def test_two_kernels_of_a_name_are_refused():
+    """Seen red: a rung that was copied and not renamed. `bench` judged and timed one of the two, and the other was chosen."""
+    twin = Kernel("twin", OPS["softmax"].spec.reference)
+    with pytest.raises(ValueError, match="softmax has 2 kernels called 'twin': verdicts and records tell kernels apart by name"):
+        k.Op(OPS["softmax"].spec, twin, twin)
 
 
 def room_for(most, ran, error):

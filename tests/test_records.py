@@ -314,7 +314,10 @@ def a_gpu(monkeypatch):
 
 
 def test_what_the_gate_said_is_a_record(a_gpu, tmp_path, monkeypatch):
-    """Of each kernel all of whose cases were judged; it counts until the kernel changes, and a wrong one does not."""
+    """Of each kernel all of whose cases were judged; it counts until the kernel changes, and a wrong one does not. Of a folder that is not there everything
+    was asked again, as of one with no record."""
+    with pytest.raises(FileNotFoundError, match="nowhere is no folder of records"):
+        gatekeeper.check(a_gpu, None, "cuda", None, lacking=tmp_path / "nowhere")
     total = gatekeeper.check(a_gpu, None, "cuda", None, folder=tmp_path / "records")
     kept = {(r.op, r.kernel): r for _, r in ledger.every(tmp_path / "records")}
     assert not total["left"] and not total["failed"] and sum(r.extra["passed"] for r in kept.values()) == total["passed"] > 20
@@ -407,6 +410,9 @@ def test_a_torn_line_takes_no_other_with_it_and_no_operator_dies_of_it(tmp_path,
         ('{"op": "softmax", "kernel": "triton", "case": "x", "status": "passed", "config": null}', "config is None, not a dict"),
         ('{"op": "softmax", "kernel": "triton", "case": "x", "status": "passed", "us": "123"}', "us is '123', not 3 numbers"),
         ('{"op": "softmax", "kernel": "triton", "case": "x", "status": "passed", "us": [1.0]}', r"us is \[1.0\], not 3 numbers"),
+        ('{"op": "softmax", "kernel": "triton", "case": "x", "status": "passed", "us": [1, NaN, 2]}', r"us is \[1, nan, 2\], not 3 numbers above 0"),
+        ('{"op": "softmax", "kernel": "triton", "case": "x", "status": "passed", "us": [0, 1, 2]}', r"us is \[0, 1, 2\], not 3 numbers above 0"),
+        ('{"op": "softmax", "kernel": "triton", "case": "x", "status": "passed", "gbps": Infinity}', "gbps is inf, not a number"),
         ('{"op": "softmax", "kern', "it is no JSON, at character 19 of 23: Unterminated string"),
         ('{"op": "softmax", "kernel": "triton", "case": "x", "status": "fine"}', "status is 'fine', it is one of passed, failed, refused, error"),
         ('{"op": "softmax", "kernel": "triton", "case": "x", "status": "passed", "gbps": "9"}', "gbps is '9', not a number"),
@@ -414,7 +420,8 @@ def test_a_torn_line_takes_no_other_with_it_and_no_operator_dies_of_it(tmp_path,
     ],
 )  # fmt: skip
 def test_json_that_is_no_record_is_told_with_its_line_and_no_operator_dies_of_it(tmp_path, monkeypatch, line, why):
-    """Seen red: an AttributeError in `rooftile records` and, of a tuned choice, in the call of the operator; us as text or too short got through."""
+    """Seen red: an AttributeError in `rooftile records` and, of a tuned choice, in the call of the operator; us as text, too short, NaN or 0 got
+    through, and `records --json` then printed NaN, which is no JSON."""
     monkeypatch.setenv("ROOFTILE_CACHE", str(tmp_path))
     kept = tune.path("gpu")
     append(kept, [Record("softmax", "triton", "x", "passed", us=(1.0, 1.0, 1.0))])

@@ -17,6 +17,7 @@ from typing import Annotated, Any, NoReturn, get_type_hints
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -34,7 +35,7 @@ Ops = Annotated[list[str] | None, typer.Argument(help="Operators; all of them if
 Jobs = Annotated[int, typer.Option(help="Processes that compile and judge kernels; clocks run in one, when they have ended.")]
 Folder = Annotated[Path, typer.Option(help="Where records live.")]
 RECORDS = Path("records")
-Json = Annotated[bool, typer.Option("--json", help="One JSON document (bench and tune: one Record a line) on standard output.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document (bench, suites and tune: one Record a line) on standard output.")]
 
 
 def _seconds(value: float) -> float:
@@ -129,7 +130,9 @@ def list_operators(as_json: Json = False) -> None:
 def explain_call(
     operator: Annotated[str, typer.Argument(help="An operator, or its backward (softmax_backward).")],
     shape: Annotated[str, typer.Option(help="Letters of the operator, e.g. M=4096,N=1024; parameters too, e.g. causal=true.")],
-    dtype: Annotated[str, typer.Option(help="One that it takes, mostly float32, bfloat16 or float16. [bfloat16, or its first]")] = "",
+    dtype: Annotated[
+        str, typer.Option(help=escape("One that it takes, mostly float32, bfloat16 or float16. [bfloat16, or its first]"))
+    ] = "",
     device: Annotated[str, typer.Option(help="cpu or cuda; cuda is imagined where there is none.")] = "cuda",
     as_json: Json = False,
 ) -> None:
@@ -168,7 +171,8 @@ def check(
     if folder != RECORDS and not record and not stale:
         raise ValueError(f"--folder {folder}: neither --record nor --stale is said, and without them no record is written or read")
     kept, lacking = folder if record else None, folder if stale else None
-    total = gatekeeper.check(ops or [], kernel, device, None if as_json else err, jobs, kept, lacking, within)
+    with _printed_beside(as_json):
+        total = gatekeeper.check(ops or [], kernel, device, None if as_json else err, jobs, kept, lacking, within)
     if as_json:
         _say(total)
     else:
@@ -206,7 +210,8 @@ def bench(
 
     peers, progress = [p for p in against.split(",") if p], None if as_json else err
     lacking = folder if stale else None
-    records, left = b.bench(ops or [], peers, device, case, progress, folder if record else None, jobs, lacking, within, folder)
+    with _printed_beside(as_json):
+        records, left = b.bench(ops or [], peers, device, case, progress, folder if record else None, jobs, lacking, within, folder)
     if as_json:
         for r in records:
             print(r.json())
@@ -246,11 +251,12 @@ def tune(
     ignored = next((option for option, said in asked.items() if said), None)
     if records is not None and ignored is not None:
         raise ValueError(f"{ignored}: it is for what is timed, and --from-records {records} times nothing: every record in it counts")
-    made = (
-        tuner.tune_ops(ops or [], case, ship, None if as_json else err, every, jobs, folder)
-        if records is None
-        else tuner.from_records(records)
-    )
+    with _printed_beside(as_json):
+        made = (
+            tuner.tune_ops(ops or [], case, ship, None if as_json else err, every, jobs, folder)
+            if records is None
+            else tuner.from_records(records)
+        )
     if as_json:
         for r in made:
             print(r.json())
@@ -272,7 +278,8 @@ def build(
     """Compile every CUDA C++ kernel ahead of time into the cache and hold it to its limits. Needs neither a GPU nor a compiler."""
     from rooftile.workbench import build as b
 
-    rows = b.build(ops or [], arch, every)
+    with _printed_beside(as_json):
+        rows = b.build(ops or [], arch, every)
     if as_json:
         _say([r.json() for r in rows])
     else:
@@ -429,7 +436,7 @@ def sim(
     """Run a CUDA C++ kernel on this CPU and name the lines that race, miss, misalign, diverge or hang; and what its memory accesses cost."""
     from rooftile.workbench import sim as s
 
-    with _printed_beside() if as_json else contextlib.nullcontext():
+    with _printed_beside(as_json):
         report = s.simulate(file, kernel, grid, block, shared, arguments or [], seed, symbol or [])
     if as_json:
         _say(report.json())
@@ -449,13 +456,17 @@ def sim(
 
 
 @contextlib.contextmanager
-def _printed_beside() -> Iterator[None]:
-    """What a kernel prints goes to stderr, so that JSON stands alone."""
+def _printed_beside(as_json: bool) -> Iterator[None]:
+    """What kernels and launchers print goes to stderr, so that JSON stands alone."""
+    if not as_json:
+        return (yield)
+    print(end="", flush=True)
     kept = os.dup(1)
     os.dup2(2, 1)
     try:
         yield
     finally:
+        print(end="", flush=True)
         os.dup2(kept, 1)
         os.close(kept)
 
@@ -493,7 +504,7 @@ def _knobs() -> inspect.Signature:
             f.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=f.default,
-            annotation=Annotated[hints[f.name], typer.Option(help=f.metadata["help"])],
+            annotation=Annotated[hints[f.name], typer.Option(help=escape(f.metadata["help"]))],  # rich takes [steps] for a style
         )
         for f in dataclasses.fields(TrainConfig)
     ]

@@ -79,7 +79,18 @@ class Kernel:
 
     def objection(self, call: Call) -> str | None:
         """None, or why this kernel cannot take this call on this device."""
-        return self._elsewhere(call) or self.refuse(call)
+        return self._elsewhere(call) or self._said("refuse", call)
+
+    def decline(self, call: Call) -> str | None:
+        """None, or why a later kernel takes this call sooner."""
+        return self._said("declines", call)
+
+    def _said(self, door: str, call: Call) -> str | None:
+        """A truth value would be a refusal to the gate, which asks for None, and none to who chooses."""
+        why = getattr(self, door)(call)
+        if why is not None and not (isinstance(why, str) and why):
+            raise ValueError(f"{door} of {self.name} of {self.run.__module__} answers {why!r}: it must be None or a sentence")
+        return why
 
     def _elsewhere(self, call: Call) -> str | None:
         where = device_of(call.values()) if self.architectures else None
@@ -136,6 +147,12 @@ class Op:
     def __init__(self, spec: OpSpec, *kernels: Kernel, backward: tuple[Kernel, ...] = ()):
         self.spec = spec
         self.kernels = (*kernels, Kernel("reference", _contiguous(spec.reference), "plain PyTorch, the definition"))
+        names = [k.name for k in self.kernels]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(
+                    f"{spec.name} has {names.count(name)} kernels called {name!r}: verdicts and records tell kernels apart by name"
+                )
         self.backward = Op(spec.gradient, *backward) if spec.gradient is not None else None
         self.names = tuple(spec.signature.parameters)
         self.plan = register.Plan(spec) if spec.gradient is not None else None
@@ -364,7 +381,7 @@ class Op:
             why = kernel.objection(call) or _too_free(kernel)
             if why is None:
                 configs = [c for c in (kernel.heuristic(call), *(kernel.configs if without else ())) if (kernel.name, c) not in without]
-                why = kernel.declines(call) if configs else "with each of its configs a block asks for more than this device has"
+                why = kernel.decline(call) if configs else "with each of its configs a block asks for more than this device has"
                 if why is None:
                     return Choice(kernel, configs[0], tuple(refused), "heuristic")
                 able = able or ((kernel, configs[0]) if configs else None)

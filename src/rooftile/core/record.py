@@ -98,8 +98,8 @@ class Record:
             if name in raw and not isinstance(raw[name], kind):
                 raise ValueError(f"{name} is {raw[name]!r}, not a {kind.__name__}")
         if (us := raw.get("us")) is not None:
-            if not (isinstance(us, list) and len(us) == 3 and all(map(_is_number, us))):
-                raise ValueError(f"us is {us!r}, not 3 numbers")
+            if not (isinstance(us, list) and len(us) == 3 and all(_is_number(t) and t > 0 for t in us)):
+                raise ValueError(f"us is {us!r}, not 3 numbers above 0")
             raw["us"] = tuple(us)
         for name in ("gbps", "tflops", "of_ceiling"):
             if raw.get(name) is not None and not _is_number(raw[name]):
@@ -118,7 +118,8 @@ _KINDS: dict[str, type] = {**dict.fromkeys(("op", "kernel", "case", "status", "m
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    """A finite one: Python reads NaN and Infinity, which are no JSON."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -math.inf < value < math.inf
 
 
 def _plain(value: Any) -> Any:

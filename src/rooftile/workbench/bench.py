@@ -177,6 +177,8 @@ def bench(
     calls = called_cases(ops, only, against) if device == "cuda" else []
     todo = timed_cases(ops, only, alone=not calls) if ops else []
     gatekeeper.can_keep(folder)
+    if lacking is not None:
+        ledger.there(lacking)
     session, left = Session(device, verdicts), list[str]()
     if lacking is not None:
         steps = steps if names or device != "cuda" else [*training_records.MODULES]

@@ -64,10 +64,16 @@ class Wanted:
 def build(names: list[str], arch: str = "", every: bool = False) -> list[Built]:
     arch = compiler.known_architecture(arch or here())
     ops = gate.with_gradients([operator(n) for n in names] if names else gate.all_ops())
-    if names and not any(kernel.sources for op in ops for kernel in op.kernels):
+    compiled = [(op, kernel) for op in ops for kernel in op.kernels if kernel.sources or kernel.name.startswith("cuda.")]
+    if names and not compiled:
         raise ValueError(f"{', '.join(names)} has no kernel in CUDA C++ to build")
-    wanted = [w for op in ops for kernel in op.kernels if kernel.sources for w in instances(op, kernel, every)]
-    built = [_build(w, arch) for w in wanted if _number(arch) in (w.kernel.architectures or (_number(arch),))]
+    wanted, built = list[Wanted](), list[Built]()
+    for op, kernel in compiled:
+        try:
+            wanted += instances(op, kernel, every)
+        except Exception as error:  # a launcher that cannot be asked is its own fault, and no other's
+            built.append(_fault(op.spec.name, kernel.name, "", "", arch, f"{type(error).__name__}: {error}"))
+    built += [_build(w, arch) for w in wanted if _number(arch) in (w.kernel.architectures or (_number(arch),))]
     if not names:
         reached = {w.source.path.resolve() for w in wanted}
         built += [_fault("", "", p.name, "", arch, "no kernel launches this file") for p in shipped() if p.resolve() not in reached]

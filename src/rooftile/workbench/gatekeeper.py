@@ -71,6 +71,8 @@ def check(
         known = dict.fromkeys(k.name for op in ops for k in op.kernels)
         nearest(kernel, [*known], f"kernel of {ops[0].spec.name}" if len(names) == 1 else "kernel")
     can_keep(folder)
+    if lacking is not None:
+        ledger.there(lacking)
     results: list[dict[str, Any]] = []
     if device == "interpret":
         _can_interpret(device)
@@ -289,6 +291,8 @@ def _interpreted(names: list[str], kernel: str | None, progress: Console | None)
         child = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False)
     if child.returncode not in (0, 1) or not child.stdout.strip():
         raise ChildProcessError(f"the interpreter died with exit code {child.returncode}: {child.stderr.strip()[-2000:]}")
+    if sys.stderr is not None:
+        sys.stderr.write(child.stderr)  # what kernels print
     return json.loads(child.stdout)["results"]
 
 

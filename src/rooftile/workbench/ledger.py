@@ -44,7 +44,7 @@ def latest(folder: Path) -> dict[tuple[str, str, str], list[Record]]:
 def prune(folder: Path) -> tuple[int, int]:
     """Leave in every file the records of `latest`, as they are written there; how many stay and how many do not. What a later run has measured again no page tells
     any more, and versions of the files are git's to keep."""
-    _there(folder)
+    there(folder)
     last = {(device, op, case, r.run) for (device, op, case), records in latest(folder).items() for r in records}
     kept = gone = 0
     for file in sorted(folder.glob("*/*.jsonl")):
@@ -142,7 +142,7 @@ def _us(r: Record) -> float:
 
 
 def overview(folder: Path, only_stale: bool) -> list[dict[str, Any]]:
-    _there(folder)
+    there(folder)
     rows = [
         {
             "device": device,
@@ -159,7 +159,7 @@ def overview(folder: Path, only_stale: bool) -> list[dict[str, Any]]:
     return [r for r in rows if r["stale"] or not only_stale]
 
 
-def _there(folder: Path) -> None:
+def there(folder: Path) -> None:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is no folder of records")
 

@@ -89,8 +89,7 @@ def _together(trials: list[_Trial]) -> tuple[str, _Trial] | None:
 def from_records(folder: Path) -> list[Record]:
     """Of cases that were benched, where another kernel was faster than who is chosen by more than two runs may differ: a choice each, shipped with the
     package. Nothing is timed; a choice is its record's, digest and all, so it counts until that kernel changes."""
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is no folder of records")
+    ledger.there(folder)
     winners: dict[str, list[Record]] = {}
     for device, chosen, fastest in ledger.chosen_and_fastest(folder):
         if ledger.apart(chosen, fastest):
