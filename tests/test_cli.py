@@ -232,13 +232,18 @@ def test_records_that_do_not_count_are_not_current(tmp_path):
     softmax = OPS["softmax"]
     old = Record("softmax", softmax.kernels[0].name, "M1_N1", "passed", digest="another", run="r")
     append(tmp_path / "gpu" / "softmax.jsonl", [old, old])
+    (tmp_path.parent / "empty").mkdir()
     for asked in ([], ["--stale"]):
         run = rooftile("records", "--folder", str(tmp_path), *asked)
         assert (
             run.returncode == 0 and run.stdout == f"no record that counts: of 2 in {tmp_path} 0 are of a case that their operator has now\n"
         )
         run = rooftile("records", "--folder", str(tmp_path / "gpu"), *asked)
-        assert run.returncode == 0 and run.stdout.startswith(f"no records: {tmp_path}/gpu has 0 in a device's folders")
+        assert run.returncode == 2 and run.stderr.endswith(
+            f"is a device's folder, 1 files as softmax.jsonl lie in it: that of records is {tmp_path}\n"
+        )
+        run = rooftile("records", "--folder", str(tmp_path.parent / "empty"), *asked)
+        assert run.returncode == 0 and run.stdout.startswith(f"no records: {tmp_path.parent}/empty has 0 in a device's folders")
     now = replace(old, case=softmax.spec.cases[0].id, digest=softmax.kernels[0].digest)
     append(tmp_path / "gpu" / "softmax.jsonl", [now])
     assert rooftile("records", "--folder", str(tmp_path), "--stale").stdout == "nothing is stale\n"

@@ -497,6 +497,19 @@ def test_a_record_that_lacks_what_its_page_tells_is_named(page, op, kernel, case
         page({("cpu", op, case): [r]})
 
 
+def test_who_reads_records_is_told_where_there_are_none(tmp_path):
+    """Seen red: pages were rewritten to say that nothing was measured, and of a device's own folder no record was found."""
+    (tmp_path / "README.md").write_text("here it is")
+    with pytest.raises(FileNotFoundError, match="records is no folder of records"):
+        pages.write(tmp_path, verify=True)
+    own = tmp_path / "records" / "nvidia-h200"
+    own.mkdir(parents=True)
+    (own / "softmax.jsonl").touch()
+    for words in (["records", "--prune"], ["bench", "softmax", "--device", "cpu", "--stale"], ["tune", "--from-records"]):
+        said = CliRunner().invoke(app, [*words, *([] if words[0] == "tune" else ["--folder"]), str(own)])
+        assert said.exit_code and "is a device's folder, 1 files as softmax.jsonl lie in it" in f"{said.exception} {said.output}"
+
+
 def test_first_in_line_is_who_was_measured_to_be_fastest(tmp_path, monkeypatch):
     """But for a twentieth, by which two runs may differ, or 5 us, which a launch costs. Seen red: with `quantize`'s kernels in the order of their files, among others."""
     pairs = list(ledger.chosen_and_fastest(ROOT / "records"))

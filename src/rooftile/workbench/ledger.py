@@ -162,6 +162,8 @@ def overview(folder: Path, only_stale: bool) -> list[dict[str, Any]]:
 def there(folder: Path) -> None:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is no folder of records")
+    if lying := [f.name for f in sorted(folder.glob("*.jsonl"))]:
+        raise ValueError(f"{folder} is a device's folder, {len(lying)} files as {lying[0]} lie in it: that of records is {folder.parent}")
 
 
 def nothing(folder: Path) -> str:

@@ -44,6 +44,7 @@ def write(repository: Path, verify: bool) -> list[str]:
         blocks[repository / "src" / "rooftile" / "ops" / name / "README.md"] = {"ladder": ladder(ops, table)}
     if not any(page.is_file() for page in blocks):
         raise FileNotFoundError(f"{repository} has none of the {len(blocks)} pages that records are told on: is it the repository?")
+    ledger.there(records)
     changed = []
     for page, named in blocks.items():
         if not page.is_file():
