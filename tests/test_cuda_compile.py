@@ -330,6 +330,17 @@ def test_limits_that_another_compiler_breaks_are_told_and_no_fault(monkeypatch):
     assert built.fault == "" and re.fullmatch(r"\d+ registers, the limit is 4; limits are set with NVRTC 13.0, this is 13.2", built.note)
 
 
+def test_where_a_block_has_less_memory_it_is_told_and_no_fault():
+    """Seen red: for sm_89 twenty of the library's instances were faults, and another config runs there."""
+    op = OPS["softmax"]
+    wide = next(w for w in build.instances(op, op.kernel("cuda.v5_online"), every=False) if w.shared > 99 * 1024)
+    less, more = build._build(wide, "sm_89"), build._build(wide, "sm_80")
+    assert less.fault == more.fault == more.note == "" and less.shared_bytes == more.shared_bytes
+    assert less.note == f"{less.shared_bytes} shared bytes, a block of sm_89 has 101376: another config, or another kernel, runs there"
+    narrow = replace(wide, kernel=replace(wide.kernel, limits=Limits(shared_bytes=99 * 1024)))  # its own limit still holds
+    assert build._build(narrow, "sm_89").fault == f"{less.shared_bytes} shared bytes, the limit is 101376"
+
+
 def test_limits_are_of_the_compiler_that_is_pinned():
     pins = (Path(__file__).parents[1] / "constraints.txt").read_text()
     assert f"nvidia-cuda-nvrtc=={build.LIMITS_OF}." in pins

@@ -5,7 +5,8 @@ those, while launches are recorded instead of run, so the list is what the launc
 `every` is asked for, all small cases and layouts too, and all configs of the last large one, as in dry.py. What tuning measures beyond that
 is compiled when it is measured.
 
-Limits were set with one compiler, LIMITS_OF; another may park a register more, and that is told and no fault.
+Limits were set with one compiler, LIMITS_OF; another may park a register more, and that is told and no fault. So is what a block has no room for where it
+has less than sm_80's.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 import torch
 
-from rooftile.core.kernel import Config, Kernel, Op
+from rooftile.core.kernel import Config, Kernel, Op, shared_memory
 from rooftile.core.spec import Case
 from rooftile.cuda import compile as compiler
 from rooftile.cuda.launch import Launch, recording
@@ -163,9 +164,14 @@ def _build(wanted: Wanted, arch: str) -> Built:
     broken, release = kernel.limits.broken(made.registers, made.spill_bytes, shared, _number(arch)), compiler.release()
     held = release == LIMITS_OF
     fault = made.loss or (broken if held else "")
-    note = f"{broken}; limits are set with NVRTC {LIMITS_OF}, this is {release}" if broken and not held else ""
+    note = f"{broken}; limits are set with NVRTC {LIMITS_OF}, this is {release}" if broken and not held else _no_room(shared, arch)
     return Built(op, kernel.name, source.path.name, wanted.instance, arch, made.registers, made.spill_bytes, shared, seconds, made.cached,
                  fault, note)  # fmt: skip
+
+
+def _no_room(shared: int, arch: str) -> str:
+    room = shared_memory(_number(arch))
+    return f"{shared} shared bytes, a block of {arch} has {room}: another config, or another kernel, runs there" if shared > room else ""
 
 
 def _fault(op: str, kernel: str, file: str, instance: str, arch: str, why: str) -> Built:
