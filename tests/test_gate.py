@@ -422,13 +422,15 @@ def test_a_gradient_is_judged_where_a_result_is_whole_numbers():
         ({"args": {"y": Arg("M N")}}, "an argument 'y': its reference takes x"),
         ({"args": {"x": Arg("M N", "fp32")}}, "x of 'fp32', which is no dtype"),
         ({"backward": Backward(largest_backward, grads=("y",))}, "a gradient of 'y': its arguments are x"),
+        ({"backward": Backward(lambda dy, x: dy, grads=("x",))}, "a gradient that takes 'dy': it may take dvalue, dindex, x, value, index"),
         ({"cases": (Case({"M": 5, "n": 8}),)}, "the case M5_n8-float32: it lacks N, an axis of x [M N]"),
         ({"cases": (Case({"M": 5, "N": 8}, use=("somke",)),)}, "its use is 'somke', there are smoke, check, bench, call"),
         ({"cases": (Case({"M": 5, "N": 8}, params={"k": 2}),)}, "'k' is no parameter, there are x"),
     ],
 )
 def test_a_slip_in_a_declaration_is_told_where_it_is_made(changed, sentence):
-    """Seen red: a KeyError far from it, or nothing: a use that there is not left a kernel unjudged and green, and a parameter that there is not its default."""
+    """Seen red: a KeyError far from it, or nothing: a use that there is not left a kernel unjudged and green, and a parameter that there is not its default; of dy for dout an assertion that
+    did not name dout."""
     with pytest.raises(ValueError, match=f"^largest is declared with .*{re.escape(sentence)}"):
         OpSpec(**LARGEST | changed)
 

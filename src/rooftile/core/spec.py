@@ -313,6 +313,9 @@ def _slips(spec: OpSpec) -> Iterator[str]:
     yield from (f"an argument {n!r}: its reference takes {', '.join(has)}" for n in spec.args if n not in has)
     leaves = spec.backward.leaves if spec.backward is not None else ()
     yield from (f"a gradient of {n!r}: its arguments are {', '.join(spec.args)}" for n in leaves if n not in spec.args)
+    offered = list(dict.fromkeys([*(f"d{n}" for n in spec.returns), *has, *spec.returns]))
+    taken = inspect.signature(spec.backward.reference).parameters if spec.backward is not None else ()
+    yield from (f"a gradient that takes {n!r}: it may take {', '.join(offered)}" for n in taken if n not in offered)
     arguments = {**spec.args, **spec.returns}
     yield from (f"{n} of {a.dtype!r}, which is no dtype" for n, a in arguments.items() if not _known_dtype(a.dtype, has))
     params = [*has, *(a.word for a in spec.args.values() if a.word)]
