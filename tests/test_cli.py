@@ -231,22 +231,23 @@ def test_records_that_do_not_count_are_not_current(tmp_path):
     """Seen red: "nothing is stale", of a folder of cases that are no more, and of one a floor too deep."""
     softmax = OPS["softmax"]
     old = Record("softmax", softmax.kernels[0].name, "M1_N1", "passed", digest="another", run="r")
-    append(tmp_path / "gpu" / "softmax.jsonl", [old, old])
-    (tmp_path.parent / "empty").mkdir()
+    folder = tmp_path / "records"
+    append(folder / "gpu" / "softmax.jsonl", [old, old])
+    (empty := tmp_path / "empty").mkdir()
     for asked in ([], ["--stale"]):
-        run = rooftile("records", "--folder", str(tmp_path), *asked)
+        run = rooftile("records", "--folder", str(folder), *asked)
         assert (
-            run.returncode == 0 and run.stdout == f"no record that counts: of 2 in {tmp_path} 0 are of a case that their operator has now\n"
+            run.returncode == 0 and run.stdout == f"no record that counts: of 2 in {folder} 0 are of a case that their operator has now\n"
         )
-        run = rooftile("records", "--folder", str(tmp_path / "gpu"), *asked)
+        run = rooftile("records", "--folder", str(folder / "gpu"), *asked)
         assert run.returncode == 2 and run.stderr.endswith(
-            f"is a device's folder, 1 files as softmax.jsonl lie in it: that of records is {tmp_path}\n"
+            f"is a device's folder, 1 files as softmax.jsonl lie in it: that of records is {folder}\n"
         )
-        run = rooftile("records", "--folder", str(tmp_path.parent / "empty"), *asked)
-        assert run.returncode == 0 and run.stdout.startswith(f"no records: {tmp_path.parent}/empty has 0 in a device's folders")
+        run = rooftile("records", "--folder", str(empty), *asked)
+        assert run.returncode == 0 and run.stdout.startswith(f"no records: {empty} has 0 in a device's folders")
     now = replace(old, case=softmax.spec.cases[0].id, digest=softmax.kernels[0].digest)
-    append(tmp_path / "gpu" / "softmax.jsonl", [now])
-    assert rooftile("records", "--folder", str(tmp_path), "--stale").stdout == "nothing is stale\n"
+    append(folder / "gpu" / "softmax.jsonl", [now])
+    assert rooftile("records", "--folder", str(folder), "--stale").stdout == "nothing is stale\n"
 
 
 def test_bench_tells_whatever_was_raised():

@@ -1,8 +1,8 @@
 """Attention asked what the tests of other libraries ask of theirs: that the questions are theirs, and that a wrong answer is one."""
 
-import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -87,32 +87,36 @@ def test_how_they_were_answered_is_a_record_and_goes_stale(few, tmp_path, monkey
         forget()
 
 
-def test_what_there_is_no_time_for_is_told(few, monkeypatch):
-    """Seen red: of what others had under way at the end nothing was heard."""
+@pytest.fixture
+def clock(monkeypatch):
+    """One that goes on by a second a point."""
+    now = SimpleNamespace(seconds=0.0)
 
-    def slow(*asked):
-        time.sleep(0.2)
+    def judged(*asked):
+        now.seconds += 1.0
         return {"status": "passed", "message": "", "apart": {}}
 
-    monkeypatch.setattr(suites, "judge", slow)
-    made = suites.run(list(SMALL), "cpu", 1, 0.3, None, None)
+    monkeypatch.setattr(suites, "time", SimpleNamespace(monotonic=lambda: now.seconds))
+    monkeypatch.setattr(suites, "judge", judged)
+    return now
+
+
+def test_what_there_is_no_time_for_is_told(few, clock):
+    made = suites.run(list(SMALL), "cpu", 1, 1.5, None, None)
     assert [(r.extra["judged"], r.extra["points"]) for r in made] == [(1, 2), (1, 3)]
-    ends = time.monotonic() + 0.3
-    assert len(suites._judged("pytorch", (0, 1, 2), "cpu", ends)) == 2
+    assert len(suites._judged("pytorch", (0, 1, 2), "cpu", clock.seconds + 1.5)) == 2
 
 
-def test_what_is_under_way_at_the_end_is_heard(few, monkeypatch):
-    units = []
+def test_what_is_under_way_at_the_end_is_heard(few, clock, monkeypatch):
+    """Seen red: the first that was heard of after the end was the last."""
 
-    def together(work, asked, jobs, end):
-        units.extend(asked)
-        verdicts = [(unit, work(*unit)) for unit in asked]  # all have been judged before one is heard of
-        time.sleep(max(0.0, end - time.monotonic()))
+    def together(work, units, jobs, end):
+        verdicts = [(unit, work(*unit)) for unit in units]  # all have been judged before one is heard of
+        clock.seconds = end
         yield from verdicts
 
-    monkeypatch.setattr(suites, "judge", lambda *asked: {"status": "passed", "message": "", "apart": {}})
     monkeypatch.setattr(suites, "spread", together)
-    assert [r.extra["judged"] for r in suites.run(list(SMALL), "cpu", 2, 0.5, None, None)] == [2, 3] and len(units) == 5
+    assert [r.extra["judged"] for r in suites.run(list(SMALL), "cpu", 2, 9.0, None, None)] == [2, 3]
 
 
 def test_of_no_point_there_is_no_record(few, tmp_path):

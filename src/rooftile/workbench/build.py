@@ -164,7 +164,8 @@ def _build(wanted: Wanted, arch: str) -> Built:
     broken, release = kernel.limits.broken(made.registers, made.spill_bytes, shared, _number(arch)), compiler.release()
     held = release == LIMITS_OF
     fault = made.loss or (broken if held else "")
-    note = f"{broken}; limits are set with NVRTC {LIMITS_OF}, this is {release}" if broken and not held else _no_room(shared, arch)
+    told = f"{broken}; limits are set with NVRTC {LIMITS_OF}, this is {release}" if broken else _no_room(shared, arch)
+    note = "" if fault else told
     return Built(op, kernel.name, source.path.name, wanted.instance, arch, made.registers, made.spill_bytes, shared, seconds, made.cached,
                  fault, note)  # fmt: skip
 
