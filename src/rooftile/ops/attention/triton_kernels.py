@@ -264,6 +264,7 @@ FORWARD_WIDEST = (  # D <= 256
 BACKWARD_WIDEST = (
     backward_tiles((64, 32, 8, 2), (16, 64, 8, 2)),
     backward_tiles((128, 32, 8, 1), (32, 64, 8, 2)),
+    backward_tiles((64, 32, 8, 1), (16, 64, 8, 1)),  # for blocks of 99 KiB
 )
 FORWARD_32 = (forward_tile(32, 32, 8, 1), forward_tile(16, 32, 8, 1))
 BACKWARD_32 = (backward_tiles((32, 32, 8, 1), (32, 32, 8, 1)), backward_tiles((16, 16, 8, 1), (16, 16, 8, 1)))
