@@ -49,13 +49,13 @@ def _rows(gX, stride_t, i, N, EVEN: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.c
     """Rows i, a pointer each in 64 bits: `load_tile`'s one pointer and its offsets take four registers more here, and there is none left."""
     i_d = tl.arange(0, BLOCK_D)[None, :]
     at = gX + i[:, None].to(tl.int64) * stride_t + i_d
-    if EVEN:
-        if D == BLOCK_D:
-            return tl.load(at)
-        else:
-            return tl.load(at, mask=i_d < D, other=0.0)
+    if not EVEN:
+        rX = tl.load(at, mask=(i[:, None] < N) & (i_d < D), other=0.0)
+    elif D == BLOCK_D:
+        rX = tl.load(at)
     else:
-        return tl.load(at, mask=(i[:, None] < N) & (i_d < D), other=0.0)
+        rX = tl.load(at, mask=i_d < D, other=0.0)
+    return rX
 
 
 @triton.jit
