@@ -15,7 +15,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from rooftile.core.kernel import Kernel, Limits
 from rooftile.ops._shared.architecture import architecture
 from rooftile.ops._shared.launch import INTERPRETED, cdiv, launch, launch_described
-from rooftile.ops.attention.triton_kernels import _refuse
+from rooftile.ops.attention.triton_kernels import _refuse, seeing
 from rooftile.ops.attention.triton_tiles import LOG2E, dense, head_row, load_tile, store_tile, tile_at, widths
 
 
@@ -101,12 +101,7 @@ def _pass(gDout, gQ, gK, gV, gLse2, gDelta, gSum, gDk, gDv, H, T, S, padded, sca
     rV = load_tile(head_row(gV, i_b, i_h, first, stride_vb, stride_vs, stride_vh), stride_vs, i_n, S, not EVEN_S, DV, BLOCK_N, BLOCK_DV)
     rDk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     rDv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
-    if CAUSAL:  # query tiles: [some, every) meet the diagonal, from `every` on each query sees each key
-        some = min(max(first - (S - T), 0), T) // BLOCK_M * BLOCK_M
-        every = tl.cdiv(min(max(first + BLOCK_N - 1 - (S - T), 0), T), BLOCK_M) * BLOCK_M
-    else:
-        some = 0
-        every = 0
+    some, every = seeing(first, T, S, CAUSAL, BLOCK_M, BLOCK_N)
     gQ = head_row(gQ, i_b, i_h, 0, stride_qb, stride_qt, stride_qh)
     gDout = head_row(gDout, i_b, i_h, 0, stride_gb, stride_gt, stride_gh)
     gLse2 += i_bh.to(tl.int64) * padded

@@ -62,6 +62,18 @@ def _visible(i_tile, T, S, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N:
 
 
 @triton.jit
+def seeing(first, T, S, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Of the tile of keys from `first` on: where the queries begin that see any of them, and where those do that see them all, in whole tiles."""
+    if CAUSAL:
+        some = min(max(first - (S - T), 0), T) // BLOCK_M * BLOCK_M
+        every = tl.cdiv(min(max(first + BLOCK_N - 1 - (S - T), 0), T), BLOCK_M) * BLOCK_M
+    else:
+        some = 0
+        every = 0
+    return some, every
+
+
+@triton.jit
 def _forward(gQ, gK, gV, gOut, gLse, H, T, S, scale_log2, stride_qb, stride_qt, stride_qh, stride_kb, stride_ks, stride_kh,
              stride_vb, stride_vs, stride_vh, CAUSAL: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
              DV: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
@@ -181,12 +193,7 @@ def _keys(gDout, gQ, gK, gV, gLse2, gDelta, gDk, gDv, G, T, S, padded, scale, sc
     rV = load_tile(head_row(gV, i_b, i_g, first, stride_vb, stride_vs, stride_vh), stride_vs, i_n, S, True, DV, BLOCK_N, BLOCK_DV)
     rDk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     rDv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
-    if CAUSAL:  # query tiles: [some, every) meet the diagonal, from `every` on each query sees each key
-        some = min(max(first - (S - T), 0), T) // BLOCK_M * BLOCK_M
-        every = tl.cdiv(min(max(first + BLOCK_N - 1 - (S - T), 0), T), BLOCK_M) * BLOCK_M
-    else:
-        some = 0
-        every = 0
+    some, every = seeing(first, T, S, CAUSAL, BLOCK_M, BLOCK_N)
     for r in range(GROUP):
         i_h = i_g * GROUP + r
         gQr = head_row(gQ, i_b, i_h, some, stride_qb, stride_qt, stride_qh)
