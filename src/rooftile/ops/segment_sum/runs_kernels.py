@@ -5,7 +5,7 @@ Floor: x read once; E rows written. 4 blocks of 256 threads with 4 times 16 byte
 
 import torch
 
-from rooftile.core.kernel import Kernel
+from rooftile.core.kernel import Kernel, Limits
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda import BLOCK
@@ -54,5 +54,5 @@ def pick(call):
 
 FORWARD = (
     Kernel("cuda.v6_runs", in_runs, "short runs of rows, what crosses within one joined in shared memory", lambda call: off_gpu(call["x"]), CHUNKS,
-           pick, sources=(RUNS,)),
+           pick, sources=(RUNS,), limits=Limits(spill_bytes_elsewhere=4)),
 )  # fmt: skip
