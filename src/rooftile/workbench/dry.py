@@ -26,7 +26,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from rooftile.core.kernel import Config, Kernel, Op, shared_memory
+from rooftile.core.kernel import Config, Kernel, Op, shared_memory, too_large
 from rooftile.core.spec import Case
 from rooftile.workbench import check as gate
 from rooftile.workbench.explain import blank, operator
@@ -149,7 +149,7 @@ def compile_all(names: list[str], arch: int, every: bool = False, lean: bool = T
             cases = [c for c in cases if c.dtype != torch.float16 or torch.bfloat16 not in op.spec.dtypes] or cases
             posed = [c for i, c in enumerate(cases) if i == len(cases) - 1 or (every and (i == 0 or "bench" in c.use))]
             both = lean and kernel.lean
-            chosen = [_compile(stand_in, op, kernel, case, kernel.heuristic(blank(op.spec, case, "meta")), both) for case in posed]
+            chosen = [_chosen(stand_in, op, kernel, case, both) for case in posed]
             right = [rows[0].config for rows in chosen if not any(row.fault for row in rows)]
             made += [row for rows in chosen for row in rows]
             for config in (c for c in kernel.configs if every and posed and c not in right):
@@ -157,14 +157,36 @@ def compile_all(names: list[str], arch: int, every: bool = False, lean: bool = T
     return made
 
 
+def _chosen(stand_in: StandIn, op: Op, kernel: Kernel, case: Case, lean: bool) -> list[Compiled]:
+    """By the config that the heuristic names or, as a launch does where a block has too little for it, by the first that fits."""
+    named, told = kernel.heuristic(blank(op.spec, case, "meta")), ""
+    for config in (named, *(c for c in kernel.configs if c != named)):
+        try:
+            return _compile(stand_in, op, kernel, case, config, lean)
+        except tuple(too_large) as error:
+            told = f"no config fits, {dict(config)} does not: {error}"
+    return [_nothing(stand_in, op, kernel, case, named, told)]
+
+
+def _tried(stand_in: StandIn, op: Op, kernel: Kernel, case: Case, config: Config, lean: bool) -> list[Compiled]:
+    try:
+        return _compile(stand_in, op, kernel, case, config, lean)
+    except tuple(too_large) as error:
+        return [_nothing(stand_in, op, kernel, case, config, str(error))]
+
+
+def _nothing(stand_in: StandIn, op: Op, kernel: Kernel, case: Case, config: Config, why: str) -> Compiled:
+    return Compiled(op.spec.name, kernel.name, case.id, dict(config), stand_in.arch, "", 0, 0, 0, why)
+
+
 def _of_config(stand_in: StandIn, op: Op, kernel: Kernel, config: Config, cases: list[Case], lean: bool) -> list[Compiled]:
     """On the last case, or where it breaks the limits there on another large one or one that it is chosen for: it is not for every case, and tuning would not
     choose it there. Where there is none, its fault is the last's. A case for which nothing new is compiled shares another's, and its fault."""
-    first = _compile(stand_in, op, kernel, cases[-1], config, lean)
+    first = _tried(stand_in, op, kernel, cases[-1], config, lean)
     if not any(row.fault for row in first):
         return first
     for case in [c for c in reversed(cases[:-1]) if "bench" in c.use or kernel.heuristic(blank(op.spec, c, "meta")) == config]:
-        made = _compile(stand_in, op, kernel, case, config, lean)
+        made = _tried(stand_in, op, kernel, case, config, lean)
         if all(row.function and not row.fault for row in made):
             return made
     return first
@@ -189,6 +211,8 @@ def _compile(stand_in: StandIn, op: Op, kernel: Kernel, case: Case, config: Conf
         kernel.bound(config)(*call.values())
         if lean:
             problem = _other_arithmetic(stand_in.utils.computes, functools.partial(kernel.bound(config, save=False), *call.values()))
+    except tuple(too_large):
+        raise
     except Exception as error:
         problem = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     made = [
@@ -205,7 +229,7 @@ def _compile(stand_in: StandIn, op: Op, kernel: Kernel, case: Case, config: Conf
     ]
     if not made:  # nothing new: it shares what another operator or case has compiled, or it failed before
         problem = problem or ("" if stand_in.utils.launches > launched else "it launched nothing")
-        made.append(Compiled(op.spec.name, kernel.name, case.id, dict(config), stand_in.arch, "", 0, 0, 0, problem))
+        made.append(_nothing(stand_in, op, kernel, case, config, problem))
     return made
 
 
