@@ -150,3 +150,58 @@ def test_where_there_was_no_room_it_is_asked_again_alone(few, monkeypatch, jobs)
 def test_a_suite_that_is_none_is_told():
     said = CliRunner().invoke(app, ["suites", "pytorsch", "--device", "cpu"])
     assert said.exit_code != 0 and "did you mean pytorch?" in str(said.exception) + said.output
+
+
+def test_a_later_run_goes_on_where_the_record_ends(few, clock, tmp_path):
+    """What it had found stays found: the counts, the furthest and the first that is wrong."""
+
+    def asked(seconds, **more):
+        clock.seconds = 0.0
+        return suites.run(list(SMALL), "cpu", 1, seconds, None, tmp_path, **more)
+
+    first = asked(1.5)
+    assert [(r.extra["judged"], r.extra["places"]) for r in first] == [(1, "0"), (1, "0")]
+    then = asked(1.5, lacking=tmp_path)
+    assert [(r.extra["judged"], r.extra["passed"], r.extra["places"]) for r in then] == [(2, 2, "0-1"), (2, 2, "0-1")]
+    assert [r.extra["judged"] for r in asked(9.0, lacking=tmp_path)] == [2, 3]
+    files = sorted(tmp_path.glob("*/*.jsonl"))
+    assert [len(list(read(f))) for f in files] == [2, 3]
+    assert [r.extra["judged"] for r in asked(9.0, lacking=tmp_path)] == [2, 3] and [len(list(read(f))) for f in files] == [2, 3]
+    assert [r.extra["judged"] for r in asked(1.5)] == [1, 1], "without it a run begins again"
+
+
+def test_what_was_wrong_stays_wrong_and_another_attention_begins_again(few, tmp_path, monkeypatch):
+    wrong = {"status": "failed", "message": "dq is off by 3 of what it may", "apart": {"dq": 3.0}}
+    right = {"status": "passed", "message": "", "apart": {"dq": 0.5}}
+    numbers = [n for kind in suites._kinds("pytorch") for n in kind]
+    end = numbers.index(1) + 1
+    monkeypatch.setattr(suites, "judge", lambda suite, point, n, device: wrong if n == 1 else right)
+    monkeypatch.setattr(suites, "_kinds", lambda name: [(n,) for n in numbers[:end]])
+    suites.run(["pytorch"], "cpu", 1, 1e9, None, tmp_path)
+    monkeypatch.setattr(suites, "_kinds", lambda name: [(n,) for n in numbers])
+    (made,) = suites.run(["pytorch"], "cpu", 1, 1e9, None, tmp_path, tmp_path)
+    assert (made.status, made.extra["judged"], made.extra["failed"], made.extra["apart"]["dq"]) == ("failed", 3, 1, 3.0)
+    assert "dq is off by 3" in made.message
+    monkeypatch.setattr(suites, "suite_digest", lambda: "another")
+    monkeypatch.setattr(suites, "judge", lambda *asked: right)
+    (made,) = suites.run(["pytorch"], "cpu", 1, 1e9, None, tmp_path, tmp_path)
+    assert (made.status, made.extra["judged"], made.extra["failed"]) == ("passed", 3, 0)
+
+
+def test_what_another_release_of_torch_answered_is_not_added_to(few, clock, tmp_path):
+    (made,) = suites.run(["pytorch"], "cpu", 1, 1.5, None, tmp_path)
+    (file,) = tmp_path.glob("*/*.jsonl")
+    file.write_text(replace(made, environment=made.environment | {"torch": "1.0"}).json() + "\n")
+    (made,) = suites.run(["pytorch"], "cpu", 1, 1.5, None, None, tmp_path)
+    assert made.extra["judged"] == made.extra["passed"] < 3
+
+
+def test_a_folder_that_nothing_is_read_from_or_written_to_is_told(few, tmp_path):
+    said = CliRunner().invoke(app, ["suites", "--device", "cpu", "--folder", str(tmp_path)])
+    assert said.exit_code != 0 and "neither --record nor --stale is said" in str(said.exception) + said.output
+
+
+def test_places_are_told_in_ranges():
+    for places in (set(), {0}, {0, 1, 2, 7}, {3, 5, 6, 9}):
+        assert suites._in_ranges(suites._ranges(places)) == places
+    assert suites._ranges({7, 0, 2, 1}) == "0-2 7"

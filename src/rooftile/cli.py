@@ -151,6 +151,12 @@ def explain_call(
     return _line(f"  {answer['bytes']:,} bytes and {answer['operations']:,.0f} operations at least")
 
 
+def _written_and_read(folder: Path, record: bool, stale: bool) -> tuple[Path | None, Path | None]:
+    if folder != RECORDS and not record and not stale:
+        raise ValueError(f"--folder {folder}: neither --record nor --stale is said, and without them no record is written or read")
+    return folder if record else None, folder if stale else None
+
+
 @app.command()
 def check(
     ops: Ops = None,
@@ -168,9 +174,7 @@ def check(
     """The gate: every operator, kernel, case, input family and layout against the float64 truth."""
     from rooftile.workbench import gatekeeper
 
-    if folder != RECORDS and not record and not stale:
-        raise ValueError(f"--folder {folder}: neither --record nor --stale is said, and without them no record is written or read")
-    kept, lacking = folder if record else None, folder if stale else None
+    kept, lacking = _written_and_read(folder, record, stale)
     with _printed_beside(as_json):
         total = gatekeeper.check(ops or [], kernel, device, None if as_json else err, jobs, kept, lacking, within)
     if as_json:
@@ -312,6 +316,12 @@ def suites(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "",
     record: Annotated[bool, typer.Option("--record", help="Append how they were answered to records/<device>/.")] = False,
     folder: Folder = RECORDS,
+    stale: Annotated[
+        bool,
+        typer.Option(
+            "--stale", help="Only points that no record says were judged, of attention as it is now; the record goes on from there."
+        ),
+    ] = False,
     within: Within = math.inf,
     jobs: Jobs = 1,
     as_json: Json = False,
@@ -323,8 +333,9 @@ def suites(
     where = gatekeeper.resolve(device)
     if where not in ("cpu", "cuda"):
         raise ValueError(f"--device {where}: the suites run on cpu and on cuda")
-    gatekeeper.can_keep(folder if record else None)
-    made = s.run(names or list(s.SUITES), where, jobs, within, None if as_json else err, folder if record else None)
+    kept, lacking = _written_and_read(folder, record, stale)
+    gatekeeper.can_keep(kept)
+    made = s.run(names or list(s.SUITES), where, jobs, within, None if as_json else err, kept, lacking)
     for r in made:
         if as_json:
             print(r.json())

@@ -2,7 +2,8 @@
 
 A point is one call with its gradient. The truth is float64, by hand; beside it stands the same by hand in the tensors' dtype, as an eager PyTorch has it:
 ours may be off by BOUNDS times as much, of the largest element. Points of a kind differ in sizes alone and share what is compiled, which is most of the
-time: a process takes a kind at a time, in an order that is drawn once, so that as many as there is time for are a sample of all.
+time: a process takes a kind at a time, in an order that is drawn once, so that as many as there is time for are a sample of all. A record says which of
+that order have been judged, and a later run can go on with the others.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import random
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from torch import Tensor
 
 from rooftile.core import device as dev
 from rooftile.core.kernel import nearest
-from rooftile.core.record import Environment, Record, Status, append
+from rooftile.core.record import Environment, Record, Status, append, read
 from rooftile.ops import attention, scaled_dot_product_attention
 from rooftile.ops._shared.philox import kept
 from rooftile.ops._shared.seeds import seeded
@@ -223,6 +224,18 @@ def _kinds(name: str) -> list[tuple[int, ...]]:
     return [tuple(numbers) for numbers in kinds.values()]
 
 
+def _ranges(places: Iterable[int]) -> str:
+    """0 1 2 7 as "0-2 7"."""
+    runs = itertools.groupby(enumerate(sorted(places)), lambda at: at[1] - at[0])
+    ends = ([place for _, place in run] for _, run in runs)
+    return " ".join(f"{x[0]}-{x[-1]}" if len(x) > 1 else str(x[0]) for x in ends)
+
+
+def _in_ranges(said: str) -> set[int]:
+    ends = [[int(end) for end in part.split("-")] for part in said.split()]
+    return {place for x in ends for place in range(x[0], x[-1] + 1)}
+
+
 def _heard(units: list[Unit], jobs: int, end: float) -> Iterator[tuple[str, int, dict[str, Any]]]:
     """(suite, number, verdict) of each point that is judged, and then of those for which there was no room."""
     crowded = []
@@ -239,48 +252,78 @@ def _heard(units: list[Unit], jobs: int, end: float) -> Iterator[tuple[str, int,
 
 @dataclass
 class _Tally:
-    counts: Counter[Status] = field(default_factory=Counter)
-    worst: dict[str, float] = field(default_factory=lambda: dict.fromkeys(RESULTS, 0.0))
-    first: str = ""  # that is wrong
+    """Of a suite, from where an earlier record of it ended."""
 
-    def take(self, point: Asked, verdict: dict[str, Any]) -> str:
+    name: str
+    earlier: Record | None
+
+    def __post_init__(self) -> None:
+        facts = self.earlier.extra if self.earlier else {}
+        self.order = [n for kind in _kinds(self.name) for n in kind]
+        self.judged = {self.order[place] for place in _in_ranges(facts.get("places", ""))}
+        self.counts = Counter({s: facts.get(s.value, 0) for s in (Status.PASSED, Status.FAILED, Status.REFUSED)})
+        self.worst = dict(facts.get("apart", dict.fromkeys(RESULTS, 0.0)))
+        self.first = self.earlier.message if self.earlier else ""  # that is wrong
+        self.begun = len(self.judged)
+
+    def left(self) -> list[tuple[int, ...]]:
+        """Kinds, of each the points that have not been judged."""
+        kinds = (tuple(n for n in kind if n not in self.judged) for kind in _kinds(self.name))
+        return [kind for kind in kinds if kind]
+
+    def take(self, number: int, verdict: dict[str, Any]) -> str:
         """What is wrong with it, or nothing."""
+        self.judged.add(number)
         self.counts[verdict["status"]] += 1
         self.worst = {n: max(x, verdict["apart"].get(n, 0.0)) for n, x in self.worst.items()}
         if verdict["status"] != Status.FAILED:
             return ""
-        said = f"{point}: {verdict['message']}"
+        said = f"{SUITES[self.name].points()[number]}: {verdict['message']}"
         self.first = self.first or said
         return said
 
-    @property
-    def status(self) -> Status:
-        return next((s for s in (Status.FAILED, Status.PASSED) if self.counts[s]), Status.REFUSED)
+    def record(self, digest: str, environment: dict[str, Any]) -> Record:
+        facts: dict[str, Any] = {"points": len(self.order), "judged": len(self.judged), "apart": self.worst}
+        facts |= {s.value: self.counts[s] for s in (Status.PASSED, Status.FAILED, Status.REFUSED)}
+        facts["places"] = _ranges(place for place, n in enumerate(self.order) if n in self.judged)
+        status = next((s for s in (Status.FAILED, Status.PASSED) if self.counts[s]), Status.REFUSED)
+        return Record(PREFIX + self.name, "rooftile", CASE, status, method="beside float64 and PyTorch by hand", message=self.first, digest=digest,
+                      run=uuid.uuid4().hex[:10], extra=facts, environment=environment)  # fmt: skip
 
 
-def run(names: list[str], device: str, jobs: int, within: float, progress: Console | None, folder: Path | None) -> list[Record]:
+def _earlier(file: Path, digest: str, environment: dict[str, Any]) -> Record | None:
+    """The last record of what is asked here: of the same sources by the same compilers, which says what has been judged."""
+    alike = [r for r in read(file) if r.digest == digest and "places" in r.extra]
+    return next((r for r in reversed(alike) if all(r.environment.get(n) == environment.get(n) for n in ("torch", "triton"))), None)
+
+
+def run(
+    names: list[str], device: str, jobs: int, within: float, progress: Console | None, folder: Path | None, lacking: Path | None = None
+) -> list[Record]:
     """All points of these suites, or those that are begun `within` seconds, of one suite as of another: in turn a kind of each. Every point that is wrong is
-    told as it is heard of; a record tells the first. A suite of which no point was judged has no record."""
+    told as it is heard of; a record tells the first. A suite of which no point was judged has no record. `lacking`: only points that no record in this folder
+    says have been judged; what it says of the others is added to."""
     names = [nearest(n, list(SUITES), "suite") for n in names]
-    mine, where = suite_digest(), torch.device(device)
+    mine, slug, environment = suite_digest(), dev.slug(torch.device(device)), dict(vars(Environment.here()))
+    file = f"{slug}/{PREFIX}{{}}.jsonl"
+    tallies = {n: _Tally(n, _earlier(lacking / file.format(n), mine, environment) if lacking else None) for n in names}
     end = time.monotonic() + within
-    tallies = {name: _Tally() for name in names}
-    turns = itertools.chain.from_iterable(itertools.zip_longest(*([(n, kind, device, end) for kind in _kinds(n)] for n in names)))
+    turns = itertools.chain.from_iterable(
+        itertools.zip_longest(*([(n, kind, device, end) for kind in t.left()] for n, t in tallies.items()))
+    )
     for name, number, verdict in _heard([unit for unit in turns if unit is not None], jobs, end):
-        said = tallies[name].take(SUITES[name].points()[number], verdict)
+        said = tallies[name].take(number, verdict)
         if said and progress is not None:
             progress.print(said, style="red", highlight=False)
-    environment, made = dict(vars(Environment.here())), []
+    made = []
     for name, tally in tallies.items():
-        judged, all_of_it = tally.counts.total(), len(SUITES[name].points())
+        new = len(tally.judged) - tally.begun
         if progress is not None:
-            progress.print(f"{name}: {judged} of {all_of_it} points judged", style="dim")
-        facts: dict[str, Any] = {"points": all_of_it, "judged": judged, "apart": tally.worst}
-        facts |= {s.value: tally.counts[s] for s in (Status.PASSED, Status.FAILED, Status.REFUSED)}
-        made.append(Record(PREFIX + name, "rooftile", CASE, tally.status, method="beside float64 and PyTorch by hand", message=tally.first, digest=mine,
-                           run=uuid.uuid4().hex[:10], extra=facts, environment=environment))  # fmt: skip
-        if folder is not None and judged:
-            append(folder / dev.slug(where) / f"{PREFIX}{name}.jsonl", made[-1:])
+            told = f", {new} of them now" if tally.begun else ""
+            progress.print(f"{name}: {len(tally.judged)} of {len(tally.order)} points judged{told}", style="dim")
+        made.append(tally.record(mine, environment) if new or tally.earlier is None else tally.earlier)
+        if folder is not None and new:
+            append(folder / file.format(name), made[-1:])
     return made
 
 
