@@ -116,6 +116,7 @@ def test_check_counts():
         (["check", "gelu", "--device", "cpu", "--within", "nan"], "--within nan is no number of seconds, which is 0 or more"),
         (["tune", "softmax", "--from-records", "."], "softmax: it is for what is timed, and --from-records . times nothing"),
         (["tune", "--case", "M1", "--from-records", "."], "--case M1: it is for what is timed, and --from-records . times nothing"),
+        (["tune", "--within", "9", "--from-records", "."], "--within 9: it is for what is timed, and --from-records . times nothing"),
         (["tune", "--folder", "kept", "--from-records", "."], "--folder kept: it is for what is timed, and --from-records . times nothing"),
         (["check", "gelu", "--device", "cpu", "--folder", "kept"], "--folder kept: neither --record nor --stale is said"),
         (["tune", "--from-records", "nowhere"], "nowhere is no folder of records"),

@@ -3,14 +3,18 @@
 import json
 import math
 import re
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import processes
+from rooftile.core.kernel import TooLarge
 from rooftile.cuda import simulator
 from rooftile.cuda.source import Source
-from rooftile.workbench import check, gatekeeper
+from rooftile.workbench import check, dry, gatekeeper
 
 OPS = {op.spec.name: op for op in check.all_ops()}
 
@@ -191,6 +195,28 @@ def test_a_config_that_keeps_to_the_limits_nowhere_is_told():
     assert made.returncode == 0, made.stderr[-2000:]
     count, told = json.loads(made.stdout)
     assert len({json.dumps(config, sort_keys=True) for config in told}) >= count
+
+
+def test_what_is_compiled_is_the_first_config_that_fits_as_in_a_launch(monkeypatch):
+    """Seen red: of sm_80, a first config for 227 KiB was a fault, whatever stood behind it."""
+    op = OPS["residual_add"]
+    kernel = replace(op.kernel("triton"), configs=({"n": 3}, {"n": 2}, {"n": 1}), pick=None)
+    stand_in, tried = SimpleNamespace(arch=80), []
+
+    def compiled(stand_in, op, kernel, case, config, lean, room=2):
+        tried.append(config["n"])
+        if config["n"] > room:
+            raise TooLarge(f"{config['n']} KiB, a block has {room}")
+        return [dry._nothing(stand_in, op, kernel, case, config, "")]
+
+    monkeypatch.setattr(dry, "_compile", compiled)
+    (row,) = dry._chosen(stand_in, op, kernel, op.spec.cases[0], False)
+    assert (row.config, row.fault, tried) == ({"n": 2}, "", [3, 2])
+    monkeypatch.setattr(dry, "_compile", partial(compiled, room=0))
+    (row,) = dry._chosen(stand_in, op, kernel, op.spec.cases[0], False)
+    assert row.config == {"n": 3} and row.fault == "no config fits, {'n': 1} does not: 1 KiB, a block has 0"
+    (row,) = dry._of_config(stand_in, op, kernel, {"n": 2}, list(op.spec.cases[:1]), False)
+    assert row.fault == "2 KiB, a block has 0"
 
 
 SMALL = """

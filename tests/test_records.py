@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
 import processes
@@ -20,6 +21,7 @@ from rooftile.core import device as dev
 from rooftile.core import record, timing, tune
 from rooftile.core.kernel import OPS, Kernel, launched
 from rooftile.core.record import Record, Status, append, digest_of, essence, read
+from rooftile.core.spec import Case
 from rooftile.cuda.source import Source
 from rooftile.ops.attention_decode import fragments_kernels
 from rooftile.workbench import bench, explain, gatekeeper, ledger, pages, scaling, training_records, tuner
@@ -568,12 +570,64 @@ def test_cases_that_a_choice_cannot_tell_apart_are_tuned_together():
 
     def trial(**us):
         timings = {n: timing.Timing(t, t, t, 1) for n, t in us.items()}
-        return tuner._Trial(timing.Comparison(timings, 0.0, ""), {n: (n, {}) for n in us})
+        return tuner._Trial(timings, {n: (n, {}) for n in us})
 
     even, half = trial(warp=98.0, balanced=100.0, triton=120.0, wide=90.0), trial(warp=2000.0, balanced=100.0, triton=95.0)
     assert tuner._together([even])[0] == "wide"
     assert tuner._together([even, half]) == ("balanced", even)  # `wide` does not take both
     assert tuner._together([even, trial(other=1.0)]) is None
+
+
+def right(x, y):
+    return x + y
+
+
+def wrong(x, y, *, config):
+    return x + y * config["by"]
+
+
+def ends(x, y):
+    raise RuntimeError("no room\nat all")
+
+
+@pytest.fixture
+def stranger(monkeypatch):
+    """vector_add with kernels of which one is right, one in one of two configs, one ends in an error and one is refused by the gate; and a session on this CPU."""
+    op = OPS["vector_add"]
+    kernels = (
+        Kernel("right", right),
+        Kernel("wrong", wrong, configs=({"by": 1.5}, {"by": 1})),
+        Kernel("ends", ends),
+        Kernel("ungreen", right),
+    )
+    monkeypatch.setattr(op, "kernels", (*kernels, op.kernels[-1]))
+    session = bench.Session("cpu")
+    monkeypatch.setattr(session, "green", lambda op, kernel: "it is off" if kernel.name == "ungreen" else "")
+    monkeypatch.setattr(tuner, "Session", lambda device, verdicts: session)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    small = Case({"...": (64,)}, use=("bench",))
+    monkeypatch.setattr(tuner, "timed_cases", lambda ops, only: [(op, small)])
+    return small
+
+
+def test_who_is_not_tuned_is_told_and_why(stranger, monkeypatch, capsys):
+    """Seen red: a config that was wrong, or ended in an error, was left out without a word."""
+    kept = []
+    monkeypatch.setattr(tune, "remember", lambda device, records: kept.extend(records))
+    made, left = tuner.tune_ops(["vector_add"], "", False, Console(width=200))
+    assert (made, left) == (kept, []) and made[0].kernel in ("right", "wrong")
+    (out,) = made[0].extra["left_out"].values()
+    assert out.keys() == {"wrong {'by': 1.5}", "ends {}", "ungreen"}
+    assert out["ends {}"] == "RuntimeError: no room" and out["ungreen"] == "the gate says: it is off"
+    assert re.fullmatch(r"it is 0\.\d+ off, 0\.0001 is allowed", out["wrong {'by': 1.5}"])
+    said = capsys.readouterr().out
+    assert all(f"vector_add {stranger.id}: {name} is not timed: {why}" in said for name, why in out.items())
+
+
+def test_tuning_begins_nothing_when_time_is_over_and_tells_what_is_left(stranger, monkeypatch):
+    monkeypatch.setattr(tune, "remember", lambda device, records: None)
+    made, left = tuner.tune_ops(["vector_add"], "", False, None, within=0.0)
+    assert (made, left) == ([], [f"vector_add {stranger.id}"])
 
 
 def test_lists_of_tensors_are_tuned_for_their_dtype():

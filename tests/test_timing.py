@@ -12,19 +12,46 @@ import torch
 from rooftile.core import timing
 
 
-def test_a_slow_version_drops_out_and_the_others_go_on():
+@pytest.fixture
+def quiet(monkeypatch):
+    monkeypatch.setattr(timing, "NOISY", float("inf"))
+
+
+def test_a_slow_version_drops_out_and_the_others_go_on(quiet):
     versions = {"fast": lambda: None, "slow": lambda: time.sleep(0.02), "other": lambda: None}
     timed = timing.compare(versions, torch.device("cpu"), budget_ms=60, rounds=20).timings
     assert {n: t.samples for n, t in timed.items()} == {"fast": 20, "slow": 6, "other": 20}
 
 
-def test_one_sample_of_a_long_call_is_enough():
+def test_one_sample_of_a_long_call_is_enough(quiet):
     calls = []
     timed = timing.compare(
         {"short": lambda: None, "long": lambda: calls.append(time.sleep(0.12))}, torch.device("cpu"), budget_ms=1, rounds=3
     ).timings
     assert timed["long"].samples == 1 and len(calls) == 2 and timed["short"].samples == 6
     assert 1.2e5 <= timed["long"].us < 10e5
+
+
+@pytest.mark.parametrize(("quiet_from", "series"), [(0, 1), (1, 3), (9, 3)])
+def test_where_it_is_noisy_turns_are_taken_again(monkeypatch, quiet_from, series):
+    """Seen red: a kernel that was a tenth slower every other time was compared by the halves that its turns fell into. All samples count: a series that
+    was slow outweighs one that was not."""
+    taken = Counter()
+
+    def clock(run, ahead_us):
+        """Of the first, one of its two is slower in each series before `quiet_from`."""
+        taken["a"] += run is one
+        slow = run is one and taken["a"] > 4 and (taken["a"] - 5) // 12 < quiet_from and taken["a"] % 2
+        return lambda: 110.0 if slow else 100.0
+
+    def one():
+        pass
+
+    monkeypatch.setattr(timing, "_cpu_clock", clock)
+    monkeypatch.setattr(timing, "turns", lambda counts: (n for _ in range(6) for n in counts))
+    made = timing.compare({"a": one, "b": lambda: None}, torch.device("cpu"), budget_ms=1e-9)
+    assert {n: t.samples for n, t in made.timings.items()} == {"a": 6 * series, "b": 6 * series}
+    assert (made.noise >= timing.NOISY) == (quiet_from == 9)
 
 
 @pytest.mark.parametrize("names", ["ab", "abc", "abcd", "abcde", "abcdefgh"])

@@ -239,6 +239,7 @@ def tune(
         ),
     ] = None,
     folder: Folder = RECORDS,
+    within: Within = math.inf,
     jobs: Jobs = 1,
     as_json: Json = False,
 ) -> None:
@@ -251,15 +252,16 @@ def tune(
         f"--every {every}": every,
         f"--jobs {jobs}": jobs != 1,
         f"--folder {folder}": folder != RECORDS,
+        f"--within {within:g}": within != math.inf,
     }
     ignored = next((option for option, said in asked.items() if said), None)
     if records is not None and ignored is not None:
         raise ValueError(f"{ignored}: it is for what is timed, and --from-records {records} times nothing: every record in it counts")
     with _printed_beside(as_json):
-        made = (
-            tuner.tune_ops(ops or [], case, ship, None if as_json else err, every, jobs, folder)
+        made, left = (
+            tuner.tune_ops(ops or [], case, ship, None if as_json else err, every, jobs, folder, within)
             if records is None
-            else tuner.from_records(records)
+            else (tuner.from_records(records), [])
         )
     if as_json:
         for r in made:
@@ -270,6 +272,8 @@ def tune(
         if not made:
             of = f"record in {records} says of another kernel that it is faster than who is chosen"
             _line("no kernel was timed" if records is None else f"no {of}")
+    for name in left:
+        err.print(f"left: {name}", highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()
