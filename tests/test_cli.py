@@ -179,6 +179,7 @@ def test_explain_with_pytorchs_cuda_build_where_there_is_no_gpu(monkeypatch):
         ("attention_mask B=2,G=1,to=bool", "B2_G1-int64-"),
         ("attention_decode B=1,T=1,H=2,G=1,D=64,S=256", "B1_T1_H2_G1_D64_S256-bfloat16-block_table=None-"),
         ("attention_decode B=1,T=1,H=2,G=1,D=64,S=256,N=2,M=5", "B1_T1_H2_G1_D64_S256_N2_M5-bfloat16-sinks=None"),
+        ("attention_decode B=3,T=1,H=2,G=1,D=64,S=256", "B3_T1_H2_G1_D64_S256-bfloat16-block_table=None-"),  # a row of the cache each
         ("grad_norm P=8x8+8", "P2of72-bfloat16"),
         ("adamw P=8x8+8", "P2of72-bfloat16-masters=[]-"),  # its rates are a row a tensor
         ("embedding M=4,N=8,V=10", "M4_N8_V10-bfloat16-padding_idx=-1"),  # its bytes depend on numbers that are not there
