@@ -111,6 +111,8 @@ def test_check_counts():
             ["check", "--kernel", "cuda.v7_clutser", "--device", "cpu"],
             "no kernel is called 'cuda.v7_clutser'; did you mean cuda.v7_cluster?",
         ),
+        (["explain", "gemv", "--shape", "K=4096"], "gemv needs M in --shape; it got K=4096"),  # of which no ... holds the rows
+        (["explain", "concat_kv", "--shape", "B=1,T=1,G=1,D=8,S=4,N=4"], "concat_kv needs M in --shape too: cos is [M N]"),
         (["explain", "gelu", "--shape", "M=4,...=3x2"], "--shape says M=4, and of ... that it holds 6 rows"),
         (["bench", "gelu", "--device", "cpu", "--within", "-1"], "--within -1.0 is no number of seconds, which is 0 or more"),
         (["check", "gelu", "--device", "cpu", "--within", "nan"], "--within nan is no number of seconds, which is 0 or more"),
