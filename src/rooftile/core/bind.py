@@ -52,6 +52,12 @@ def tensors(op: str, optional: Mapping[str, Any] = {}, **given: Any) -> None:
             raise ValueError(f"{op}: {name} is nested, takes strided")
 
 
+def flag(op: str, name: str, given: Any) -> None:
+    """What a function does of itself, where its operator sees no parameter that says so: a word would be true, "no" as well."""
+    if not isinstance(given, bool):
+        raise ValueError(f"{op}: {name} is {given!r}, takes bool")
+
+
 def has_rows(op: str, name: str, t: Tensor) -> None:
     """What a function makes rows of before its operator sees them: ValueError where it is a number alone."""
     if t.dim() == 0:
