@@ -54,7 +54,7 @@ def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tenso
     if isinstance(window, bool) or (isinstance(window, Integral) and window < 1):
         raise ValueError(f"attention_decode: window is {window}, it takes 1 or more, or None for all keys")
     tensors("attention_decode", q=q, k_cache=k_cache, v_cache=v_cache)
-    rest = (block_table, sinks, scale_of(q, scale), nearer(window) or 0, softcap)
+    rest = (block_table, sinks, scale_of(q, scale), 0 if window is None else nearer(window), softcap)
     if v_cache.dtype != k_cache.dtype:
         keys, values = (str(x.dtype).removeprefix("torch.") for x in (k_cache, v_cache))
         raise ValueError(f"attention_decode: v_cache is {values}, but k_cache is {keys}")
