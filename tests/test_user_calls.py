@@ -79,6 +79,8 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
         (lambda: rooftile.MultiheadAttention(8, 2)(X, X, X, attn_mask=[True]), "MultiheadAttention: attn_mask must be a tensor, got list"),
         (lambda: rooftile.CrossEntropyLoss()(X, [1]), "cross_entropy: target must be a tensor, got list"),
         (lambda: rooftile.scan(X, -1), "scan: exclusive is -1, takes bool"),  # torch.cumsum's dim
+        (lambda: rooftile.scan(X, X), r"scan: exclusive is a tensor \[4, 8\], takes bool"),
+        (lambda: rooftile.gated_mlp(X, X, X, X), r"gated_mlp: activation is a tensor \[4, 8\], takes str"),
         (lambda: rooftile.scan(X, reverse="no"), "scan: reverse is 'no', takes bool"),
         (lambda: rooftile.dropout(X, "a"), "dropout: p is 'a', takes float"),
         (lambda: rooftile.dropout_add_norm(X, X, p=None), "dropout_add_norm: p is None, takes float"),

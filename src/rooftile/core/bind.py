@@ -72,6 +72,11 @@ def dtype_name(op: str, name: str, given: Any, takes: Collection[str]) -> str:
     return said
 
 
+def told(value: Any) -> str:
+    """What was given for a parameter. Of a tensor its shape: its numbers fill a page, and a GPU is waited for."""
+    return f"a tensor {list(value.shape)}" if isinstance(value, Tensor) and value.dim() else repr(value)
+
+
 def letter(axis: str) -> tuple[str, int]:
     """E+1 -> E, 1: an axis is a letter, or a letter and something."""
     name, _, more = axis.partition("+")
