@@ -139,6 +139,8 @@ WRONG_CALLS = [
     ({"window": 0}, "window is 0, it takes 1 or more"),
     ({"window": numpy.int64(0)}, "window is 0, it takes 1 or more"),
     ({"window": True}, "window is True, it takes 1 or more"),
+    ({"window": 0.0}, "window is 0.0, takes int"),
+    ({"window": torch.tensor(0)}, r"window is tensor\(0\), takes int"),
     ({"window": (3, 0)}, r"window is \(3, 0\), takes int"),
     ({"softcap": -1.0}, "softcap is -1.0"),
     ({"softcap": float("nan")}, "softcap is nan, and must be 0"),
