@@ -16,7 +16,7 @@ import triton.language as tl
 from triton.language.extra import libdevice
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from rooftile.core.kernel import Kernel
+from rooftile.core.kernel import Kernel, Limits
 from rooftile.ops._shared.architecture import architecture
 from rooftile.ops._shared.launch import cdiv, launch, launch_described, off_gpu, power_of_2, processors
 
@@ -425,10 +425,11 @@ def pick_8_bits(call):
     return THREE_8 if call["block_table"] is not None else _fuller(call, THREE_8)
 
 
+SPILLS = Limits(spill_bytes=32)  # of four warps with 128 keys a step; what the first splits add to is asked for beside the maxima
 WITHOUT_E4M3 = (80, 86, 87)
 WITH_E4M3 = (89, 90, 100, 101, 103, 110, 120, 121)
 KERNELS = (
-    Kernel("triton", attention_decode, "keys split over the multiprocessors, added up in order", _refuse(False), CONFIGS, pick),
+    Kernel("triton", attention_decode, "keys split over the multiprocessors, added up in order", _refuse(False), CONFIGS, pick, limits=SPILLS),
     Kernel("triton.float32", attention_decode, "true float32: fused multiply-adds, no tf32", _refuse(True), CONFIGS_32, pick_32),
 )
 KERNELS_E4M3 = (
