@@ -111,6 +111,8 @@ def test_check_counts():
             ["check", "--kernel", "cuda.v7_clutser", "--device", "cpu"],
             "no kernel is called 'cuda.v7_clutser'; did you mean cuda.v7_cluster?",
         ),
+        (["explain", "gemv", "--shape", "K=4096"], "gemv needs M in --shape; it got K=4096"),  # of which no ... holds the rows
+        (["explain", "concat_kv", "--shape", "B=1,T=1,G=1,D=8,S=4,N=4"], "concat_kv needs M in --shape too: cos is [M N]"),
         (["explain", "gelu", "--shape", "M=4,...=3x2"], "--shape says M=4, and of ... that it holds 6 rows"),
         (["bench", "gelu", "--device", "cpu", "--within", "-1"], "--within -1.0 is no number of seconds, which is 0 or more"),
         (["check", "gelu", "--device", "cpu", "--within", "nan"], "--within nan is no number of seconds, which is 0 or more"),
@@ -180,6 +182,7 @@ def test_explain_with_pytorchs_cuda_build_where_there_is_no_gpu(monkeypatch):
         ("attention_mask B=2,G=1,to=bool", "B2_G1-int64-"),
         ("attention_decode B=1,T=1,H=2,G=1,D=64,S=256", "B1_T1_H2_G1_D64_S256-bfloat16-block_table=None-"),
         ("attention_decode B=1,T=1,H=2,G=1,D=64,S=256,N=2,M=5", "B1_T1_H2_G1_D64_S256_N2_M5-bfloat16-sinks=None"),
+        ("attention_decode B=3,T=1,H=2,G=1,D=64,S=256", "B3_T1_H2_G1_D64_S256-bfloat16-block_table=None-"),  # a row of the cache each
         ("grad_norm P=8x8+8", "P2of72-bfloat16"),
         ("adamw P=8x8+8", "P2of72-bfloat16-masters=[]-"),  # its rates are a row a tensor
         ("embedding M=4,N=8,V=10", "M4_N8_V10-bfloat16-padding_idx=-1"),  # its bytes depend on numbers that are not there

@@ -61,6 +61,7 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
         (lambda: rooftile.attention(X, X, X, mask=X > 0), r"attention: q has 2 axes \[4, 8\], needs 4 \[B T H D\]"),
         (lambda: rooftile.attention_decode(X, None, X, X), "attention_decode: k_cache must be a tensor, got NoneType"),
         (lambda: rooftile.concat_kv(X, X, X, 1.0, X), "concat_kv: v must be a tensor, got float"),
+        (lambda: rooftile.residual_add(X, X.clone(), inplace="no"), "residual_add: inplace is 'no', takes bool"),
         (lambda: rooftile.residual_add(X, 1.0, inplace=True), "residual_add: residual must be a tensor, got float"),
         (lambda: rooftile.cross_entropy([1], X, inplace_backward=True), "cross_entropy: logits must be a tensor, got list"),
         (lambda: rooftile.linear_cross_entropy(X, "w", X), "linear_cross_entropy: weight must be a tensor, got str"),
@@ -78,6 +79,8 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
         (lambda: rooftile.MultiheadAttention(8, 2)(X, X, X, attn_mask=[True]), "MultiheadAttention: attn_mask must be a tensor, got list"),
         (lambda: rooftile.CrossEntropyLoss()(X, [1]), "cross_entropy: target must be a tensor, got list"),
         (lambda: rooftile.scan(X, -1), "scan: exclusive is -1, takes bool"),  # torch.cumsum's dim
+        (lambda: rooftile.scan(X, X), r"scan: exclusive is a tensor \[4, 8\], takes bool"),
+        (lambda: rooftile.gated_mlp(X, X, X, X), r"gated_mlp: activation is a tensor \[4, 8\], takes str"),
         (lambda: rooftile.scan(X, reverse="no"), "scan: reverse is 'no', takes bool"),
         (lambda: rooftile.dropout(X, "a"), "dropout: p is 'a', takes float"),
         (lambda: rooftile.dropout_add_norm(X, X, p=None), "dropout_add_norm: p is None, takes float"),

@@ -332,7 +332,7 @@ PLANTED = {  # as it stands and wrong; the kernel and the order of blocks and th
     "bulk_wait<0>();            //": ("bulk_wait_read<0>();  //", "cuda.v5_hopper", None),  # read, but not yet added
     "    __threadfence();\n      atomicAdd(": ("    atomicAdd(", "cuda.v5_hopper", None),
     "while (load_acquire(earlier.gAdded + i_bh) != int(2 * anew(w.tiles))) spin_pause();": ("", "cuda.v5_hopper", None),
-    "!= int(2 * anew(w.tiles))": ("< int(2 * anew(w.tiles)) - 1", "cuda.v5_hopper", 6),  # one half of one tile is missing
+    "!= int(2 * anew(w.tiles))": ("< int(2 * anew(w.tiles)) - 1", "cuda.v5_hopper", 4),  # one half of one tile is missing
     "((long long)i_bh * w.blocks + i)": ("((long long)(i_bh + 1) * w.blocks + i)", "cuda.v5_hopper", None),
     "i_bh = keys.i_bh - earlier.back;": ("i_bh = keys.i_bh - earlier.back + 1;", "cuda.v5_hopper", None),
     "int heads = i_bh < 0 ? 0": ("int heads = i_bh <= 0 ? 0", "cuda.v5_hopper", None),

@@ -139,6 +139,8 @@ WRONG_CALLS = [
     ({"window": 0}, "window is 0, it takes 1 or more"),
     ({"window": numpy.int64(0)}, "window is 0, it takes 1 or more"),
     ({"window": True}, "window is True, it takes 1 or more"),
+    ({"window": 0.0}, "window is 0.0, takes int"),
+    ({"window": torch.tensor(0)}, r"window is tensor\(0\), takes int"),
     ({"window": (3, 0)}, r"window is \(3, 0\), takes int"),
     ({"softcap": -1.0}, "softcap is -1.0"),
     ({"softcap": float("nan")}, "softcap is nan, and must be 0"),
@@ -331,7 +333,8 @@ def test_keys_before_every_window_are_anybodys():
     q, k, v = (torch.randn(*shape).bfloat16() for shape in ((1, 2, 4, 64), (6, 16, 2, 64), (6, 16, 2, 64)))
     table, lengths = int32(2, 0, 3, 5).view(1, 4), int32(60)
     want = attention_decode(q, k, v, lengths, block_table=table, window=9)
-    k[[0, 2]], v[[0, 2]] = torch.nan, torch.nan
+    for x in (k, v):
+        x[[0, 2]], x[5, :2] = torch.nan, torch.nan  # and two keys of the page where the first window begins
     for gone in (table, int32(-1, 99, 3, 5).view(1, 4)):
         assert torch.equal(attention_decode(q, k, v, lengths, block_table=gone, window=9), want)
         with simulator.active():
@@ -382,3 +385,13 @@ def test_faults_among_fragments_are_seen(stands, tmp_path, monkeypatch):
     with simulator.active("all"):
         seen = any(problem.judge(kernel).status == "failed" for problem, kernel in zip(problems, FRAGMENTS))
     assert seen or not _pages_of_a_long_sequence()
+
+
+def test_keys_that_lie_far_apart_within_a_page_are_for_another_kernel():
+    """As in a cache of [page, pages, G, D], pages that lie across: Triton's would read before it, where nothing is."""
+    op = OPS["attention_decode"]
+    whole = torch.empty(64, 200000, 8, 64, dtype=torch.bfloat16, device="meta").transpose(0, 1)
+    q, lengths, table = torch.empty(2, 1, 8, 64, dtype=torch.bfloat16), int32(64, 9), int32(0, 1).view(2, 1)
+    call = dict(zip(op.names, (q, whole, whole, lengths, table, None, 0.125, 0, 0.0)))
+    assert "rows of k_cache lie 102400000 elements apart" in op.kernel("triton").refuse(call)
+    assert "rows" not in (op.kernel("triton").refuse({**call, "k_cache": whole.contiguous(), "v_cache": whole.contiguous()}) or "")

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import processes
 from rooftile.ops import concat_kv, rope, rope_table
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -80,3 +81,28 @@ def test_a_table_that_nobody_reads_may_be_short():
     concat_kv(*call, lengths, cos[:0, :0], sin[:0, :0])
     concat_kv(*call[:2], *(x[:, :, :0] for x in call[2:]), lengths, cos[:1], sin[:1])
     assert all(map(torch.equal, call, plain))
+
+
+FAR = """
+import importlib, torch
+from rooftile.workbench import interpreter
+from rooftile.workbench.inputs import LAYOUTS
+kernels = importlib.import_module("rooftile.ops.concat_kv.triton_kernels")
+reference = importlib.import_module("rooftile.ops.concat_kv.reference").concat_kv
+torch.manual_seed(0)
+far, plain = LAYOUTS["far"], lambda x: x.clone()
+lengths, angles = torch.tensor([3, 1]), torch.randn(8, 4)
+for wide in ((far, plain), (plain, far)):
+    for tables in ((angles.cos(), angles.sin()), (None, None)):
+        drawn = [torch.randn(2, rows, 5, 10) for rows in (8, 8, 2, 2)]
+        want, made = (([f(x) for f, x in zip((w[0], w[0], w[1], w[1]), drawn)]) for w in ((plain, plain), wide))
+        reference(*want, lengths, *tables, False)
+        kernels.concat_kv(*made, lengths, *tables, False, config=kernels.CONFIGS[0])
+        torch.testing.assert_close(made[:2], want[:2])
+"""
+
+
+def test_heads_beyond_31_bits():
+    """Of caches and of what is new; the gate lays out nothing that is written."""
+    done = processes.run(code=FAR, TRITON_INTERPRET="1")
+    assert done.returncode == 0, done.stderr[-2000:]

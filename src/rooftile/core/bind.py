@@ -52,6 +52,12 @@ def tensors(op: str, optional: Mapping[str, Any] = {}, **given: Any) -> None:
             raise ValueError(f"{op}: {name} is nested, takes strided")
 
 
+def flag(op: str, name: str, given: Any) -> None:
+    """What a function does of itself, where its operator sees no parameter that says so: a word would be true, "no" as well."""
+    if not isinstance(given, bool):
+        raise ValueError(f"{op}: {name} is {given!r}, takes bool")
+
+
 def has_rows(op: str, name: str, t: Tensor) -> None:
     """What a function makes rows of before its operator sees them: ValueError where it is a number alone."""
     if t.dim() == 0:
@@ -64,6 +70,11 @@ def dtype_name(op: str, name: str, given: Any, takes: Collection[str]) -> str:
     if not isinstance(given, torch.dtype) or said not in takes:
         raise ValueError(f"{op}: {name} is {given!r}, it takes {', '.join(f'torch.{t}' for t in takes)}")
     return said
+
+
+def told(value: Any) -> str:
+    """What was given for a parameter. Of a tensor its shape: its numbers fill a page, and a GPU is waited for."""
+    return f"a tensor {list(value.shape)}" if isinstance(value, Tensor) and value.dim() else repr(value)
 
 
 def letter(axis: str) -> tuple[str, int]:

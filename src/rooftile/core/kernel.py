@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from rooftile.core import known, places, register, replay, tune
-from rooftile.core.bind import device_of
+from rooftile.core.bind import device_of, told
 from rooftile.core.record import digest_of
 from rooftile.core.spec import Call, OpSpec
 
@@ -336,7 +336,7 @@ class Op:
     def _check_kinds(self, call: Call) -> None:
         for name, (kinds, words) in self._kinds.items():
             if not isinstance(call[name], kinds):
-                raise ValueError(f"{self.spec.name}: {name} is {call[name]!r}, takes {words}")
+                raise ValueError(f"{self.spec.name}: {name} is {told(call[name])}, takes {words}")
 
     def ask(self, *args: Any) -> None:
         """Of one that writes, before another call does what cannot be taken back: the ValueError that a call would be."""

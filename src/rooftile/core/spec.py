@@ -255,7 +255,8 @@ class OpSpec:
         """A case's, with those that follow from others."""
         dims = dict(case.dims)
         dims.setdefault("...", (dims["M"],) if "M" in dims else ())
-        dims.setdefault("M", math.prod(dims["..."]))
+        if "M" not in self.unsaid:
+            dims.setdefault("M", math.prod(dims["..."]))
         return {**{x: dims[like] for x, like in self.unsaid.items()}, **dims}
 
     def draw(self, case: Case, seed: int = 0, device: str | torch.device = "cpu",

@@ -53,7 +53,8 @@ def case_of(spec: OpSpec, shape: str, dtype: torch.dtype) -> Case:
     """M=4096,N=1024,causal=true -> letters and parameters of a Case. What else must be said and is not is as in the operator's first
     bench case; a tensor that may be left out is there if its own letters are."""
     letters = {letter(x)[0] for a in spec.args.values() for x in a.dims.split()}
-    letters |= {"M"} if "..." in letters else set()
+    rows = {"...", "M"} if "..." in letters else set()  # M is how many of them ... holds, and neither need be said
+    letters |= rows
     lists = {a.dims for a in spec.args.values() if a.many}
     absent = [n for n, a in spec.args.items() if a.optional]  # may be said to be none
     words = {a.word: a.dtype.split("|") for a in spec.args.values() if a.word}
@@ -77,14 +78,16 @@ def case_of(spec: OpSpec, shape: str, dtype: torch.dtype) -> Case:
             params[name] = nearest(value, words[name], f"dtype after {name}") if name in words else _value(spec, name, value)
     if {"...", "M"} <= dims.keys() and math.prod(dims["..."]) != dims["M"]:
         raise ValueError(f"--shape says M={dims['M']}, and of ... that it holds {math.prod(dims['...'])} rows")
-    needed = {x for a in spec.args.values() if not a.optional for x, _ in map(letter, a.dims.split())} - {"...", "M"} | lists
+    needed = {x for a in spec.args.values() if not a.optional for x, _ in map(letter, a.dims.split())} - rows | lists
     missing = needed - set(dims) - set(spec.unsaid)
     if missing:
         how = f", as {min(missing)}=768x768+768 for two tensors" if missing <= lists else ""
         raise ValueError(f"{spec.name} needs {', '.join(sorted(missing))} in --shape{how}; it got {shape or 'nothing'}")
     usual = next((c for c in spec.cases if "bench" in c.use), spec.cases[0]).params
     for name in absent:
-        own = {letter(x)[0] for x in spec.args[name].dims.split()} - needed - {"...", "M"}
+        own = {letter(x)[0] for x in spec.args[name].dims.split()} - needed - rows
+        if own & dims.keys() and own - dims.keys():
+            raise ValueError(f"{spec.name} needs {', '.join(sorted(own - dims.keys()))} in --shape too: {name} is [{spec.args[name].dims}]")
         there = own <= set(dims) if own else usual.get(name, name) is not None
         if spec.args[name].many:
             params[name] = []

@@ -18,7 +18,8 @@ def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tenso
                      scale: float | None = None, window: int | None = None, softcap: float = 0.0, sinks: Tensor | None = None,
                      k_scale: Tensor | None = None, v_scale: Tensor | None = None,
                      return_lse: bool = False) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
-    """Attention of each sequence's newest T tokens over its cache of keys and values, which holds theirs already (`concat_kv` puts them there):
+    """Attention of each sequence's newest T tokens over its cache of keys and values, which holds theirs already (`concat_kv` puts them
+    into a contiguous cache of q's dtype; into pages, or as 8 bits, they are written by index):
 
         s_tj = scale q_t k_j        out_t = sum_j exp(s_tj) v_j / (exp(sink) + sum_j exp(s_tj))        j <= lengths - T + t
 
@@ -50,11 +51,15 @@ def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tenso
         >>> cache = torch.ones(1, 8, 1, 16)
         >>> torch.equal(attention_decode(torch.ones(1, 1, 1, 16), cache, cache, torch.tensor([4], dtype=torch.int32)), cache[:, :1])
         True
+        >>> pages, table, place = torch.zeros(3, 16, 1, 16), torch.tensor([[2, 0]], dtype=torch.int32), torch.tensor([17])
+        >>> pages[table[0, place // 16], place % 16] = 1.0  # the 18th key, into row 1 of page 0
+        >>> attention_decode(torch.ones(1, 1, 1, 16), pages, pages, torch.tensor([18], dtype=torch.int32), block_table=table, window=1).unique()
+        tensor([1.])
     """
     if isinstance(window, bool) or (isinstance(window, Integral) and window < 1):
         raise ValueError(f"attention_decode: window is {window}, it takes 1 or more, or None for all keys")
     tensors("attention_decode", q=q, k_cache=k_cache, v_cache=v_cache)
-    rest = (block_table, sinks, scale_of(q, scale), nearer(window) or 0, softcap)
+    rest = (block_table, sinks, scale_of(q, scale), 0 if window is None else nearer(window), softcap)
     if v_cache.dtype != k_cache.dtype:
         keys, values = (str(x.dtype).removeprefix("torch.") for x in (k_cache, v_cache))
         raise ValueError(f"attention_decode: v_cache is {values}, but k_cache is {keys}")

@@ -158,6 +158,7 @@ SPEC = OpSpec(
     cases=shared((*CASES, *BENCH)),
     peer=torch_decode,
     families=(),
+    unsaid={"M": "B"},
     draw_with=placed,
     moved=moved,
     validate=validate,

@@ -337,6 +337,9 @@ def _by_hand(q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks,
     return _decode(True, q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, scale, window, softcap, config)
 
 
+PAGE_KEYS = 256  # of a page or a tile, at most: their places in it are made in 32 bits, which spares registers
+
+
 def _refuse(floats):
     def refuse(call):
         q = call["q"]
@@ -346,6 +349,10 @@ def _refuse(floats):
             x = call[name]
             if x.stride(-1) != 1:
                 return f"the last axis of {name} has stride {x.stride(-1)}; a copy of the cache would cost more than the attention"
+        for name in ("q", "k_cache", "v_cache"):
+            x = call[name]
+            if min(x.shape[1], PAGE_KEYS) * x.stride(1) >= 1 << 31:
+                return f"rows of {name} lie {x.stride(1)} elements apart, and it counts to {1 << 31} within a page or a tile"
         return off_gpu(q)
 
     return refuse

@@ -26,7 +26,7 @@ def _append(gK, gV, gKc, gVc, gLengths, gCos, gSin, BT, T, S, G, N, rows, k_b, k
     length = tl.load(gLengths + i_b * stride_length, mask=i < BT, other=-1).to(tl.int64)
     place = length + i_t
     in_t = (length >= 0) & (place < S)
-    i_h = chunk % chunks * HEADS + tl.arange(0, HEADS)
+    i_h = (chunk % chunks * HEADS + tl.arange(0, HEADS)).to(tl.int64)
     in_h = i_h < G
     if TURNED and chunk < chunks:
         i_n = tl.arange(0, BLOCK_N)

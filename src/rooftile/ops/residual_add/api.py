@@ -1,7 +1,7 @@
 import torch
 from torch import Tensor
 
-from rooftile.core.bind import tensors
+from rooftile.core.bind import flag, tensors
 from rooftile.core.kernel import Op
 from rooftile.ops.residual_add import cuda_kernels, triton_kernels
 from rooftile.ops.residual_add.spec import OVERWRITE, SPEC
@@ -23,7 +23,7 @@ def residual_add(x: Tensor, residual: Tensor, *, inplace: bool = False) -> Tenso
         and no kernel runs for it.
 
     Raises:
-        ValueError: shapes or devices differ, or a dtype is another; inplace with a gradient asked for, or where several elements of
+        ValueError: shapes or devices differ, or a dtype is another; inplace that is no bool, with a gradient asked for, or where several elements of
             the residual lie in one place.
 
     Source: He et al., Deep Residual Learning, 2015.
@@ -34,6 +34,7 @@ def residual_add(x: Tensor, residual: Tensor, *, inplace: bool = False) -> Tenso
     """
     if not inplace:
         return _residual_add(x, residual)
+    flag("residual_add", "inplace", inplace)
     tensors("residual_add", x=x, residual=residual)
     for name, t in (("x", x), ("residual", residual)):
         if t.requires_grad and torch.is_grad_enabled():

@@ -121,6 +121,7 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
   uint4* sWarp = sPieces + w * (STAGES * 2 * TILE);
   unsigned missing = 0;  // a bit for each tile on its way whose page does not exist: page 0 comes in its place, and its scores become NaN
   const int length = checked(*gLength);
+  const int lowest = window ? length - T - window + 1 : 0;  // the first key that any query sees
   auto ask = [&](int ahead, int stage) {
     const int from = n + ahead * step;
     const C *gFromK = gKeys, *gFromV = gValues;
@@ -138,7 +139,7 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
     uint4* sTile = sWarp + stage * (2 * TILE);
 #pragma unroll
     for (int row = 0; row < KEYS; row += WARP / PIECES) {
-      const bool there = from + row + i_row < length;  // or zeros: a weight of zero times what nobody may read could be NaN
+      const bool there = from + row + i_row >= lowest && from + row + i_row < length;  // or zeros: a weight of zero times what nobody may read could be NaN
       const int to = at<PIECES>(row + i_row, i_piece);
       copy_async(sTile + to, gFromK + row * k_s, there, policy);
       copy_async(sTile + TILE + to, gFromV + row * v_s, there, policy);
