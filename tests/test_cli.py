@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -424,6 +425,21 @@ def test_doctor_tells_of_blocks_with_less_shared_memory(one_gpu):
 def test_doctor():
     findings = json.loads(rooftile("doctor", "--json").stdout)
     assert len(findings) > 5 and all(set(f) == {"ok", "sentence"} for f in findings)
+
+
+def test_doctor_tells_where_nothing_can_be_kept(tmp_path, monkeypatch):
+    """Seen red: "no  tuning results and ceilings are kept in" one that may not be written, and yes of a disk that is full."""
+    from rooftile.workbench import doctor
+
+    monkeypatch.setenv("ROOFTILE_CACHE", str(tmp_path))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        said = doctor.examine()[-1]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    why = f"nothing can be kept in the cache folder {tmp_path} (File too large); set ROOFTILE_CACHE to one that can be written"
+    assert said == {"ok": False, "sentence": why}
 
 
 CUDA = os.path.join(os.path.dirname(__file__), "cuda")

@@ -202,13 +202,16 @@ def test_a_full_disk_leaves_nothing_half(source, monkeypatch):
     assert entries() == []
 
 
-@pytest.mark.parametrize("gone", ["cuda.core", "cuda.bindings"])
-def test_a_machine_without_the_compiler_is_told_what_to_install(source, monkeypatch, gone):
+@pytest.mark.parametrize(
+    "gone, remedy", [("cuda.core", "cuda-core"), ("cuda.bindings", r"'rooftile\[nvrtc\]', or the CUDA build of PyTorch")]
+)
+def test_a_machine_without_the_compiler_is_told_what_to_install(source, monkeypatch, gone, remedy):
+    """Seen red: a CPU build was told of three packages, each when the one before was there, and without the bounds they were tested in."""
     there = compiler._installed
     monkeypatch.setattr(compiler, "_installed", lambda module: module != gone and there(module))
     compiler._find_toolchain.cache_clear()
     try:
-        with pytest.raises(compiler.Unavailable, match=f"pip install {gone.replace('.', '-')}"):
+        with pytest.raises(compiler.Unavailable, match=f"{gone.replace('.', '-')}, which is not installed: pip install {remedy}"):
             compiler.compiled(source, "add<float>", "sm_90a")
         assert "pip install" in (compiler.missing() or "")
     finally:

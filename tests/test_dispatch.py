@@ -46,6 +46,26 @@ def test_a_wrong_rank_suggests_the_right_name():
         k.ranked(OPS["softmax"].kernels, "triton.onlin")
 
 
+def test_a_kernel_never_sees_what_functionalize_wraps(monkeypatch):
+    """Seen red: of such a tensor the address is 0, and a kernel would have read there."""
+    op, seen = OPS["gelu"], list[int]()
+
+    def run(x, approximate):
+        seen.append(x.data_ptr())
+        return op.spec.reference(x, approximate)
+
+    monkeypatch.setattr(op, "kernels", (Kernel("reads memory", run), *op.kernels))
+    op.forget()
+    try:
+        assert torch.equal(rooftile.gelu(X), torch.func.functionalize(rooftile.gelu)(X))
+        assert all(seen) and len(seen) == 2
+    finally:
+        op.forget()
+    heads, ends = torch.randn(6, 2, 16), torch.tensor([0, 2, 6], dtype=torch.int32)
+    varlen = partial(rooftile.attention_varlen, cu_seqlens_q=ends, cu_seqlens_k=ends, max_seqlen_q=4, max_seqlen_k=4)
+    assert torch.equal(torch.func.functionalize(varlen)(heads, heads, heads), varlen(heads, heads, heads))
+
+
 def test_a_kernel_that_varies_is_ruled_out_by_determinism(monkeypatch):
     op = OPS["softmax"]
     free = Kernel("free", op.spec.reference, "", varies="the order of a sum is left to chance")

@@ -296,6 +296,17 @@ def test_a_cache_folder_that_takes_no_more_is_a_sentence(tmp_path, monkeypatch):
         run(source, "k", (1,), (1,), [counts(1)])
 
 
+def test_a_compiler_that_cannot_build_our_part_is_a_sentence(tmp_path, monkeypatch):
+    """Seen red: a traceback, of CXX=clang++ and of a disk that is full."""
+    refusing = tmp_path / "clang++"
+    refusing.write_text("#!/bin/sh\necho 'error: unsupported option' >&2\nexit 1\n")
+    refusing.chmod(0o755)
+    monkeypatch.setenv("CXX", str(refusing))
+    monkeypatch.setenv("ROOFTILE_CACHE", str(tmp_path))
+    with pytest.raises(ValueError, match=rf"clang\+\+ cannot build .*, for {tmp_path}/simulator: error: unsupported option"):
+        build.runtime.__wrapped__()
+
+
 def test_who_begins_together_builds_what_all_need_once(tmp_path, monkeypatch):
     """Two workers of `make test` spent eight seconds each on the same files. A lock is of a file that was opened, so that threads stand for processes."""
     built, both = [], threading.Barrier(2)

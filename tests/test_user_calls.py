@@ -93,6 +93,7 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
         (lambda: rooftile.AdamW([X.clone()], lr="a"), "AdamW: lr is 'a', must be a number or a tensor of one"),
         (lambda: rooftile.AdamW([X.clone()], betas=("a", 0.9)), r"AdamW: betas are \('a', 0.9\), both must be"),
         (lambda: rooftile.AdamW([X.clone()], max_norm="a"), "AdamW: max_norm is 'a', must be a number or None"),
+        (lambda: rooftile.CrossEntropyLoss("sum"), "CrossEntropyLoss: weight is 'sum', but class weights are not supported"),
         (lambda: rooftile.patch(None), "patch: model must be a torch.nn.Module, got NoneType"),
     ],
 )

@@ -2,8 +2,11 @@
 
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,3 +34,11 @@ def test_a_system_without_triton_is_told():
     code = "import sys\nsys.modules['triton'] = None\nimport rooftile"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.stderr.splitlines()[-1].startswith("ImportError: rooftile's kernels are written in Triton, which is not installed")
+
+
+def test_a_typer_that_does_not_know_todays_click_is_not_enough():
+    """Seen red: beside click 8.5 typer 0.12 ended every command in a RuntimeError, 0.13 and 0.15 each --help in a TypeError, and up to 0.17 `rooftile explain`
+    without an operator went on with None."""
+    wanted = map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
+    (typer,) = (r.specifier for r in wanted if r.name == "typer")
+    assert list(typer.filter(["0.12.5", "0.15.1", "0.17.5", "0.18.0"])) == ["0.18.0"]

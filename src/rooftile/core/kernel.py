@@ -236,6 +236,8 @@ class Op:
             self._check(dict(zip(self.names, args)))
             raise
         if run is None:
+            if register.hollow(args):
+                return self.entry(*args)
             if len(self._memo) >= 8192:  # lengths that never repeat must not fill the memory
                 self._memo.clear()
             run = self._remember(key, args, self._resolve(args, save))
@@ -452,7 +454,7 @@ def _key(args: Sequence[Any]) -> tuple[Any, ...]:
     for a in args:
         kind = type(a)
         if kind is Tensor or (kind not in _VALUES and isinstance(a, Tensor)):
-            key.append((a.shape, a.stride(), a.dtype, a.device, a.data_ptr() & 15, a.is_neg()))
+            key.append((a.shape, a.stride(), a.dtype, a.device, at & 15 if (at := a.data_ptr()) else None, a.is_neg()))
         elif kind in _VALUES or not isinstance(a, (list, tuple)):
             key += a, kind
         else:

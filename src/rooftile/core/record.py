@@ -154,8 +154,9 @@ def unwritable(folder: Path) -> str:
     """Why nothing can be kept in `folder`, which is made where it is not there; or "". Asked before what takes long."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return ""  # permission bits do not tell the truth on every file system: writing does
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            file.write(b"\n")  # permission bits do not tell the truth on every file system, and a full disk takes a name: writing does
+        return ""
     except OSError as error:
         return error.strerror or str(error)
 

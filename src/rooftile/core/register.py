@@ -56,6 +56,11 @@ def transforms(args: Sequence[Any] = ()) -> list[str]:
     return stack or ["Vmap"] * any("Batched" in str(torch._C._dispatch_keys(a)) for a in args if isinstance(a, Tensor))
 
 
+def hollow(args: Sequence[Any]) -> bool:
+    """Whether torch.func.functionalize has wrapped one: what it wraps has memory, and its own address is 0, without a word."""
+    return any(hollow(a) if isinstance(a, (list, tuple)) else isinstance(a, Tensor) and torch._is_functional_tensor(a) for a in args)
+
+
 def traced(args: Sequence[Any]) -> bool:
     """Whether a function around operators leaves this call to them: it must be seen as nodes, or is inside a transform."""
     return needs_second_door(args) or bool(transforms())

@@ -123,16 +123,17 @@ def _toolchain() -> _Toolchain:
 @functools.cache
 def _find_toolchain() -> _Toolchain | str:
     """The CUDA build of PyTorch brings NVRTC and the headers, rooftile itself cuda-core; a CPU build brings neither of the former."""
-    for module, package in {"cuda.core": "cuda-core", "cuda.bindings": "cuda-bindings"}.items():
+    whole = "pip install 'rooftile[nvrtc]', or the CUDA build of PyTorch"  # one after the other they are three sentences
+    for module, package, remedy in (("cuda.core", "cuda-core", "pip install cuda-core"), ("cuda.bindings", "cuda-bindings", whole)):
         if not _installed(module):
-            return f"CUDA C++ needs {package}, which is not installed: pip install {package}"
+            return f"CUDA C++ needs {package}, which is not installed: {remedy}"
     from cuda import pathfinder
     from cuda.bindings import nvrtc
 
     try:
         status, major, minor = nvrtc.nvrtcVersion()
     except RuntimeError as error:  # the bindings' own exception where the library cannot be found is one
-        return f"NVRTC cannot be loaded ({_first_line(error)}): pip install nvidia-cuda-nvrtc, or the CUDA build of PyTorch"
+        return f"NVRTC cannot be loaded ({_first_line(error)}): {whole}"
     if int(status) != 0:
         return f"NVRTC does not answer: {status}"
     try:

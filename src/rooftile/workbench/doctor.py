@@ -15,7 +15,7 @@ import torch
 from rooftile.core import device as dev
 from rooftile.core import tune
 from rooftile.core.kernel import Limits, shared_memory
-from rooftile.core.record import cache_folder, read
+from rooftile.core.record import cache_folder, read, unwritable
 from rooftile.cuda import compile as nvrtc
 
 RANGES = {"torch": ((2, 11), (2, 16)), "triton": ((3, 6), (3, 10))}
@@ -47,11 +47,9 @@ def examine() -> list[dict[str, Any]]:
         there = importlib.util.find_spec(package) is not None
         say(there, f"{package} is {'installed' if there else 'not installed: pip install ' + package}; it serves {purpose}")
     folder = cache_folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        say(os.access(folder, os.W_OK), f"tuning results and ceilings are kept in {folder}")
-    except OSError as error:
-        say(False, f"the cache folder {folder} cannot be made ({error.strerror}); set ROOFTILE_CACHE to a folder that can")
+    why = unwritable(folder)
+    kept = f"nothing can be kept in the cache folder {folder} ({why}); set ROOFTILE_CACHE to one that can be written"
+    say(not why, kept if why else f"tuning results and ceilings are kept in {folder}")
     return findings
 
 

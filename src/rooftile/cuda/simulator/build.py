@@ -219,7 +219,7 @@ def _run(command: list[str], scratch: str, source: Source | None) -> None:
         lines = [line.replace(scratch + "/", "") if scratch else line for line in done.stderr.splitlines()]
         first = next((line for line in lines if re.search(r":\d+(:\d+)?: (fatal )?error: ", line)), lines[0] if lines else "no message")
         if source is None:
-            raise RuntimeError(f"g++ cannot build the simulator's part: {first}")
+            raise ValueError(f"{command[0]} cannot build the simulator's part, for {folder()}: {first}")  # a full disk, or no g++
         # Headers that are not here are mostly the host code's, and that has been left out: they count as empty.
         match = re.search(r": fatal error: ([\w./+-]+): No such file or directory$", first)
         if match is None or match[1] in absent:

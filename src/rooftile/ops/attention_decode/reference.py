@@ -37,9 +37,13 @@ def _keys(cache: Tensor, first: Tensor, lengths: Tensor, block_table: Tensor | N
         known = (block_table >= 0) & (block_table < len(cache))
         x = x[torch.where(known, block_table, 0).long()]
         x = torch.where(known[:, :, None, None, None], x, math.nan).flatten(1, 2)
-    i = torch.arange(x.shape[1], device=x.device)
-    there = (i >= first[:, None]) & (i < lengths[:, None])
-    return torch.where(there[:, :, None, None], x, 0.0)
+    return torch.where(_there(x.shape[1], first, lengths), x, 0.0)
+
+
+def _there(s: int, first: Tensor, lengths: Tensor) -> Tensor:
+    """[B S 1 1]: keys that any query sees."""
+    i = torch.arange(s, device=lengths.device)
+    return ((i >= first[:, None]) & (i < lengths[:, None]))[:, :, None, None]
 
 
 def _seen(lengths: Tensor, t: int, s: int, window: int) -> Tensor:
@@ -103,7 +107,7 @@ def torch_decode(q, k_cache, v_cache, lengths, block_table=None, sinks=None, sca
     if t == 1 and not (window or softcap) and sinks is None and _is_full(lengths, s):
         views = (x.transpose(1, 2) for x in (q, k, v))
         return F.scaled_dot_product_attention(*views, scale=scale, enable_gqa=True).transpose(1, 2)
-    there = (torch.arange(s, device=q.device) < lengths[:, None])[:, :, None, None]
+    there = _there(s, _first(lengths, t, window), lengths)
     k, v = (torch.where(there, x, 0.0).repeat_interleave(q.shape[2] // x.shape[2], 2).transpose(1, 2) for x in (k, v))
     scores = q.transpose(1, 2) @ k.transpose(2, 3) * scale
     if softcap:

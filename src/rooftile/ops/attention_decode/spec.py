@@ -37,7 +37,7 @@ def edges(b: int, room: int, t: int, page: int) -> list[int]:
 
 
 def placed(call: Call, case: Case, gen: torch.Generator) -> dict:
-    """Lengths, pages in any order, entries that nobody may follow, and NaN wherever nobody may read."""
+    """Lengths, pages in any order, entries that nobody may follow, and NaN wherever nobody may read, before a window too."""
     call = dict(call)
     k, v, table = call["k_cache"], call["v_cache"], call["block_table"]
     (pages, page), (b, t), where = k.shape[:2], call["q"].shape[:2], k.device
@@ -47,15 +47,17 @@ def placed(call: Call, case: Case, gen: torch.Generator) -> dict:
     if case.params.get("full") and "bench" in case.use and table is None:
         return call
     free = torch.ones(pages, page, dtype=torch.bool)
+    first = [max(0, n - t - call["window"] + 1) if call["window"] else 0 for n in lengths]
     if table is None:
-        free = torch.arange(page) >= torch.tensor(lengths, dtype=torch.int64)[:, None]
+        i, begin, end = torch.arange(page), *(torch.tensor(x, dtype=torch.int64)[:, None] for x in (first, lengths))
+        free = (i < begin) | (i >= end)
     else:
         order = torch.randperm(pages, generator=gen, device=gen.device).tolist()
         rows = [[2**30 if i % 2 else -7] * table.shape[1] for i in range(b)]
-        for row, n in zip(rows, lengths):
+        for row, begin, n in zip(rows, first, lengths):
             for i in range(-(-n // page)):
                 row[i] = order.pop()
-                free[row[i], : n - i * page] = False
+                free[row[i], max(0, begin - i * page) : n - i * page] = False
         call["block_table"] = torch.tensor(rows, dtype=torch.int32, device=where).view(table.shape)
     if not case.params.get("full"):
         call["k_cache"], call["v_cache"] = (x.masked_fill(free.to(where)[:, :, None, None], torch.nan) for x in (k, v))

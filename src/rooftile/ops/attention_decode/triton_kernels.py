@@ -429,7 +429,9 @@ SPILLS = Limits(spill_bytes=32)  # of four warps with 128 keys a step; what the 
 WITHOUT_E4M3 = (80, 86, 87)
 WITH_E4M3 = (89, 90, 100, 101, 103, 110, 120, 121)
 KERNELS = (
-    Kernel("triton", attention_decode, "keys split over the multiprocessors, added up in order", _refuse(False), CONFIGS, pick, limits=SPILLS),
+    Kernel(
+        "triton", attention_decode, "keys split over the multiprocessors, added up in order", _refuse(False), CONFIGS, pick, limits=SPILLS
+    ),
     Kernel("triton.float32", attention_decode, "true float32: fused multiply-adds, no tf32", _refuse(True), CONFIGS_32, pick_32),
 )
 KERNELS_E4M3 = (

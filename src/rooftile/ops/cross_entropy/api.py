@@ -100,9 +100,8 @@ class CrossEntropyLoss(torch.nn.Module):
                  inplace_backward: bool = False):  # fmt: skip
         super().__init__()
         if weight is not None:
-            raise ValueError(
-                f"CrossEntropyLoss: weight has {weight.numel()} classes, but class weights are not supported: use torch.nn.CrossEntropyLoss"
-            )
+            given = f"has {weight.numel()} classes" if isinstance(weight, Tensor) else f"is {weight!r}"
+            raise ValueError(f"CrossEntropyLoss: weight {given}, but class weights are not supported: use torch.nn.CrossEntropyLoss")
         if size_average is not None or reduce is not None:
             raise ValueError("CrossEntropyLoss: size_average and reduce are PyTorch's old words: say reduction='mean', 'sum' or 'none'")
         _cross_entropy.takes(
