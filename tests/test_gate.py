@@ -484,6 +484,48 @@ def test_a_kernel_of_wide_accesses_is_judged_at_a_stride():
     assert said == {"sliced": "refused", "padded": "failed", "transposed": "refused", "misaligned": "passed", "far": "failed"}
 
 
+def dense(residual):
+    return residual.as_strided(residual.shape, torch.empty(residual.shape, device="meta").stride())
+
+
+def beside(residual):
+    """Its columns, and one more."""
+    m, n = residual.shape
+    return residual.as_strided((m, n + 1 if residual.stride(0) > n else n), residual.stride())
+
+
+WRITTEN = {  # who writes where it would lie if it were dense, and who writes beside it
+    dense: {"sliced": "failed", "padded": "failed", "transposed": "failed", "misaligned": "passed", "far": "failed"},
+    beside: {"sliced": "failed", "padded": "failed", "transposed": "passed", "misaligned": "passed", "far": "error"},
+}
+
+
+@pytest.mark.parametrize("where", WRITTEN)
+def test_what_is_written_in_place_is_laid_out_too(where):
+    """Seen red: it was dense in every layout, and `concat_kv` counted heads in 32 bits."""
+    spec = OPS["residual_add_overwrite"].spec
+    case = next(c for c in spec.cases if c.dims["..."] == (3, 67) and c.dtype == torch.float32)
+
+    def run(x, residual):
+        right, to = residual + x, where(residual)
+        to.fill_(1.0)
+        to[:, : right.shape[1]] = right
+
+    judged = {v: Problem(spec, case, v, "cpu").judge(Kernel("planted", run)) for v in inputs.layouts(spec)}
+    assert {v: verdict.status for v, verdict in judged.items()} == WRITTEN[where]
+    assert ("it wrote beside what it was given to write in" in judged["padded"].message) == (where is beside)
+
+
+def test_a_copy_lies_as_what_it_is_of():
+    for name, layout in inputs.LAYOUTS.items():
+        t = layout(torch.randn(3, 4, 5))
+        copy = inputs.as_it_lies(t)
+        assert (copy.stride(), copy.storage_offset()) == (t.stride(), t.storage_offset()) and torch.equal(copy, t), name
+        assert copy.untyped_storage().nbytes() == t.untyped_storage().nbytes() and copy.data_ptr() != t.data_ptr()
+        around = [inputs.beside(x).nan_to_num(7.0) for x in (t, copy)]
+        assert torch.equal(*around) and (name not in ("sliced", "padded") or (around[0] == 7.0).any())
+
+
 @pytest.mark.parametrize("name", ["layernorm", "rmsnorm", "layernorm_backward", "rmsnorm_backward"])
 def test_families_and_layouts_are_of_several_rows(name):
     """Seen red: the least case of the norms has one, whose stride is never multiplied by anything but 0."""

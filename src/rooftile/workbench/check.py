@@ -210,8 +210,10 @@ class Problem:
             errors[name] = max(reading.worst, reading.aggregate)
             if not reading.passed:
                 faults.append(f"{name}: {reading.message}")
-            elif not out.is_contiguous():
+            elif name in self.spec.returns and not out.is_contiguous():
                 faults.append(f"{name}: strides {out.stride()} for shape {list(out.shape)}, outputs are contiguous")
+            elif name in call and isinstance(call[name], Tensor) and _bytes(inputs.beside(out)) != _bytes(inputs.beside(call[name])):
+                faults.append(f"{name}: it wrote beside what it was given to write in")
             elif _memory([out]) & given.keys():
                 faults.append(f"{name}: it lies in the memory of the input {given[out.untyped_storage().data_ptr()]}")
             elif _memory([out]) & later:
@@ -354,7 +356,7 @@ def _there(v: Any) -> bool:
 
 
 def _copy(v: Any) -> Any:
-    return [t.clone() for t in v] if isinstance(v, (list, tuple)) else v.clone()
+    return [inputs.as_it_lies(t) for t in v] if isinstance(v, (list, tuple)) else inputs.as_it_lies(v)
 
 
 def _memory(tensors: Iterable[Tensor | None]) -> set[int]:

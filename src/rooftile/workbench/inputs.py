@@ -106,9 +106,28 @@ def _far(t: Tensor) -> Tensor:
         while not _distinct({**{a: strides[a] for a in far if strides[a]}, axis: apart}, t, inner):
             apart += 64 * math.ceil(inner / 64)
         strides[axis] = apart
-    reached = sum((n - 1) * s for n, s in zip(t.shape, strides)) + 1
-    memory = mmap.mmap(-1, reached * t.itemsize, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE)
-    return torch.frombuffer(memory, dtype=torch.uint8).view(t.dtype).as_strided(t.shape, strides).copy_(t)
+    return _promised(t, sum((n - 1) * s for n, s in zip(t.shape, strides)) + 1).as_strided(t.shape, strides).copy_(t)
+
+
+def _promised(t: Tensor, elements: int) -> Tensor:
+    memory = mmap.mmap(-1, elements * t.itemsize, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE)
+    return torch.frombuffer(memory, dtype=torch.uint8).view(t.dtype)
+
+
+def as_it_lies(t: Tensor) -> Tensor:
+    """A copy at the same strides, in as much memory, with what is between and beside."""
+    held = t.untyped_storage().nbytes() // t.itemsize
+    if held > FAR_FROM and t.device.type == "cpu":
+        return _promised(t, held).as_strided(t.shape, t.stride(), t.storage_offset()).copy_(t)
+    return torch.as_strided(t, (held,), (1,), 0).clone().as_strided(t.shape, t.stride(), t.storage_offset())
+
+
+def beside(t: Tensor) -> Tensor:
+    """What is in t's memory and is none of t, of which zeros are left; nothing where that is more than anyone looks through."""
+    if t.untyped_storage().nbytes() // t.itemsize > FAR_FROM:
+        return t.new_empty(0)
+    around = as_it_lies(t).zero_()
+    return torch.as_strided(around, (around.untyped_storage().nbytes() // t.itemsize,), (1,), 0)
 
 
 def _distinct(strides: dict[int, int], t: Tensor, inner: int) -> bool:
@@ -117,7 +136,7 @@ def _distinct(strides: dict[int, int], t: Tensor, inner: int) -> bool:
     return all(b - a >= inner for a, b in itertools.pairwise(begins))
 
 
-FAR = "far"
+FAR, FAR_FROM = "far", 2**30  # elements from which no copy of what is between is made
 REPEATED = "repeated"  # no layout: the call as it is, many times
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "sliced": _sliced,
@@ -138,8 +157,8 @@ def lay_out(spec: OpSpec, call: dict[str, Any], layout: str) -> dict[str, Any]:
         return LAYOUTS[layout](t) if t.dim() and t.numel() else t
 
     def value(name: str, v: Any) -> Any:
-        if name in spec.args and not spec.args[name].mutated:
-            return [lay(name, t) for t in v] if spec.args[name].many else v if v is None else lay(name, v)
+        if name in spec.args and v is not None:
+            return [lay(name, t) for t in v] if spec.args[name].many else lay(name, v)
         return v
 
     return {n: value(n, v) for n, v in call.items()}

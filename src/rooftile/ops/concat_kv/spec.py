@@ -52,7 +52,7 @@ SPEC = OpSpec(
     cases=(
         *across(
             FLOATS,
-            Case(shape(3, 2, 2, 16, 8), params=PLAIN, use=RUN, why="a copy, whole 16 bytes"),
+            Case(shape(3, 2, 3, 16, 8), params=PLAIN, use=RUN, why="a copy, whole 16 bytes"),
             Case(shape(2, 5, 3, 22, 7), params=HALF, use=RUN, why="ragged heads, part of them turned"),
             Case(shape(2, 3, 2, 48, 16), params=PAIRS, use=RUN, why="pairs, whole 16 bytes"),
             Case(shape(2, 0, 2, 16, 8), params=HALF, why="nothing to append"),
