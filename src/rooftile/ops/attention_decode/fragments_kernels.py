@@ -26,8 +26,7 @@ ROWS = {
 }  # that share keys, at most, by a head's numbers and their bytes: so many have registers
 RESIDENT = (16, 8)  # warps a multiprocessor that have registers, of up to 8 rows and of more
 SHARED = 208 * 1024  # for tiles, of 227 KB: up to eight blocks have a KB each beside them, and what warps tell each other
-# A register of 8-bit caches that are no pages, for the first key of a window. Architectures: those that have as much memory.
-LIMITS, ARCHITECTURES = Limits(spill_bytes=4, shared_bytes=227 * 1024), (90, 100, 101, 103, 110)
+LIMITS, ARCHITECTURES = Limits(shared_bytes=227 * 1024), (90, 100, 101, 103, 110)  # which have that much
 CONFIGS = tuple({"warps": w, "stages": s} for w, s in ((16, 3), (4, 3), (8, 3), (12, 2), (12, 4)))
 
 

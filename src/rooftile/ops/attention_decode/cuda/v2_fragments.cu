@@ -104,7 +104,10 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
   auto checked = [&](int length) { return 0 <= length && length <= room ? length : -1; };  // or none of its keys is read, and all becomes NaN
   const int* gLength = gLengths + i_b * stride_length;
   int n = (i_s * WARPS + w) * KEYS;
-  if (window) n += max(checked(*static_cast<const volatile int*>(gLength)) - T - window + 1, 0) / KEYS * KEYS;  // a load of its own: nobody else waits yet
+  if (window) {  // a load of its own: nobody else waits yet
+    const int first = max(checked(*static_cast<const volatile int*>(gLength)) - T - window + 1, 0);
+    n += PAGED ? first / KEYS * KEYS : first;  // no tile lies in two pages
+  }
   // Where the next 32 tiles lie, a lane each, and the 32 behind them: a lookup takes as long as a tile where the memory is busy, and none waits for one.
   const int* gRow = PAGED ? gTable + i_b * stride_row : nullptr;
   int2 here, later;  // page, and row in it
@@ -121,7 +124,7 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
   uint4* sWarp = sPieces + w * (STAGES * 2 * TILE);
   unsigned missing = 0;  // a bit for each tile on its way whose page does not exist: page 0 comes in its place, and its scores become NaN
   const int length = checked(*gLength);
-  const int lowest = window ? length - T - window + 1 : 0;  // the first key that any query sees
+  const int lowest = PAGED && window ? length - T - window + 1 : 0;  // the first key that any query sees, where a tile begins before it
   auto ask = [&](int ahead, int stage) {
     const int from = n + ahead * step;
     const C *gFromK = gKeys, *gFromV = gValues;
@@ -139,7 +142,7 @@ __global__ void __launch_bounds__(WARPS* WARP, PER)
     uint4* sTile = sWarp + stage * (2 * TILE);
 #pragma unroll
     for (int row = 0; row < KEYS; row += WARP / PIECES) {
-      const bool there = from + row + i_row >= lowest && from + row + i_row < length;  // or zeros: a weight of zero times what nobody may read could be NaN
+      const bool there = (!PAGED || from + row + i_row >= lowest) && from + row + i_row < length;  // or zeros: a weight of zero times what nobody may read could be NaN
       const int to = at<PIECES>(row + i_row, i_piece);
       copy_async(sTile + to, gFromK + row * k_s, there, policy);
       copy_async(sTile + TILE + to, gFromV + row * v_s, there, policy);
