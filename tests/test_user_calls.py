@@ -62,6 +62,7 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
         (lambda: rooftile.attention_decode(X, None, X, X), "attention_decode: k_cache must be a tensor, got NoneType"),
         (lambda: rooftile.concat_kv(X, X, X, 1.0, X), "concat_kv: v must be a tensor, got float"),
         (lambda: rooftile.residual_add(X, X.clone(), inplace="no"), "residual_add: inplace is 'no', takes bool"),
+        (lambda: rooftile.rope(X.view(1, 1, 4, 8), None, X, X, inplace="no"), "rope: inplace is 'no', takes bool"),
         (lambda: rooftile.residual_add(X, 1.0, inplace=True), "residual_add: residual must be a tensor, got float"),
         (lambda: rooftile.cross_entropy([1], X, inplace_backward=True), "cross_entropy: logits must be a tensor, got list"),
         (lambda: rooftile.linear_cross_entropy(X, "w", X), "linear_cross_entropy: weight must be a tensor, got str"),

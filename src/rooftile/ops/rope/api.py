@@ -3,7 +3,7 @@ import numbers
 import torch
 from torch import Tensor
 
-from rooftile.core.bind import tensors
+from rooftile.core.bind import flag, tensors
 from rooftile.core.kernel import Op, ranked
 from rooftile.ops.rope import cuda_kernels, triton_kernels
 from rooftile.ops.rope.spec import OVERWRITE, SPEC
@@ -88,6 +88,7 @@ def rope(q: Tensor, k: Tensor | None, cos: Tensor, sin: Tensor, positions: Tenso
     if positions is not None and (positions.dim() == 1 or (positions.dim() == 2 and positions.shape[0] == 1)):
         positions = positions.expand(q.shape[0], -1)
     if inplace:
+        flag("rope", "inplace", inplace)
         if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
             raise ValueError(f"rope: inplace keeps nothing to go back to, but {'q' if q.requires_grad else 'k'} requires a gradient")
         _overwrite(q, k, cos, sin, positions, interleaved)
