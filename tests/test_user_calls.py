@@ -56,6 +56,8 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
         (lambda: rooftile.rope_table(4.5, 4), "rope_table: length is 4.5, takes int"),
         (lambda: rooftile.rope_table(4, "4"), "rope_table: rotary_dim is '4', takes int"),
         (lambda: rooftile.rotary_attention(X.numpy(), X, X), "rotary_attention: qkv must be a tensor, got ndarray"),
+        (lambda: rooftile.scaled_dot_product_attention(X, X, X, is_causal="no"), "is_causal is 'no', takes bool"),
+        (lambda: rooftile.scaled_dot_product_attention(X, X, X, None, 0.0, False, None, X), r"enable_gqa is a tensor \[4, 8\], takes bool"),
         (lambda: rooftile.scaled_dot_product_attention(X, X, X, attn_mask=True), "attn_mask must be a tensor, got bool"),
         (lambda: rooftile.attention([1], X, X, window=(1, 0)), "attention: q must be a tensor, got list"),
         (lambda: rooftile.attention(X, X, X, mask=X > 0), r"attention: q has 2 axes \[4, 8\], needs 4 \[B T H D\]"),

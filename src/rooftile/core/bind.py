@@ -54,8 +54,8 @@ def tensors(op: str, optional: Mapping[str, Any] = {}, **given: Any) -> None:
 
 def flag(op: str, name: str, given: Any) -> None:
     """What a function does of itself, where its operator sees no parameter that says so: a word would be true, "no" as well."""
-    if not isinstance(given, bool):
-        raise ValueError(f"{op}: {name} is {given!r}, takes bool")
+    if not isinstance(given, (bool, torch.SymBool)):
+        raise ValueError(f"{op}: {name} is {told(given)}, takes bool")
 
 
 def has_rows(op: str, name: str, t: Tensor) -> None:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rooftile.core.bind import tensors
+from rooftile.core.bind import flag, tensors
 from rooftile.ops._shared.reference import wide
 from rooftile.ops.attention.api import _attention_options, attention
 
@@ -25,13 +25,15 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
         [..., H, T, Dv]. A query that sees no key gives zeros.
 
     Raises:
-        ValueError: as `attention`; a mask and is_causal at once, as in PyTorch; shared heads without enable_gqa.
+        ValueError: as `attention`; a mask and is_causal at once, as in PyTorch; shared heads without enable_gqa; a flag that is no bool.
 
     Example:
         >>> x = torch.ones(1, 1, 2, 16)
         >>> torch.equal(scaled_dot_product_attention(x, x, x, is_causal=True), x)
         True
     """
+    for name, given in (("is_causal", is_causal), ("enable_gqa", enable_gqa)):
+        flag("scaled_dot_product_attention", name, given)
     if attn_mask is not None and is_causal:
         raise ValueError("scaled_dot_product_attention: attn_mask and is_causal=True were given, and it takes 1 of the 2")
     tensors("scaled_dot_product_attention", {"attn_mask": attn_mask}, query=query, key=key, value=value)
