@@ -131,3 +131,12 @@ def test_more_than_2_31_elements(block, rung):
         back = kernel.bound(kernel.heuristic(call))(*call.values())
         made.append((values[-128:], scale if scale.dim() == 0 else scale[-1:], back[-128:]))
     same(*made)
+
+
+def test_nothing_is_brought_back_by_one_scale():
+    """Of no rows, and of no columns: the vectors of a whole tensor were counted by a division by its elements."""
+    for shape in ((0, 128), (3, 0)):
+        values = torch.zeros(shape, dtype=torch.int8)
+        with simulator.active():
+            kernel = OPS["dequantize"].kernel("cuda.v2_vector")
+            assert kernel.run(values, torch.tensor(1.0), None, 0, 0, "float32", config=kernel.configs[0]).shape == shape

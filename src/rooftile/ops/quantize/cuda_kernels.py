@@ -151,7 +151,7 @@ def vector_dequantize(values, scale, zero, block_m, block_n, to, *, config):
     x, m, n, stride, out, scale, shift, types, (high, wide) = _back(values, scale, zero, block_m, block_n, to)
     shift = shift if zero is not None else x.new_empty(0, dtype=torch.int32)
     if stride == n and (block_m == 0 or (block_n == 128 and block_m == 1 and n % 128 == 0)):  # all of it is one row
-        m, n, stride, high, wide = 1, m * n, m * n, 1, 128 if block_m else m * n
+        m, n, stride, high, wide = 1, m * n, m * n, 1, 128 if block_m else max(1, m * n)
     tiles = max(1, cdiv(n, config["threads"] * config["vecs"] * (16 // out.itemsize)))
     launch(V2, f"dequantize<{types}, {config['vecs']}, {config['threads']}>", m * tiles, config["threads"], out, x, scale, shift, n, tiles, stride,
            high, wide, max(1, cdiv(n, wide)))  # fmt: skip
