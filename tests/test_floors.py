@@ -1,6 +1,8 @@
 """No arrow runs up, and no slice knows another but through a listed composition."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,3 +69,12 @@ def test_a_slice_is_whole(name):
     kernels = () if name in WITHOUT_TRITON else ("triton_kernels.py",)
     for part in ("reference.py", "spec.py", *kernels, "api.py", "README.md"):
         assert (OPS / name / part).is_file(), f"{name} lacks {part}"
+
+
+def test_importing_leaves_the_compiler_out():
+    """Seen red: two decorators of torch.compiler imported torch._dynamo, half of the seconds that `rooftile --version` took."""
+    code = (
+        "import sys, torch\nbefore = 'torch._dynamo' in sys.modules\nimport rooftile\nassert before or 'torch._dynamo' not in sys.modules"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr

@@ -26,6 +26,7 @@ def register_attention(name: str = "rooftile") -> None:
     except ImportError as error:
         raise ImportError(f"register_attention needs transformers 4.53 or later ({error}); pip install 'transformers>=4.53'") from error
     AttentionInterface.register(name, _attend)
+    boolean = torch.compiler.assume_constant_result(_boolean)  # by its names; nobody compiles a walk through a module
 
     def mask(*args: Any, config: object = None, **words: Any) -> Tensor | None:
         if not torch.compiler.is_compiling() and not _asks(type(config)):
@@ -34,7 +35,7 @@ def register_attention(name: str = "rooftile") -> None:
                 "use 'eager'"
             )
         # boolean, or None where causal says it all; of eager numbers to add, for all
-        made = sdpa_mask if _boolean(type(config)) else eager_mask
+        made = sdpa_mask if boolean(type(config)) else eager_mask
         return made(*args, config=config, **words)
 
     AttentionMaskInterface.register(name, mask)
@@ -54,7 +55,6 @@ def _asks(config: type) -> bool:
     return not names or "ALL_ATTENTION_FUNCTIONS" in names or any(said)
 
 
-@torch.compiler.assume_constant_result  # by its names; nobody compiles a walk through a module
 def _boolean(config: type) -> bool:
     """Whether models of this config take sdpa's masks: they say so, or miss only what sdpa has not (sinks, caps). Of others a part adds its mask to
     the scores itself, puts numbers behind it, or does not say that it is causal where there is none."""
