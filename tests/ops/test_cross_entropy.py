@@ -194,16 +194,16 @@ def test_below_zero_is_refused(name):
             cross_entropy(torch.zeros(1, 2), torch.tensor([0]), **{name: wrong})
 
 
+@pytest.mark.parametrize("kernel", ["cuda.v3_online", "cuda.v8_bulk"])
 @pytest.mark.parametrize("config", [ONLINE[2], {"threads": 128, "vecs": 2, "stages": 5, "per": 1}])
 @pytest.mark.parametrize("counts", ["110010111", "000000001", "011111111", "100000000"])
-def test_copies_run_ahead_past_rows_that_do_not_count(counts, config):
+def test_copies_run_ahead_past_rows_that_do_not_count(counts, config, kernel):
     """Two blocks take 9 rows of two steps; more stages than a row has steps run two rows ahead. Races are watched."""
     logits = torch.randn(9, 3000, generator=torch.Generator().manual_seed(1)).bfloat16()
     target = torch.tensor([i * 300 if c == "1" else -100 for i, c in enumerate(counts)])
-    kernel = OPS["cross_entropy"].kernel("cuda.v3_online")
     call = (logits, target, -100, 0.0, 0.0, 0.0, "none")
     with simulator.active("all"):
-        made = kernel.bound(config)(*call)
+        made = OPS["cross_entropy"].kernel(kernel).bound(config)(*call)
     for a, b in zip(made, OPS["cross_entropy"].spec.reference(*call)):
         torch.testing.assert_close(a, b)
 
@@ -252,15 +252,18 @@ def test_soft_caps_of_whole_vectors(cap):
     with simulator.active():
         made = op.kernel("cuda.v3_online").bound(ONLINE[2])(*call)
         back = (torch.ones(2), *call[:2], *wanted[1:], *call[2:6])
-        dx = op.backward.kernel("cuda.v4_vector").bound({"threads": 128, "vecs": 2})(*back)
+        dx = op.backward.kernel("cuda.v4_vector").bound({"threads": 128, "vecs": 2, "walk": 3})(*back)
     for a, b in zip(made, wanted):
         torch.testing.assert_close(a, b)
     torch.testing.assert_close(dx, op.backward.spec.reference(*back), rtol=2e-5, atol=1e-9)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("cap, z", [(30.0, 0.0), (8.0, 0.01), (3e4, 0.0)])
-def test_sixteen_bits_within_half_a_cap(cap, z, dtype):
+@pytest.mark.parametrize("cap, z", [(30.0, 0.0), (8.0, 0.01), (900.0, 0.0), (3e4, 0.0)])
+@pytest.mark.parametrize(
+    "kernel, config", [("cuda.v3_online", ONLINE[2]), ("cuda.v8_bulk", {"threads": 128, "vecs": 8, "stages": 2, "per": 2})]
+)
+def test_sixteen_bits_within_half_a_cap(kernel, config, cap, z, dtype):
     """In one go, but for vectors with the target, with a logit beyond half the cap or none, and past the row's end; each row has one of these."""
     logits = torch.randn(12, 5000, generator=torch.Generator().manual_seed(1)).clamp(-3, 3).to(dtype)
     target = torch.tensor([0, 1500, 7, 2, 900, 11, 4999, 3000, -100, 4, 3, 2])
@@ -273,7 +276,7 @@ def test_sixteen_bits_within_half_a_cap(cap, z, dtype):
     call = (logits, target, -100, 0.0, z, cap, "none")
     op = OPS["cross_entropy"]
     with simulator.active("all"):
-        made = op.kernel("cuda.v3_online").bound(ONLINE[2])(*call)
+        made = op.kernel(kernel).bound(config)(*call)
     for name, a, b in zip(op.spec.returns, made, op.spec.reference(logits.double(), *call[1:])):
         few = 1e-15 if name in ("loss", "miss") else 5e-7  # a logarithm of some 1 is one of sums of some 1
         torch.testing.assert_close(a.double(), b.double(), rtol=2e-6, atol=few, equal_nan=True)
@@ -295,8 +298,8 @@ def test_gradients_of_sixteen_bits_within_half_a_cap(kernel, config):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_a_later_gradient_of_sixteen_bits_within_half_a_cap(smoothing, dtype):
+@pytest.mark.parametrize("smoothing, walk", [(0.0, 1), (0.1, 1), (0.0, 2), (0.1, 3)])
+def test_a_later_gradient_of_sixteen_bits_within_half_a_cap(smoothing, walk, dtype):
     """A thread's vectors go one way or the other together: the target in the first or the last of them, a logit beyond half the cap or none, past the row's end."""
     logits = torch.randn(8, 3648, generator=torch.Generator().manual_seed(2)).mul(4).clamp(-14, 14).to(dtype)
     logits[1, 2500], logits[2, 700], logits[3, 3640], logits[5, ::3], logits[6, 9] = 40, float("-inf"), -40, 25, float("nan")
@@ -305,7 +308,7 @@ def test_a_later_gradient_of_sixteen_bits_within_half_a_cap(smoothing, dtype):
     _, *saved = op.spec.reference(logits.double(), target, *settings)
     back = (torch.linspace(0.5, 2, 8), logits, target, *(x.float() for x in saved), *settings[:4])
     with simulator.active("all"):
-        dx = op.backward.kernel("cuda.v4_vector").bound({"threads": 64, "vecs": 4})(*back)
+        dx = op.backward.kernel("cuda.v4_vector").bound({"threads": 64, "vecs": 4, "walk": walk})(*back)
     true = op.backward.spec.reference(*(x.double() if torch.is_tensor(x) and x.is_floating_point() else x for x in back))
     torch.testing.assert_close(
         dx.double(), true.double(), rtol=torch.finfo(dtype).eps, atol=1e-7, equal_nan=True

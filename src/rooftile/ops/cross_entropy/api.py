@@ -5,7 +5,7 @@ from torch import Tensor
 
 from rooftile.core.kernel import Op
 from rooftile.core.register import once, traced, transforms
-from rooftile.ops.cross_entropy import cluster_kernels, cuda_kernels, split_kernels, triton_kernels
+from rooftile.ops.cross_entropy import bulk_kernels, cluster_kernels, cuda_kernels, split_kernels, triton_kernels
 from rooftile.ops.cross_entropy.passes import TWO_PASSES
 from rooftile.ops.cross_entropy.spec import AHEAD, OVERWRITE, SPEC
 
@@ -13,6 +13,7 @@ _cross_entropy = Op(
     SPEC,
     *split_kernels.FORWARD,
     *triton_kernels.FORWARD,
+    *bulk_kernels.FORWARD,
     *cuda_kernels.FORWARD,
     backward=(*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD),
 )

@@ -91,15 +91,15 @@ def short_rows(*call, config):
 def _differentiate(dx, x, dloss, target, count, peak, logsum, miss, ignore, smoothing, z, softcap, config):
     m, v = x.shape
     if config is None:
-        source, template, blocks, block = V1, "", cdiv(m * v, 256), 256
+        source, template, blocks, block, walk = V1, "", cdiv(m * v, 256), 256, ()
     else:
-        block, vecs = config["threads"], config["vecs"]
+        block, vecs, walk = config["threads"], config["vecs"], (config["walk"],)
         lanes = _lanes(x, vecs, block)
         source, template = V4, f", {vecs}, {lanes}, {block}"
-        blocks = cdiv(m, block // lanes) * cdiv(v * x.itemsize, 16 * vecs * lanes)
+        blocks = cdiv(m, block // lanes) * cdiv(v * x.itemsize, 16 * vecs * lanes * walk[0])
     launch(source, f"cross_entropy_backward<{CTYPE[x.dtype]}{template}, {_flag(softcap)}>", blocks, block, dx, dloss, x, target.contiguous(),
            count, peak.contiguous(), logsum.contiguous(), miss.contiguous(), m, v, dx.stride(0), dloss.stride(0) if dloss.dim() else 0,
-           x.stride(0), ignore, smoothing, z, softcap)  # fmt: skip
+           x.stride(0), ignore, smoothing, z, softcap, *walk)  # fmt: skip
 
 
 def backward(dloss, logits, *rest, config=None):
@@ -159,8 +159,9 @@ def pick(call):
 
 
 def pick_tile(call):
-    """4096 elements of 16 bits a block: 64 bytes in flight a thread, and up to 16 blocks a multiprocessor wait in turn for their target."""
-    return TILES[0]
+    """4096 elements of 16 bits a tile, 64 bytes in flight a thread beside those it works on. With a soft cap a block's beginning is shared by four tiles; else two
+    are enough, and a multiprocessor's blocks end less alike."""
+    return TILES[0] if call["softcap"] else TILES[1]
 
 
 def pick_park(call):
@@ -173,7 +174,9 @@ ONLINE = tuple(
     {"threads": t, "vecs": v, "stages": s, "per": p}
     for t, v, s, p in ((256, 4, 2, 4), (256, 2, 3, 4), (128, 2, 3, 8), (256, 2, 4, 4), (512, 2, 3, 2), (512, 4, 2, 2), (256, 4, 3, 3), (1024, 2, 4, 1))
 )  # fmt: skip
-TILES = tuple({"threads": t, "vecs": v} for t, v in ((128, 4), (256, 2), (256, 4), (512, 2), (128, 2), (512, 4), (256, 1)))
+TILES = tuple(
+    {"threads": t, "vecs": v, "walk": w} for t, v, w in ((128, 4, 4), (128, 4, 2), (128, 2, 8), (256, 4, 4), (256, 2, 4), (256, 2, 1), (512, 2, 1))
+)
 
 ROWS = tuple({"vecs": v, "threads": t} for v, t in ((2, 256), (1, 256), (4, 256), (2, 128), (1, 512)))
 

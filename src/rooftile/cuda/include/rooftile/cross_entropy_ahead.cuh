@@ -13,12 +13,13 @@ template <typename T, bool SMOOTH, bool CAP> struct Taken {
   const unsigned t;
   const float known, level;  // the target's logit, and what others are measured from
   float spread = 0.0f;
-  Online rest = online_start();
+  RunningSum<T, QUICK> sum;
   bool near = QUICK;  // what this thread has taken lies within half the cap, and the target is not in it
 
   ROOFTILE_DEVICE Taken(const T* gRow, long long t, float softcap)
       : cap(softcap), t(unsigned(t)), known(CAP ? capped(float(gRow[t]), softcap) : float(gRow[t])), level(finite(known) ? known : 0.0f) {}
 
+  ROOFTILE_DEVICE Online settled() const { return sum.settled(cap); }
   // Four at a time where that is quicker, from the `first` on every `each`-th before `end`. The first that is left.
   ROOFTILE_DEVICE int fours(const uint4* x, int first, int end, int each) {
     int i = first;
@@ -44,12 +45,12 @@ private:
     bool others = true;
 #pragma unroll
     for (int v = 0; v < VECS; ++v) others &= t - (i + v * each) * WIDTH >= WIDTH;
-    const bool done = others && add_near<T, 1>(rest, rX, cap);
+    const bool done = others && sum.template add<1>(rX, NearCap(cap));
     near &= done;
     return done;
   }
   ROOFTILE_DEVICE void one(const uint4& r, int i) {
-    float rF[WIDTH], max = rest.max, sum = 0.0f;
+    float rF[WIDTH], top = QUICK ? online_start().max : sum.rest.max, mine = 0.0f;
     unpack<T>(rF, r);
     if (CAP) cap(rF);
     if (SMOOTH)
@@ -60,11 +61,12 @@ private:
 #pragma unroll
       for (int k = 0; k < WIDTH; ++k) rF[k] = unsigned(k) == hit ? online_start().max : rF[k];
 #pragma unroll
-    for (int k = 0; k < WIDTH; ++k) max = fmaxf(max, rF[k]);
-    const float base = base_of(max);
+    for (int k = 0; k < WIDTH; ++k) top = fmaxf(top, rF[k]);
+    if constexpr (QUICK) sum.top = fmaxf(sum.top, top), top = fmaxf(sum.rest.max, top);
+    const float base = base_of(top);
 #pragma unroll
-    for (int k = 0; k < WIDTH; ++k) sum += exp_fast(rF[k] - base);
-    rest = {max, rest.sum * exp_fast(rest.max - base) + sum};
+    for (int k = 0; k < WIDTH; ++k) mine += exp_fast(rF[k] - base);
+    sum.rest = {top, sum.rest.sum * exp_fast(sum.rest.max - base) + mine};
   }
 };
 

@@ -2,8 +2,7 @@
 // costs: rows of whole 16 bytes; 16 bytes of shared memory a vector in flight; every element passes through it on its way to registers
 // loses when: a row is shorter than THREADS x VECS vectors, which leaves threads idle, or there are fewer rows than blocks that fit
 #include "rooftile/async.cuh"
-#include "rooftile/capped.cuh"
-#include "rooftile/cross_entropy.cuh"
+#include "rooftile/cross_entropy_stage.cuh"
 
 using namespace rooftile;
 
@@ -11,15 +10,12 @@ template <typename T, int VECS, int STAGES, int THREADS, bool SMOOTH, bool CAP>
 __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     cross_entropy(float* gLoss, float* gCount, float* gPeak, float* gLogsum, float* gMiss, const T* gX, const long long* gTarget, long long M,
                   int V, long long stride_x, long long ignore, float smoothing, float z, float softcap, bool none) {
-  constexpr int WIDTH = 16 / sizeof(T), NEXT = THREADS * WIDTH, STEP = VECS * NEXT;  // elements to a thread's next vector, to its next stage
-  constexpr bool QUICK = CAP && !SMOOTH && sizeof(T) == 2;
-  static_assert(((VECS - 1) & VECS) == 0 && ((NEXT - 1) & NEXT) == 0, "a target is looked for by bits");
+  constexpr int NEXT = THREADS * (16 / sizeof(T)), STEP = VECS * NEXT;  // elements to a thread's next vector, to its next stage
   extern __shared__ __align__(128) uint4 sX[];  // a slot is read by the thread that has it filled: no barrier stands between
   __shared__ Online sPartial[2][WARP];
   __shared__ float sSpread[2][WARP];
-  const SoftCap cap(softcap);
-  const float least = -__int_as_float(0x7f800000);
-  const int i_l = threadIdx.x * WIDTH;
+  Summed<T, VECS, NEXT, SMOOTH, CAP> sum(softcap);
+  const int i_l = threadIdx.x * (16 / sizeof(T));
   uint4* sMine = sX + threadIdx.x;
   if (none && blockIdx.x == 0 && threadIdx.x == 0) *gCount = 1.0f;
   // Copies run ahead of the sums, into the next rows. Which of them are read is known a row before they are asked for. `left` are the elements of the row that
@@ -63,59 +59,19 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
       if (threadIdx.x == 0) save(gLoss, gPeak, gLogsum, gMiss, i_m, no_loss(t, ignore));
       continue;
     }
-    float known = float(gX[i_m * stride_x + t]), near = 0.0f, spread = 0.0f;  // wanted at the row's end, unless smoothing wants it now
-    if (SMOOTH) {
-      const float x = CAP ? capped(known, softcap) : known;
-      near = finite(x) ? x : 0.0f;
-    }
-    Online rS = online_start();
+    const float known = gX[i_m * stride_x + t];
+    sum.begin(known);
     for (int at = 0; at < V; at += STEP) {
-      float rF[VECS][WIDTH], top = rS.max;
       uint4 rX[VECS];
       copy_wait<STAGES - 1>();
-#pragma unroll
-      for (int v = 0; v < VECS; ++v) rX[v] = sMine[stage * (VECS * THREADS) + v * THREADS];
-      if constexpr (QUICK) {
-        refill();
-        const int rest = V - at - i_l;
-        const unsigned to_target = unsigned(t) - (at + i_l);  // in one of the vectors where only bits that say which are beyond WIDTH
-        if (rest <= 0) continue;
-        if ((to_target & ~((VECS - 1u) * NEXT)) >= WIDTH && add_near<T, NEXT>(rS, rX, cap, rest)) continue;
-      }
-#pragma unroll
-      for (int v = 0; v < VECS; ++v) {
-        unpack<T>(rF[v], rX[v]);
-        const int i_v = at + i_l + v * NEXT;
-        const unsigned hit = unsigned(t) - i_v;
-        if (CAP) cap(rF[v]);
-        if (SMOOTH && i_v < V)
-#pragma unroll
-          for (int k = 0; k < WIDTH; ++k) spread += rF[v][k] - near;
-        if (i_v >= V || hit < WIDTH)
-#pragma unroll
-          for (int k = 0; k < WIDTH; ++k) rF[v][k] = i_v >= V || unsigned(k) == hit ? least : rF[v][k];
-#pragma unroll
-        for (int k = 0; k < WIDTH; ++k) top = fmaxf(top, rF[v][k]);
-      }
-      if constexpr (!QUICK) refill();
-      const float base = base_of(top);
-      rS = {top, rS.sum * exp_fast(rS.max - base)};
-#pragma unroll
-      for (int v = 0; v < VECS; ++v) {
-        float sum = 0.0f;  // of a vector by itself: a long row's sum is a short one of short ones
-#pragma unroll
-        for (int k = 0; k < WIDTH; ++k) sum += exp_fast(rF[v][k] - base);
-        rS.sum += sum;
-      }
+      sum.read(rX, sMine + stage * (VECS * THREADS), at + i_l, V);
+      refill();
+      sum(rX, at + i_l, t, V);
     }
-    rS = row_reduce<THREADS>(rS, Combine(), sPartial, parity);
-    if (SMOOTH) spread = row_reduce<THREADS>(spread, Sum(), sSpread, parity);
+    const Online all = row_reduce<THREADS>(sum.settled(), Combine(), sPartial, parity);
+    const float spread = SMOOTH ? row_reduce<THREADS>(sum.spread, Sum(), sSpread, parity) : 0.0f;
     parity ^= 1;
-    if (threadIdx.x > 0) continue;
-    RowLoss r = row_loss(rS, CAP ? capped(known, softcap) : known);
-    if (SMOOTH) r.loss -= smoothing * (spread / V);
-    if (z != 0.0f) r.loss += z * (r.peak + r.logsum) * (r.peak + r.logsum);
-    save(gLoss, gPeak, gLogsum, gMiss, i_m, r);
+    if (threadIdx.x == 0) save(gLoss, gPeak, gLogsum, gMiss, i_m, sum.loss(all, spread, known, V, smoothing, z));
   }
   copy_wait<0>();
 }

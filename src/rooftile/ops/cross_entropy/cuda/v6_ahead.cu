@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(1024)
   for (int i = near + threadIdx.x; i < vectors; i += each) take(gVec[i], i);
   copy_wait<0>();
   for (int i = take.fours(sX, threadIdx.x, near, each); i < near; i += each) take(sX[i], i);
-  const Online mine = group_reduce<WARP>(take.rest, Combine());
+  const Online mine = group_reduce<WARP>(take.settled(), Combine());
   if (SMOOTH) take.spread = warp_reduce(take.spread, Sum());
   if (lane() == 0) sPartial[warp()] = mine, sSpread[warp()] = take.spread;
   __syncthreads();  // and from here on the row may be written: all have read what they wanted of it

@@ -34,7 +34,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, CAP ? 1024 
   cluster_arrive();  // this one has read what is not its own
   copy_wait<0>();
   for (int i = take.fours(sMine, first, end, THREADS); i < end; i += THREADS) take(sMine[i], i);
-  exchange_send(sExchange, 0, group_reduce<WARP>(take.rest, Combine()));
+  exchange_send(sExchange, 0, group_reduce<WARP>(take.settled(), Combine()));
   if (SMOOTH) exchange_send(sExchange, 1, Online{warp_reduce(take.spread, Sum()), 0.0f});  // in a maximum's place
   const RowLoss r = row_loss(exchange_reduce(sExchange, 0, Combine()), take.known);
   const Given<T, CAP> give(r, V, smoothing, z);
