@@ -24,6 +24,8 @@ __global__ void __launch_bounds__(THREADS, (CAP ? 768 : 1024) / THREADS)
   const T* gRow = gX + i_m * stride_x;
   T* gTo = gDx + i_m * stride_dx;
   constexpr bool AT_ONCE = LANES < THREADS;  // a short row is asked for beside its target, which takes as long: of padding it is read for nothing
+  const SoftCap cap(softcap);
+  const NearCap near(cap);
   uint4 rX[VECS];
   const auto ask = [&](uint4 (&r)[VECS], int from) {
 #pragma unroll
@@ -37,8 +39,6 @@ __global__ void __launch_bounds__(THREADS, (CAP ? 768 : 1024) / THREADS)
   }
   if (!AT_ONCE) ask(rX, at);
   const RowGradient gradient(gPeak[i_m], gLogsum[i_m], gMiss[i_m], V, smoothing, z, gDloss[i_m * stride_dloss] / *gCount);
-  const SoftCap cap(softcap);
-  const NearCap near(cap);
 #pragma unroll 1
   for (; at < end; at += STEP) {
     uint4 rNext[VECS];
