@@ -73,7 +73,8 @@ def _places(op: str) -> dict[str, int]:
 
 
 def is_stale(r: Record) -> bool:
-    """A peer's record never goes stale by our doing; ours does once the kernel's sources have changed or the kernel is gone."""
+    """A peer's record never goes stale by our doing; ours does once the kernel's sources have changed or the kernel is gone. A refusal is no figure: it counts as
+    long as that kernel refuses that case in the same words."""
     if not r.digest:
         return False
     if r.op in training_records.MODULES:
@@ -82,7 +83,21 @@ def is_stale(r: Record) -> bool:
         return r.digest != suites.suite_digest()
     op = OPS.get(r.op)
     kernel = {k.name: k for k in op.kernels}.get(r.kernel) if op is not None else None
-    return kernel is None or kernel.digest != r.digest
+    if kernel is None or op is None or kernel.digest == r.digest:
+        return kernel is None
+    return r.status != Status.REFUSED or _refusals(r.op, r.case).get(r.kernel) != r.message
+
+
+@functools.cache
+def _refusals(op: str, case: str) -> dict[str, str]:
+    """What an operator's kernels say of a case of its own, those that refuse it: on an H200, as of what decides that alone counts."""
+    spec = OPS[op].spec
+    if case not in _places(op) or any(a.many for a in (spec.forward or spec).args.values()):
+        return {}
+    with explain.imagined("cuda"), contextlib.suppress(RuntimeError):
+        call = explain.drawn(spec, spec.cases[_places(op)[case]], "cuda")
+        return {k.name: why for k in OPS[op].kernels if (why := k.objection(call)) is not None}
+    return {}
 
 
 def due(folder: Path, device: str) -> Callable[..., bool]:
