@@ -20,6 +20,7 @@ FIXED = {
     "u8": torch.uint8,
     "i8": torch.int8,
     "bool": torch.bool,
+    "e4m3": torch.float8_e4m3fn,
 }
 
 

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from rooftile.core.bind import tensors
 from rooftile.core.kernel import Op
+from rooftile.ops._shared.caches import of_8_bits
 from rooftile.ops._shared.scale import scale_of
 from rooftile.ops._shared.window import nearer
 from rooftile.ops.attention_decode import cuda_kernels, fragments_kernels, triton_kernels
@@ -19,7 +20,7 @@ def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tenso
                      k_scale: Tensor | None = None, v_scale: Tensor | None = None,
                      return_lse: bool = False) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """Attention of each sequence's newest T tokens over its cache of keys and values, which holds theirs already (`concat_kv` puts them
-    into a contiguous cache of q's dtype; into pages, or as 8 bits, they are written by index):
+    there: into pages too, and as 8 bits):
 
         s_tj = scale q_t k_j        out_t = sum_j exp(s_tj) v_j / (exp(sink) + sum_j exp(s_tj))        j <= lengths - T + t
 
@@ -51,28 +52,18 @@ def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tenso
         >>> cache = torch.ones(1, 8, 1, 16)
         >>> torch.equal(attention_decode(torch.ones(1, 1, 1, 16), cache, cache, torch.tensor([4], dtype=torch.int32)), cache[:, :1])
         True
-        >>> pages, table, place = torch.zeros(3, 16, 1, 16), torch.tensor([[2, 0]], dtype=torch.int32), torch.tensor([17])
-        >>> pages[table[0, place // 16], place % 16] = 1.0  # the 18th key, into row 1 of page 0
-        >>> attention_decode(torch.ones(1, 1, 1, 16), pages, pages, torch.tensor([18], dtype=torch.int32), block_table=table, window=1).unique()
+        >>> (keys, values), one = torch.zeros(2, 3, 16, 1, 16), torch.ones(1, 1, 1, 16)
+        >>> lengths, table = torch.tensor([17], dtype=torch.int32), torch.tensor([[2, 0]], dtype=torch.int32)
+        >>> concat_kv(keys, values, one, one, lengths, block_table=table)  # the 18th key, into row 1 of page 0
+        >>> attention_decode(one, keys, values, lengths + 1, block_table=table, window=1).unique()
         tensor([1.])
     """
     if isinstance(window, bool) or (isinstance(window, Integral) and window < 1):
         raise ValueError(f"attention_decode: window is {window}, it takes 1 or more, or None for all keys")
     tensors("attention_decode", q=q, k_cache=k_cache, v_cache=v_cache)
     rest = (block_table, sinks, scale_of(q, scale), 0 if window is None else nearer(window), softcap)
-    if v_cache.dtype != k_cache.dtype:
-        keys, values = (str(x.dtype).removeprefix("torch.") for x in (k_cache, v_cache))
-        raise ValueError(f"attention_decode: v_cache is {values}, but k_cache is {keys}")
-    if k_cache.dtype == torch.float8_e4m3fn:
+    if of_8_bits("attention_decode", k_cache, v_cache, k_scale, v_scale):
         out, lse = _decode_e4m3(q, k_cache.view(torch.uint8), v_cache.view(torch.uint8), lengths, k_scale, v_scale, *rest)
     else:
-        if k_cache.itemsize == 1:
-            name = str(k_cache.dtype).removeprefix("torch.")
-            raise ValueError(f"attention_decode: k_cache is {name}, of 8 bits it takes float8_e4m3fn")
-        scaled = next((n for n, x in (("k_scale", k_scale), ("v_scale", v_scale)) if x is not None), None)
-        if scaled is not None:
-            raise ValueError(
-                f"attention_decode: {scaled} is for caches of float8_e4m3fn, this one is {str(k_cache.dtype).removeprefix('torch.')}"
-            )
         out, lse = _decode(q, k_cache, v_cache, lengths, *rest)
     return (out, lse) if return_lse else out
