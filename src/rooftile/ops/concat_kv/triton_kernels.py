@@ -16,26 +16,28 @@ from rooftile.ops.concat_kv.reference import LARGEST, check_room
 
 
 @triton.jit
-def _narrow(gX, gOut, gScale, gCos, gSin, rFrom, rTo, place, known, inside, i_h, N, stride_h, stride_out_h, stride_scale, stride_cos, stride_sin,
+def _narrow(gX, gOut, gScale, gCos, gSin, rFrom, rTo, place, known, in_t, i_h, in_h, N, stride_h, stride_out_h, stride_scale, stride_cos, stride_sin,
             D: tl.constexpr, LARGEST: tl.constexpr, SCALED: tl.constexpr, TURNED: tl.constexpr, INTERLEAVED: tl.constexpr,
             BLOCK_D: tl.constexpr):  # fmt: skip
     """Heads i_h of some tokens as 8 bits. An element is turned beside its neighbours, with which it is written, so that the other of its pair is
     read a second time, from the L1."""
     i_d = tl.arange(0, BLOCK_D)
-    mask = inside[:, :, None] & (i_d < D)[None, None, :]
+    mask = (in_t[:, None] & in_h[None, :])[:, :, None] & (i_d < D)[None, None, :]
     gX += (rFrom[:, None] + (i_h * stride_h)[None, :])[:, :, None]
     rX = tl.load(gX + i_d[None, None, :], mask=mask, other=0.0).to(tl.float32)
     if TURNED:
         first, i_n = (i_d % 2 == 0, i_d // 2) if INTERLEAVED else (i_d < N, tl.where(i_d < N, i_d, i_d - N))
         other = (i_d ^ 1) if INTERLEAVED else tl.where(first, i_d + N, i_d - N)
         in_n = i_d < 2 * N
-        entry = known[:, None] & in_n[None, :]
-        rCos = tl.load(gCos + (place * stride_cos)[:, None] + i_n[None, :], mask=entry, other=float("nan")).to(tl.float32)[:, None, :]
-        rSin = tl.load(gSin + (place * stride_sin)[:, None] + i_n[None, :], mask=entry, other=float("nan")).to(tl.float32)[:, None, :]
+        entry = mask & (known[:, None] & in_n[None, :])[:, None, :]
+        gCos = tl.broadcast_to(gCos + ((place * stride_cos)[:, None] + i_n[None, :])[:, None, :], rX.shape)  # a row for each head, out of the L1:
+        gSin = tl.broadcast_to(gSin + ((place * stride_sin)[:, None] + i_n[None, :])[:, None, :], rX.shape)  # one went through shared memory
+        rCos = tl.load(gCos, mask=entry, other=float("nan")).to(tl.float32)
+        rSin = tl.load(gSin, mask=entry, other=float("nan")).to(tl.float32)
         rY = tl.load(gX + other[None, None, :], mask=mask & in_n[None, None, :], other=0.0).to(tl.float32)
         rX = tl.where(in_n[None, None, :], rX * rCos + tl.where(first[None, None, :], -rY, rY) * rSin, rX)
     if SCALED:
-        scale = tl.load(gScale + i_h * stride_scale, mask=inside.max(0), other=1.0)
+        scale = tl.load(gScale + i_h * stride_scale, mask=in_h, other=1.0)
         rX *= tl.div_rn(1.0, scale)[None, :, None]
     rX = tl.clamp(rX, -LARGEST, LARGEST, tl.PropagateNan.ALL).to(gOut.dtype.element_ty)
     tl.store(gOut + (rTo[:, None] + (i_h * stride_out_h)[None, :])[:, :, None] + i_d[None, None, :], rX, mask=mask)
@@ -63,13 +65,12 @@ def _append(gK, gV, gKc, gVc, gLengths, gCos, gSin, gTable, gKs, gVs, BT, T, S, 
         in_t = in_t & (row >= 0) & (row < pages)
     i_h = (chunk % chunks * HEADS + tl.arange(0, HEADS)).to(tl.int64)
     in_h = i_h < G
-    if LARGEST:
-        inside = in_t[:, None] & in_h[None, :]
+    if LARGEST > 0:
         if chunk < chunks:
-            _narrow(gK, gKc, gKs, gCos, gSin, i_b * k_b + i_t * k_t, row * kc_b + slot * kc_t, place, in_t & (place < rows), inside, i_h, N,
+            _narrow(gK, gKc, gKs, gCos, gSin, i_b * k_b + i_t * k_t, row * kc_b + slot * kc_t, place, in_t & (place < rows), in_t, i_h, in_h, N,
                     k_h, kc_h, stride_ks, stride_cos, stride_sin, D, LARGEST, K_SCALED, TURNED, INTERLEAVED, BLOCK_D)  # fmt: skip
         else:
-            _narrow(gV, gVc, gVs, gCos, gSin, i_b * v_b + i_t * v_t, row * vc_b + slot * vc_t, place, in_t, inside, i_h, N, v_h, vc_h,
+            _narrow(gV, gVc, gVs, gCos, gSin, i_b * v_b + i_t * v_t, row * vc_b + slot * vc_t, place, in_t, in_t, i_h, in_h, N, v_h, vc_h,
                     stride_vs, stride_cos, stride_sin, D, LARGEST, V_SCALED, False, INTERLEAVED, BLOCK_D)  # fmt: skip
     elif TURNED and chunk < chunks:
         i_n = tl.arange(0, BLOCK_N)
