@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+WITH_E4M3 = (89, 90, 100, 101, 103, 110, 120, 121)  # whose Triton knows it
+
 
 def of_8_bits(op: str, k_cache: Tensor, v_cache: Tensor, k_scale: Tensor | None, v_scale: Tensor | None) -> bool:
     """Whether both are float8_e4m3fn; ValueError where they differ, are of other 8 bits, or have scales that no other dtype takes."""

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from rooftile.core.kernel import Kernel
-from rooftile.ops._shared.architecture import architecture
+from rooftile.ops._shared.caches import WITH_E4M3
 from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2
 from rooftile.ops._shared.rotary import dense, scattered
 from rooftile.ops._shared.rotary_kernels import turn_heads
@@ -127,11 +127,6 @@ def _refuse(call):
     return off_gpu(call["k"]) or scattered(call, "k_cache", "v_cache")
 
 
-def _refuse_e4m3(call):
-    arch = architecture(call["k"])
-    return _refuse(call) or (f"float8_e4m3fn needs sm_89 or later, this device is sm_{arch}" if 0 < arch < 89 else None)
-
-
 IDEA = "keys and values in one launch, turned on the way"
 FORWARD = (Kernel("triton", concat_kv, IDEA, _refuse, CONFIGS, pick),)
-FORWARD_E4M3 = (Kernel("triton", concat_kv, IDEA, _refuse_e4m3, CONFIGS, pick),)
+FORWARD_E4M3 = (Kernel("triton", concat_kv, IDEA, _refuse, CONFIGS, pick, architectures=WITH_E4M3),)
