@@ -47,8 +47,11 @@ def same(a: list, b: list) -> bool:
 def eight_bits_compared(monkeypatch):
     """The check of a schema asks torch.allclose what was written, which knows no floats of 8 bits: there it asks of their values in 32."""
     known = torch.allclose
-    up = lambda x: x.float() if x.is_floating_point() and x.itemsize == 1 else x
-    monkeypatch.setattr(torch, "allclose", lambda a, b, **how: known(up(a), up(b), **how))
+
+    def wide(x):
+        return x.float() if x.is_floating_point() and x.itemsize == 1 else x
+
+    monkeypatch.setattr(torch, "allclose", lambda a, b, **how: known(wide(a), wide(b), **how))
 
 
 @pytest.mark.parametrize("device", DEVICES)

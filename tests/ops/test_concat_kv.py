@@ -54,7 +54,8 @@ def pool(page, b=2, g=3, d=16, each=3, device="cpu", dtype=torch.float32):
 
 def in_a_row(cache, table):
     """[B, S, G, D], what a sequence's pages hold."""
-    return cache.view(torch.uint8)[table.long()].view(cache.dtype).flatten(1, 2) if cache.itemsize == 1 else cache[table.long()].flatten(1, 2)
+    bits = cache.view(torch.uint8) if cache.itemsize == 1 else cache
+    return bits[table.long()].view(cache.dtype).flatten(1, 2)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -136,8 +137,7 @@ def test_attention_decode_reads_what_was_written(narrow, scaled, page, device):
         return torch.einsum("bhs,bshd->bhd", p, values.repeat_interleave(h // g, 2))[:, None]
 
     keys, values = (torch.where((torch.arange(room, device=device) < lengths[:, None])[:, :, None, None], x, 0.0) for x in stored)
-    noise = lambda x: x * (1 + 2 * U32 * torch.randn_like(x))
-    noisy = [attended(noise(q.double()), noise(keys), noise(values)) for _ in range(3)]
+    noisy = [attended(*(x * (1 + 2 * U32 * torch.randn_like(x)) for x in (q.double(), keys, values))) for _ in range(3)]
     own = attended(*(x.float() for x in (q, keys, values))).to(dtype)
     measure = Gauge(attended(q.double(), keys, values), own, noisy, 1.0, Tolerance(), False)
     given = dict(zip(("k_scale", "v_scale"), scales)) if narrow else {}
@@ -224,7 +224,10 @@ def test_a_wrong_call_names_both_sides(change, said):
         ({"block_table": torch.zeros(3, 3, dtype=torch.int32)}, "B is 3 in block_table, but 2 in k"),
         ({"block_table": torch.zeros(2, dtype=torch.int32)}, r"block_table has 1 axes \[2\], needs 2 \[B L\]"),
         ({"block_table": 3}, "block_table must be a tensor, got int"),
-        ({"block_table": None, "layout": "BTHD", "k": torch.ones(2, 4, 3, 16), "v": torch.ones(2, 4, 3, 16)}, "a cache of 7 rows for 2 sequences; pages want a block_table"),
+        (
+            {"block_table": None, "layout": "BTHD", "k": torch.ones(2, 4, 3, 16), "v": torch.ones(2, 4, 3, 16)},
+            "a cache of 7 rows for 2 sequences; pages want a block_table",
+        ),
         ({"cos": torch.ones(17, 8), "sin": torch.ones(17, 8)}, "a position is 17, but the table has 17 rows"),
         ({n: torch.zeros(7, 15, 3, 16) for n in ("k_cache", "v_cache")}, "7 pages of 15 keys, it takes 1 page or more, of 16 to 256 keys"),
         ({n: torch.zeros(0, 16, 3, 16) for n in ("k_cache", "v_cache")}, "0 pages of 16 keys, it takes 1 page or more"),
@@ -232,7 +235,10 @@ def test_a_wrong_call_names_both_sides(change, said):
         ({"v_cache": torch.zeros(6, 16, 3, 16)}, "P is 6 in v_cache, but 7 in k_cache"),
         ({"v_cache": torch.zeros(7, 16, 3, 16).bfloat16()}, "v_cache is bfloat16, but k_cache is float32"),
         ({"k_scale": torch.ones(3)}, "k_scale is for caches of float8_e4m3fn, this one is float32"),
-        ({n: torch.zeros(7, 16, 3, 16).to(torch.float8_e5m2) for n in ("k_cache", "v_cache")}, "k_cache is float8_e5m2, of 8 bits it takes"),
+        (
+            {n: torch.zeros(7, 16, 3, 16).to(torch.float8_e5m2) for n in ("k_cache", "v_cache")},
+            "k_cache is float8_e5m2, of 8 bits it takes",
+        ),
         ({"narrow": True, "v_scale": torch.ones(2)}, "G is 2 in v_scale, but 3 in"),
         ({"narrow": True, "k_scale": torch.ones(3).double()}, "k_scale is float64, takes float32"),
         ({"narrow": True, "k_scale": torch.ones(3, requires_grad=True)}, "but k_scale requires a gradient"),

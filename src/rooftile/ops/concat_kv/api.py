@@ -59,7 +59,8 @@ def concat_kv(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, lengths: T
     """
     if layout not in LAYOUTS:
         raise ValueError(f"concat_kv: layout is {layout!r}, it takes {' or '.join(LAYOUTS)}")
-    heads, others = {"k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v}, {"cos": cos, "sin": sin, "k_scale": k_scale, "v_scale": v_scale}
+    heads = {"k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v}
+    others = {"cos": cos, "sin": sin, "k_scale": k_scale, "v_scale": v_scale}
     tensors("concat_kv", {**others, "block_table": block_table}, **heads)
     wanting = [n for n, x in (heads | others).items() if x is not None and x.requires_grad]
     if wanting and torch.is_grad_enabled():

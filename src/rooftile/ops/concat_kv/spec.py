@@ -53,7 +53,7 @@ def shape(b, t, g, d, n, s=20):
     return dict(zip("BTGDNSM", (b, t, g, d, n, s, s)))
 
 
-def pages(b, t, g, d, n, s, l, p=None):  # noqa: E741  the letter of pages a sequence
+def pages(b, t, g, d, n, s, l, p=None):
     """p pages of s keys, of which a sequence has l: as many as are written and one more, if nothing is said."""
     return {**shape(b, t, g, d, n, s), "M": s * l, "L": l, "P": p or b * (-(-t // s) + 1) + 1}
 
@@ -117,7 +117,13 @@ SPEC_E4M3 = replace(
     SPEC,
     name="concat_kv_e4m3",
     reference=concat_kv_e4m3,
-    args={**SPEC.args, "k_cache": replace(CACHE, dtype="e4m3"), "v_cache": replace(CACHE, dtype="e4m3"), "k_scale": SCALE, "v_scale": SCALE},
+    args={
+        **SPEC.args,
+        "k_cache": replace(CACHE, dtype="e4m3"),
+        "v_cache": replace(CACHE, dtype="e4m3"),
+        "k_scale": SCALE,
+        "v_scale": SCALE,
+    },
     cases=(
         *across(
             FLOATS,
@@ -127,7 +133,9 @@ SPEC_E4M3 = replace(
         ),
         Case(pages(4, 70, 2, 32, 8, 64, 3), torch.bfloat16, PAIRS | PAGED | SCALED, why="a chunk over three pages"),
         Case(pages(6, 2, 2, 64, 32, 256, 2), torch.float16, PLAIN | PAGED | SCALED, why="the largest pages, a copy"),
-        Case(pages(7, 3, 33, 128, 64, 48, 2), torch.bfloat16, HALF | PAGED, why="pages of no power of two, more heads than a program takes"),
+        Case(
+            pages(7, 3, 33, 128, 64, 48, 2), torch.bfloat16, HALF | PAGED, why="pages of no power of two, more heads than a program takes"
+        ),
         Case(shape(2, 0, 2, 16, 8), torch.float32, HALF | SCALED, why="nothing to append"),
         *(Case(c.dims, c.dtype, HALF | PAGED | SCALED, c.use, c.why) for c in SERVED),
     ),

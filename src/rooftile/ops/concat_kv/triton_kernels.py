@@ -30,8 +30,9 @@ def _narrow(gX, gOut, gScale, gCos, gSin, rFrom, rTo, place, known, in_t, i_h, i
         other = (i_d ^ 1) if INTERLEAVED else tl.where(first, i_d + N, i_d - N)
         in_n = i_d < 2 * N
         entry = mask & (known[:, None] & in_n[None, :])[:, None, :]
-        gCos = tl.broadcast_to(gCos + ((place * stride_cos)[:, None] + i_n[None, :])[:, None, :], rX.shape)  # a row for each head, out of the L1:
-        gSin = tl.broadcast_to(gSin + ((place * stride_sin)[:, None] + i_n[None, :])[:, None, :], rX.shape)  # one went through shared memory
+        # a row for each head, out of the L1: one for all of them went through shared memory
+        gCos = tl.broadcast_to(gCos + ((place * stride_cos)[:, None] + i_n[None, :])[:, None, :], rX.shape)
+        gSin = tl.broadcast_to(gSin + ((place * stride_sin)[:, None] + i_n[None, :])[:, None, :], rX.shape)
         rCos = tl.load(gCos, mask=entry, other=float("nan")).to(tl.float32)
         rSin = tl.load(gSin, mask=entry, other=float("nan")).to(tl.float32)
         rY = tl.load(gX + other[None, None, :], mask=mask & in_n[None, None, :], other=0.0).to(tl.float32)
