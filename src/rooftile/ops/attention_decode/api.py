@@ -5,7 +5,6 @@ from torch import Tensor
 
 from rooftile.core.bind import tensors
 from rooftile.core.kernel import Op
-from rooftile.ops._shared.caches import of_8_bits
 from rooftile.ops._shared.scale import scale_of
 from rooftile.ops._shared.window import nearer
 from rooftile.ops.attention_decode import cuda_kernels, fragments_kernels, triton_kernels
@@ -62,8 +61,19 @@ def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tenso
         raise ValueError(f"attention_decode: window is {window}, it takes 1 or more, or None for all keys")
     tensors("attention_decode", q=q, k_cache=k_cache, v_cache=v_cache)
     rest = (block_table, sinks, scale_of(q, scale), 0 if window is None else nearer(window), softcap)
-    if of_8_bits("attention_decode", k_cache, v_cache, k_scale, v_scale):
+    if v_cache.dtype != k_cache.dtype:
+        keys, values = (str(x.dtype).removeprefix("torch.") for x in (k_cache, v_cache))
+        raise ValueError(f"attention_decode: v_cache is {values}, but k_cache is {keys}")
+    if k_cache.dtype == torch.float8_e4m3fn:
         out, lse = _decode_e4m3(q, k_cache.view(torch.uint8), v_cache.view(torch.uint8), lengths, k_scale, v_scale, *rest)
     else:
+        if k_cache.itemsize == 1:
+            name = str(k_cache.dtype).removeprefix("torch.")
+            raise ValueError(f"attention_decode: k_cache is {name}, of 8 bits it takes float8_e4m3fn")
+        scaled = next((n for n, x in (("k_scale", k_scale), ("v_scale", v_scale)) if x is not None), None)
+        if scaled is not None:
+            raise ValueError(
+                f"attention_decode: {scaled} is for caches of float8_e4m3fn, this one is {str(k_cache.dtype).removeprefix('torch.')}"
+            )
         out, lse = _decode(q, k_cache, v_cache, lengths, *rest)
     return (out, lse) if return_lse else out

@@ -1,9 +1,8 @@
 import torch
 from torch import Tensor
 
-from rooftile.core.bind import tensors
+from rooftile.core.bind import of_8_bits, tensors
 from rooftile.core.kernel import Op
-from rooftile.ops._shared.caches import of_8_bits
 from rooftile.ops.concat_kv import cuda_kernels, triton_kernels
 from rooftile.ops.concat_kv.spec import SPEC, SPEC_E4M3
 

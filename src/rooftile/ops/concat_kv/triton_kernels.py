@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from rooftile.core.kernel import Kernel
-from rooftile.ops._shared.caches import WITH_E4M3
+from rooftile.ops._shared.e4m3 import WITH_E4M3
 from rooftile.ops._shared.launch import cdiv, launch, off_gpu, power_of_2
 from rooftile.ops._shared.rotary import dense, scattered
 from rooftile.ops._shared.rotary_kernels import turn_heads
