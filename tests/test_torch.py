@@ -43,9 +43,20 @@ def same(a: list, b: list) -> bool:
     )
 
 
+@pytest.fixture
+def eight_bits_compared(monkeypatch):
+    """The check of a schema asks torch.allclose what was written, which knows no floats of 8 bits: there it asks of their values in 32."""
+    known = torch.allclose
+
+    def wide(x):
+        return x.float() if x.is_floating_point() and x.itemsize == 1 else x
+
+    monkeypatch.setattr(torch, "allclose", lambda a, b, **how: known(wide(a), wide(b), **how))
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", ALL)
-def test_opcheck(name, device):
+def test_opcheck(name, device, eight_bits_compared):
     op = ALL[name]
     for case, call in smoke(op, device):
         if case.dtype == torch.float32:

@@ -20,6 +20,7 @@ FIXED = {
     "u8": torch.uint8,
     "i8": torch.int8,
     "bool": torch.bool,
+    "e4m3": torch.float8_e4m3fn,
 }
 
 
@@ -70,6 +71,21 @@ def dtype_name(op: str, name: str, given: Any, takes: Collection[str]) -> str:
     if not isinstance(given, torch.dtype) or said not in takes:
         raise ValueError(f"{op}: {name} is {given!r}, it takes {', '.join(f'torch.{t}' for t in takes)}")
     return said
+
+
+def of_8_bits(op: str, k_cache: Tensor, v_cache: Tensor, k_scale: Tensor | None, v_scale: Tensor | None) -> bool:
+    """Of caches of keys and values, whether both are float8_e4m3fn; ValueError where they differ, are of other 8 bits, or have scales that no other dtype takes."""
+    keys, values = (str(x.dtype).removeprefix("torch.") for x in (k_cache, v_cache))
+    if keys != values:
+        raise ValueError(f"{op}: v_cache is {values}, but k_cache is {keys}")
+    if k_cache.dtype == torch.float8_e4m3fn:
+        return True
+    if k_cache.itemsize == 1:
+        raise ValueError(f"{op}: k_cache is {keys}, of 8 bits it takes float8_e4m3fn")
+    scaled = next((n for n, x in (("k_scale", k_scale), ("v_scale", v_scale)) if x is not None), None)
+    if scaled is not None:
+        raise ValueError(f"{op}: {scaled} is for caches of float8_e4m3fn, this one is {keys}")
+    return False
 
 
 def told(value: Any) -> str:

@@ -5,6 +5,7 @@ The law of letters, the same in specs, docstrings, Triton constants and CUDA tem
     B batch   T sequence   H heads   D head dimension   M rows   N columns   K inner dimension   V vocabulary   E experts
     ...  any leading axes; M is then the number of rows they hold      S keys' sequence      P a list of tensors of any shapes
     G key heads, which H is a multiple of      Dv a value's dimension, where it is another than D
+    P pages of a cache, L of them a sequence's
     F features between two layers      A heads of queries, keys and values in all
     E+1  an axis that is longer than the letter: the offsets of E segments
 

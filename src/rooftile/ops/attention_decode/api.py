@@ -19,7 +19,7 @@ def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tenso
                      k_scale: Tensor | None = None, v_scale: Tensor | None = None,
                      return_lse: bool = False) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """Attention of each sequence's newest T tokens over its cache of keys and values, which holds theirs already (`concat_kv` puts them
-    into a contiguous cache of q's dtype; into pages, or as 8 bits, they are written by index):
+    there: into pages too, and as 8 bits):
 
         s_tj = scale q_t k_j        out_t = sum_j exp(s_tj) v_j / (exp(sink) + sum_j exp(s_tj))        j <= lengths - T + t
 
@@ -51,9 +51,10 @@ def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tenso
         >>> cache = torch.ones(1, 8, 1, 16)
         >>> torch.equal(attention_decode(torch.ones(1, 1, 1, 16), cache, cache, torch.tensor([4], dtype=torch.int32)), cache[:, :1])
         True
-        >>> pages, table, place = torch.zeros(3, 16, 1, 16), torch.tensor([[2, 0]], dtype=torch.int32), torch.tensor([17])
-        >>> pages[table[0, place // 16], place % 16] = 1.0  # the 18th key, into row 1 of page 0
-        >>> attention_decode(torch.ones(1, 1, 1, 16), pages, pages, torch.tensor([18], dtype=torch.int32), block_table=table, window=1).unique()
+        >>> (keys, values), one = torch.zeros(2, 3, 16, 1, 16), torch.ones(1, 1, 1, 16)
+        >>> lengths, table = torch.tensor([17], dtype=torch.int32), torch.tensor([[2, 0]], dtype=torch.int32)
+        >>> concat_kv(keys, values, one, one, lengths, block_table=table)  # the 18th key, into row 1 of page 0
+        >>> attention_decode(one, keys, values, lengths + 1, block_table=table, window=1).unique()
         tensor([1.])
     """
     if isinstance(window, bool) or (isinstance(window, Integral) and window < 1):
