@@ -7,11 +7,13 @@ from rooftile.core.bind import tensors
 from rooftile.core.kernel import Op
 from rooftile.ops._shared.scale import scale_of
 from rooftile.ops._shared.window import nearer
-from rooftile.ops.attention_decode import cuda_kernels, fragments_kernels, triton_kernels
+from rooftile.ops.attention_decode import chunk_kernels, cuda_kernels, fragments_kernels, triton_kernels
 from rooftile.ops.attention_decode.spec import SPEC, SPEC_E4M3
 
-_decode = Op(SPEC, *fragments_kernels.KERNELS, *triton_kernels.KERNELS, *cuda_kernels.KERNELS)
-_decode_e4m3 = Op(SPEC_E4M3, *fragments_kernels.KERNELS_E4M3, *triton_kernels.KERNELS_E4M3, *cuda_kernels.KERNELS_E4M3)
+_FEW = (*fragments_kernels.KERNELS, *triton_kernels.KERNELS, *cuda_kernels.KERNELS)
+_FEW_E4M3 = (*fragments_kernels.KERNELS_E4M3, *triton_kernels.KERNELS_E4M3, *cuda_kernels.KERNELS_E4M3)
+_decode = Op(SPEC, *map(chunk_kernels.few, _FEW), *chunk_kernels.KERNELS)
+_decode_e4m3 = Op(SPEC_E4M3, *map(chunk_kernels.few, _FEW_E4M3), *chunk_kernels.KERNELS_E4M3)
 
 
 def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, *, block_table: Tensor | None = None,
@@ -19,12 +21,13 @@ def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tenso
                      k_scale: Tensor | None = None, v_scale: Tensor | None = None,
                      return_lse: bool = False) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """Attention of each sequence's newest T tokens over its cache of keys and values, which holds theirs already (`concat_kv` puts them
-    into a contiguous cache of q's dtype; into pages, or as 8 bits, they are written by index):
+    into a contiguous cache of q's dtype; into pages, or as 8 bits, they are written by index). One token is decoding, a few are speculation, a thousand
+    chunked prefill: a long prompt is put into the cache piece by piece, each of which sees those before it.
 
         s_tj = scale q_t k_j        out_t = sum_j exp(s_tj) v_j / (exp(sink) + sum_j exp(s_tj))        j <= lengths - T + t
 
     Args:
-        q: [B, T, H, D] float32, bfloat16 or float16; T to 16, D 16 to 256. Strides are free where the last axis is dense; else it is copied.
+        q: [B, T, H, D] float32, bfloat16 or float16; D 16 to 256. Strides are free where the last axis is dense; else it is copied.
         k_cache, v_cache: [B, S, G, D], or with a block table [pages, page size, G, D] with pages of 16 to 256 keys; of q's dtype or
             float8_e4m3fn. H is a multiple of G: query head h reads key head h // (H / G).
         lengths: int32 [B], the keys of each sequence, the T new ones among them. Read on the device: nothing waits, and a CUDA graph
