@@ -163,14 +163,19 @@ def _by_hand(q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks,
     return _run(True, q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, scale, window, softcap, config)
 
 
-def _many(refuse):
-    def refuse_many(call):
-        q = call["q"]
-        if q.shape[1] <= QUERIES:
-            return f"{q.shape[1]} queries a sequence: up to {QUERIES} are for the kernels that walk all of its keys for each"
-        return refuse({**call, "q": q[:, :QUERIES]})  # where more of them lie is counted in 64 bits here
+def _many(refuse, low=0, high=256):
+    """Of the calls that the steps take, those of many queries and of heads that the tiles are for."""
 
-    return refuse_many
+    def refuse_others(call):
+        q = call["q"]
+        t, d = q.shape[1], q.shape[-1]
+        if t <= QUERIES:
+            return f"{t} queries a sequence: up to {QUERIES} are for the kernels that walk all of its keys for each"
+        if (said := refuse({**call, "q": q[:, :QUERIES]})) is not None:  # where more of them lie is counted in 64 bits here
+            return said
+        return None if low < d <= high else f"D={d} is for triton.{'chunk' if d <= NARROW else 'chunk_wide'}"
+
+    return refuse_others
 
 
 def few(kernel):
@@ -187,30 +192,38 @@ def _tiles(m, n, warps, stages):
     return {"BLOCK_M": m, "BLOCK_N": n, "num_warps": warps, "num_stages": stages}
 
 
-CONFIGS = (_tiles(64, 64, 4, 3), _tiles(128, 64, 8, 3), _tiles(128, 128, 8, 2), _tiles(128, 64, 4, 3), _tiles(64, 32, 4, 3), _tiles(64, 64, 4, 2))
-CONFIGS_WIDE = (_tiles(64, 32, 4, 2), _tiles(64, 64, 8, 2), _tiles(128, 32, 8, 2), _tiles(32, 32, 4, 2))  # 128 < D
+NARROW = 128  # numbers of a head
+CONFIGS = (_tiles(64, 64, 4, 3), _tiles(128, 64, 8, 3), _tiles(128, 128, 8, 2), _tiles(128, 64, 8, 2), _tiles(64, 64, 4, 2), _tiles(64, 32, 4, 3))
+# of 192, 128, 96 and 160 KiB: the first as attention's widest, for an H200; the second for 163 KiB, the third for 99
+CONFIGS_WIDE = (_tiles(128, 64, 8, 2), _tiles(128, 32, 8, 2), _tiles(64, 32, 8, 2), _tiles(64, 64, 8, 2))
 CONFIGS_32 = (_tiles(32, 32, 8, 1), _tiles(16, 32, 8, 1), _tiles(16, 16, 8, 1))
-
-
-def pick(call):
-    return CONFIGS_WIDE[0] if call["q"].shape[-1] > 128 else CONFIGS[0]
+WIDE_8_BITS = _tiles(32, 32, 4, 2)  # what is widened stands in registers: larger tiles of 256 numbers spill
+CONFIGS_8_BITS = (*CONFIGS, WIDE_8_BITS)
 
 
 def pick_32(call):
     """Fused multiply-adds take whole rows of keys in registers."""
     d = call["q"].shape[-1]
-    return CONFIGS_32[0 if d <= 64 else 1 if d <= 128 else 2]
+    return CONFIGS_32[0 if d <= 64 else 1 if d <= NARROW else 2]
 
 
 def pick_8_bits(call):
-    return pick_32(call) if call["q"].dtype == torch.float32 else pick(call)
+    if call["q"].dtype == torch.float32:
+        return pick_32(call)
+    return CONFIGS_8_BITS[0] if call["q"].shape[-1] <= NARROW else WIDE_8_BITS
 
 
+# sm_90 spills nothing of heads of up to 128. sm_80, whose products take their factors from registers, does, the most where it widens 8 bits by hand from
+# pages that are no whole tiles.
+SPILLS, SPILLS_BY_HAND = Limits(spill_bytes_elsewhere=32), Limits(spill_bytes_elsewhere=136)
+SPILLS_WIDE = Limits(spill_bytes=128, spill_bytes_elsewhere=264, shared_bytes=227 * 1024)
 KERNELS = (
-    Kernel("triton.chunk", attention_decode, "tiles of queries, each over the keys that it sees", _many(_refuse(False)), (*CONFIGS, *CONFIGS_WIDE), pick),
-    Kernel("triton.chunk_float32", attention_decode, "true float32: fused multiply-adds, no tf32", _many(_refuse(True)), CONFIGS_32, pick_32),
+    Kernel("triton.chunk", attention_decode, "tiles of queries, each over the keys that it sees", _many(_refuse(False), 0, NARROW), CONFIGS, limits=SPILLS),
+    Kernel("triton.chunk_wide", attention_decode, "the same for 128 < D", _many(_refuse(False), NARROW), CONFIGS_WIDE, limits=SPILLS_WIDE),
+    Kernel("triton.chunk_float32", attention_decode, "true float32: fused multiply-adds, no tf32", _many(_refuse(True)), CONFIGS_32, pick_32, SPILLS),
 )  # fmt: skip
 KERNELS_E4M3 = (
-    Kernel("triton.chunk", _e4m3, "the same with keys and values of 8 bits", _many(_refuse(None)), (*CONFIGS, *CONFIGS_WIDE), pick_8_bits, architectures=WITH_E4M3),
-    Kernel("triton.chunk_by_hand", _by_hand, "8 bits widened by integer operations", _many(_refuse(None)), (*CONFIGS, *CONFIGS_WIDE), pick_8_bits, architectures=WITHOUT_E4M3),
+    Kernel("triton.chunk", _e4m3, "the same with keys and values of 8 bits", _many(_refuse(None)), CONFIGS_8_BITS, pick_8_bits, SPILLS, WITH_E4M3),
+    Kernel("triton.chunk_by_hand", _by_hand, "8 bits widened by integer operations", _many(_refuse(None)), CONFIGS_8_BITS, pick_8_bits,
+           SPILLS_BY_HAND, WITHOUT_E4M3),
 )  # fmt: skip
