@@ -41,7 +41,7 @@ def test_who_takes_how_many(bits):
     op = OPS["attention_decode" + "_e4m3" * (bits == 8)]
     cache = torch.zeros(1, 64, 2, 128, dtype=torch.uint8 if bits == 8 else torch.bfloat16)
     for t in (QUERIES, QUERIES + 1):
-        rest = {n: None for n in op.names} | {"scale": 1.0, "window": 0, "softcap": 0.0}
+        rest = dict.fromkeys(op.names) | {"scale": 1.0, "window": 0, "softcap": 0.0}
         call = rest | {"q": torch.zeros(1, t, 2, 128, dtype=torch.bfloat16), "k_cache": cache, "v_cache": cache}
         call["lengths"] = torch.full((1,), 64, dtype=torch.int32)
         for kernel in op.kernels[:-1]:
@@ -51,12 +51,12 @@ def test_who_takes_how_many(bits):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype, d, who", [("bfloat16", 128, "triton.chunk"), ("float16", 256, "triton.chunk_wide"), ("float32", 64, "triton.chunk_float32")])
+@pytest.mark.parametrize("dtype, d, who", [("bfloat16", 128, "chunk"), ("float16", 256, "chunk_wide"), ("float32", 64, "chunk_float32")])
 def test_who_is_chosen(dtype, d, who):
     q, cache = (torch.zeros(1, n, 2, d, dtype=getattr(torch, dtype), device="cuda") for n in (QUERIES + 1, 64))
     lengths = torch.full((1,), 64, dtype=torch.int32, device="cuda")
     choice = OPS["attention_decode"].choose(q, cache, cache, lengths, None, None, 1.0, 0, 0.0)
-    assert choice.kernel.name == who
+    assert choice.kernel.name == f"triton.{who}"
 
 
 EDGES = """

@@ -193,7 +193,8 @@ def _tiles(m, n, warps, stages):
 
 
 NARROW = 128  # numbers of a head
-CONFIGS = (_tiles(64, 64, 4, 3), _tiles(128, 64, 8, 3), _tiles(128, 128, 8, 2), _tiles(128, 64, 8, 2), _tiles(64, 64, 4, 2), _tiles(64, 32, 4, 3))
+CONFIGS = (_tiles(64, 64, 4, 3), _tiles(128, 64, 8, 3), _tiles(128, 128, 8, 2), _tiles(128, 64, 8, 2), _tiles(64, 64, 4, 2),
+           _tiles(64, 32, 4, 3))  # fmt: skip
 # of 192, 128, 96 and 160 KiB: the first as attention's widest, for an H200; the second for 163 KiB, the third for 99
 CONFIGS_WIDE = (_tiles(128, 64, 8, 2), _tiles(128, 32, 8, 2), _tiles(64, 32, 8, 2), _tiles(64, 64, 8, 2))
 CONFIGS_32 = (_tiles(32, 32, 8, 1), _tiles(16, 32, 8, 1), _tiles(16, 16, 8, 1))

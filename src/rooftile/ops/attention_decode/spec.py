@@ -137,7 +137,7 @@ CHUNKS = (  # QUERIES < T
     case(6, 17, 8, 2, 16, 16, 5, "a chunk: 68 rows, ends of pages, fewer keys than queries", RUN, sinks=True),
     case(2, 33, 2, 2, 64, 64, 3, "a chunk, a head its own keys, a window in whole pages", RUN, torch.bfloat16, window=40),
     case(2, 100, 8, 1, 128, 180, 0, "a chunk, 8 heads share keys: 800 rows; a cap", RUN, torch.bfloat16, softcap=4.0, sinks=True),
-    case(2, 64, 4, 1, 80, 16, 11, "a chunk, four pages a tile, a window with a middle, a cap", RUN, torch.bfloat16, window=150, softcap=2.0),
+    case(2, 64, 4, 1, 80, 16, 11, "a chunk, four pages a tile, a wide window, a cap", RUN, torch.bfloat16, window=150, softcap=2.0),
     case(1, 33, 2, 1, 256, 300, 0, "a chunk, the widest head, split", RUN, torch.bfloat16),
     *across(FLOATS, case(4, 100, 4, 1, 64, 48, 6, "a chunk over pages of no power of two", window=70)),
     *across(FLOATS, case(6, 17, 2, 2, 128, 300, 0, "17 queries: split", sinks=True)),
