@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 
 from rooftile.core.kernel import Kernel, Limits
+from rooftile.ops._shared.architecture import architecture
 from rooftile.ops._shared.launch import cdiv, launch, power_of_2, processors
 from rooftile.ops.attention_decode.spec import QUERIES
 from rooftile.ops.attention_decode.triton_kernels import (
@@ -195,11 +196,15 @@ def _tiles(m, n, warps, stages):
 NARROW = 128  # numbers of a head
 CONFIGS = (_tiles(64, 64, 4, 3), _tiles(128, 64, 8, 3), _tiles(128, 128, 8, 2), _tiles(128, 64, 8, 2), _tiles(64, 64, 4, 2),
            _tiles(64, 32, 4, 3))  # fmt: skip
-# of 192, 128, 96 and 160 KiB: the first as attention's widest, for an H200; the second for 163 KiB, the third for 99
-CONFIGS_WIDE = (_tiles(128, 64, 8, 2), _tiles(128, 32, 8, 2), _tiles(64, 32, 8, 2), _tiles(64, 64, 8, 2))
+CONFIGS_WIDE = (_tiles(128, 64, 8, 2), _tiles(64, 64, 8, 2), _tiles(128, 32, 8, 2), _tiles(64, 32, 8, 2))  # the last for blocks of 99 KiB
 CONFIGS_32 = (_tiles(32, 32, 8, 1), _tiles(16, 32, 8, 1), _tiles(16, 16, 8, 1))
 WIDE_8_BITS = _tiles(32, 32, 4, 2)  # what is widened stands in registers: larger tiles of 256 numbers spill
 CONFIGS_8_BITS = (*CONFIGS, WIDE_8_BITS)
+
+
+def pick_wide(call):
+    """As attention's widest on an H200; sm_80 takes the factors of its products from registers, and 128 rows of them spill 592 bytes."""
+    return CONFIGS_WIDE[architecture(call["q"]) < 90]
 
 
 def pick_32(call):
@@ -217,10 +222,10 @@ def pick_8_bits(call):
 # sm_90 spills nothing of heads of up to 128. sm_80, whose products take their factors from registers, does, the most where it widens 8 bits by hand from
 # pages that are no whole tiles.
 SPILLS, SPILLS_BY_HAND = Limits(spill_bytes_elsewhere=32), Limits(spill_bytes_elsewhere=136)
-SPILLS_WIDE = Limits(spill_bytes=128, spill_bytes_elsewhere=264, shared_bytes=227 * 1024)
+SPILLS_WIDE = Limits(spill_bytes=128, spill_bytes_elsewhere=152, shared_bytes=227 * 1024)
 KERNELS = (
     Kernel("triton.chunk", attention_decode, "tiles of queries, each over the keys that it sees", _many(_refuse(False), 0, NARROW), CONFIGS, limits=SPILLS),
-    Kernel("triton.chunk_wide", attention_decode, "the same for 128 < D", _many(_refuse(False), NARROW), CONFIGS_WIDE, limits=SPILLS_WIDE),
+    Kernel("triton.chunk_wide", attention_decode, "the same for 128 < D", _many(_refuse(False), NARROW), CONFIGS_WIDE, pick_wide, SPILLS_WIDE),
     Kernel("triton.chunk_float32", attention_decode, "true float32: fused multiply-adds, no tf32", _many(_refuse(True)), CONFIGS_32, pick_32, SPILLS),
 )  # fmt: skip
 KERNELS_E4M3 = (
