@@ -61,7 +61,7 @@ def test_who_is_chosen(dtype, d, who):
 
 EDGES = """
 import torch
-from rooftile.workbench import interpreter
+from rooftile.workbench import inputs, interpreter
 from rooftile.core.kernel import OPS
 import rooftile.ops
 op = OPS["attention_decode"]
@@ -96,6 +96,12 @@ want = ask(int32(2, 0, 3, 5, 1, 4).view(1, 6))
 for x in (k, v):
     x[[2, 0]], x[3, :15], x[1, 11:], x[4] = torch.nan, torch.nan, torch.nan, torch.nan
 assert all(map(torch.equal, ask(int32(-1, 99, 3, 5, 1, 2**30).view(1, 6)), want))
+# queries so far apart that the last begins where 31 bits do not reach; the gate's layout has heads and batches so
+q, far = q[:, :1].repeat(1, 40, 1, 1), lambda x: inputs._promised(x, 39 * 2**26 + 64).as_strided(x.shape, (1, 2**26, 16, 1)).copy_(x)
+tell = lambda q: op.kernel("triton.chunk_float32").run(q, k, v, int32(96), table, None, 0.25, 9, 0.0, config=op.kernel("triton.chunk_float32").configs[0])
+k, v, table = *(torch.randn(6, 16, 2, 16) for _ in range(2)), int32(2, 0, 3, 5, 1, 4).view(1, 6)
+assert op.kernel("triton.chunk_float32").refuse(dict(zip(op.names, (far(q), k, v, int32(96), table, None, 0.25, 9, 0.0)))) is None
+assert all(map(torch.equal, tell(far(q)), tell(q)))
 # weights of 8 bits far below float16's smallest count where they are many, and a bfloat16 query of any size is itself
 eight, narrow = OPS["attention_decode_e4m3"].kernel("triton.chunk"), lambda x: x.to(torch.float8_e4m3fn).view(torch.uint8)
 run = lambda q, k, v, scale: eight.run(q, narrow(k), narrow(v), int32(k.shape[1]), None, None, None, None, scale, 0, 0.0, config=eight.configs[0])

@@ -5,9 +5,9 @@ A program owns BLOCK_M rows, queries x heads of one key head, neighbours in that
 and a tile crosses few diagonals. It walks the keys that any of its rows sees, from the first's window to the last's own place: without masks where all rows
 see all keys, with them before and behind. The steps are `triton`'s own, pages and 8 bits with them.
 
-Where programs are less than half of what runs at a time (17 queries of one long sequence), the keys are split as `triton` splits them, and added up in order.
-Predicted: some 500 TFLOP/s on an H200, as `attention`'s `triton.wide` has of the same tiles there without pages (536 at this shape), less a twentieth: a score is
-scaled before its maximum, since a scale may be negative here. Pages of whole tiles are one number a tile, which comes a tile ahead.
+Where programs are at most half of what runs at a time (17 queries of one long sequence), the keys are split as `triton` splits them, and added up in order.
+Predicted: 500 TFLOP/s on an H200 at that shape, where `attention`'s `triton.wide` has 536 of the same tiles without pages: its loop is 369 instructions for sm_90, this one 399, and
+409 with pages, since a score is scaled before its maximum: a scale may be negative here. Pages of whole tiles are one number a tile, which comes a tile ahead.
 """
 
 from dataclasses import replace
