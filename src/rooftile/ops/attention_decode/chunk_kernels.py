@@ -5,7 +5,7 @@ A program owns BLOCK_M rows, queries x heads of one key head, neighbours in that
 and a tile crosses few diagonals. It walks the keys that any of its rows sees, from the first's window to the last's own place: without masks where all rows
 see all keys, with them before and behind. The steps are `triton`'s own, pages and 8 bits with them.
 
-Where programs are at most half of what runs at a time (17 queries of one long sequence), the keys are split as `triton` splits them, and added up in order.
+Where programs are fewer than run at a time (17 queries of one long sequence), the keys are split as `triton` splits them, and added up in order.
 Predicted: 500 TFLOP/s on an H200 at that shape, where `attention`'s `triton.wide` has 536 of the same tiles without pages: its loop is 369 instructions for sm_90, this one 399, and
 409 with pages, since a score is scaled before its maximum: a scale may be negative here. Pages of whole tiles are one number a tile, which comes a tile ahead.
 """
@@ -119,6 +119,9 @@ def _chunk(gQ, gK, gV, gLengths, gTable, gSinks, gKs, gVs, gOut, gLse, gPart, gP
         tl.store(gPartSum + row, rSum, mask=in_m)
 
 
+SHARE = 4  # steps, the unit of a share: 64 rows of sums of 128 numbers, written and read again, are 64 KiB, as long as some four steps
+
+
 def _run(by_hand, q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, sinks, scale, window, softcap, config):
     b, t, h, d = q.shape
     (pages, page, g), paged = k_cache.shape[:3], block_table is not None
@@ -130,8 +133,8 @@ def _run(by_hand, q, k_cache, v_cache, lengths, k_scale, v_scale, block_table, s
     block_m = min(config["BLOCK_M"], max(16, power_of_2(t * group)))
     tiles, seen = cdiv(t * group, block_m), min(room, window + cdiv(block_m, group)) if window else room
     splits, slots = 1, processors(q) * 8 // config["num_warps"]
-    if 2 * b * g * tiles <= slots:
-        splits, _ = splits_of(b * g * tiles, cdiv(seen, block_n), slots)
+    if b * g * tiles < slots:
+        splits, _ = splits_of(b * g * tiles, cdiv(seen, SHARE * block_n), slots)
     part, part_max, part_sum = out, lse, lse
     if splits > 1:
         part = q.new_empty(splits, b, t, h, d, dtype=torch.float32)
