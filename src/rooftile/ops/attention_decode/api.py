@@ -3,15 +3,17 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from rooftile.core.bind import tensors
+from rooftile.core.bind import of_8_bits, tensors
 from rooftile.core.kernel import Op
 from rooftile.ops._shared.scale import scale_of
 from rooftile.ops._shared.window import nearer
-from rooftile.ops.attention_decode import cuda_kernels, fragments_kernels, triton_kernels
+from rooftile.ops.attention_decode import chunk_kernels, cuda_kernels, fragments_kernels, triton_kernels
 from rooftile.ops.attention_decode.spec import SPEC, SPEC_E4M3
 
-_decode = Op(SPEC, *fragments_kernels.KERNELS, *triton_kernels.KERNELS, *cuda_kernels.KERNELS)
-_decode_e4m3 = Op(SPEC_E4M3, *fragments_kernels.KERNELS_E4M3, *triton_kernels.KERNELS_E4M3, *cuda_kernels.KERNELS_E4M3)
+_FEW = (*fragments_kernels.KERNELS, *triton_kernels.KERNELS, *cuda_kernels.KERNELS)
+_FEW_E4M3 = (*fragments_kernels.KERNELS_E4M3, *triton_kernels.KERNELS_E4M3, *cuda_kernels.KERNELS_E4M3)
+_decode = Op(SPEC, *map(chunk_kernels.few, _FEW), *chunk_kernels.KERNELS)
+_decode_e4m3 = Op(SPEC_E4M3, *map(chunk_kernels.few, _FEW_E4M3), *chunk_kernels.KERNELS_E4M3)
 
 
 def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, *, block_table: Tensor | None = None,
@@ -19,12 +21,13 @@ def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tenso
                      k_scale: Tensor | None = None, v_scale: Tensor | None = None,
                      return_lse: bool = False) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """Attention of each sequence's newest T tokens over its cache of keys and values, which holds theirs already (`concat_kv` puts them
-    there: into pages too, and as 8 bits):
+    there: into pages too, and as 8 bits). One token is decoding, a few are speculation, a thousand chunked prefill: a long prompt is put into the cache piece by
+    piece, each of which sees those before it:
 
         s_tj = scale q_t k_j        out_t = sum_j exp(s_tj) v_j / (exp(sink) + sum_j exp(s_tj))        j <= lengths - T + t
 
     Args:
-        q: [B, T, H, D] float32, bfloat16 or float16; T to 16, D 16 to 256. Strides are free where the last axis is dense; else it is copied.
+        q: [B, T, H, D] float32, bfloat16 or float16; D 16 to 256. Strides are free where the last axis is dense; else it is copied.
         k_cache, v_cache: [B, S, G, D], or with a block table [pages, page size, G, D] with pages of 16 to 256 keys; of q's dtype or
             float8_e4m3fn. H is a multiple of G: query head h reads key head h // (H / G).
         lengths: int32 [B], the keys of each sequence, the T new ones among them. Read on the device: nothing waits, and a CUDA graph
@@ -61,19 +64,8 @@ def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tenso
         raise ValueError(f"attention_decode: window is {window}, it takes 1 or more, or None for all keys")
     tensors("attention_decode", q=q, k_cache=k_cache, v_cache=v_cache)
     rest = (block_table, sinks, scale_of(q, scale), 0 if window is None else nearer(window), softcap)
-    if v_cache.dtype != k_cache.dtype:
-        keys, values = (str(x.dtype).removeprefix("torch.") for x in (k_cache, v_cache))
-        raise ValueError(f"attention_decode: v_cache is {values}, but k_cache is {keys}")
-    if k_cache.dtype == torch.float8_e4m3fn:
+    if of_8_bits("attention_decode", k_cache, v_cache, k_scale, v_scale):
         out, lse = _decode_e4m3(q, k_cache.view(torch.uint8), v_cache.view(torch.uint8), lengths, k_scale, v_scale, *rest)
     else:
-        if k_cache.itemsize == 1:
-            name = str(k_cache.dtype).removeprefix("torch.")
-            raise ValueError(f"attention_decode: k_cache is {name}, of 8 bits it takes float8_e4m3fn")
-        scaled = next((n for n, x in (("k_scale", k_scale), ("v_scale", v_scale)) if x is not None), None)
-        if scaled is not None:
-            raise ValueError(
-                f"attention_decode: {scaled} is for caches of float8_e4m3fn, this one is {str(k_cache.dtype).removeprefix('torch.')}"
-            )
         out, lse = _decode(q, k_cache, v_cache, lengths, *rest)
     return (out, lse) if return_lse else out

@@ -6,7 +6,7 @@ import torch
 from rooftile.core.spec import FLOATS, Arg, Call, Case, OpSpec, across, normal, positive
 from rooftile.ops.attention_decode.reference import attention_decode, attention_decode_e4m3, torch_decode, torch_decode_e4m3
 
-QUERIES = 16
+QUERIES = 16  # of a sequence, up to which reading its keys is what takes the time
 Q, CACHE = Arg("B T H D"), Arg("M S G D")
 BITS = Arg("M S G D", "u8")  # of e4m3, which PyTorch compares and copies in few ways
 SCALE = Arg("G", "f32", make=positive, optional=True)
@@ -14,11 +14,9 @@ RUN = ("smoke", "check")
 
 
 def validate(call: Call, dims: dict) -> None:
-    h, g, t, d = (dims[x] for x in "HGTD")
+    h, g, d = (dims[x] for x in "HGD")
     if g == 0 or h % g:
         raise ValueError(f"attention_decode: {h} query heads cannot share {g} key heads evenly")
-    if t > QUERIES:
-        raise ValueError(f"attention_decode: {t} queries a sequence, it takes up to {QUERIES}; more are for attention")
     if not 16 <= d <= 256:
         raise ValueError(f"attention_decode: D={d}, it takes 16 to 256")
     if call["block_table"] is None and dims["M"] != dims["B"]:
@@ -57,7 +55,8 @@ def placed(call: Call, case: Case, gen: torch.Generator) -> dict:
         for row, begin, n in zip(rows, first, lengths):
             for i in range(-(-n // page)):
                 row[i] = order.pop()
-                free[row[i], max(0, begin - i * page) : n - i * page] = False
+                if not case.params.get("full"):
+                    free[row[i], max(0, begin - i * page) : n - i * page] = False
         call["block_table"] = torch.tensor(rows, dtype=torch.int32, device=where).view(table.shape)
     if not case.params.get("full"):
         call["k_cache"], call["v_cache"] = (x.masked_fill(free.to(where)[:, :, None, None], torch.nan) for x in (k, v))
@@ -75,6 +74,12 @@ def keys(d: dict) -> int:
     """A sequence's, where the caches are full: the lengths are the device's."""
     room = d["S"] * d.get("N", 1)
     return min(room, d["window"] + d["T"] - 1) if d["window"] else room
+
+
+def pairs(d: dict) -> int:
+    """Of a query and a key that it sees, a head, where the caches are full."""
+    room = d["S"] * d.get("N", 1)
+    return d["B"] * sum(min(seen, d["window"] or seen) for seen in range(max(1, room - d["T"] + 1), room + 1))
 
 
 def moved(call: Call, results) -> int:
@@ -129,6 +134,25 @@ CASES = (
     case(5, 4, 8, 2, 128, 64, 17, "many splits, ragged", dtype=torch.bfloat16, sinks=True),
     case(1, 1, 8, 2, 128, 5003, why="one long sequence, a prime", dtype=torch.bfloat16),
 )
+CHUNKS = (  # QUERIES < T
+    case(6, 17, 8, 2, 16, 16, 5, "a chunk: 68 rows, ends of pages, fewer keys than queries", RUN, sinks=True),
+    case(2, 33, 2, 2, 64, 64, 3, "a chunk, a head its own keys, a window in whole pages", RUN, torch.bfloat16, window=40),
+    case(2, 100, 8, 1, 128, 180, 0, "a chunk, 8 heads share keys: 800 rows; a cap", RUN, torch.bfloat16, softcap=4.0, sinks=True),
+    case(2, 64, 4, 1, 80, 16, 11, "a chunk, four pages a tile, a wide window, a cap", RUN, torch.bfloat16, window=150, softcap=2.0),
+    case(1, 33, 2, 1, 256, 1300, 0, "a chunk, the widest head, split", RUN, torch.bfloat16),
+    *across(FLOATS, case(4, 100, 4, 1, 64, 48, 6, "a chunk over pages of no power of two", window=70)),
+    *across(FLOATS, case(6, 17, 2, 2, 128, 1500, 0, "17 queries: split", sinks=True)),
+    *across(FLOATS, case(3, 40, 6, 2, 80, 80, 3, "a chunk, groups of 3", softcap=3.0)),
+    case(5, 300, 8, 2, 128, 64, 17, "a longer chunk, ragged", dtype=torch.bfloat16, sinks=True),
+    case(2, 500, 4, 1, 64, 900, 0, "a window of several tiles", dtype=torch.bfloat16, window=400),
+    case(0, 20, 4, 2, 32, 64, why="a chunk of no batch"),
+    case(2, 20, 4, 2, 32, 0, why="a chunk, no room"),
+)
+PREFILL = (
+    (1, 2048, 32, 8, 128, 16384, 0, None, "contiguous"),
+    (1, 2048, 32, 8, 128, 64, 256, 256, "paged"),
+    (8, 512, 32, 8, 128, 64, 64, 512, "of eight, paged"),
+)
 LONG = ((16, 8192, "16 sequences"), (1, 65536, "one long sequence: all splits"), (64, 2048, "no splits"))
 BENCH = (
     *(case(b, 1, 32, 8, 128, s, 0, f"acceptance: {why}", ("bench",), torch.bfloat16, full=True) for b, s, why in LONG),
@@ -136,6 +160,7 @@ BENCH = (
       for b, s, why in LONG),
     case(16, 8, 32, 8, 128, 8192, 0, "eight queries at once, as speculation asks", ("bench",), torch.bfloat16, full=True),
     case(16, 4, 32, 8, 128, 8192, 0, "four queries at once: 16 rows share keys", ("bench",), torch.bfloat16, full=True),
+    *(case(*x, f"a chunk of a prompt: {why}", ("bench",), torch.bfloat16, pages, full=True) for *x, pages, why in PREFILL),
     case(16, 1, 32, 8, 128, 16, 512, "small pages", ("bench",), torch.bfloat16, 8192, full=True),
 )  # fmt: skip
 
@@ -157,14 +182,14 @@ SPEC = OpSpec(
         "sinks": Arg("H", "io|f32", optional=True),
     },
     returns={"out": Q, "lse": Arg("B H T", dtype="f32")},
-    cases=shared((*CASES, *BENCH)),
+    cases=shared((*CASES, *CHUNKS, *BENCH)),
     peer=torch_decode,
     families=(),
     unsaid={"M": "B"},
     draw_with=placed,
     moved=moved,
     validate=validate,
-    flops=lambda d: 4 * d["B"] * d["T"] * d["H"] * d["D"] * keys(d),
+    flops=lambda d: 4 * d["H"] * d["D"] * pairs(d),
 )
 SPEC_E4M3 = replace(
     SPEC,
@@ -188,6 +213,13 @@ SPEC_E4M3 = replace(
         case(3, 5, 8, 2, 128, 32, 4, "20 rows share keys", dtype=torch.bfloat16),
         case(3, 1, 2, 1, 80, 40, why="no scales: the numbers as they stand", k_scale=0, v_scale=0),
         case(5, 4, 8, 2, 128, 64, 9, "ragged pages, a window", dtype=torch.bfloat16, window=100),
+        case(6, 17, 4, 1, 32, 16, 5, "a chunk: ends of pages, fewer keys than queries", RUN, sinks=True),
+        case(3, 33, 8, 1, 128, 64, 3, "a chunk, 8 heads share keys, a window", RUN, torch.bfloat16, window=70),
+        case(1, 64, 2, 2, 64, 1600, 0, "a chunk, contiguous, split", RUN, torch.float16, softcap=3.0),
+        *across(FLOATS, case(4, 100, 4, 1, 80, 48, 6, "a chunk over pages of no power of two", window=70)),
+        case(2, 33, 4, 1, 256, 16, 9, "a chunk, the widest head", dtype=torch.bfloat16, sinks=True),
+        case(2, 20, 2, 1, 64, 90, 0, "a chunk, no scales", dtype=torch.bfloat16, k_scale=0, v_scale=0),
+        case(1, 2048, 32, 8, 128, 64, 256, "a chunk of a prompt in 8 bits", ("bench",), torch.bfloat16, 256, full=True),
         *(case(b, 1, 32, 8, 128, s, 0, f"acceptance's in 8 bits: {why}", ("bench",), torch.bfloat16, full=True) for b, s, why in LONG),
         case(16, 1, 32, 8, 128, 64, 128, "the same paged", ("bench",), torch.bfloat16, 2048, full=True),
     ),
