@@ -21,7 +21,18 @@ def _plain(call):
     return f"a row of {size} bytes is shorter than the {SHORT} of a stage" if size < SHORT else None
 
 
-BULK = tuple({"threads": t, "vecs": v, "stages": s, "per": p} for t, v, s, p in ((256, 8, 2, 3), (512, 4, 3, 2), (256, 4, 3, 4), (128, 8, 2, 6)))
+BULK = tuple(
+    {"threads": t, "vecs": v, "stages": s, "per": p} for t, v, s, p in ((256, 8, 2, 3), (512, 4, 3, 2), (256, 4, 3, 4), (128, 8, 2, 6))
+)
 FORWARD = (
-    Kernel("cuda.v8_bulk", bulk, "whole stages of a row by the copy engine", _even, BULK, architectures=(90,), sources=(V8, TOTAL), declines=_plain),
+    Kernel(
+        "cuda.v8_bulk",
+        bulk,
+        "whole stages of a row by the copy engine",
+        _even,
+        BULK,
+        architectures=(90,),
+        sources=(V8, TOTAL),
+        declines=_plain,
+    ),
 )
