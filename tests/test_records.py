@@ -276,6 +276,28 @@ def test_what_has_no_record_as_it_is_now_is_timed_and_nothing_else(monkeypatch, 
     assert not any(s.startswith("gelu ") for s in bench.bench(**ask, folder=None, lacking=tmp_path, within=0.0)[1])
 
 
+def test_a_refusal_counts_while_that_kernel_refuses_that_case_in_the_same_words(tmp_path):
+    """It is no figure: a kernel that has changed, or came after, and refuses a case has nobody timed again for it."""
+    op = OPS["cross_entropy"]
+    case = next(c.id for c in op.spec.cases if "bench" in c.use and c.id.startswith("M8192_V50304"))
+    refused = Record(
+        "cross_entropy", "triton", case, Status.REFUSED, message=ledger._refusals("cross_entropy", case)["triton"], digest="another"
+    )
+    timed = [Record("cross_entropy", k.name, case, Status.PASSED, digest=k.digest) for k in op.kernels[:-1] if k.name != "triton"]
+
+    def due(name, *records):
+        append(tmp_path / name / "gpu" / "cross_entropy.jsonl", records)
+        return ledger.due(tmp_path / name, "gpu")("cross_entropy", case)
+
+    assert not ledger.is_stale(refused) and not due("refuses", refused, *timed) and not due("came after", *timed)
+    other = replace(refused, message="V=50304 is too long")
+    assert ledger.is_stale(other) and due("in other words", other, *timed)
+    takes = replace(refused, kernel="cuda.v3_online")
+    assert ledger.is_stale(takes) and due("takes it now", refused, takes, *(r for r in timed if r.kernel != "cuda.v3_online"))
+    assert due("came after and takes it", refused, *(r for r in timed if r.kernel != "cuda.v3_online"))
+    assert ledger.is_stale(replace(refused, status=Status.PASSED))
+
+
 def test_the_hosts_time_is_taken_alone_where_it_is_asked_for(tmp_path, monkeypatch):
     """Where a GPU is: here it is only said to be one."""
     op = OPS["softmax"]

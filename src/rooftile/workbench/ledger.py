@@ -101,7 +101,7 @@ def _refusals(op: str, case: str) -> dict[str, str]:
 
 
 def due(folder: Path, device: str) -> Callable[..., bool]:
-    """Whether a case of an operator, or a training run, lacks a record on this device of what is here now: a kernel of it has changed since, or came after."""
+    """Whether a case of an operator, or a training run, lacks a record on this device of what is here now: a kernel of it has changed since, or came after and takes it."""
     known = latest(folder)
 
     def asks(op: str, case: str | None = None) -> bool:
@@ -109,7 +109,13 @@ def due(folder: Path, device: str) -> Callable[..., bool]:
         records = [r for c in cases for r in known.get((device, op, c), ())]
         every = op in OPS and not (case or "").startswith(HOST)  # of a call the host's time is that of who is chosen
         kernels = {k.name for k in OPS[op].kernels[:-1] or OPS[op].kernels} if every else set()
-        return not records or any(map(is_stale, records)) or _cut_off(records) or not kernels <= {r.kernel for r in records}
+        lacking = kernels - {r.kernel for r in records}  # who came after and refuses the case has no figure to give
+        return (
+            not records
+            or any(map(is_stale, records))
+            or _cut_off(records)
+            or bool(lacking and (case is None or not lacking <= {*_refusals(op, case)}))
+        )
 
     return asks
 
