@@ -1,11 +1,11 @@
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from rooftile.ops._shared.reference import wide
-from rooftile.ops.attention.reference import sdpa
 
 
 def check_lengths(lengths: Tensor, block_table: Tensor | None, pages: int, page: int, first: Tensor) -> None:
@@ -104,8 +104,12 @@ def torch_decode(q, k_cache, v_cache, lengths, block_table=None, sinks=None, sca
     if block_table is not None:
         k, v = (x[block_table.clamp(0, len(x) - 1).long()].flatten(1, 2) for x in (k, v))
     t, s = q.shape[1], k.shape[1]
-    if not (window or softcap) and sinks is None and _is_full(lengths, s):
-        return sdpa(q, k, v, t > 1, scale)
+    if not (window or softcap) and sinks is None and t <= s and _is_full(lengths, s):
+        from torch.nn.attention.bias import causal_lower_right  # brings PyTorch's compiler with it
+
+        views = (x.transpose(1, 2) for x in (q, k, v))
+        mask = causal_lower_right(t, s) if t > 1 else None
+        return F.scaled_dot_product_attention(*views, attn_mask=mask, scale=scale, enable_gqa=True).transpose(1, 2)
     there = _there(s, _first(lengths, t, window), lengths)
     k, v = (torch.where(there, x, 0.0).repeat_interleave(q.shape[2] // x.shape[2], 2).transpose(1, 2) for x in (k, v))
     scores = q.transpose(1, 2) @ k.transpose(2, 3) * scale
