@@ -1,6 +1,8 @@
 """What is shared out to processes is what one process finds."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -42,6 +44,50 @@ def test_what_is_under_way_at_the_end_is_heard_and_nothing_is_begun(tmp_path):
     begun = tmp_path / "begun"
     made = [seconds for (_, seconds), _ in spread(waits, [(str(begun), 0.3 + 0.01 * i) for i in range(40)], 2, time.monotonic() + 0.1)]
     assert sorted(map(str, made)) == sorted(begun.read_text().splitlines()) and 2 <= len(made) < 10
+    assert not [*spread(waits, [(str(tmp_path / "late"), 0.0)], 1, time.monotonic())] and not (tmp_path / "late").exists()
+
+
+INTERRUPTED = """
+import contextlib, sys, time
+from pathlib import Path
+sys.path.insert(0, "tests")
+from test_spread import waits
+from rooftile.workbench.spread import spread
+if __name__ == "__main__":
+    units = [(sys.argv[1], 0.1)] * 3 + [(sys.argv[1], 300.0)] * 3
+    with contextlib.closing(spread(waits, units, 3)) as heard:
+        for _ in heard:
+            if sys.argv[2] == "does something":
+                Path(sys.argv[1]).write_text("300.0 does something")
+                time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize("who", ["waits", "does something"])
+def test_ctrl_c_waits_for_nothing(who, tmp_path):
+    """A terminal sends it to all processes. Seen to hang: those that were idle ended, and the pool waited for ever; who did something else at the time waited
+    for all that was left."""
+    script, begun = tmp_path / "interrupted.py", tmp_path / "begun"
+    script.write_text(INTERRUPTED)
+    begun.touch()
+    path = os.pathsep.join(["src", os.environ.get("PYTHONPATH", "")])
+    ours = subprocess.Popen(
+        [sys.executable, str(script), str(begun), who],
+        env={**os.environ, "PYTHONPATH": path},
+        start_new_session=True,
+        text=True,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        while "300.0" not in begun.read_text():
+            assert ours.poll() is None
+            time.sleep(0.05)
+        os.killpg(ours.pid, signal.SIGINT)
+        said = ours.communicate(timeout=60)[1]
+        assert ours.returncode == -signal.SIGINT and "ForkServerProcess" not in said, said  # one who was asked answers
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(ours.pid, signal.SIGKILL)
 
 
 def told(name):
@@ -96,7 +142,7 @@ def test_jobs_that_cannot_be():
 @pytest.fixture
 def session(monkeypatch):
     """On a CPU, without its ceilings; processes are this one."""
-    monkeypatch.setattr(bench, "spread", lambda work, units, jobs: [(u, work(*u)) for u in units])
+    monkeypatch.setattr(bench, "spread", lambda work, units, jobs, end: [(u, work(*u)) for u in units if time.monotonic() < end])
     made = bench.Session.__new__(bench.Session)
     made.where, made._green, made.passed = torch.device("cpu"), {}, set()
     return made
@@ -113,6 +159,14 @@ def test_what_is_prepared_is_not_judged_again(session, monkeypatch):
     assert set(session._green) == {("array_increment", k.name) for k in op.kernels[:-1]}
     monkeypatch.setattr(check, "run_points", lambda *a: pytest.fail("judged again"))
     assert not any(session.green(op, k) for k in op.kernels[:-1])
+
+
+def test_nothing_is_prepared_when_time_is_over(session, monkeypatch):
+    """And who was not judged for want of it has no verdict."""
+    monkeypatch.setattr(bench, "complaints", lambda *a: pytest.fail("judged"))
+    monkeypatch.setattr(bench, "warm", lambda *a: pytest.fail("compiled"))
+    session.prepare(one_case(OPS["array_increment"]), ["compile"], 2, end=time.monotonic())
+    assert not session._green
 
 
 def test_who_has_passed_as_it_is_now_is_not_judged_again(session, monkeypatch):

@@ -67,33 +67,33 @@ class Session:
             self._green[key] = complaint(*key, self.where.type)
         return self._green[key]
 
-    def prepare(self, todo: list[tuple[Op, Case]], against: list[str], jobs: int, every: str | None = None) -> None:
+    def prepare(self, todo: list[tuple[Op, Case]], against: list[str], jobs: int, every: str | None = None, end: float = math.inf) -> None:
         """Before any clock starts, in `jobs` processes: what the gate says of every kernel whose verdict nobody has, and what takes long to compile of what
         will be timed; CUDA C++, which takes a second at most, only where every config is tried. What fails to compile there, be it for want of memory beside
-        so many others, fails or not when its turn comes."""
+        so many others, fails or not when its turn comes. After `end` (time.monotonic) nothing new is begun."""
         of = {op.spec.name: op for op, _ in todo}
-        self._judge(of, jobs)
+        self._judge(of, jobs, end)
         units: list[Unit] = []
         for name, op in of.items():
             cases = tuple(c.id for other, c in todo if other is op)
             slow = (k.name for k in op.kernels[:-1] or op.kernels if every is not None or not k.sources)
             units += [(name, kernel, self.where.type, cases, every) for kernel in slow]
             units += [(name, f"peer.{p}", self.where.type, (c,), None) for c in cases for p in against if p in COMPILED]
-        for _ in spread(warm, units, jobs):
+        for _ in spread(warm, units, jobs, end):
             pass
 
-    def _judge(self, of: dict[str, Op], jobs: int) -> None:
+    def _judge(self, of: dict[str, Op], jobs: int, end: float) -> None:
         strangers = {
             name: tuple(k.name for k in op.kernels[:-1] or op.kernels if (name, k.name) not in self.passed) for name, op in of.items()
         }
         judged = [
             (n, c.id, self.where.type, strangers[n]) for n, op in of.items() for c in op.spec.cases if strangers[n] and "check" in c.use
         ]
-        heard = dict(spread(complaints, judged, jobs))
+        heard = dict(spread(complaints, judged, jobs, end))
         for name, kernels in strangers.items():
             for kernel in kernels:
-                # without a verdict, another kernel has killed the device before
-                whys = [heard[unit].get(kernel, CROWDED) for unit in judged if unit[0] == name]
+                # without a verdict, another kernel has killed the device before, or there was no time
+                whys = [heard.get(unit, {}).get(kernel, CROWDED) for unit in judged if unit[0] == name]
                 if not any(CROWDED in why for why in whys):
                     self._green[name, kernel] = next((why for why in whys if why), "")
 
@@ -199,7 +199,7 @@ def bench(
             made += training_records.bench(name, against, session.where, session.run, progress, folder)
     if jobs != 1 and todo and time.monotonic() < end:
         began = time.monotonic()
-        session.prepare(todo, against, jobs)
+        session.prepare(todo, against, jobs, end=end)
         if progress is not None:
             progress.print(f"judged and compiled in {time.monotonic() - began:.0f} s", style="dim")
     if device == "cpu" and progress is not None and todo and time.monotonic() < end:

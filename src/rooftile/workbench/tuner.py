@@ -33,7 +33,7 @@ def tune_ops(names: list[str], only: str, ship: bool, progress: Console | None, 
     session.hold(ops)
     todo = [(op, c) for op, c in timed_cases(ops, only) if sum(max(1, len(k.configs)) for k in op.kernels[:-1]) > 1]
     if jobs != 1:
-        session.prepare(todo, [], jobs, every)
+        session.prepare(todo, [], jobs, every, end)
     winners, left = list[Record](), list[str]()
     with gatekeeper.passing(progress) as bar:
         task = bar.add_task("tuning", total=len(todo))
