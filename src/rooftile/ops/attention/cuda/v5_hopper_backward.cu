@@ -1001,14 +1001,14 @@ template <int D> ROOFTILE_DEVICE void clear(float* gDq, long long row) {
 }
 
 // The rows of lse and delta, less the gradient of lse where there is one (OF_LSE), zeros in gTurn, gAdded (how many tiles have been taken, then Earlier's)
-// and the first heads' gDq: 2048 / D queries of a head a block.
+// and the first heads' gDq: 2048 / D queries of a head a block, and neighbours have those of other heads, which lie beside them.
 template <typename T, int D, int BLOCK_M = 8192 / D, bool OF_LSE = false>
 __global__ void __launch_bounds__(256)
     prepare(float* gDq, int* gTurn, int* gAdded, float* gRows, const T* gDout, const T* gOut, const float* gLse, const float* gDlse, int first, int heads,
             int H, int T_, long long stride_gb, long long stride_gt, long long stride_gh, long long stride_ob, long long stride_ot, long long stride_oh) {
   constexpr int LANES = D / 8, ROWS = 256 / LANES;
-  const int padded = ceil_div(T_, BLOCK_M) * BLOCK_M, chunks = padded / ROWS, i_bh = from_the_end() / chunks;
-  const int i_t = from_the_end() % chunks * ROWS + threadIdx.x / LANES, i_d = threadIdx.x % LANES * 8;
+  const int padded = ceil_div(T_, BLOCK_M) * BLOCK_M, chunks = padded / ROWS, i = from_the_end(), i_bh = i / (H * chunks) * H + i % H;
+  const int i_t = i / H % chunks * ROWS + threadIdx.x / LANES, i_d = threadIdx.x % LANES * 8;
   const long long row = (long long)i_bh * padded + i_t;
   let_next_stand_by();
   if (i_bh < first) clear<D>(gDq, row);
@@ -1037,18 +1037,19 @@ ROOFTILE_DEVICE void rows_of_half(T* gRow, const float* gHalf, char* sX, long lo
   }
 }
 
-// Of what the pass before has not rounded: the halves from `first` on.
+// Of what the pass before has not rounded: the halves from `first` on, of whole heads; neighbours have those of other heads, whose rows lie beside them.
 template <typename T, int D, bool TURNED = false, int BLOCK_M = 8192 / D>
 __global__ void ROOFTILE_EARLY __launch_bounds__(BLOCK_M * D / 64)
     finish(T* gOut, const float* gDq, int first, int H, int T_, long long stride_b, long long stride_t, long long stride_h, float scale, const float* gCos,
            const float* gSin) {
   constexpr int N = Tile<D, BLOCK_M>::N, HALF = Tile<D, BLOCK_M>::HALF;
   __shared__ __align__(1024) char sX[N * LINE];
-  const int i = first + from_the_end(), blocks = ceil_div(T_, BLOCK_M), i_half = i % 2, i_bh = i / 2 / blocks;
-  const int i_t = i / 2 % blocks * BLOCK_M + (D == 64) * i_half * N, i_d = (D == 128) * i_half * 64;
+  const int i = from_the_end(), blocks = ceil_div(T_, BLOCK_M), heads = gridDim.x / 2 / blocks, i_half = i % 2;
+  const int i_block = i / 2 / heads, i_bh = first / 2 / blocks + i / 2 % heads;
+  const int i_t = i_block * BLOCK_M + (D == 64) * i_half * N, i_d = (D == 128) * i_half * 64;
   earlier_done();
-  rows_of_half<TURNED>(head(gOut, stride_b, stride_t, stride_h, i_bh, H)[i_t] + i_d, gDq + (long long)i * HALF, sX, stride_t, T_ - i_t, scale, {gCos, gSin},
-                       i_t);
+  rows_of_half<TURNED>(head(gOut, stride_b, stride_t, stride_h, i_bh, H)[i_t] + i_d, gDq + (((long long)i_bh * blocks + i_block) * 2 + i_half) * HALF, sX, stride_t,
+                       T_ - i_t, scale, {gCos, gSin}, i_t);
 }
 
 // ---- the kernels of packed sequences -----------------------------------------------------------------------------------------
