@@ -54,7 +54,7 @@ sys.path.insert(0, "tests")
 from test_spread import waits
 from rooftile.workbench.spread import spread
 if __name__ == "__main__":
-    units = [(sys.argv[1], 0.1)] * 3 + [(sys.argv[1], 300.0)] * 3
+    units = [(sys.argv[1], 0.1)] * 3 + [(sys.argv[1], 300.0)] * 2  # and one has nothing to do
     with contextlib.closing(spread(waits, units, 3)) as heard:
         for _ in heard:
             if sys.argv[2] == "does something":
