@@ -135,10 +135,8 @@ FAULTS = {  # in chunk_kernels.py, as it stands and wrong
     "gTable + first // PAGE * stride_page": "gTable",
     "gV += i_b * v_m": "gV += i_b * k_m + v_s",
     "scale_in = scale_in * rPower": "scale_in = scale_in * 1.0",
-    "rMax -= LIFT": "rMax -= 0",
+    "rMax - LIFT, gSinks": "rMax, gSinks",
     "rAcc *= tl.load(gVs + i_g * stride_vs)": "rAcc *= tl.load(gVs)",
-    "rAcc *= shrink[:, None]": "rAcc *= 1.0",
-    "row += i_s.to(tl.int64) * B * T * H": "row += 0",
     "there = in_m[:, None] & (i_d < D)[None, :]": "there = (i_t < T)[:, None] | (i_d < D)[None, :]",
 }
 PLANTED = """

@@ -18,18 +18,17 @@ import triton.language as tl
 
 from rooftile.core.kernel import Kernel, Limits
 from rooftile.ops._shared.architecture import architecture
+from rooftile.ops._shared.e4m3 import WITH_E4M3
 from rooftile.ops._shared.launch import cdiv, launch, power_of_2, processors
 from rooftile.ops.attention_decode.spec import QUERIES
 from rooftile.ops.attention_decode.triton_kernels import (
     LN2,
-    WITH_E4M3,
     WITHOUT_E4M3,
     _attend,
     _combine,
     _halves,
-    _log,
+    _leave,
     _refuse,
-    _with_sink,
     splits_of,
 )
 
@@ -101,22 +100,8 @@ def _chunk(gQ, gK, gV, gLengths, gTable, gSinks, gKs, gVs, gOut, gLse, gPart, gP
                                       BLOCK_N)  # fmt: skip
     if V_SCALE:
         rAcc *= tl.load(gVs + i_g * stride_vs)
-    rMax -= LIFT
-    rSum = tl.where(wrong, float("nan"), rSum)
-    row = (i_b * T + i_t) * H + i_h
-    if WHOLE:
-        if SINKS:
-            rSink = tl.load(gSinks + i_h * stride_sink, mask=in_m, other=0.0).to(tl.float32) * (1.0 / UNIT)
-            rMax, rSum, shrink = _with_sink(rMax, rSum, rSink, FULL)
-            rAcc *= shrink[:, None]
-        rOut = rAcc / tl.where(rSum == 0.0, 1.0, rSum)[:, None]
-        tl.store(gOut + row[:, None] * D + i_d[None, :], rOut.to(gOut.dtype.element_ty), mask=there)
-        tl.store(gLse + (i_b * H + i_h) * T + i_t, (rMax + _log(rSum, FULL)) * UNIT, mask=in_m)
-    else:
-        row += i_s.to(tl.int64) * B * T * H
-        tl.store(gPart + row[:, None] * D + i_d[None, :], rAcc, mask=there)
-        tl.store(gPartMax + row, rMax, mask=in_m)
-        tl.store(gPartSum + row, rSum, mask=in_m)
+    _leave(rAcc, tl.where(wrong, float("nan"), rSum), rMax - LIFT, gSinks, gOut, gLse, gPart, gPartMax, gPartSum, B, T, H, i_b, i_t, i_h, i_s, i_d, in_m,
+           stride_sink, SINKS, WHOLE, FULL, UNIT, D)  # fmt: skip
 
 
 SHARE = 4  # steps, the unit of a share: 64 rows of sums of 128 numbers, written and read again, are 64 KiB, as long as some four steps

@@ -18,6 +18,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rooftile.core.kernel import Kernel, Limits
 from rooftile.ops._shared.architecture import architecture
+from rooftile.ops._shared.e4m3 import WITH_E4M3
 from rooftile.ops._shared.launch import cdiv, launch, launch_described, off_gpu, power_of_2, processors
 
 LN2 = 0.6931471805599453  # exp(x) = exp2(x / ln 2)
@@ -151,6 +152,27 @@ def _with_sink(rMax, rSum, rSink, FULL: tl.constexpr):
 
 
 @triton.jit
+def _leave(rAcc, rSum, rMax, gSinks, gOut, gLse, gPart, gPartMax, gPartSum, B, T, H, i_b, i_t, i_h, i_s, i_d, in_m, stride_sink, SINKS: tl.constexpr,
+           WHOLE: tl.constexpr, FULL: tl.constexpr, UNIT: tl.constexpr, D: tl.constexpr):  # fmt: skip
+    """Rows' results, or where there are several splits what `_combine` adds up."""
+    row = (i_b * T + i_t) * H + i_h
+    there = in_m[:, None] & (i_d < D)[None, :]
+    if WHOLE:
+        if SINKS:
+            rSink = tl.load(gSinks + i_h * stride_sink, mask=in_m, other=0.0).to(tl.float32) * (1.0 / UNIT)
+            rMax, rSum, shrink = _with_sink(rMax, rSum, rSink, FULL)
+            rAcc *= shrink[:, None]
+        rOut = rAcc / tl.where(rSum == 0.0, 1.0, rSum)[:, None]
+        tl.store(gOut + row[:, None] * D + i_d[None, :], rOut.to(gOut.dtype.element_ty), mask=there)
+        tl.store(gLse + (i_b * H + i_h) * T + i_t, (rMax + _log(rSum, FULL)) * UNIT, mask=in_m)
+    else:
+        row += i_s.to(tl.int64) * B * T * H
+        tl.store(gPart + row[:, None] * D + i_d[None, :], rAcc, mask=there)
+        tl.store(gPartMax + row, rMax, mask=in_m)
+        tl.store(gPartSum + row, rSum, mask=in_m)
+
+
+@triton.jit
 def _split(gQ, gK, gV, gLengths, gTable, gSinks, gKs, gVs, gOut, gLse, gPart, gPartMax, gPartSum, B, T, H, G, room, pages, splits, tiles, window,
            scale_in, scale_out, q_b, q_t, q_h, k_m, k_s, k_g, v_m, v_s, v_g, stride_length, stride_row, stride_page, stride_sink, stride_ks,
            stride_vs, GROUP: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, SINKS: tl.constexpr,
@@ -220,22 +242,8 @@ def _split(gQ, gK, gV, gLengths, gTable, gSinks, gKs, gVs, gOut, gLse, gPart, gP
                                       BLOCK_N)  # fmt: skip
     if V_SCALE:
         rAcc *= tl.load(gVs + i_g * stride_vs)
-    rMax -= LIFT
-    rSum = tl.where(wrong, float("nan"), rSum)
-    row = (i_b * T + i_t) * H + i_h
-    if WHOLE:
-        if SINKS:
-            rSink = tl.load(gSinks + i_h * stride_sink, mask=in_m, other=0.0).to(tl.float32) * (1.0 / UNIT)
-            rMax, rSum, shrink = _with_sink(rMax, rSum, rSink, FULL)
-            rAcc *= shrink[:, None]
-        rOut = rAcc / tl.where(rSum == 0.0, 1.0, rSum)[:, None]
-        tl.store(gOut + row[:, None] * D + i_d[None, :], rOut.to(gOut.dtype.element_ty), mask=there)
-        tl.store(gLse + (i_b * H + i_h) * T + i_t, (rMax + _log(rSum, FULL)) * UNIT, mask=in_m)
-    else:
-        row += i_s.to(tl.int64) * B * T * H
-        tl.store(gPart + row[:, None] * D + i_d[None, :], rAcc, mask=there)
-        tl.store(gPartMax + row, rMax, mask=in_m)
-        tl.store(gPartSum + row, rSum, mask=in_m)
+    _leave(rAcc, tl.where(wrong, float("nan"), rSum), rMax - LIFT, gSinks, gOut, gLse, gPart, gPartMax, gPartSum, B, T, H, i_b, i_t, i_h, i_s, i_d, in_m,
+           stride_sink, SINKS, WHOLE, FULL, UNIT, D)  # fmt: skip
 
 
 @triton.jit
@@ -427,7 +435,6 @@ def pick_8_bits(call):
 
 SPILLS = Limits(spill_bytes=32)  # of four warps with 128 keys a step; what the first splits add to is asked for beside the maxima
 WITHOUT_E4M3 = (80, 86, 87)
-WITH_E4M3 = (89, 90, 100, 101, 103, 110, 120, 121)
 KERNELS = (
     Kernel(
         "triton", attention_decode, "keys split over the multiprocessors, added up in order", _refuse(False), CONFIGS, pick, limits=SPILLS
