@@ -139,6 +139,13 @@ FAULTS = {  # in chunk_kernels.py, as it stands and wrong
     "rAcc *= tl.load(gVs + i_g * stride_vs)": "rAcc *= tl.load(gVs)",
     "there = in_m[:, None] & (i_d < D)[None, :]": "there = (i_t < T)[:, None] | (i_d < D)[None, :]",
 }
+FAULTS |= {  # where 8 bits are widened
+    "i_n > length - T - window)": "i_n > length - T - window + BLOCK_N)",
+    "slot % PAGE, (row >= 0)": "slot * 0, (row >= 0)",
+    "row * v_m + slot * v_s + i_g * v_g": "row * v_m + slot * v_s",
+    "(i_b * room + i_n) * G + i_g": "(i_b * room + i_n) * G",
+    "seen = i_n < length": "seen = i_n < length - 1",
+}
 PLANTED = """
 import importlib.util, json, pathlib, sys, tempfile
 from rooftile.workbench import interpreter
