@@ -48,12 +48,13 @@ def test_what_is_under_way_at_the_end_is_heard_and_nothing_is_begun(tmp_path):
 
 
 INTERRUPTED = """
-import contextlib, sys, time
+import contextlib, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, "tests")
 from test_spread import waits
 from rooftile.workbench.spread import spread
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it, these tests too
     units = [(sys.argv[1], 0.1)] * 3 + [(sys.argv[1], 300.0)] * 2  # and one has nothing to do
     with contextlib.closing(spread(waits, units, 3)) as heard:
         for _ in heard:
