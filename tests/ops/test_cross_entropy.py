@@ -263,15 +263,19 @@ def test_soft_caps_of_whole_vectors(cap):
 @pytest.mark.parametrize(
     "kernel, config", [("cuda.v3_online", ONLINE[2]), ("cuda.v8_bulk", {"threads": 128, "vecs": 8, "stages": 2, "per": 2})]
 )
-def test_sixteen_bits_within_half_a_cap(kernel, config, cap, z, dtype):
-    """In one go, but for vectors with the target, with a logit beyond half the cap or none, and past the row's end; each row has one of these."""
-    logits = torch.randn(12, 5000, generator=torch.Generator().manual_seed(1)).clamp(-3, 3).to(dtype)
-    target = torch.tensor([0, 1500, 7, 2, 900, 11, 4999, 3000, -100, 4, 3, 2])
+def test_sixteen_bits_within_a_cap(kernel, config, cap, z, dtype):
+    """In one go, but for vectors with a logit beyond the cap or none, and past the row's end; each row has one of these. Two terms, three or six by what lies
+    within a quarter of the cap, half of it, all of it; the target's neighbour, which hides it, is the largest or the smallest, in the first of two and the second."""
+    logits = torch.randn(18, 5000, generator=torch.Generator().manual_seed(1)).clamp(-3, 3).to(dtype)
+    target = torch.tensor([0, 1500, 7, 2, 900, 11, 4999, 3000, -100, 4, 3, 2, 4999, 700, 2501, 2500, 4998, 1])
+    for row, part in ((12, 0.99), (13, 0.49), (14, 0.24), (15, 0.99)):
+        logits[row] = part * min(cap, 32) * torch.linspace(-1, 1, 5000)
+    logits[15, 2501], logits[16, 4999], logits[17, 0] = 0.99 * min(cap, 32), 3.9, -3.9
     logits[0, 3] = logits[7, -1] = 3.5  # the maximum comes first, and last
     logits[1, 1500], logits[1, :1500], logits[9] = 3.9, -3, -3  # a class far ahead, all alike
     for row, what in enumerate((1.5 * cap, 1.5 * cap, float("-inf"), float("nan"), float("inf")), 2):
         logits[row, 2500 + row] = what
-    logits[10:] = -1.5 * cap
+    logits[10:12] = -1.5 * cap
     logits[10, ::2] = logits[11, 1::2] = -0.4 * cap
     call = (logits, target, -100, 0.0, z, cap, "none")
     op = OPS["cross_entropy"]
@@ -284,11 +288,13 @@ def test_sixteen_bits_within_half_a_cap(kernel, config, cap, z, dtype):
 
 @pytest.mark.parametrize("kernel, config", [("cuda.v6_ahead", {"park": 0, "threads": 128}), ("cuda.v6_ahead", {"park": 1 << 20, "threads": 128}),
                                             ("cuda.v7_cluster", {"cluster": 2, "threads": 64})])  # fmt: skip
-def test_gradients_of_sixteen_bits_within_half_a_cap(kernel, config):
-    """Each row has a thread that finds something else than the others: the target, a logit beyond half the cap or none; and all of the last do."""
-    logits = torch.randn(6, 5000, generator=torch.Generator().manual_seed(1)).mul(4).clamp(-14, 14).bfloat16()
+def test_gradients_of_sixteen_bits_within_a_cap(kernel, config):
+    """Each row has a thread that finds something else than the others: the target, a logit beyond half the cap, all of it or none; and all of the sixth do. The
+    target's neighbour, which hides it, is the largest by far in the seventh."""
+    logits = torch.randn(8, 5000, generator=torch.Generator().manual_seed(1)).mul(4).clamp(-14, 14).bfloat16()
     logits[1, 2500], logits[2, 700], logits[3, 4990], logits[5, ::3] = 40, float("-inf"), -40, 25
-    call = (torch.tensor([0, 1500, 7, 4999, 900, 3]), -100, 0.0, 0.01, 30.0)
+    logits[6, 2000], logits[7] = 29, 7 * torch.linspace(-1, 1, 5000)
+    call = (torch.tensor([0, 1500, 7, 4999, 900, 3, 2001, 4998]), -100, 0.0, 0.01, 30.0)
     ours, op = logits.clone(), OPS["cross_entropy_ahead"]
     wanted = logits.double()
     with simulator.active("all"):

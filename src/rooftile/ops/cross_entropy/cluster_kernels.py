@@ -48,13 +48,15 @@ def _short(call):
 
 
 def pick(call):
-    """Eight blocks a row, small ones where its parts are: more rows are under way, and ends and beginnings of theirs meet."""
+    """Eight blocks a row, small ones where its parts are: more rows are under way, and ends and beginnings of theirs meet. A soft cap takes so many registers that
+    half the threads a block let more blocks be under way."""
     size = call["logits"].shape[1] * call["logits"].itemsize
-    return CLUSTERS[0] if _share(size, 8) <= SHARE else CLUSTERS[1]
+    threads = 256 if _share(size, 8) <= SHARE else 512
+    return {"cluster": 8, "threads": threads // 2 if call["softcap"] else threads}
 
 
 CLUSTERS = tuple(
-    {"cluster": c, "threads": t} for c, t in ((8, 256), (8, 512), (4, 512), (2, 512), (4, 256), (2, 256), (4, 1024), (2, 1024))
+    {"cluster": c, "threads": t} for c, t in ((8, 256), (8, 512), (8, 128), (4, 512), (2, 512), (4, 256), (2, 256), (4, 1024), (2, 1024))
 )
 AHEAD = (
     Kernel("cuda.v7_cluster", ahead, "the row waits in the shared memory of a cluster of blocks", _in_place(_held), CLUSTERS, pick, sources=(V7,),

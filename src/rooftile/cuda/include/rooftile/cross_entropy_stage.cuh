@@ -12,6 +12,7 @@ template <typename T, int VECS, int NEXT, bool SMOOTH, bool CAP> struct Summed {
   const SoftCap cap;
   const NearCap near;
   RunningSum<T, QUICK> sum;  // without the target
+  float twin;           // of a hidden target
   float spread, level;  // with smoothing: the sum of what logits lie beyond the target's, where that is finite
   ROOFTILE_DEVICE explicit Summed(float softcap) : cap(softcap), near(cap) {}
 
@@ -32,13 +33,13 @@ template <typename T, int VECS, int NEXT, bool SMOOTH, bool CAP> struct Summed {
       for (int v = 1; v < VECS; ++v)
         if (at + v * NEXT >= V) rX[v] = rX[0];
   }
-  // Adds them. t: the target.
+  // Whether the target is in one of them: where only bits that say in which are beyond WIDTH.
+  static ROOFTILE_DEVICE bool lies(int at, long long t) { return ((unsigned(t) - at) & ~((VECS - 1u) * NEXT)) < WIDTH; }
+  // Adds them, by all threads. t: the target, or -1.
   ROOFTILE_DEVICE void operator()(const uint4 (&rX)[VECS], int at, long long t, int V) {
+    if constexpr (QUICK)
+      if (sum.template add<NEXT>(rX, near, !lies(at, t), V - at)) return;
     if (at >= V) return;
-    if constexpr (QUICK) {
-      const unsigned to_target = unsigned(t) - at;  // in one of the vectors where only bits that say which are beyond WIDTH
-      if ((to_target & ~((VECS - 1u) * NEXT)) >= WIDTH && sum.template add<NEXT>(rX, near, V - at)) return;
-    }
     constexpr int TOGETHER = QUICK ? 1 : VECS <= 4 ? VECS : 2;  // QUICK: the rare way, which must not take the registers of the other
 #pragma unroll
     for (int u = 0; u < VECS; u += TOGETHER) {
@@ -69,6 +70,18 @@ template <typename T, int VECS, int NEXT, bool SMOOTH, bool CAP> struct Summed {
         sum.rest.sum += mine;
       }
     }
+  }
+  // Has its neighbour in the target's place, if that is in this thread's vectors in shared memory and they could go the quick way without it.
+  ROOFTILE_DEVICE bool hide(uint4* sX, int at, long long t) {
+    if (!QUICK || !lies(at, t)) return false;
+    T* sTarget = reinterpret_cast<T*>(sX) + (unsigned(t) - at);
+    *sTarget = reinterpret_cast<T*>(sX)[(unsigned(t) - at) ^ 1];
+    twin = float(*sTarget);
+    return true;
+  }
+  // That neighbour was added once too often.
+  ROOFTILE_DEVICE void take_off() {
+    if constexpr (QUICK) sum.take_off(twin, cap);
   }
   ROOFTILE_DEVICE Online settled() const { return sum.settled(cap); }
   // By one thread, of the sums of all.

@@ -47,11 +47,11 @@ __global__ void __launch_bounds__(THREADS, (CAP ? 768 : 1024) / THREADS)
     bool quick = false;
     if constexpr (CAP && sizeof(T) == 2) {
       typename Halves<T>::type most;
-      quick = gradient.less == 0.0f && at + (VECS - 1) * NEXT < end && (to_target & ~((VECS - 1u) * NEXT)) >= WIDTH && near.holds<T>(rX, most);
+      quick = gradient.less == 0.0f && at + (VECS - 1) * NEXT < end && (to_target & ~((VECS - 1u) * NEXT)) >= WIDTH && near.farthest<T>(rX, most) <= near.half;
       if (quick)
 #pragma unroll
         for (int v = 0; v < VECS; ++v) {
-          give_near<T>(rX[v], gradient, near);
+          give_near<T, 3>(rX[v], gradient, near);
           __stwb(reinterpret_cast<uint4*>(gTo + at + v * NEXT), rX[v]);
         }
     }

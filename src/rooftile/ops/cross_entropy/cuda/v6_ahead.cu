@@ -30,13 +30,15 @@ __global__ void __launch_bounds__(1024)
 #pragma unroll 4
   for (int i = near + threadIdx.x; i < vectors; i += each) take(gVec[i], i);
   copy_wait<0>();
+  take.hide(sX, threadIdx.x, near, each);
   for (int i = take.fours(sX, threadIdx.x, near, each); i < near; i += each) take(sX[i], i);
+  take.show(sX);
   const Online mine = group_reduce<WARP>(take.settled(), Combine());
   if (SMOOTH) take.spread = warp_reduce(take.spread, Sum());
   if (lane() == 0) sPartial[warp()] = mine, sSpread[warp()] = take.spread;
   __syncthreads();  // and from here on the row may be written: all have read what they wanted of it
   const RowLoss r = row_loss(group_reduce<WARP>(lane() < warps() ? sPartial[lane()] : online_start(), Combine()), take.known);
-  const Given<T, CAP> give(r, V, smoothing, z);
+  const Given<T, CAP> give(r, V, smoothing, z, take);
   for (int i = threadIdx.x; i < near; i += each) give(gVec, sX[i], i, take);
 #pragma unroll 4
   for (int i = near + threadIdx.x; i < vectors; i += each) give(gVec, gVec[i], i, take);

@@ -33,11 +33,13 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, CAP ? 1024 
   __syncthreads();
   cluster_arrive();  // this one has read what is not its own
   copy_wait<0>();
+  take.hide(sMine, first, end, THREADS);
   for (int i = take.fours(sMine, first, end, THREADS); i < end; i += THREADS) take(sMine[i], i);
+  take.show(sMine);
   exchange_send(sExchange, 0, group_reduce<WARP>(take.settled(), Combine()));
   if (SMOOTH) exchange_send(sExchange, 1, Online{warp_reduce(take.spread, Sum()), 0.0f});  // in a maximum's place
   const RowLoss r = row_loss(exchange_reduce(sExchange, 0, Combine()), take.known);
-  const Given<T, CAP> give(r, V, smoothing, z);
+  const Given<T, CAP> give(r, V, smoothing, z, take);
   cluster_wait();
   for (int i = first; i < end; i += THREADS) give(gVec, sMine[i], i, take);
   const auto add = [](Online a, Online b) { return Online{a.max + b.max, 0.0f}; };

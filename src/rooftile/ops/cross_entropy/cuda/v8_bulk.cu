@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(THREADS, (VECS > 4 ? 768 : 1024) / THREADS)
   __shared__ float sSpread[2][WARP];
   Summed<T, VECS, NEXT, SMOOTH, CAP> sum(softcap);
   const int i_l = threadIdx.x * (16 / sizeof(T));
-  const uint4* sMine = sX + threadIdx.x;
+  uint4* sMine = sX + threadIdx.x;
   const bool asks = threadIdx.x == 0;
   if (none && blockIdx.x == 0 && asks) *gCount = 1.0f;
   for (int i = threadIdx.x; i < STAGES * VECS * THREADS; i += THREADS) sX[i] = uint4{0, 0, 0, 0};  // what is read of it beyond a row's end is not used
@@ -64,10 +64,14 @@ __global__ void __launch_bounds__(THREADS, (VECS > 4 ? 768 : 1024) / THREADS)
     for (int at = i_l; at - i_l < V; at += STEP, ++used) {
       if (asks) fetch();  // into the stage that all have read, or are about to have
       uint4 rX[VECS];
+      uint4* sStage = sMine + used.index * (VECS * THREADS);
       consumer_wait(sRing, used);
-      sum.read(rX, sMine + used.index * (VECS * THREADS), at, V);
+      const bool hidden = sum.hide(sStage, at, t);
+      sum.read(rX, sStage, at, V);
+      if (hidden) fence_async();  // the copy engine is to write there next
       consumer_release(sRing, used);
-      sum(rX, at, t, V);
+      sum(rX, at, hidden ? -1 : t, V);
+      if (hidden) sum.take_off();
     }
     const Online all = row_reduce<THREADS>(sum.settled(), Combine(), sPartial, parity);
     const float spread = SMOOTH ? row_reduce<THREADS>(sum.spread, Sum(), sSpread, parity) : 0.0f;
