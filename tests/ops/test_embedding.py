@@ -121,6 +121,7 @@ def test_messages_have_both_numbers():
 
 
 BACKWARD = OPS["embedding_backward"]
+ADDED = OPS["embedding_accumulate"].kernel("cuda.v5_dealt")
 RUNGS = [(k, c) for k in BACKWARD.kernels if k.name.startswith("cuda.") for c in k.configs or ({},)]
 FEW_ROWS = ("cuda.v4_shares",)
 TOKENS = {  # which of V rows M tokens ask for
@@ -147,6 +148,27 @@ def test_every_rung_and_config_adds_up_all_segments(kernel, config, tokens):
             want = BACKWARD.spec.reference(dout, indices, weight, padding)
             with simulator.active(), poisoned():
                 assert torch.equal(kernel.bound(config)(dout, indices, weight, padding), want)
+
+
+@pytest.mark.parametrize("config", ADDED.configs, ids=lambda c: "_".join(map(str, c.values())))
+def test_what_is_there_comes_with_the_tokens_or_behind_them(config):
+    """Rows that nobody asks for are left alone, and a cut segment's sum is added once."""
+    torch.manual_seed(0)
+    for tokens in TOKENS.values():
+        for m, v, n in ((333, 5, 9), (700, 301, 24)):
+            indices, grad, dout = tokens(m, v), torch.randint(-4, 5, (v, n)).float(), torch.randint(-4, 5, (m, n)).float()
+            want = grad + BACKWARD.spec.reference(dout, indices, grad, 1)
+            with simulator.active(), poisoned():
+                ADDED.bound(config)(dout, indices, grad, 1)
+            assert torch.equal(grad, want)
+
+
+def test_zeros_do_not_wait_for_the_sort():
+    """Where the sums' blocks are all there: as many as two a range."""
+    indices, dout, weight = torch.tensor([3, 599, 600, 1200, 600]), torch.ones(5, 8), torch.zeros(1201, 8)
+    with simulator.active("all"), poisoned():
+        got = BACKWARD.kernel("cuda.v5_dealt").bound({"tokens": 4, "span": 16, "warps": 8})(dout, indices, weight, 599)
+    assert torch.equal(got, BACKWARD.spec.reference(dout, indices, weight, 599))
 
 
 @pytest.mark.parametrize("kernel", [k for k in BACKWARD.kernels if k.name.startswith("cuda.")], ids=lambda k: k.name)

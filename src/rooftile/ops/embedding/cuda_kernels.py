@@ -82,7 +82,7 @@ def _ranges(source, indices, dweight, padding_idx, per, warps):
 
 
 def _dealt(source, indices, v, padding_idx, warps):
-    """As _sorted in two launches: tokens are dealt to ranges of rows first, and a block sorts those of its own."""
+    """As _sorted in two launches: tokens are dealt to ranges of rows first, and a block sorts those of its own. Last what was dealt, and how."""
     m = indices.numel()
     steps, parts, share, ranges = _dealt_of(indices, v, warps)
     dealt, begins = (indices.new_empty(size, dtype=torch.int32) for size in ((m, 2), (ranges + 1, parts)))
@@ -92,7 +92,7 @@ def _dealt(source, indices, v, padding_idx, warps):
            shared=4 * DEAL_WARPS * ranges)  # fmt: skip
     launch(source, f"sort<{warps}>", ranges, 32 * warps, keys, order, borders, dealt, begins, v, share, parts, 32 * DEAL_WARPS * steps,
            shared=4 * (warps * share + 2 * parts))  # fmt: skip
-    return keys, order, borders, 0
+    return keys, order, borders, 0, dealt, begins, share, parts, ranges
 
 
 def _dealt_of(indices, v, warps):
@@ -147,18 +147,23 @@ def _accumulated(source, sort):
 
 def _sum_rows(source, sort, to, dout, indices, padding_idx, config, clears, added):
     (v, n), (dout, m, _, stride) = to.shape, rows(dout)
-    keys, order, borders, base = sort(indices.contiguous(), to, padding_idx, config)
+    keys, order, borders, base, *early = sort(indices.contiguous(), to, padding_idx, config)
+    dealt, begins, of, parts, ranges = early or (borders, borders, 0, 0, 0)
     width, vectors, strips = _lanes(dout, n, stride)
     span = config["span"]
     spans = cdiv(m, span)
     partial, four = dout.new_empty((2 * spans, n), dtype=torch.float32), 1 if n % 4 else 4
     dtype, key, blocks, share = CTYPE[dout.dtype], KEY[keys.dtype], cdiv(spans * strips, WARPS), 0
-    if clears:  # at most 32 rows a warp
+    pieces = 2 if clears and blocks <= 2 * ranges else 0
+    if pieces:  # all blocks are there while the sort goes on, and do not wait for it to know who is empty
+        blocks = ranges * pieces
+    elif clears:  # at most 32 rows a warp
         blocks = max(blocks, cdiv(v, 32 * WARPS))
         share = cdiv(v, blocks * WARPS)
     more = ", true" if added else ""
     launch(source, f"sums<{dtype}, {key}, {KEY[order.dtype]}, {width}, {vectors}, {config['tokens']}{more}>",
-           blocks, BLOCK, to, partial, dout, keys, order, borders, v, base, n, stride, strips, span, share)  # fmt: skip
+           blocks, BLOCK, to, partial, dout, keys, order, borders, v, base, n, stride, strips, span, share, dealt, begins, of, parts, pieces,
+           shared=4 * cdiv(of, 32) if pieces else 0)  # fmt: skip
     launch(source, f"join<{dtype}, {key}, {four}{more}>", (cdiv(spans, BLOCK), cdiv(n, 8 * four)), BLOCK, to, partial, keys, borders, v,
            base, n, span)  # fmt: skip
 
@@ -261,12 +266,20 @@ _DEALT = tuple(
 _SHARES = tuple(
     {"width": w, "tokens": t, "warps": b} for w, t, b in ((2, 8, 32), (4, 4, 32), (2, 4, 32), (2, 8, 16), (4, 8, 16), (4, 4, 16))
 )
+# added to: one token, and the row of its last beside it
+_ADDED = (*_DEALT, {"tokens": 1, "span": 16, "warps": 8})
 
 
 def pick_dealt(call):
     """4 tokens on their way where they are at most 12 vectors: of more one block fits a multiprocessor."""
     vectors, _ = _strips(_table(call).shape[1], 16 // call["dout"].itemsize)
     return _DEALT[0] if vectors <= 3 else _DEALT[1]
+
+
+def pick_added(call):
+    """A warp with 4 vectors of a row has room for one token and what it is added to, and waits once for both."""
+    vectors, _ = _strips(_table(call).shape[1], 16 // call["dout"].itemsize)
+    return _DEALT[0] if vectors <= 3 else _ADDED[-1]
 
 
 DEALT, SHARES, RANGES, BALANCED, ROW = (
@@ -298,8 +311,8 @@ def _kernels():
 
 BACKWARD = tuple(_kernels())
 ACCUMULATE = (
-    Kernel("cuda.v5_dealt", _accumulated(BALANCED, _by_parts), "the same, a row's sums added to what is there, the others left alone", _in_place, _DEALT,
-           pick_dealt, sources=(DEALT, BALANCED)),
+    Kernel("cuda.v5_dealt", _accumulated(BALANCED, _by_parts), "the same, a row's sums added to what is there, the others left alone", _in_place, _ADDED,
+           pick_added, sources=(DEALT, BALANCED)),
 )  # fmt: skip
 # 64 warps a multiprocessor with one row of 768 bfloat16 each are 96 KB in flight; more rows a warp are fewer warps that wait for an index
 _ROWS = tuple({"rows": r} for r in (1, 2, 4))

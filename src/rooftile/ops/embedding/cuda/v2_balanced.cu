@@ -60,11 +60,8 @@ template <bool ADDED, typename T, int WIDTH> __device__ __forceinline__ void fin
   write<16>(g, rSum);
 }
 
-// Zeros for the empty ones of `share` rows, at most 32: no loads but the borders, so that stores follow each other, and nobody waits for them.
-template <typename T, int WIDTH>
-__device__ __forceinline__ void clear(T* gDw, const int* gBorders, long long i_v, int share, int V, long long N) {
-  const bool there = lane() < share && i_v + lane() < V;
-  unsigned empty = __ballot_sync(ALL_LANES, there && gBorders[i_v + lane()] == gBorders[i_v + lane() + 1]);
+// Zeros for rows of an `empty` bit from i_v on: no loads, so that stores follow each other, and nobody waits for them.
+template <typename T, int WIDTH> __device__ __forceinline__ void zeros(T* gDw, long long i_v, unsigned empty, long long N) {
   const float rZero[WIDTH] = {};
   for (; empty; empty &= empty - 1) {
     T* gRow = gDw + (i_v + __ffs(int(empty)) - 1) * N;
@@ -72,13 +69,44 @@ __device__ __forceinline__ void clear(T* gDw, const int* gBorders, long long i_v
   }
 }
 
+// For the empty ones of `share` rows, at most 32, by their borders.
+template <typename T, int WIDTH>
+__device__ __forceinline__ void clear(T* gDw, const int* gBorders, long long i_v, int share, int V, long long N) {
+  const bool there = lane() < share && i_v + lane() < V;
+  zeros<T, WIDTH>(gDw, i_v, __ballot_sync(ALL_LANES, there && gBorders[i_v + lane()] == gBorders[i_v + lane() + 1]), N);
+}
+
+// For those of a range's rows that v5_dealt.cu's `deal` has no token of, while `sort` is at it. A range is `pieces` blocks', and 8 rows at a time a warp's.
+template <typename T, int WIDTH>
+__device__ __forceinline__ void clear_early(T* gDw, const int2* gDealt, const int* gBegins, int rows, int parts, int pieces, int V, long long N) {
+  extern __shared__ unsigned sSeen[];  // a bit a row
+  const int range = int(blockIdx.x) / pieces, low = range * rows, here = min(rows, V - low);
+  for (int i = threadIdx.x; i * WARP < rows; i += blockDim.x) sSeen[i] = 0;
+  __syncthreads();
+  for (int p = threadIdx.x; p < parts; p += blockDim.x) {
+    const int* gBegin = gBegins + (long long)range * parts + p;
+    const int end = gBegin[parts];
+#pragma unroll 4
+    for (int j = gBegin[0]; j < end; ++j) {
+      const int r = gDealt[j].x - low;
+      atomicOr(&sSeen[r / WARP], 1u << r % WARP);
+    }
+  }
+  __syncthreads();
+  for (int r = (int(blockIdx.x) % pieces * warps() + warp()) * 8; r < here; r += pieces * warps() * 8)
+    zeros<T, WIDTH>(gDw, low + r, ~(sSeen[r / WARP] >> r % WARP) & ((1u << min(8, here - r)) - 1), N);
+}
+
 // gPartial has two rows a span: of the segment that comes in from before, and of the one that goes on behind. Every warp sees to the zeros of `share` rows
-// first, none where they have been written or are not wanted; blocks behind the last span do nothing else.
+// first, none where they have been written or are not wanted, or sees to them before it waits for the sort (`pieces`); blocks behind the last span do
+// nothing else. Rows that are added to come with the tokens where those come one at a time.
 template <typename T, typename Key, typename Token, int WIDTH, int VECTORS, int TOKENS, bool ADDED = false>
 __global__ void ROOFTILE_EARLY __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 : 2)
     sums(T* __restrict__ gDw, float* __restrict__ gPartial, const T* __restrict__ gDout, const Key* __restrict__ gKeys,
          const Token* __restrict__ gOrder, const int* __restrict__ gBorders, int V, int base, long long N, long long stride, int strips, int span,
-         int share) {
+         int share, const int2* __restrict__ gDealt, const int* __restrict__ gBegins, int rows, int parts, int pieces) {
+  constexpr bool TOGETHER = ADDED && TOKENS == 1;
+  if (!ADDED && pieces) clear_early<T, WIDTH>(gDw, gDealt, gBegins, rows, parts, pieces, V, N);
   earlier_done();
   let_next_stand_by();  // not before: who joins looks at keys and borders while this goes on
   if (share) clear<T, WIDTH>(gDw, gBorders, (blockIdx.x * 8ll + warp()) * share, share, V, N);
@@ -92,13 +120,19 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 
     const unsigned mine = __ballot_sync(ALL_LANES, place.mine), last = __ballot_sync(ALL_LANES, place.last);
     const int stop = mine ? WARP - __clz(int(mine)) : 0;  // mine are neighbours
     for (int l = mine ? __ffs(int(mine)) - 1 : 0; l < stop; l += TOKENS) {
-      Vec<T, WIDTH> rX[TOKENS][VECTORS];
+      Vec<T, WIDTH> rX[TOKENS][VECTORS], rOld[VECTORS];
 #pragma unroll
       for (int t = 0; t < TOKENS; ++t) {
         const T* gRow = gDout + __shfl_sync(ALL_LANES, place.i_m, (l + t) % WARP) * stride + i_n;
 #pragma unroll
         for (int k = 0; k < VECTORS; ++k)
           if (l + t < stop && i_n + k * WARP * WIDTH < N) load_global(rX[t][k], gRow + k * WARP * WIDTH);
+      }
+      if (TOGETHER && last >> l & 1) {
+        const T* gRow = gDw + (long long)__shfl_sync(ALL_LANES, place.i_v, l) * N + i_n;
+#pragma unroll
+        for (int k = 0; k < VECTORS; ++k)
+          if (i_n + k * WARP * WIDTH < N) load_global(rOld[k], gRow + k * WARP * WIDTH);
       }
 #pragma unroll
       for (int t = 0; t < TOKENS; ++t) {
@@ -115,7 +149,12 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 
         for (int k = 0; k < VECTORS; ++k) {
           const long long at = i_n + k * WARP * WIDTH;
           if (at < N) {
-            if (whole) finish<ADDED>(gDw + i_v * N + at, rSum[k]);
+            if constexpr (TOGETHER)
+              if (whole) {
+#pragma unroll
+                for (int c = 0; c < WIDTH; ++c) rSum[k][c] += float(rOld[k][c]);
+              }
+            if (whole) finish<ADDED && !TOGETHER>(gDw + i_v * N + at, rSum[k]);
             else write<16>(gPartial + (2 * i_s + (begin >= first)) * N + at, rSum[k]);
           }
 #pragma unroll

@@ -54,9 +54,9 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(WARPS * 32)
   __shared__ int sTotal[WARPS];
   int *own = sAll + warp() * rows, *sPrefix = sAll + WARPS * rows, *sLies = sPrefix + parts;
   const int low = blockIdx.x * rows, here = min(rows, V - low);
-  let_next_stand_by();
   for (int r = lane(); r < rows; r += WARP) own[r] = 0;
   earlier_done();
+  let_next_stand_by();  // not before: who sums reads what the deal has left while this goes on
   int below = 0, count = 0;  // tokens of rows before the range, which is where it begins; its own
   for (int tile = 0; tile < parts; tile += THREADS) {
     __syncthreads();
