@@ -18,7 +18,7 @@ DEALT = (  # operator, part of the case's name, kernel, what its config says
     ("gemv_backward", "M16_K4194304-", "cuda.v4_split", {"per_sm": 2, "apart": 0}),
     ("gemv_backward", "M16384_K16384-", "cuda.v4_split", {"per_sm": 3, "apart": 1}),
     ("embedding_accumulate", "_N2048-bfloat16", "cuda.v5_dealt", {"tokens": 1, "span": 16}),
-    ("embedding_accumulate", "_N768-bfloat16", "cuda.v5_dealt", {"tokens": 4, "span": 16}),
+    ("embedding_accumulate", "_N768-bfloat16", "cuda.v5_dealt", {"tokens": 1, "span": 16}),
     ("concat_kv", "B4_T4096_", "triton", {"tokens": 1, "heads": 8}),
     ("segment_sum", "_N1-", "cuda.v7_warps", {"block": 256, "per_sm": 24}),
     ("segment_sum", "_N128-float32", "cuda.v6_runs", {"rows": 8, "runs": 2048}),

@@ -116,11 +116,11 @@ def attention_backward(dout, q, k, v, out, lse, causal, scale, *, config):
     start, to = (launch_described, TensorDescriptor.from_tensor(sums.view(-1, padded), [both["BLOCK_D"], m])) if bulk else (launch, sums)
     groups = max(1, b * h * cdiv(s, n) // resident(q, TURNS)) if causal else b * h
     launch(_sums, (cdiv(t, m) * b * h,), dout, out, lse, lse2, delta, h, t, *dout.stride()[:3], *out.stride()[:3], DV=dv, BLOCK_DV=both["BLOCK_DV"],
-           BLOCK_M=m, num_warps=4)  # fmt: skip
+           BLOCK_M=m, num_warps=8)  # fmt: skip
     start(_pass, (cdiv(s, n) * b * h,), dout, q, k, v, lse2, delta, to, dk, dv_, groups, h, t, s, padded, scale, scale * LOG2E, *dout.stride()[:3],
           *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], CAUSAL=causal, BULK=bulk, **both, EVEN_T=t % m == 0,
           EVEN_S=s % n == 0, **config)  # fmt: skip
-    launch(_rounded, (cdiv(t, m) * b * h,), sums, dq, h, t, padded, scale, D=d, BLOCK_D=both["BLOCK_D"], BLOCK_M=m, num_warps=4)
+    launch(_rounded, (cdiv(t, m) * b * h,), sums, dq, h, t, padded, scale, D=d, BLOCK_D=both["BLOCK_D"], BLOCK_M=m, num_warps=2)
     return dq, dk, dv_
 
 

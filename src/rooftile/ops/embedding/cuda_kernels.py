@@ -266,20 +266,14 @@ _DEALT = tuple(
 _SHARES = tuple(
     {"width": w, "tokens": t, "warps": b} for w, t, b in ((2, 8, 32), (4, 4, 32), (2, 4, 32), (2, 8, 16), (4, 8, 16), (4, 4, 16))
 )
-# added to: one token, and the row of its last beside it
-_ADDED = (*_DEALT, {"tokens": 1, "span": 16, "warps": 8})
+# added to: one token, and with a row's last what is there
+_ADDED = ({"tokens": 1, "span": 16, "warps": 8}, *_DEALT)
 
 
 def pick_dealt(call):
     """4 tokens on their way where they are at most 12 vectors: of more one block fits a multiprocessor."""
     vectors, _ = _strips(_table(call).shape[1], 16 // call["dout"].itemsize)
     return _DEALT[0] if vectors <= 3 else _DEALT[1]
-
-
-def pick_added(call):
-    """A warp with 4 vectors of a row has room for one token and what it is added to, and waits once for both."""
-    vectors, _ = _strips(_table(call).shape[1], 16 // call["dout"].itemsize)
-    return _DEALT[0] if vectors <= 3 else _ADDED[-1]
 
 
 DEALT, SHARES, RANGES, BALANCED, ROW = (
@@ -312,7 +306,7 @@ def _kernels():
 BACKWARD = tuple(_kernels())
 ACCUMULATE = (
     Kernel("cuda.v5_dealt", _accumulated(BALANCED, _by_parts), "the same, a row's sums added to what is there, the others left alone", _in_place, _ADDED,
-           pick_added, sources=(DEALT, BALANCED)),
+           sources=(DEALT, BALANCED)),
 )  # fmt: skip
 # 64 warps a multiprocessor with one row of 768 bfloat16 each are 96 KB in flight; more rows a warp are fewer warps that wait for an index
 _ROWS = tuple({"rows": r} for r in (1, 2, 4))
