@@ -73,94 +73,133 @@ __global__ void __launch_bounds__(32 * WARPS + 32, BLOCKS) tiles(T* __restrict__
                                                     int tiles) {
   constexpr int WIDTH = 16 / sizeof(T), TILE = VECTORS * WARPS * 32;  // vectors of a tile
   static_assert(LEAD >= 1 && STAGES > LEAD, "a tile is summed LEAD tiles before it is written");
-  extern __shared__ __align__(128) uint4 sX[];  // STAGES tiles; a slot is read by the thread that has it filled: no barrier stands between
+  extern __shared__ __align__(128) uint4 sX[];  // STAGES tiles; a slot is read by the warp that has it filled: no barrier stands between
   __shared__ S sSum[LEAD + 2][WARPS], sBefore[2];
-  __shared__ unsigned sTicket[STAGES + 2];
+  __shared__ uint2 sPlace[STAGES + 2];  // row and tile of a ticket; a row from M on is none
+  // Where vector i of a warp's part lies: neither a lane's neighbours nor 32 side by side meet in a bank.
+  const auto lies = [](int i) { return i ^ (i >> (VECTORS > 8 ? 4 : 3) & (VECTORS < 8 ? VECTORS - 1 : 7)); };
   const int i_lane = warp() * VECTORS * 32 + lane();  // this thread's first vector of a tile
-  const unsigned total = unsigned(M * tiles);
   const auto take = [&](int k) {  // a block's tile k. What a tile waits for is a block's that runs: tiles are given out in their order
-    return tiles == 1 ? blockIdx.x + unsigned(k) * gridDim.x : unsigned(atomicAdd(gState, 1ull));
+    const unsigned ticket = tiles == 1 ? blockIdx.x + unsigned(k) * gridDim.x : unsigned(atomicAdd(gState, 1ull));
+    return uint2{ticket / unsigned(tiles), ticket % unsigned(tiles)};
   };
   const Policy policy = evict_last(M * N * (long long)sizeof(T));
-  const auto fill = [&](unsigned ticket, int k) {
-    const long long vectors = N / WIDTH, i_m = ticket / tiles, i = (ticket % tiles) * (long long)TILE + i_lane;
-    const T* gFrom = gX + i_m * stride;
-    uint4* sTo = sX + k % STAGES * TILE + i_lane;
+  const auto left = [&](uint2 place) { return place.x < M ? N / WIDTH - place.y * (long long)TILE - i_lane : 0; };  // vectors of the row from this thread's first on
+  const auto fill = [&](uint2 place, int slot) {
+    const long long more = left(place);
+    const T* gFrom = gX + place.x * stride + (REVERSE ? more - 1 : place.y * (long long)TILE + i_lane) * WIDTH;
+    uint4* sTo = sX + slot * TILE + warp() * VECTORS * 32;
 #pragma unroll
-    for (int v = 0; v < VECTORS; ++v) {
-      const long long at = i + v * 32;
-      copy_async(sTo + v * 32, gFrom + (REVERSE ? vectors - 1 - at : at) * WIDTH, ticket < total && at < vectors, policy);
-    }
+    for (int v = 0; v < VECTORS; ++v) copy_async(sTo + lies(v * 32 + lane()), gFrom + (REVERSE ? -v : v) * 32 * WIDTH, v * 32 < more, policy);
     copy_commit();
   };
-  using Part = Strip<T, S, WIDTH, VECTORS, EXCLUSIVE, REVERSE>;
-  const auto read = [&](Part& strip, int k) {
-    const uint4* sFrom = sX + k % STAGES * TILE + i_lane;
-#pragma unroll
-    for (int v = 0; v < VECTORS; ++v) strip.rX[v].whole = sFrom[v * 32];
-  };
-  const auto add_up = [&](int k) {
-    Part strip;
-    read(strip, k);
-    const S sum = strip.total();
-    if (lane() == 0) sSum[k % (LEAD + 2)][warp()] = sum;
-  };
-  const auto tell = [&](int k) {  // one lane
+  // A lane has VECTORS neighbouring vectors; they came side by side, as they will be written. What a warp's part has before a lane's.
+  const auto add_up = [&](int slot, int ring) {
+    const uint4* sFrom = sX + slot * TILE + warp() * VECTORS * 32;
     S sum = 0;
 #pragma unroll
-    for (int w = 0; w < WARPS; ++w) sum += sSum[k % (LEAD + 2)][w];
-    if (sTicket[k % (STAGES + 2)] < total) store_relaxed(gState + 1 + sTicket[k % (STAGES + 2)], THERE | bits(sum));
+    for (int v = 0; v < VECTORS; ++v) {
+      Vec<T, WIDTH> rX;
+      rX.whole = sFrom[lies(lane() * VECTORS + v)];
+      S part = 0;
+#pragma unroll
+      for (int k = 0; k < WIDTH; ++k) part += S(rX[REVERSE ? WIDTH - 1 - k : k]);
+      sum += part;
+    }
+    S before = sum;
+#pragma unroll
+    for (int reach = 1; reach < 32; reach *= 2) {
+      const S other = __shfl_up_sync(ALL_LANES, before, reach);
+      if (lane() >= reach) before += other;
+    }
+    if (lane() == 31) sSum[ring][warp()] = before;
+    before = __shfl_up_sync(ALL_LANES, before, 1);
+    return lane() ? before : S(0);
+  };
+  const auto tell = [&](int ring, uint2 place) {  // one lane
+    S sum = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) sum += sSum[ring][w];
+    if (place.x < M) store_relaxed(gState + 1 + place.x * (long long)tiles + place.y, THERE | bits(sum));
   };
 
   const bool looks = warp() == WARPS;  // the last warp has no part of a tile: it looks back while the others write
+#pragma unroll  // all of it: a slot that NVRTC 13.0 counts in a uniform register is laid over the policy, and the copy is an illegal instruction
   for (int s = 0; s <= STAGES; ++s) {  // each ticket when the last is there: blocks take turns from the start
-    if (threadIdx.x == 0) sTicket[s] = take(s);
+    if (threadIdx.x == 0) sPlace[s] = take(s);
     __syncthreads();
-    if (!looks && s < STAGES) fill(sTicket[s], s);
+    if (!looks && s < STAGES) fill(sPlace[s], s);
   }
   copy_wait<STAGES - LEAD>();
+  __syncwarp();
+  S rLane[LEAD + 1] = {};  // of tile k and the LEAD behind it
   if (!looks)
-    for (int k = 0; k < LEAD; ++k) add_up(k);
+#pragma unroll
+    for (int k = 0; k < LEAD; ++k) rLane[k] = add_up(k, k);
   __syncthreads();
   if (looks && tiles > 1 && lane() == 0)
-    for (int k = 0; k < LEAD; ++k) tell(k);
+    for (int k = 0; k < LEAD; ++k) tell(k, sPlace[k]);
   Before<S> before;
-  const auto look = [&](int k) {
-    const unsigned ticket = sTicket[k % (STAGES + 2)];
-    if (ticket >= total) return;
-    const unsigned i_m = ticket / tiles, i_t = ticket % tiles;
-    const S sum = tiles > 1 ? before(gState + 1 + i_m * (long long)tiles, i_m, int(i_t)) : S(0);
+  const auto look = [&](uint2 place, int k) {
+    if (place.x >= M) return;
+    const S sum = tiles > 1 ? before(gState + 1 + place.x * (long long)tiles, place.x, int(place.y)) : S(0);
     if (lane() == 0) sBefore[k % 2] = sum;
   };
-  if (looks) look(0);
+  if (looks) look(sPlace[0], 0);
+  int slot = 0, ahead = LEAD, ring = 0, ring_ahead = LEAD, turn = 0;  // of tile k and of LEAD behind it: k % STAGES, k % (LEAD + 2), k % (STAGES + 2)
+  const auto next_of = [](int i, int count, int by = 1) { return i + by >= count ? i + by - count : i + by; };
   for (int k = 0;; ++k) {
-    const unsigned ticket = sTicket[k % (STAGES + 2)];
-    if (ticket >= total) break;  // the whole block: the tickets after it are larger
-    const long long i_m = ticket / tiles;
-    const int i_t = int(ticket % tiles);
+    const uint2 place = sPlace[turn];
+    if (place.x >= M) break;  // the whole block: the tickets after it are larger
     if (!looks) {
       copy_wait<STAGES - LEAD - 1>();
-      add_up(k + LEAD);
+      __syncwarp();
+      rLane[LEAD] = add_up(ahead, ring_ahead);
     }
     __syncthreads();
     if (looks) {  // two ways through the L2, a microsecond each, have as long as a tile takes to be written and the next one to be summed
-      if (tiles > 1 && lane() == 0) tell(k + LEAD);
-      unsigned next;
+      if (tiles > 1 && lane() == 0) tell(ring_ahead, sPlace[next_of(turn, STAGES + 2, LEAD)]);
+      uint2 next;
       if (lane() == 0) next = take(k + 1 + STAGES);
-      look(k + 1);
-      if (lane() == 0) sTicket[(k + 1 + STAGES) % (STAGES + 2)] = next;
-      continue;
-    }
-    Part strip;
-    read(strip, k);
-    strip.sum();
-    S start = sBefore[k % 2];
+      look(sPlace[next_of(turn, STAGES + 2)], k + 1);
+      if (lane() == 0) sPlace[next_of(turn, STAGES + 2, STAGES + 1)] = next;
+    } else {
+      uint4* sTile = sX + slot * TILE + warp() * VECTORS * 32;
+      S start = sBefore[k % 2];
 #pragma unroll
-    for (int w = 0; w < WARPS - 1; ++w)
-      if (w < warp()) start += sSum[k % (LEAD + 2)][w];
-    const Row<T, WIDTH, REVERSE> row(gOut + i_m * N, nullptr, N);
-    strip.store(row, i_t * (long long)TILE + warp() * VECTORS * 32, start);
-    fill(sTicket[(k + STAGES) % (STAGES + 2)], k + STAGES);
+      for (int w = 0; w < WARPS - 1; ++w)
+        if (w < warp()) start += sSum[ring][w];
+      start += rLane[0];
+#pragma unroll
+      for (int i = 0; i < LEAD; ++i) rLane[i] = rLane[i + 1];
+#pragma unroll
+      for (int v = 0; v < VECTORS; ++v) {
+        Vec<T, WIDTH> rX;
+        rX.whole = sTile[lies(lane() * VECTORS + v)];
+        S sum = 0;
+#pragma unroll
+        for (int k = 0; k < WIDTH; ++k) {
+          const int e = REVERSE ? WIDTH - 1 - k : k;
+          const S x = S(rX[e]);
+          rX[e] = T(start + (EXCLUSIVE ? sum : sum + x));
+          sum += x;
+        }
+        start += sum;
+        sTile[lies(lane() * VECTORS + v)] = rX.whole;
+      }
+      __syncwarp();
+      const long long more = left(place);
+      T* gTo = gOut + place.x * N + (REVERSE ? more - 1 : place.y * (long long)TILE + i_lane) * WIDTH;
+#pragma unroll
+      for (int v = 0; v < VECTORS; ++v) {
+        Vec<T, WIDTH> rOut;
+        rOut.whole = sTile[lies(v * 32 + lane())];
+        if (v * 32 < more) store_global(gTo + (REVERSE ? -v : v) * 32 * WIDTH, rOut);
+      }
+      fill(sPlace[next_of(turn, STAGES + 2, STAGES)], slot);
+    }
+    slot = next_of(slot, STAGES), ahead = next_of(ahead, STAGES), ring = next_of(ring, LEAD + 2), ring_ahead = next_of(ring_ahead, LEAD + 2);
+    turn = next_of(turn, STAGES + 2);
   }
   copy_wait<0>();
 }
