@@ -10,11 +10,11 @@ from rooftile.ops._shared.cuda_norms import (
     CLUSTER_BACKWARD,
     ELSEWHERE,
     GRADIENTS,
+    Shape,
     any_row,
     at,
     cluster,
     clusters,
-    exchange,
     forward_rungs,
     one_column,
     pick_cluster_backward,
@@ -32,7 +32,7 @@ from rooftile.ops._shared.cuda_norms import (
     upto,
 )
 from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows, alone
-from rooftile.ops._shared.cuda_shares import ALL, SHARE, Hold
+from rooftile.ops._shared.cuda_shares import ALL, SHARE, Hold, share, stays
 from rooftile.ops._shared.launch import cdiv, row, rows
 from rooftile.ops._shared.norms import LAYER, gradients, outputs
 
@@ -107,8 +107,18 @@ def _sums(x):
     return Hold(1, 4) if x.itemsize == 2 else Hold(2, 4)
 
 
-def _shared_sums(x, m, n, config, *parameters):
-    return exchange(x, m, n, config, *parameters, tensors=2, hold=_sums(x))
+def _shared_sums(x, m, n, config, weight):
+    """Of a thread's four vectors of a 16-bit weight one is in registers: what it leaves is room for a third row of two blocks a multiprocessor."""
+    beside = stays(x, weight)
+    s, less = (share(x, config, _sums(x), 2, b) for b in (beside, beside * 3 // 4))
+    if s.vecs == 4 and x.itemsize == 2 and beside == 16 and (s.cluster, s.vecs, s.threads) == (less.cluster, less.vecs, less.threads):
+        s = less
+    return Shape(f", {s.instance}", 0, s.threads, (m,), s.shared, shares=s)
+
+
+def _pick_shared_sums(call):
+    picked = pick_shared({"cluster": 8, "vecs": 4, "stages": 3, "per": 3})(call)
+    return picked | {"stages": 3} if picked["per"] == 2 else picked
 
 
 # 1024 threads of 64 registers would spill
@@ -117,8 +127,8 @@ two_rows, CLUSTERED = functools.partial(pipeline, tensors=2, most=4, widest=512)
 FORWARD = forward_rungs(_forward, SOURCES, serial(4096), serial(4096), ELSEWHERE, pick_short_moments)
 BACKWARD = (
     Kernel("cuda.v8_exchange", _backward(V8, _shared_sums), "numbers travel while the row before is written, the weight stays",
-           shared(2, _sums, 2, "weight"), SHARE,
-           pick_shared({"cluster": 8, "vecs": 4, "stages": 3, "per": 3}), sources=(V8, ADD_ROWS), declines=alone, limits=ALL, architectures=(90,)),
+           shared(2, _sums, 2, "weight"), ({"cluster": 8, "vecs": 4, "stages": 3, "per": 2}, *SHARE),
+           _pick_shared_sums, sources=(V8, ADD_ROWS), declines=alone, limits=ALL, architectures=(90,)),
     Kernel("cuda.v7_cluster", _backward(V7, CLUSTERED), "a cluster of blocks a row", clusters(2), CLUSTER_BACKWARD, pick_cluster_backward,
            sources=(V7, ADD_ROWS), limits=ELSEWHERE, declines=alone),
     Kernel("cuda.v6_pipeline", _backward(V6, two_rows), "row after row, the weight and the parameters' gradients in registers", upto(2), GRADIENTS,

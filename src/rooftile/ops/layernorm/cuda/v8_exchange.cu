@@ -106,7 +106,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
 
 // n = (x - mean) rstd, g = w dout: dx = rstd (g - mean(g) - n mean(g n)), and of dout n and dout the sums over the cluster's rows to
 // gPartial [2, clusters, N]. A thread has the same columns of every row, so its share of both stays in registers; the rows are read from
-// their slots twice.
+// their slots twice. The weight stays beside the rows, but for HELD of a thread's vectors of it, whose room is a third row's of two blocks a multiprocessor.
 // CLUSTER blocks of THREADS threads a row, each thread VECS vectors of it; STAGES rows wait or arrive, 2 at least; BLOCKS blocks a multiprocessor.
 template <typename T, typename W, bool WEIGHT, bool BIAS, int CLUSTER, int VECS, int THREADS, int STAGES, int BLOCKS>
 __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
@@ -114,13 +114,14 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
                        const W* __restrict__ gW, const float* __restrict__ gMean, const float* __restrict__ gRstd, long long M, int N,
                        long long stride_dout, long long stride_x) {
   static_assert(STAGES >= 2, "a row waits while the next one is read");
-  constexpr int WIDTH = 16 / sizeof(T), NEXT = WARP * WIDTH;
+  constexpr int WIDTH = 16 / sizeof(T), NEXT = WARP * WIDTH, HELD = WEIGHT && VECS > 2 && sizeof(T) + sizeof(W) == 4, STAY = VECS - HELD;
   extern __shared__ __align__(128) uint4 sX[];
   __shared__ MBarrier sFull[STAGES + 1][THREADS / WARP];  // the last one is the weight's
   __shared__ Exchange<Pair, CLUSTER, THREADS, 4> sExchange;
   const int part = cluster_rank() * (THREADS / WARP) + warp(), i_l = (part * VECS * WARP + lane()) * WIDTH, left = N - i_l;
+  const unsigned zero = hidden_zero(N);
   const bool none = part * VECS * NEXT >= N;  // the row ends before this warp's columns
-  const W* sW = reinterpret_cast<const W*>(sX + STAGES * 2 * VECS * THREADS) + (warp() * VECS * WARP + lane()) * WIDTH;
+  const W* sW = reinterpret_cast<const W*>(sX + STAGES * 2 * VECS * THREADS) + (warp() * STAY * WARP + lane()) * WIDTH - HELD * NEXT;
   const long long step = gridDim.x / CLUSTER, first = blockIdx.x / CLUSTER;
   long long i_m = first, i_next = first;
   const auto slot = [&](int stage) { return sX + (stage * THREADS + warp() * WARP) * 2 * VECS + lane(); };  // dout's vectors, then x's
@@ -138,16 +139,27 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
     mbarrier_fence();
   }
   exchange_open(sExchange);
-  if (WEIGHT && lane() == 0 && !none) {
-    const int bytes = min(VECS * NEXT, left) * int(sizeof(W));
+  Parameters<W, WIDTH> rHeld;
+  if (HELD && left > 0) rHeld.ask(gW + i_l);
+  const bool stays = WEIGHT && (part * VECS + HELD) * NEXT < N;
+  if (stays && lane() == 0) {
+    const int bytes = min(STAY * NEXT, left - HELD * NEXT) * int(sizeof(W));
     mbarrier_arrive_expect(&sFull[STAGES][warp()], bytes);
-    bulk_load(const_cast<W*>(sW), gW + i_l, bytes, &sFull[STAGES][warp()]);
+    bulk_load(const_cast<W*>(sW) + HELD * NEXT, gW + i_l + HELD * NEXT, bytes, &sFull[STAGES][warp()]);
   }
+  const auto weight = [&](float(&rF)[WIDTH], int v) {
+    if constexpr (HELD > 0)
+      if (v < HELD) {
+        rHeld.open(rF);
+        return stay_packed(rHeld.part[0], zero);
+      }
+    kept(rF, sW + v * NEXT);
+  };
   for (int s = 0; s < STAGES; ++s, i_next += step) fetch(s);
   float rDw[VECS][WIDTH] = {}, rDb[VECS][WIDTH] = {}, rG[WIDTH], rX[WIDTH], rW[WIDTH];
   float mean = 0.0f, rstd = 0.0f, mean_next = gMean[first], rstd_next = gRstd[first];  // asked for a row ahead: they would be waited for
   cluster_wait();  // nobody's shared memory is written before its block is there
-  if (WEIGHT && !none) mbarrier_wait(&sFull[STAGES][warp()], 0);
+  if (stays) mbarrier_wait(&sFull[STAGES][warp()], 0);
   // A row's numbers are told; those of the row before it, told a turn ago, are there by now, and its slots are free after it.
   int stage = 0, parity = 0, before = 0;
   let_next_stand_by();  // who adds up the partial sums
@@ -162,7 +174,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
       for (int v = 0; v < VECS; ++v) {
         if (v * NEXT >= left) break;
         unpack<T>(rG, slot(stage)[v * WARP]), unpack<T>(rX, slot(stage)[(VECS + v) * WARP]);
-        if (WEIGHT) kept(rW, sW + v * NEXT);
+        if (WEIGHT) weight(rW, v);
 #pragma unroll
         for (int k = 0; k < WIDTH; ++k) {
           const float g = WEIGHT ? rG[k] * rW[k] : rG[k];
@@ -179,7 +191,7 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, BLOCKS)
       for (int v = 0; v < VECS; ++v) {
         if (v * NEXT >= left) break;
         unpack<T>(rG, slot(before)[v * WARP]), unpack<T>(rX, slot(before)[(VECS + v) * WARP]);
-        if (WEIGHT) kept(rW, sW + v * NEXT);
+        if (WEIGHT) weight(rW, v);
 #pragma unroll
         for (int k = 0; k < WIDTH; ++k) {
           const float n = (rX[k] - mean_before) * rstd_before;
