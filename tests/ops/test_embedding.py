@@ -163,6 +163,14 @@ def test_what_is_there_comes_with_the_tokens_or_behind_them(config):
             assert torch.equal(grad, want)
 
 
+@pytest.mark.parametrize("kernel", [k for k in BACKWARD.kernels if k.name.startswith("cuda")], ids=lambda k: k.name)
+def test_without_a_token_all_rows_are_zeros(kernel):
+    call = {"dout": torch.zeros(0, 8), "indices": torch.zeros(0, dtype=torch.int64), "weight": torch.zeros(5, 8), "padding_idx": -1}
+    with simulator.active(), poisoned():
+        got = kernel.bound(kernel.heuristic(call))(*call.values())
+    assert torch.equal(got, torch.zeros(5, 8))
+
+
 def test_zeros_do_not_wait_for_the_sort():
     """Where the sums' blocks are all there: as many as two a range."""
     indices, dout, weight = torch.tensor([3, 599, 600, 1200, 600]), torch.ones(5, 8), torch.zeros(1201, 8)

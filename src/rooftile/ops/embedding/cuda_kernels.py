@@ -154,7 +154,7 @@ def _sum_rows(source, sort, to, dout, indices, padding_idx, config, clears, adde
     spans = cdiv(m, span)
     partial, four = dout.new_empty((2 * spans, n), dtype=torch.float32), 1 if n % 4 else 4
     dtype, key, blocks, share = CTYPE[dout.dtype], KEY[keys.dtype], cdiv(spans * strips, WARPS), 0
-    pieces = 2 if clears and blocks <= 2 * ranges else 0
+    pieces = 2 if clears and ranges and blocks <= 2 * ranges else 0
     if pieces:  # all blocks are there while the sort goes on, and do not wait for it to know who is empty
         blocks = ranges * pieces
     elif clears:  # at most 32 rows a warp
