@@ -98,6 +98,7 @@ def case(b, t, h, g, d, s, n=0, why="", use=("check",), dtype=torch.float32, pag
 CASES = (
     case(2, 3, 4, 2, 16, 16, 5, "pages in any order, causal among three queries", RUN, sinks=True),
     case(2, 1, 4, 2, 32, 67, why="one sequence all but full, one without a key", use=RUN, dtype=torch.bfloat16),
+    case(3, 2, 4, 2, 32, 16, why="a sink where one split is all", use=RUN, dtype=torch.bfloat16, sinks=True),
     case(
         1,
         5,
