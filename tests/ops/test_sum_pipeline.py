@@ -32,6 +32,7 @@ CASES = {
     "no bias for x": ("add_layernorm", Case({"M": 29, "N": 768}, torch.bfloat16, MASTER)),
     "rmsnorm": ("add_rmsnorm", Case({"M": 29, "N": 768}, torch.bfloat16, {**RMS, "affine": "float32"})),
     "a mask": ("dropout_add_norm", Case({"M": 29, "N": 768}, torch.bfloat16, DROPS)),
+    "a weight as it came": ("dropout_add_norm", Case({"M": 13, "N": 1024}, torch.bfloat16, DROPS)),
 }
 
 
@@ -41,7 +42,9 @@ def of(name):
 
 
 @pytest.mark.sampled(7)
-@pytest.mark.parametrize("which", some(CASES, "gpt2", "rows beside each other in a warp", "a block a row", "a float32 stream"))
+@pytest.mark.parametrize(
+    "which", some(CASES, "gpt2", "rows beside each other in a warp", "a block a row", "a float32 stream", "a weight as it came")
+)
 def test_every_deal_of_rows_makes_the_same_gradients(which):
     """Two blocks take row after row, the last group is not whole; two runs have the same bits, and x's bias the sum of the rows that were written."""
     name, case = CASES[which]

@@ -1,5 +1,5 @@
 // adds: x_bias's gradient, of rows as they are written; a row's statistics and the parameters asked for ahead; reads that stay in the L2, PER blocks shared out evenly
-// costs: 8 registers a vector of 16-bit elements for each of up to three sums and for the weight, so 384 threads a multiprocessor of 3 vectors each
+// costs: 8 registers a vector of 16-bit elements for each of up to three sums, 8 or 4 for the weight, so 384 threads a multiprocessor of 3 vectors each
 // loses when: rows are few, or so wide that the sums leave no room for the weight, which is then read again for every row
 #include "rooftile/early.cuh"
 #include "rooftile/policy.cuh"
@@ -14,11 +14,15 @@ template <int WARPS> constexpr int REGISTERS = WARPS > 8 ? 512 / ceil_div(WARPS,
 
 template <int MOST> constexpr int upto(int n) { return n < 0 ? 0 : n < MOST ? n : MOST; }
 
+// Of a narrow weight beside float32.
+ROOFTILE_DEVICE void stay_packed(uint2& r, unsigned zero) { r.x ^= zero, r.y ^= zero; }
+
 // A vector is 16 bytes of the stream's type R; dout and dx, which may be narrower, then move 8 bytes at a time. LANES threads hold a row, each VECS
 // vectors of it, FULL: none beyond its end; STAGES times as many rows as a block holds wait or arrive. n = (s - mean) rstd, g = w dout: dr = rstd (g -
 // mean(g) - n mean(g n)) + dsum, without mean(g) for RMSNorm; dx = what the branch makes of dr. Of dout n, of dout and of dr as it is written (x LACKS a
 // bias) the sums over the block's rows go to gPartial [sums, blocks, N]. A thread has the same columns of every row: it keeps their sums, and of HELD
-// vectors the weight. A row is read from its slots twice, but for KEPT vectors, which are as many as have room in registers in between.
+// vectors the weight, OPEN: as floats, else as it came. A row is read from its slots twice, but for KEPT vectors, which are as many as have room in
+// registers in between.
 template <typename Branch, typename T, typename R, typename W, bool LAYER, bool WEIGHT, bool BIAS, bool LACKS, int LANES, int VECS, int THREADS,
           int STAGES, int PER, bool FULL>
 __global__ void __launch_bounds__(THREADS, PER)
@@ -32,9 +36,13 @@ __global__ void __launch_bounds__(THREADS, PER)
   constexpr int SLOT = (2 * 16 + sizeof(Narrow)) * THREADS / 16;  // s, dsum, dout
   constexpr int PASSING = 56 + 8 * ((LANES > WARP) + (sizeof(W) < 4) + (sizeof(T) == 4) + (VECS * WIDTH > 24) + 4 * Branch::DROPS);  // else some spill
   constexpr int MOST = REGISTERS<THREADS / WARP * PER>, ROOM = MOST - PASSING - (WEIGHT + BIAS + LACKS) * VECS * WIDTH;
-  constexpr int HELD = WEIGHT ? upto<VECS>(ROOM / WIDTH) : 0, KEPT = upto<VECS>((ROOM - HELD * WIDTH) / (2 * WIDTH));
+  // A mask leaves the weight's floats no room beside the sums; as it came it fits, since the floats of a vector are gone when its mask is drawn.
+  constexpr int PACKED = WIDTH * int(sizeof(W)) / 4;  // registers of a vector of the weight
+  constexpr bool OPEN = !WEIGHT || !Branch::DROPS || PACKED == WIDTH || ROOM >= VECS * WIDTH;
+  constexpr int EACH = OPEN ? WIDTH : PACKED, SPARE = OPEN ? ROOM : ROOM + 16;
+  constexpr int HELD = WEIGHT ? upto<VECS>(SPARE / EACH) : 0, KEPT = upto<VECS>((ROOM - HELD * EACH) / (2 * WIDTH));
   // Without a branch a vector they are worked on side by side, which takes registers.
-  constexpr bool STRAIGHT = FULL && ROOM >= VECS * WIDTH && (VECS * WIDTH <= 16 || PASSING == 56 || (MOST == 255 && !Branch::DROPS));
+  constexpr bool STRAIGHT = FULL && SPARE >= VECS * EACH && (VECS * WIDTH <= 16 || PASSING == 56 || (MOST == 255 && !Branch::DROPS));
   extern __shared__ __align__(128) uint4 sX[];  // a slot is read by the thread that has it filled: no barrier stands between
   __shared__ Pair sPartial[2][WARP];
   const unsigned zero = hidden_zero(N);
@@ -62,19 +70,23 @@ __global__ void __launch_bounds__(THREADS, PER)
   uint4 *const sFirst = sX + threadIdx.x, *sAt = sFirst;
 #pragma unroll
   for (int s = 0; s < STAGES; ++s) fetch(sFirst + s * VECS * SLOT, i_m + s * step < M);
-  float rDw[VECS][WIDTH] = {}, rDb[VECS][WIDTH] = {}, rDxb[VECS][WIDTH] = {}, rW[HELD ? HELD : 1][WIDTH], rG[KEPT + 1][WIDTH], rS[KEPT + 1][WIDTH];
+  float rDw[VECS][WIDTH] = {}, rDb[VECS][WIDTH] = {}, rDxb[VECS][WIDTH] = {}, rG[KEPT + 1][WIDTH], rS[KEPT + 1][WIDTH];
   const float *gRstd_next = gRstd + i_m, *gMean_next = gMean + i_m;
   float rstd_next = i_m < M ? *gRstd_next : 0.0f, mean_next = LAYER && i_m < M ? *gMean_next : 0.0f;
-  Parameters<W, WIDTH> rAsked[HELD ? HELD : 1];
+  constexpr int SOME = HELD ? HELD : 1;
+  float rW[OPEN ? SOME : 1][WIDTH];
+  Parameters<W, WIDTH> rAsked[SOME];
 #pragma unroll
   for (int v = 0; v < HELD; ++v)
     if (inside(v, true)) rAsked[v].ask(gW + i_l + v * NEXT);
 #pragma unroll
-  for (int v = 0; v < HELD; ++v) LAYER ? rAsked[v].open(rW[v]) : rAsked[v].open(rW[v], offset);
+  for (int v = 0; v < (OPEN ? HELD : 0); ++v) LAYER ? rAsked[v].open(rW[v]) : rAsked[v].open(rW[v], offset);
   const auto weight = [&](float(&rF)[WIDTH], int v) {
-    if (v < HELD) {
+    if (OPEN && v < HELD) {
 #pragma unroll
-      for (int k = 0; k < WIDTH; ++k) rF[k] = rW[v % (HELD ? HELD : 1)][k];
+      for (int k = 0; k < WIDTH; ++k) rF[k] = rW[v % (OPEN ? SOME : 1)][k];
+    } else if (v < HELD) {
+      LAYER ? rAsked[v % SOME].open(rF) : rAsked[v % SOME].open(rF, offset);
     } else if (LAYER) {
       parameters(rF, gW + i_l + v * NEXT);
     } else {
@@ -119,6 +131,8 @@ __global__ void __launch_bounds__(THREADS, PER)
     for (int v = 0; v < VECS; ++v) {
       if (!inside(v, STRAIGHT || there)) break;
       float(&rDout)[WIDTH] = rG[v < KEPT ? v : KEPT], (&rAway)[WIDTH] = rS[v < KEPT ? v : KEPT];
+      if constexpr (HELD && !OPEN)
+        if (v < HELD) stay_packed(rAsked[v].part[0], zero);
       if (v >= KEPT) {
         unpack<T>(rDout, *narrow(sAgain + v * SLOT)), unpack<R>(rAway, sAgain[v * SLOT]);
         if (LAYER)
