@@ -79,7 +79,7 @@ __device__ __forceinline__ void clear(T* gDw, const int* gBorders, long long i_v
 // For those of a range's rows that v5_dealt.cu's `deal` has no token of, while `sort` is at it. A range is `pieces` blocks', and 8 rows at a time a warp's.
 template <typename T, int WIDTH>
 __device__ __forceinline__ void clear_early(T* gDw, const int2* gDealt, const int* gBegins, int rows, int parts, int pieces, int V, long long N) {
-  extern __shared__ unsigned sSeen[];  // a bit a row
+  extern __shared__ __align__(128) unsigned sSeen[];  // a bit a row
   const int range = int(blockIdx.x) / pieces, low = range * rows, here = min(rows, V - low);
   for (int i = threadIdx.x; i * WARP < rows; i += blockDim.x) sSeen[i] = 0;
   __syncthreads();
