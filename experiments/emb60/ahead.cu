@@ -1,0 +1,403 @@
+// adds: sorted tokens are dealt out and not rows: a warp has `span` of them, whoever's, and writes zeros for its share of the rows before it waits for them
+// costs: a float32 row of partial sums where a segment of more than 16 tokens crosses into the next span, added by a second launch
+// loses when: every segment crosses: partial sums are then written and read at 4 bytes an element for every span of dout, 1/4 of it at 16 tokens
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "rooftile/cluster.cuh"
+#include "rooftile/early.cuh"
+#include "rooftile/tma.cuh"
+#include "rooftile/vec.cuh"
+
+using namespace rooftile;
+
+// Keys, tokens and borders are those of `keys`, a sort and `search` in v1_warp_row.cu, or of v3_ranges.cu.
+//
+// A segment of at most SHORT tokens is added by the warp in whose span it begins, which reads beyond its span for it; a longer one is cut where
+// spans end. span is 16 + 32 n: a warp's n + 1 turns of 32 lanes are the span and the SHORT - 1 places that it may need behind it.
+constexpr int SHORT = 16;
+
+// A token's place in sorted order, as a lane knows it: one load of key and token, then one of the borders of its row's segment.
+struct Place {
+  int i_v, begin, end;
+  long long i_m;
+  bool mine, last;  // whether this warp adds it, and writes behind it
+};
+
+template <typename Key, typename Token>
+__device__ __forceinline__ Place look(const Key* gKeys, const Token* gOrder, const int* gBorders, int i, int count, int base, int first, int span) {
+  Place p = {};
+  if (i >= count) return p;
+  p.i_v = int(gKeys[i]) - base, p.i_m = (long long)gOrder[i];
+  p.begin = gBorders[p.i_v], p.end = gBorders[p.i_v + 1];
+  const bool cut = p.end - p.begin > SHORT;
+  p.mine = cut ? i < first + span : first <= p.begin && p.begin < first + span;
+  p.last = p.mine && (i + 1 == p.end || (cut && i + 1 == first + span));
+  return p;
+}
+
+// The same where the sort has left all of it together: one load.
+__device__ __forceinline__ Place look(const int4* gPlaces, int i, int M, int first, int span) {
+  Place p = {};
+  if (i >= M) return p;
+  const int4 found = gPlaces[i];
+  if (found.x < 0) return p;
+  p.i_v = found.x, p.i_m = found.y, p.begin = found.z, p.end = found.w;
+  const bool cut = p.end - p.begin > SHORT;
+  p.mine = cut ? i < first + span : first <= p.begin && p.begin < first + span;
+  p.last = p.mine && (i + 1 == p.end || (cut && i + 1 == first + span));
+  return p;
+}
+
+template <int BYTES, typename T, int WIDTH> __device__ __forceinline__ void write(T* g, const float (&rSum)[WIDTH]) {
+  constexpr int PART = sizeof(T) * WIDTH > BYTES ? int(BYTES / sizeof(T)) : WIDTH;
+#pragma unroll
+  for (int k = 0; k < WIDTH; k += PART) {
+    Vec<T, PART> rOut;
+#pragma unroll
+    for (int p = 0; p < PART; ++p) rOut[p] = T(rSum[k + p]);
+    store_global(g + k, rOut);
+  }
+}
+
+// A row's sums, or as much as a lane has of them; ADDED: to what is there, and rounded once.
+template <bool ADDED, typename T, int WIDTH> __device__ __forceinline__ void finish(T* g, float (&rSum)[WIDTH]) {
+  if constexpr (ADDED) {
+    constexpr int PART = sizeof(T) * WIDTH > 16 ? int(16 / sizeof(T)) : WIDTH;
+#pragma unroll
+    for (int k = 0; k < WIDTH; k += PART) {
+      Vec<T, PART> rOld;
+      load(rOld, g + k);
+#pragma unroll
+      for (int p = 0; p < PART; ++p) rSum[k + p] += float(rOld[p]);
+    }
+  }
+  write<16>(g, rSum);
+}
+
+// Zeros for the empty ones of `share` rows, at most 32: no loads but the borders, so that stores follow each other, and nobody waits for them.
+template <typename T, int WIDTH>
+__device__ __forceinline__ void clear(T* gDw, const int* gBorders, long long i_v, int share, int V, long long N) {
+  const bool there = lane() < share && i_v + lane() < V;
+  unsigned empty = __ballot_sync(ALL_LANES, there && gBorders[i_v + lane()] == gBorders[i_v + lane() + 1]);
+  const float rZero[WIDTH] = {};
+  for (; empty; empty &= empty - 1) {
+    T* gRow = gDw + (i_v + __ffs(int(empty)) - 1) * N;
+    for (long long i_n = lane() * WIDTH; i_n < N; i_n += WARP * WIDTH) write<16>(gRow + i_n, rZero);
+  }
+}
+
+// A row is asked for into the L2, by one thread.
+__device__ __forceinline__ void ask(const void* gX, int bytes) {
+#ifndef ROOFTILE_SIMULATOR
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(gX)), "r"(bytes));
+#endif
+}
+
+// Which of a block's `32 * words` rows anybody asks for, a bit each, by the tokens that the deal has put into its range of rows: BY_LISTS. Behind the deal.
+__device__ __forceinline__ void seen_in_lists(unsigned* sSeen, int words, const int2* gDealt, const int* gBegins, int range, int parts, int low) {
+  for (int i = threadIdx.x; i < words; i += blockDim.x) sSeen[i] = 0;
+  __syncthreads();
+  for (int p = threadIdx.x; p < parts; p += blockDim.x) {
+    const int* gBegin = gBegins + (long long)range * parts + p;
+    const int end = gBegin[parts];
+#pragma unroll 4
+    for (int j = gBegin[0]; j < end; ++j) {
+      const int at = gDealt[j].x - low;
+      if (0 <= at && at < WARP * words) atomicOr(&sSeen[at / WARP], 1u << at % WARP);
+    }
+  }
+  __syncthreads();
+}
+
+// The same by the indices themselves, of which every block of a cluster reads its part for the rows of all: BY_CLUSTER. Behind nothing.
+template <int CLUSTER>
+__device__ __forceinline__ void seen_by_cluster(unsigned* sSeen, int words, const long long* gIndices, int M, int V, int padding, int low) {
+  constexpr int BATCH = 16;
+  float *sMarks = reinterpret_cast<float*>(sSeen + words), *sGot = sMarks + CLUSTER * words;  // [CLUSTER][words]: of all rows by me; of mine by all
+  cluster_arrive_relaxed();
+  for (int i = threadIdx.x; i < CLUSTER * words; i += blockDim.x) reinterpret_cast<unsigned*>(sMarks)[i] = 0;
+  __syncthreads();
+  const int each = (M + CLUSTER - 1) / CLUSTER, end = min(M, (cluster_rank() + 1) * each), rows = CLUSTER * WARP * words;
+  for (int i = cluster_rank() * each + int(threadIdx.x); i < end; i += BATCH * blockDim.x) {
+    long long rV[BATCH];
+#pragma unroll
+    for (int k = 0; k < BATCH; ++k) rV[k] = i + k * int(blockDim.x) < end ? gIndices[i + k * int(blockDim.x)] : -1;
+#pragma unroll
+    for (int k = 0; k < BATCH; ++k) {
+      const long long at = rV[k] - low;
+      if (rV[k] >= 0 && rV[k] < V && rV[k] != padding && 0 <= at && at < rows)
+        atomicOr(reinterpret_cast<unsigned*>(sMarks) + int(at) / WARP, 1u << int(at) % WARP);
+    }
+  }
+  __syncthreads();
+  cluster_wait();
+  for (int i = threadIdx.x; i < CLUSTER * words; i += blockDim.x) store_cluster(&sGot[cluster_rank() * words + i % words], i / words, sMarks[i]);
+  cluster_sync();
+  for (int i = threadIdx.x; i < words; i += blockDim.x) {
+    unsigned any = 0;
+    for (int c = 0; c < CLUSTER; ++c) any |= reinterpret_cast<unsigned*>(sGot)[c * words + i];
+    sSeen[i] = any;
+  }
+  __syncthreads();
+}
+
+// Zeros for those of a block's rows that nobody asks for, 8 rows a warp at a time; BULK: out of shared memory by the copy engine, a lane a row.
+// Where rows are added to, those that somebody asks for are asked for into the L2.
+template <bool ADDED, bool BULK, typename T, int WIDTH>
+__device__ __forceinline__ void clear_ahead(T* gDw, const unsigned* sSeen, int words, int low, int V, long long N) {
+  constexpr int CHUNK = 2048;
+  const int bytes = int(N * sizeof(T));
+  if constexpr (ADDED) {
+    for (int r = threadIdx.x; r < WARP * words; r += blockDim.x)
+      if (low + r < V && sSeen[r / WARP] >> r % WARP & 1) ask(gDw + (low + r) * N, bytes);
+  } else if constexpr (BULK) {
+    __shared__ __align__(128) uint4 sZero[CHUNK / 16];
+    for (int i = threadIdx.x; i < CHUNK / 16; i += blockDim.x) sZero[i] = uint4{0, 0, 0, 0};
+    fence_async();
+    __syncthreads();
+    for (int r = threadIdx.x; r < WARP * words; r += blockDim.x) {
+      if (low + r >= V || sSeen[r / WARP] >> r % WARP & 1) continue;
+      char* gRow = reinterpret_cast<char*>(gDw + (low + r) * N);
+      for (int at = 0; at < bytes; at += CHUNK) bulk_store(gRow + at, sZero, min(CHUNK, bytes - at));
+    }
+    bulk_commit();
+    bulk_wait_read<0>();
+  } else {
+    const float rZero[WIDTH] = {};
+    for (int u = warp(); u < 4 * words; u += warps()) {
+      const int first = low + 8 * u;
+      unsigned empty = ~(sSeen[u / 4] >> u % 4 * 8) & 255;
+      for (; empty; empty &= empty - 1) {
+        const int i_v = first + __ffs(int(empty)) - 1;
+        if (i_v >= V) break;
+        for (long long i_n = lane() * WIDTH; i_n < N; i_n += WARP * WIDTH) write<16>(gDw + i_v * N + i_n, rZero);
+      }
+    }
+  }
+}
+
+enum Ahead { NOTHING, BY_LISTS, BY_CLUSTER, BULK_BY_CLUSTER };
+enum Old { AT_THE_END, WITH_TOKENS, ASKED_FOR };  // where rows are added to: when what is there is loaded
+
+template <int AHEAD, int CLUSTER, bool ADDED, typename T, int WIDTH>
+__device__ __forceinline__ void see_to_rows(unsigned* sSeen, T* gDw, const long long* gIndices, const int2* gDealt, const int* gBegins, int M, int V,
+                                            long long N, int padding, int rows, int parts, int pieces, int words, int clearing) {
+  if (AHEAD != NOTHING && int(blockIdx.x) < clearing) {
+    int low = blockIdx.x * WARP * words;
+    if constexpr (AHEAD == BY_LISTS) {  // a range of rows is `pieces` blocks', and of 32 rows together no two ranges have part
+      const int range = int(blockIdx.x) / pieces, from = int(blockIdx.x) % pieces * WARP * words;
+      low = range * rows + from;
+      if (from < rows) {
+        seen_in_lists(sSeen, words, gDealt, gBegins, range, parts, low);
+        clear_ahead<ADDED, false, T, WIDTH>(gDw, sSeen, words, low, min(V, range * rows + rows), N);
+      }
+    } else if constexpr (AHEAD >= BY_CLUSTER) {
+      seen_by_cluster<CLUSTER>(sSeen, words, gIndices, M, V, padding, low - cluster_rank() * WARP * words);
+      clear_ahead<ADDED, AHEAD == BULK_BY_CLUSTER, T, WIDTH>(gDw, sSeen, words, low, V, N);
+    }
+  }
+}
+
+// gPartial has two rows a span: of the segment that comes in from before, and of the one that goes on behind. Every warp sees to the zeros of `share` rows
+// first, none where they have been written or are not wanted; blocks behind the last span do nothing else.
+template <typename T, typename Key, typename Token, int WIDTH, int VECTORS, int TOKENS, bool ADDED, int AHEAD, int CLUSTER, int OLD, bool PLACED>
+__global__ void ROOFTILE_EARLY ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 : 2)
+    sums(T* __restrict__ gDw, float* __restrict__ gPartial, const T* __restrict__ gDout, const Key* __restrict__ gKeys,
+         const Token* __restrict__ gOrder, const int* __restrict__ gBorders, int V, int base, long long N, long long stride, int strips, int span,
+         int share, const long long* __restrict__ gIndices, const int2* __restrict__ gDealt, const int* __restrict__ gBegins, int M, int padding, int rows,
+         int parts, int pieces, int words, int clearing, const int4* __restrict__ gPlaces) {
+  extern __shared__ __align__(128) unsigned sSeen[];
+  see_to_rows<AHEAD, CLUSTER, ADDED, T, WIDTH>(sSeen, gDw, gIndices, gDealt, gBegins, M, V, N, padding, rows, parts, pieces, words, clearing);
+  earlier_done();
+  let_next_stand_by();  // not before: who joins looks at keys and borders while this goes on
+  if (share) clear<T, WIDTH>(gDw, gBorders, (blockIdx.x * 8ll + warp()) * share, share, V, N);
+  const long long i_w = blockIdx.x * 8ll + warp(), i_s = i_w / strips, i_n = (i_w % strips * VECTORS * WARP + lane()) * WIDTH;
+  const int count = PLACED ? M : gBorders[V];
+  if (i_s * span >= count) return;
+  const int first = int(i_s * span);
+  float rSum[VECTORS][WIDTH] = {};
+  for (int turn = first; turn < first + span; turn += WARP) {
+    const Place place = PLACED ? look(gPlaces, turn + lane(), M, first, span) : look(gKeys, gOrder, gBorders, turn + lane(), count, base, first, span);
+    const unsigned mine = __ballot_sync(ALL_LANES, place.mine), last = __ballot_sync(ALL_LANES, place.last);
+    if constexpr (ADDED && OLD == ASKED_FOR)
+      if (place.last && i_n < WARP * WIDTH) ask(gDw + place.i_v * N, int(N * sizeof(T)));
+    const int stop = mine ? WARP - __clz(int(mine)) : 0;  // mine are neighbours
+    for (int l = mine ? __ffs(int(mine)) - 1 : 0; l < stop; l += TOKENS) {
+      Vec<T, WIDTH> rX[TOKENS][VECTORS], rOld[TOKENS][VECTORS];
+#pragma unroll
+      for (int t = 0; t < TOKENS; ++t) {
+        const T* gRow = gDout + __shfl_sync(ALL_LANES, place.i_m, (l + t) % WARP) * stride + i_n;
+#pragma unroll
+        for (int k = 0; k < VECTORS; ++k)
+          if (l + t < stop && i_n + k * WARP * WIDTH < N) load_global(rX[t][k], gRow + k * WARP * WIDTH);
+      }
+      if constexpr (ADDED && OLD == WITH_TOKENS) {
+#pragma unroll
+        for (int t = 0; t < TOKENS; ++t) {
+          const T* gRow = gDw + __shfl_sync(ALL_LANES, place.i_v, (l + t) % WARP) * N + i_n;
+#pragma unroll
+          for (int k = 0; k < VECTORS; ++k)
+            if (l + t < stop && last >> (l + t) & 1 && i_n + k * WARP * WIDTH < N) load_global(rOld[t][k], gRow + k * WARP * WIDTH);
+        }
+      }
+#pragma unroll
+      for (int t = 0; t < TOKENS; ++t) {
+        if (l + t >= stop) break;  // the same for the warp
+#pragma unroll
+        for (int k = 0; k < VECTORS; ++k)
+#pragma unroll
+          for (int c = 0; c < WIDTH; ++c) rSum[k][c] += float(rX[t][k][c]);
+        if (!(last >> (l + t) & 1)) continue;
+        const int i_v = __shfl_sync(ALL_LANES, place.i_v, l + t), begin = __shfl_sync(ALL_LANES, place.begin, l + t);
+        const int end = __shfl_sync(ALL_LANES, place.end, l + t);
+        const bool whole = end - begin <= SHORT || (begin >= first && end <= first + span);
+#pragma unroll
+        for (int k = 0; k < VECTORS; ++k) {
+          const long long at = i_n + k * WARP * WIDTH;
+          if (at < N) {
+            if (whole && ADDED && OLD == WITH_TOKENS) {
+#pragma unroll
+              for (int c = 0; c < WIDTH; ++c) rSum[k][c] += float(rOld[t][k][c]);
+              finish<false>(gDw + i_v * N + at, rSum[k]);
+            } else if (whole) finish<ADDED>(gDw + i_v * N + at, rSum[k]);
+            else write<16>(gPartial + (2 * i_s + (begin >= first)) * N + at, rSum[k]);
+          }
+#pragma unroll
+          for (int c = 0; c < WIDTH; ++c) rSum[k][c] = 0.0f;
+        }
+      }
+    }
+    if (!(mine >> (WARP - 1))) break;  // the next turn would find none
+  }
+}
+
+// The same, places all of one load, and tokens' rows brought by the copy engine into a ring of SLOTS for each warp: asked for by the lane that has the
+// token, as soon as a place is free.
+template <typename T, int WIDTH, int VECTORS, int SLOTS, bool ADDED, int AHEAD, int CLUSTER>
+__global__ void ROOFTILE_EARLY ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(256, 2)
+    sums_ring(T* __restrict__ gDw, float* __restrict__ gPartial, const T* __restrict__ gDout, int V, long long N, long long stride, int strips, int span,
+              const long long* __restrict__ gIndices, const int2* __restrict__ gDealt, const int* __restrict__ gBegins, int M, int padding, int rows,
+              int parts, int pieces, int words, int clearing, const int4* __restrict__ gPlaces) {
+  constexpr int ROW = VECTORS * WARP * WIDTH;
+  extern __shared__ __align__(128) unsigned sAll[];  // [8][SLOTS][ROW] of T; the bits of rows
+  __shared__ MBarrier sCome[8][SLOTS];
+  T* sRing = reinterpret_cast<T*>(sAll) + warp() * SLOTS * ROW;
+  if (lane() < SLOTS) {
+    mbarrier_init(&sCome[warp()][lane()], 1);
+    mbarrier_fence();
+  }
+  __syncwarp();
+  see_to_rows<AHEAD, CLUSTER, ADDED, T, WIDTH>(sAll + 8 * SLOTS * ROW * int(sizeof(T)) / 4, gDw, gIndices, gDealt, gBegins, M, V, N, padding, rows,
+                                               parts, pieces, words, clearing);
+  earlier_done();
+  let_next_stand_by();
+  const long long i_w = blockIdx.x * 8ll + warp(), i_s = i_w / strips, from = i_w % strips * ROW, i_n = from + lane() * WIDTH;
+  if (i_s * span >= M) return;
+  const int first = int(i_s * span), bytes = int((N - from < ROW ? N - from : ROW) * (long long)sizeof(T));
+  float rSum[VECTORS][WIDTH] = {};
+  int before = 0;  // tokens of the turns before
+  for (int turn = first; turn < first + span; turn += WARP) {
+    const Place place = look(gPlaces, turn + lane(), M, first, span);
+    const unsigned mine = __ballot_sync(ALL_LANES, place.mine), last = __ballot_sync(ALL_LANES, place.last);
+    const int start = mine ? __ffs(int(mine)) - 1 : 0, stop = mine ? WARP - __clz(int(mine)) : 0;
+    const int slot = (before + lane() - start + SLOTS * WARP) % SLOTS;  // of this lane's token
+    const auto bring = [&] {
+      mbarrier_arrive_expect(&sCome[warp()][slot], bytes);
+      bulk_load(sRing + slot * ROW, gDout + place.i_m * stride + from, bytes, &sCome[warp()][slot]);
+    };
+    if (start <= lane() && lane() < min(stop, start + SLOTS)) bring();
+    for (int l = start; l < stop; ++l) {
+      const int n = before + l - start;
+      mbarrier_wait(&sCome[warp()][n % SLOTS], n / SLOTS & 1);
+#pragma unroll
+      for (int k = 0; k < VECTORS; ++k) {
+        if (i_n + k * WARP * WIDTH >= N) break;
+        Vec<T, WIDTH> rX;
+        load(rX, sRing + n % SLOTS * ROW + (k * WARP + lane()) * WIDTH);
+#pragma unroll
+        for (int c = 0; c < WIDTH; ++c) rSum[k][c] += float(rX[c]);
+      }
+      __syncwarp();
+      if (lane() == l + SLOTS && lane() < stop) bring();
+      if (!(last >> l & 1)) continue;
+      const int i_v = __shfl_sync(ALL_LANES, place.i_v, l), begin = __shfl_sync(ALL_LANES, place.begin, l);
+      const int end = __shfl_sync(ALL_LANES, place.end, l);
+      const bool whole = end - begin <= SHORT || (begin >= first && end <= first + span);
+#pragma unroll
+      for (int k = 0; k < VECTORS; ++k) {
+        const long long at = i_n + k * WARP * WIDTH;
+        if (at < N) {
+          if (whole) finish<ADDED>(gDw + i_v * N + at, rSum[k]);
+          else write<16>(gPartial + (2 * i_s + (begin >= first)) * N + at, rSum[k]);
+        }
+#pragma unroll
+        for (int c = 0; c < WIDTH; ++c) rSum[k][c] = 0.0f;
+      }
+    }
+    before += stop - start;
+    if (!(mine >> (WARP - 1))) break;  // the next turn would find none
+  }
+}
+
+// The segments that were cut. A block looks at 256 spans for ones that begin there and go on behind; WIDTH columns of float32 on each of 8 lanes
+// add a segment's partial sums in their order. One of more than FAR spans is shared by the block's 32 groups of lanes.
+template <typename T, typename Key, int WIDTH, bool ADDED = false>
+__global__ void ROOFTILE_EARLY __launch_bounds__(256, 4) join(T* __restrict__ gDw, const float* __restrict__ gPartial, const Key* __restrict__ gKeys,
+                                               const int* __restrict__ gBorders, int V, int base, long long N, int span) {
+  constexpr int LANES = 8, GROUPS = 256 / LANES, FAR = 32;
+  __shared__ float sSum[GROUPS][LANES * WIDTH];
+  __shared__ int sRow[256], sFrom[256], sTo[256], sCuts;  // of the segment its row, the span it begins in and the one behind its last
+  const int group = int(threadIdx.x) / LANES, l = int(threadIdx.x) % LANES, i_s = int(blockIdx.x) * 256 + int(threadIdx.x);
+  const long long i_n = (blockIdx.y * LANES + l) * (long long)WIDTH, behind = (i_s + 1ll) * span;
+  if (threadIdx.x == 0) sCuts = 0;
+  __syncthreads();
+  if (behind < gBorders[V]) {
+    const int i_v = int(gKeys[behind - 1]) - base;
+    const int begin = gBorders[i_v], end = gBorders[i_v + 1];
+    if (end - begin > SHORT && begin >= behind - span && end > behind) {
+      const int n = atomicAdd(&sCuts, 1);  // in any order: each is added by itself
+      sRow[n] = i_v, sFrom[n] = i_s, sTo[n] = (end - 1) / span + 1;
+    }
+  }
+  __syncthreads();
+  earlier_done();  // keys and borders are of a launch before that one
+  auto add = [&](float (&rSum)[WIDTH], int from, int to) {  // partial sums of spans that the segment comes into
+#pragma unroll 8
+    for (; from < to; ++from) {
+      Vec<float, WIDTH> rX;
+      if (i_n < N) {
+        load(rX, gPartial + 2ll * from * N + i_n);
+#pragma unroll
+        for (int c = 0; c < WIDTH; ++c) rSum[c] += rX[c];
+      }
+    }
+  };
+  auto head = [&](float (&rSum)[WIDTH], int from) {
+    Vec<float, WIDTH> rX;
+    if (i_n < N) {
+      load(rX, gPartial + (2ll * from + 1) * N + i_n);
+      to_float(rSum, rX);
+    }
+  };
+  for (int n = 0; n < sCuts; ++n) {
+    const int from = sFrom[n], to = sTo[n];
+    const bool far = to - from > FAR;  // the same for all
+    if (!far && n % GROUPS != group) continue;
+    const int each = far ? (to - from - 1 + GROUPS - 1) / GROUPS : to, mine = from + 1 + (far ? group * each : 0);
+    float rSum[WIDTH] = {};
+    if (!far || group == 0) head(rSum, from);
+    add(rSum, mine, min(mine + each, to));
+    if (far) {
+      __syncthreads();  // sSum has been read to the end
+#pragma unroll
+      for (int c = 0; c < WIDTH; ++c) sSum[group][l * WIDTH + c] = rSum[c];
+      __syncthreads();
+      if (group != 0) continue;
+      for (int other = 1; other < GROUPS; ++other)
+#pragma unroll
+        for (int c = 0; c < WIDTH; ++c) rSum[c] += sSum[other][l * WIDTH + c];
+    }
+    if (i_n < N) finish<ADDED>(gDw + (long long)sRow[n] * N + i_n, rSum);
+  }
+}

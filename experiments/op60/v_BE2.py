@@ -1,0 +1,152 @@
+"""The gradient with scores made once, in Triton. Floor: 10 D operations a visible pair, and of dq's sums D more additions for each tile of keys.
+
+A program owns BLOCK_N keys and walks the queries that see them, as `triton_kernels._keys` does; what each tile of queries gets from these keys it adds to dq
+in float32: five products where the two kernels without atomics make seven. Both products of scores come before the exponential, so that the multiprocessor's
+warps stop for the tensor cores twice a tile and not three times; dq is made and kept transposed, [D, T], as then no factor of it passes through registers.
+The addition is TMA's (BULK) where there is one, of a whole tile while the next is under way, or else an atomic an element. A launch before it leaves delta
+and lse to base 2, one after it rounds dq.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from rooftile.core.kernel import Kernel, Limits
+from rooftile.ops._shared.architecture import architecture
+from rooftile.ops._shared.launch import INTERPRETED, cdiv, launch, launch_described
+from rooftile.ops.attention.triton_kernels import _refuse, seeing
+from rooftile.ops.attention.triton_tiles import LOG2E, dense, head_row, load_tile, store_tile, tile_at, widths
+
+
+@triton.jit
+def _sums(gDout, gOut, gLse, gLse2, gDelta, H, T, stride_gb, stride_gt, stride_gh, stride_ob, stride_ot, stride_oh, DV: tl.constexpr,
+          BLOCK_DV: tl.constexpr, BLOCK_M: tl.constexpr):  # fmt: skip
+    tiles = tl.cdiv(T, BLOCK_M)
+    first = tl.program_id(0) % tiles * BLOCK_M
+    i_bh = tl.num_programs(0) // tiles - 1 - tl.program_id(0) // tiles
+    i_b, i_h = i_bh // H, i_bh % H
+    i_m = first + tl.arange(0, BLOCK_M)
+    rDout = load_tile(head_row(gDout, i_b, i_h, first, stride_gb, stride_gt, stride_gh), stride_gt, i_m, T, True, DV, BLOCK_M, BLOCK_DV)
+    rOut = load_tile(head_row(gOut, i_b, i_h, first, stride_ob, stride_ot, stride_oh), stride_ot, i_m, T, True, DV, BLOCK_M, BLOCK_DV)
+    rLse = tl.load(gLse + i_bh.to(tl.int64) * T + i_m, mask=i_m < T, other=float("inf"))
+    at = i_bh.to(tl.int64) * tiles * BLOCK_M + i_m  # whole tiles: they are read without a mask
+    tl.store(gDelta + at, tl.sum(rOut.to(tl.float32) * rDout.to(tl.float32), 1))
+    tl.store(gLse2 + at, rLse * 1.4426950408889634)  # log2 e
+
+
+@triton.jit
+def _rounded(gSum, gDq, H, T, padded, scale, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr):
+    tiles = tl.cdiv(T, BLOCK_M)
+    first = tl.program_id(0) % tiles * BLOCK_M
+    i_bh = tl.num_programs(0) // tiles - 1 - tl.program_id(0) // tiles
+    rSum = tl.load(tile_at(gSum + i_bh.to(tl.int64) * BLOCK_D * padded + first, padded, BLOCK_D, BLOCK_M))
+    store_tile(gDq, tl.trans(rSum) * scale, i_bh // H, i_bh % H, first, first + tl.arange(0, BLOCK_M), T, H, D, BLOCK_M, BLOCK_D)
+
+
+@triton.jit
+def _walk(rDk, rDv, rK, rV, gQ, gDout, gSum, i_bh, gLse2, gDelta, stride_qt, stride_gt, first, last, i_n, T, S, padded, shift, scale_log2,
+          MASKED: tl.constexpr, BULK: tl.constexpr, EVEN_T: tl.constexpr, EVEN_S: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
+          DV: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_M: tl.constexpr):  # fmt: skip
+    for start in range(first, last, BLOCK_M):
+        i_m = start + tl.arange(0, BLOCK_M)
+        rQ = load_tile(gQ + tl.cast(start, tl.int64) * stride_qt, stride_qt, i_m, T, not EVEN_T, D, BLOCK_M, BLOCK_D)
+        rDout = load_tile(gDout + tl.cast(start, tl.int64) * stride_gt, stride_gt, i_m, T, not EVEN_T, DV, BLOCK_M, BLOCK_DV)
+        rS = tl.dot(rK, tl.trans(rQ))
+        rDp = tl.dot(rV, tl.trans(rDout))
+        rLse = tl.load(gLse2 + i_m)  # inf past the last query: exp2(s - inf), no weight
+        rP = tl.exp2(rS * scale_log2 - rLse[None, :])
+        if MASKED and start + shift < tl.max(i_n):
+            rP = tl.where(i_n[:, None] <= i_m[None, :] + shift, rP, 0.0)
+        if not EVEN_S:  # their score is 0, and exp(0 - lse) may be infinite
+            rP = tl.where(i_n[:, None] < S, rP, 0.0)
+        rDv = tl.dot(rP.to(rDout.dtype), rDout, rDv)
+        rDelta = tl.load(gDelta + i_m)
+        rDs = (rP * (rDp - rDelta[None, :])).to(rQ.dtype)
+        rDk = tl.dot(rDs, rQ, rDk)
+        rDq = tl.dot(tl.trans(rK), rDs)
+        if BULK:
+            gSum.atomic_add([i_bh * BLOCK_D, start], rDq)
+        else:
+            tl.atomic_add(tile_at(gSum + i_bh.to(tl.int64) * BLOCK_D * padded + start, padded, BLOCK_D, BLOCK_M), rDq, sem="relaxed")
+    return rDk, rDv
+
+
+@triton.jit
+def _pass(gDout, gQ, gK, gV, gLse2, gDelta, gSum, gDk, gDv, H, T, S, padded, scale, scale_log2, stride_gb, stride_gt, stride_gh, stride_qb,
+          stride_qt, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh, CAUSAL: tl.constexpr,
+          BULK: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, EVEN_T: tl.constexpr,
+          EVEN_S: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUPS):  # fmt: skip
+    tiles = tl.cdiv(S, BLOCK_N)
+    heads = tl.num_programs(0) // tiles
+    g = tl.program_id(0) // tiles * GROUPS // heads
+    at = tl.cdiv(g * heads, GROUPS)
+    here = tl.cdiv((g + 1) * heads, GROUPS) - at
+    r = tl.program_id(0) - at * tiles
+    i_tile = r // here
+    i_bh = at + r % here
+    i_b, i_h = i_bh // H, i_bh % H
+    first = i_tile * BLOCK_N
+    i_n = first + tl.arange(0, BLOCK_N)
+    rK = load_tile(head_row(gK, i_b, i_h, first, stride_kb, stride_ks, stride_kh), stride_ks, i_n, S, not EVEN_S, D, BLOCK_N, BLOCK_D)
+    rV = load_tile(head_row(gV, i_b, i_h, first, stride_vb, stride_vs, stride_vh), stride_vs, i_n, S, not EVEN_S, DV, BLOCK_N, BLOCK_DV)
+    rDk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    rDv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
+    some, every = seeing(first, T, S, CAUSAL, BLOCK_M, BLOCK_N)
+    gQ = head_row(gQ, i_b, i_h, 0, stride_qb, stride_qt, stride_qh)
+    gDout = head_row(gDout, i_b, i_h, 0, stride_gb, stride_gt, stride_gh)
+    gLse2 += i_bh.to(tl.int64) * padded
+    gDelta += i_bh.to(tl.int64) * padded
+    rDk, rDv = _walk(rDk, rDv, rK, rV, gQ, gDout, gSum, i_bh, gLse2, gDelta, stride_qt, stride_gt, some, T, i_n, T, S, padded, S - T, scale_log2,
+                     CAUSAL, BULK, EVEN_T, EVEN_S, D, BLOCK_D, DV, BLOCK_DV, BLOCK_M)  # fmt: skip
+    store_tile(gDk, rDk * scale, i_b, i_h, first, i_n, S, H, D, BLOCK_N, BLOCK_D)
+    store_tile(gDv, rDv, i_b, i_h, first, i_n, S, H, DV, BLOCK_N, BLOCK_DV)
+
+
+def attention_backward(dout, q, k, v, out, lse, causal, scale, *, config):
+    dout, q, k, v, out, lse = *map(dense, (dout, q, k, v, out)), lse.contiguous()
+    (b, t, h, d), (_, s, _, dv) = q.shape, v.shape
+    if 0 in (b, h, t, s):
+        return tuple(x.new_zeros(x.shape) for x in (q, k, v))
+    dq, dk, dv_ = (x.new_empty(x.shape) for x in (q, k, v))
+    m, n = config["BLOCK_M"], config["BLOCK_N"]
+    padded, both = cdiv(t, m) * m, widths(d, dv)
+    lse2, delta = (q.new_empty(b, h, padded, dtype=torch.float32) for _ in range(2))
+    sums = q.new_zeros(b, h, both["BLOCK_D"], padded, dtype=torch.float32)
+    bulk = architecture(q) >= 90 and not INTERPRETED  # the interpreter knows no TMA that adds
+    start, to = (launch_described, TensorDescriptor.from_tensor(sums.view(-1, padded), [both["BLOCK_D"], m])) if bulk else (launch, sums)
+    launch(_sums, (cdiv(t, m) * b * h,), dout, out, lse, lse2, delta, h, t, *dout.stride()[:3], *out.stride()[:3], DV=dv, BLOCK_DV=both["BLOCK_DV"],
+           BLOCK_M=m, num_warps=4)  # fmt: skip
+    start(_pass, (cdiv(s, n) * b * h,), dout, q, k, v, lse2, delta, to, dk, dv_, h, t, s, padded, scale, scale * LOG2E, *dout.stride()[:3],
+          *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], CAUSAL=causal, BULK=bulk, **both, EVEN_T=t % m == 0,
+          EVEN_S=s % n == 0, GROUPS=max(1, b * h * cdiv(s, n) // (2 * 132)) if causal else b * h, **config)  # fmt: skip
+    launch(_rounded, (cdiv(t, m) * b * h,), sums, dq, h, t, padded, scale, D=d, BLOCK_D=both["BLOCK_D"], BLOCK_M=m, num_warps=4)
+    return dq, dk, dv_
+
+
+CONFIGS = tuple(
+    {"BLOCK_M": m, "BLOCK_N": n, "num_warps": w, "num_stages": s}
+    for m, n, w, s in ((64, 128, 8, 3), (32, 128, 8, 2), (32, 64, 8, 2))  # the last for blocks of 99 KiB
+)
+
+
+def pick(call):
+    """Hopper's products take 64 rows at least; elsewhere registers are short."""
+    return CONFIGS[0 if architecture(call["q"]) == 90 else 1]
+
+
+def refuse(call):
+    heads, shared = call["q"].shape[2], call["k"].shape[2]
+    return f"{heads} heads read {shared} of keys: it walks one" if heads != shared else _refuse(False, 64, 128)(call)
+
+
+BACKWARD = Kernel(
+    "triton.one_pass",
+    attention_backward,
+    "scores made once, dq added by TMA or atomics: five products",
+    refuse,
+    CONFIGS,
+    pick,
+    limits=Limits(spill_bytes=72, spill_bytes_elsewhere=264, shared_bytes=227 * 1024),  # causal, 67 keys: 18 registers; sm_80 66
+    varies="dq is added up in the order of arrival",
+)

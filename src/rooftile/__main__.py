@@ -1,3 +1,0 @@
-from rooftile.cli import main
-
-main()
