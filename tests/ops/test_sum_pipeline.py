@@ -28,11 +28,11 @@ CASES = {
     "a float32 stream": ("add_layernorm", Case({"M": 29, "N": 768}, torch.bfloat16, {**MASTER, "lacks": "f32"})),
     "float32": ("add_layernorm", Case({"M": 29, "N": 264}, torch.float32, {**EPS, "lacks": "io"})),
     "x's bias and no parameters": ("add_layernorm", Case({"M": 29, "N": 768}, torch.bfloat16, {**EPS, "affine": "none", "lacks": "io"})),
+    "a weight as it came": ("dropout_add_norm", Case({"M": 13, "N": 1024}, torch.bfloat16, DROPS)),
     "a weight and x's bias": ("add_layernorm", Case({"M": 29, "N": 768}, torch.float16, {**EPS, "affine": "weight", "lacks": "f32"})),
     "no bias for x": ("add_layernorm", Case({"M": 29, "N": 768}, torch.bfloat16, MASTER)),
     "rmsnorm": ("add_rmsnorm", Case({"M": 29, "N": 768}, torch.bfloat16, {**RMS, "affine": "float32"})),
     "a mask": ("dropout_add_norm", Case({"M": 29, "N": 768}, torch.bfloat16, DROPS)),
-    "a weight as it came": ("dropout_add_norm", Case({"M": 13, "N": 1024}, torch.bfloat16, DROPS)),
 }
 
 
