@@ -48,13 +48,17 @@ ROOFTILE_DEVICE uint4 load_global(uint4* gX, Policy policy) {
 #endif
 }
 
-// copy_async<16> of async.cuh.
+// copy_async<16> of async.cuh. Its address is one register, masked to what it is already: left to itself ptxas 13.0 may split it in loops unrolled in part,
+// and then names another's policy and another's half of the address.
 ROOFTILE_DEVICE void copy_async(uint4* sX, const void* gX, bool there, Policy policy) {
 #ifdef ROOFTILE_SIMULATOR
   copy_async<16>(sX, gX, there);
 #else
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared_address(sX)), "l"(gX), "r"(there ? 16 : 0), "l"(policy)
-               : "memory");
+  asm volatile(
+      "{\n.reg .u32 to;\nand.b32 to, %0, 0xfffffff0;\n"
+      "cp.async.cg.shared.global.L2::cache_hint [to], [%1], 16, %2, %3;\n}" ::"r"(shared_address(sX)),
+      "l"(gX), "r"(there ? 16 : 0), "l"(policy)
+      : "memory");
 #endif
 }
 
