@@ -409,6 +409,7 @@ def test_a_segment_that_is_none_is_nan_on_a_gpu():
 
 
 SPREADS = OPS["segment_sum_backward"].kernel("cuda.v8_spread")
+SPREAD_WALKS = {"block": 128, "tiles": 3}  # of 40000 numbers 4 blocks, the last with two warps that have none
 SPREAD_FAULTS = {  # as it stands, and wrong
     "at != other": "true",
     "at >= tile &&": "",
@@ -424,7 +425,7 @@ SPREAD_FAULTS = {  # as it stands, and wrong
 }
 
 
-def spread(borders, m, dtype, level="checks", seed=None, config=WALKS):
+def spread(borders, m, dtype, level="checks", seed=None, config=SPREAD_WALKS):
     """Whether the gradients are right."""
     cut = BORDERS[borders](m)
     x, dout = torch.empty(m, 1, dtype=dtype), torch.randint(-9, 9, (cut.numel() - 1, 1)).to(dtype)
@@ -443,7 +444,7 @@ def test_gradients_by_warps_where_offsets_fall():
     m = 3000
     cut, dout = torch.tensor([5, 3] * 2000), torch.ones(3999, 1)
     with simulator.active():
-        assert SPREADS.run(dout, torch.empty(m, 1), cut, config=WALKS).shape == (m, 1)
+        assert SPREADS.run(dout, torch.empty(m, 1), cut, config=SPREAD_WALKS).shape == (m, 1)
 
 
 SPREAD_NEEDED = orders(spread_kernels.SPREAD.text)

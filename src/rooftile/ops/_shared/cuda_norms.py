@@ -113,7 +113,8 @@ def exchange(x: Tensor, m: int, n: int, config: Config, *parameters: Tensor | No
 def ahead(x: Tensor, m: int, n: int, config: Config, *parameters: Tensor | None) -> Shape:
     """Two rows a cluster where three times as much has room in a multiprocessor."""
     each = sum(-(-stays(x, p) // 16) for p in parameters)  # registers, by fours, that a vector's parameters take
-    v = visit(x, config, lambda vecs: 48 + 4 * config["ahead"] * each, 512)
+    # whoever asks for some while others are opened keeps both
+    v = visit(x, config, lambda vecs: (32 if config["ahead"] >= vecs else 48) + 4 * config["ahead"] * each, 512)
     part = 16 * v.vecs * v.threads
     count = config["rows"] if 3 * config["rows"] * part <= ROOM else 1
     per = max(1, min(v.per, MEMORY // (count * part + beside_rows(v.cluster, v.threads))))
@@ -281,18 +282,21 @@ def pick_cluster_backward(call: Call) -> dict[str, int]:
 
 
 def pick_ahead(call: Call) -> dict[str, int]:
-    """Parts of 16 KB, as many of them as registers allow: six blocks of 128 threads a multiprocessor with two parameters, four of 256 with one. Simulated:
-    four blocks for two rows."""
+    """Parts of 16 KB, as many of them as registers allow: with two parameters, all of which are asked for before the rows have come, five blocks of 128 threads a
+    multiprocessor, six where those are twice as wide and half are asked for; four of 256 with one. Simulated: four blocks for two rows."""
     if not row(call).is_cuda:
         return {"cluster": 4, "rows": 2, "vecs": 2, "ahead": 1, "per": 1}
-    return AHEAD[0] if call.get("bias") is not None else AHEAD[1]
+    if call.get("bias") is None:
+        return AHEAD[1]
+    return AHEAD[0 if call["bias"].itemsize == row(call).itemsize else 2]
 
 
 AHEAD = tuple(
     {"cluster": c, "rows": r, "vecs": v, "ahead": a, "per": p}
     for c, r, v, a, p in (
-        (8, 2, 8, 4, 6),
+        (8, 2, 8, 8, 5),
         (8, 2, 4, 4, 4),
+        (8, 2, 8, 4, 6),
         (4, 1, 8, 4, 4),
         (4, 1, 8, 2, 4),
         (2, 1, 8, 2, 2),

@@ -112,10 +112,16 @@ def of_one(x, name):
     return off_gpu(x)
 
 
+def beyond_32_bits(offsets):
+    """Why there are too many segments, or None."""
+    segments = offsets.numel() - 1
+    return f"there are {segments} segments, and it counts them in 32 bits" if segments >= 2**31 else None
+
+
 def _not_numbers(call):
-    x, segments = call["x"], call["offsets"].numel() - 1
-    if segments >= 2**31:
-        return f"there are {segments} segments, and it counts them in 32 bits"
+    x = call["x"]
+    if (why := beyond_32_bits(call["offsets"])) is not None:
+        return why
     if x.shape[1] == 1 and x.is_contiguous() and x.data_ptr() % 16:
         return f"x begins {x.data_ptr() % 16} bytes past a multiple of 16, and it reads 16 bytes at a time"
     return of_one(x, "x")

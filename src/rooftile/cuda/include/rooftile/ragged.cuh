@@ -19,6 +19,35 @@ template <int LANES, typename I> ROOFTILE_DEVICE long long find(const I* gOffset
   return low;
 }
 
+// The number of offsets that are not beyond number i_m, by a warp; it is from `low` to `high`. 33 parts a turn, the last FEW a lane all at once.
+template <int FEW, typename I> ROOFTILE_DEVICE unsigned passed(const I* gOffsets, unsigned low, unsigned high, long long i_m) {
+  while (high - low > FEW * WARP) {
+    const unsigned step = (high - low) / (WARP + 1) + 1, at = low + (lane() + 1) * step - 1;
+    low += __popc(__ballot_sync(ALL_LANES, at < high && gOffsets[at] <= i_m)) * step;
+    high = min(high, low + step - 1);
+  }
+  I seen[FEW];
+#pragma unroll
+  for (int k = 0; k < FEW; ++k) {
+    const unsigned at = low + k * WARP + lane();
+    if (at < high) seen[k] = gOffsets[at];
+  }
+  unsigned found = low;
+#pragma unroll
+  for (int k = 0; k < FEW; ++k) found += __popc(__ballot_sync(ALL_LANES, low + k * WARP + lane() < high && seen[k] <= i_m));
+  return found;
+}
+
+// The same, of all E + 1. Of lengths that are alike as many begin before a number as its part of x says: the first turn looks there, and where it is not
+// found there the next ones look on that side.
+template <typename I> ROOFTILE_DEVICE unsigned find_near(const I* gOffsets, long long M, long long E, long long i_m) {
+  const float about = float(i_m) / float(M) * float(E), away = 2.0f * sqrtf(float(E));  // cuts at random are off by a quarter of it
+  const long long step = (long long)(away * (2.0f / (WARP - 1))) + 1, from = (long long)(about - away), at = from + lane() * step;
+  const int before = __popc(__ballot_sync(ALL_LANES, at < 0 || (at <= E && gOffsets[at] <= i_m)));
+  const long long low = before > 0 ? from + (before - 1) * step + 1 : 0, high = before < WARP ? from + before * step : E + 1;
+  return passed<8>(gOffsets, unsigned(max(low, 0ll)), unsigned(min(high, E + 1)), i_m);
+}
+
 template <typename I> ROOFTILE_DEVICE long long not_beyond(const I* gOffsets, long long low, long long E, long long i_m) {
   long long high = E + 1;  // the number of offsets that are not beyond row i_m; it is `low` at least
   while (low < high) {

@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(BLOCK, 1024 / BLOCK) spread(T* __restrict__ gD
   const long long first = (blockIdx.x * (long long)WARPS + w) * tiles * SIZE, last = min(first + (long long)tiles * SIZE, M);
   if (first >= last) return;
   const unsigned before = (1u << l) - 1;
-  long long cursor = find<WARP>(gOffsets, E, first - 1);  // the first offset that is not before the tile
+  long long cursor = find_near(gOffsets, M, E, first - 1);  // the first offset that is not before the tile
   I at, other;
   T value;
   auto look = [&] {  // each offset with its neighbour and its segment's gradient
