@@ -104,3 +104,12 @@ def test_kernels_are_found_on_a_gpu(tmp_path):
     ):
         assert rows[f"rooftile.{name}"].us > 0, name
     assert sum(row.us for row in found["rows"]) / 1e3 < 3 * found["step_ms"]
+
+
+def test_bytes_are_believed_up_to_what_the_memory_can_carry():
+    """Writing alone may be faster than a copy, and than PyTorch's own."""
+    seen, told = Ceilings(4000.0, {"float32": 50.0}, 2.0, 4200.0), Ceilings(4000.0, {"float32": 50.0}, 2.0, 4200.0, 4900.0)
+    assert seen.believable_us(1e9, 0, torch.float32) == pytest.approx(1e6 / 4410)
+    assert told.believable_us(1e9, 0, torch.float32) == pytest.approx(1e6 / 4900)
+    assert told.believable_us(0, 1e12, torch.float32) == pytest.approx(1e6 / 50 / 1.05)
+    assert told.floor_us(1e9, 0, torch.float32) == pytest.approx(1e6 / 4000)

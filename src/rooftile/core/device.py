@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import re
 import warnings
@@ -31,7 +32,8 @@ class Ceilings:
     copy_gbps: float
     matmul_tflops: dict[str, float]  # by dtype: bfloat16, float16, float32 (true fp32, no tf32)
     launch_us: float
-    fill_gbps: float = 0.0  # writing alone is faster than copying; no kernel beats both
+    fill_gbps: float = 0.0  # PyTorch's writing alone
+    pins_gbps: float = 0.0  # what the memory's clock and bus can carry, as the driver tells them; 0 where it does not
 
     def floor_us(self, moved: float, operations: float, dtype: torch.dtype) -> float:
         """The time no kernel beats: the larger of moving the bytes and doing the arithmetic."""
@@ -39,8 +41,9 @@ class Ceilings:
         return max(moved / self.copy_gbps / 1e3, operations / rate / 1e6)
 
     def believable_us(self, moved: float, operations: float, dtype: torch.dtype) -> float:
-        """What is faster than this was measured wrongly."""
-        return self.floor_us(moved * min(1.0, self.copy_gbps / (self.fill_gbps or self.copy_gbps)), operations, dtype) / 1.05
+        """What is faster than this was measured wrongly: a twentieth more than was ever seen, or for bytes what no memory can carry."""
+        carried = max(1.05 * max(self.copy_gbps, self.fill_gbps), self.pins_gbps)
+        return max(moved / carried / 1e3, self.floor_us(0, operations, dtype) / 1.05)
 
 
 def ceilings(where: torch.device, refresh: bool = False) -> Ceilings:
@@ -64,7 +67,20 @@ def ceilings(where: torch.device, refresh: bool = False) -> Ceilings:
 
 def _from(r: Record) -> Ceilings:
     rates = {n.removeprefix("matmul_"): v for n, v in r.extra.items() if n.startswith("matmul_")}
-    return Ceilings(r.extra["copy_gbps"], rates, r.extra["launch_us"], r.extra.get("fill_gbps", 0.0))
+    return Ceilings(r.extra["copy_gbps"], rates, r.extra["launch_us"], r.extra.get("fill_gbps", 0.0), r.extra.get("pins_gbps", 0.0))
+
+
+def _pins_gbps(where: torch.device) -> float:
+    """Twice the memory's clock times its width, 0 if the driver does not say."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0.0
+    kilohertz, bits = ctypes.c_int(0), ctypes.c_int(0)
+    for number, attribute in ((kilohertz, 36), (bits, 37)):  # CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, _GLOBAL_MEMORY_BUS_WIDTH
+        if driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, where.index or 0):
+            return 0.0
+    return 2 * kilohertz.value * bits.value / 8 / 1e6
 
 
 def measure(where: torch.device) -> Record:
@@ -73,6 +89,8 @@ def measure(where: torch.device) -> Record:
     source, target = torch.empty(n, dtype=torch.uint8, device=where).random_(), torch.empty(n, dtype=torch.uint8, device=where)
     found = {"copy_gbps": 2 * n / timing.best(partial(target.copy_, source), where) / 1e3}
     found["fill_gbps"] = n / timing.best(partial(target.fill_, 1), where) / 1e3
+    if gpu and (pins := _pins_gbps(where)):
+        found["pins_gbps"] = pins
     del source, target
     side = 8192 if gpu else 512
     for dtype in (torch.bfloat16, torch.float16, torch.float32):

@@ -11,8 +11,8 @@ FLOAT32_AND_16 = (torch.float32, torch.bfloat16)
 
 def validate(call, dims):
     shared_evenly("attention_varlen", dims)
-    if dims["B"] < 1:
-        raise ValueError(f"attention_varlen: cu_seqlens_q has {dims['B'] + 1} offsets, it takes 2 or more")
+    if dims["B"] < 0:
+        raise ValueError(f"attention_varlen: cu_seqlens_q has {dims['B'] + 1} offsets, it takes 1 or more")
     for name in ("max_seqlen_q", "max_seqlen_k"):
         if call[name] < 0:
             raise ValueError(f"attention_varlen: {name} is {call[name]}, and must be 0 or more")
@@ -33,7 +33,7 @@ def ragged(call, case, gen):
     for n, x, spread in (("q", call["q"], 32.0), ("k", call["k"], 32.0 if len(call["q"]) == len(call["k"]) else 3.0)):
         cu = offsets(len(x), len(call[f"cu_seqlens_{n}"]) - 1, spread)
         call[f"cu_seqlens_{n}"] = cu.to(where, call[f"cu_seqlens_{n}"].dtype)
-        call[f"max_seqlen_{n}"] = int(cu.diff().max())
+        call[f"max_seqlen_{n}"] = int(cu.diff().max()) if len(cu) > 1 else 0
     return call
 
 
@@ -100,6 +100,7 @@ SPEC = OpSpec(
         case(3, 70, 70, 1, 256, "the widest head", dtype=torch.bfloat16, right=0),
         case(1, 33, 40, 2, 16, "one sequence"),
         case(3, 0, 5, 2, 16, "no queries at all", dtype=torch.bfloat16),
+        *across(FLOAT32_AND_16, case(0, 0, 0, 2, 64, "no sequences", RUN, given=("sinks",), right=0)),
         case(8, 40960, 40960, 8, 128, "acceptance: lengths from 512 to 16384, causal", right=0, **BF16),
         case(8, 40960, 40960, 8, 128, "the same without a mask, four heads a key head", G=2, **BF16),
     ),
