@@ -311,6 +311,8 @@ __global__ void draw(float* uniform, float* normal, curandState_t* s, int n) {
         ("int(__uint2float_rd(16777219u) == 16777218.f) + int(__int2float_rz(-16777219) == -16777218.f)", 2),
         ("__brevll(1ull) >> 60 == 8 && __umul64hi(1ull << 63, 6) == 3", 1),
         ("dim3(threadIdx).x + dim3(4).y + warpSize", 33),
+        ("__funnelshift_lc(5u, 3u, 4) + __funnelshift_lc(5u, 3u, 32) + __funnelshift_lc(7u, 3u, 40)", 60),
+        ("__funnelshift_rc(16u, 9u, 33) * (__funnelshift_rc(16u, 9u, 4) & 15) + __funnelshift_rc(16u, 8u, 32)", 17),
         ("int(lrintf(2.5f) + llroundf(2.5f) + lgammaf(5.f) * 100 + sinpif(2.5f) + norm3df(2.f, 3.f, 6.f))", 330),
         ("int(sizeof(uint) + sizeof(ushort) + sizeof(ulong))", 14),
         ("int(__match_all_sync(1, 5, out)) + out[0]", 2),

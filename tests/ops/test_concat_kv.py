@@ -7,7 +7,9 @@ import torch
 import processes
 from rooftile.core.kernel import OPS
 from rooftile.core.spec import Tolerance
+from rooftile.cuda import simulator
 from rooftile.ops import attention_decode, concat_kv, quantize, rope, rope_table
+from rooftile.ops.concat_kv import cuda_kernels, reference
 from rooftile.workbench.gauge import U32, Gauge
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -330,6 +332,55 @@ for dtype, narrow in itertools.product((torch.float32, torch.bfloat16), (False, 
                 changed = (made[1].view(torch.uint8) != caches[1].view(torch.uint8)).flatten(1).any(1).tolist()
                 assert [i for i in range(12) if changed[i]] == [0, 1, 8, 10], (kernel.name, changed)
 """
+
+
+@pytest.mark.parametrize("t, g, d, n, interleaved, dtype, paged", [
+    (5, 3, 48, 16, True, torch.float32, False), (5, 3, 48, 8, False, torch.bfloat16, True), (7, 5, 32, 0, False, torch.float16, False), (3, 31, 256, 0, False, torch.float32, False),
+    (1, 2, 16, 8, False, torch.bfloat16, False), (70, 1, 16, 8, True, torch.bfloat16, True), (2, 9, 128, 64, False, torch.float32, False),
+])  # fmt: skip
+@pytest.mark.parametrize("narrow", [False, True])
+def test_a_block_of_tokens_in_every_config(t, g, d, n, interleaved, dtype, paged, narrow, monkeypatch):
+    """Of v3_tokens: pairs, what is copied, heads that no block has threads for at one a thread, blocks that end amid tokens, keys whose heads lie apart, places
+    that the tables do not have, as on a GPU, where nobody looks; nothing else is written."""
+    for module in (cuda_kernels, reference):
+        monkeypatch.setattr(module, "check_room", lambda *a: None)
+    op, lengths = OPS["concat_kv_e4m3" if narrow else "concat_kv"], torch.tensor([9, 3])
+    new = [torch.randn(2, g, t, d).to(dtype).transpose(1, 2) for _ in range(2)]
+    held, page = (13, 20) if paged else (2, 80)
+    caches = [torch.randn(held, page, g, d).to(torch.float8_e4m3fn if narrow else dtype) for _ in range(2)]
+    table = torch.randperm(13)[:12].to(torch.int32).view(2, 6) if paged else None
+    angles = torch.randn(12, n)
+    call = (*new, lengths, *((angles.cos(), angles.sin()) if n else (None, None)), interleaved, table)
+    call += (torch.rand(g) + 0.5, None) if narrow else ()
+    near = {"rtol": 0.07, "atol": 1e-2} if narrow else {"rtol": 0.01 if dtype.itemsize == 2 else 1e-5, "atol": 1e-5}
+    rows, want = op.kernel("cuda.v3_tokens"), [x.clone() for x in caches]
+    op.spec.reference(*want, *call)
+    for config in rows.configs:
+        made = [x.clone() for x in caches]
+        with simulator.active():
+            assert rows.objection(dict(zip(op.spec.signature.parameters, (*made, *call)))) is None
+            rows.bound(config)(*made, *call)
+        torch.testing.assert_close(made[0].float(), want[0].float(), **near, equal_nan=True)
+        assert torch.equal(made[1].view(torch.uint8), want[1].view(torch.uint8)), config
+
+
+def test_who_takes_blocks_of_tokens():
+    """A few tokens Triton writes sooner; a token's heads must fit a block."""
+    op = OPS["concat_kv"]
+    rows, names = op.kernel("cuda.v3_tokens"), op.spec.signature.parameters
+
+    def call(t, g, d, n=0, interleaved=False, dtype=torch.bfloat16):
+        new, angles = torch.zeros(1, t, g, d, dtype=dtype), torch.ones(t, n) if n else None
+        return dict(zip(names, (new, new, new, new, torch.tensor([0]), angles, angles, interleaved, None)))
+
+    assert op.kernels[0] is rows and OPS["concat_kv_e4m3"].kernels[0].name == "triton"
+    assert rows.decline(call(1024, 8, 128)) is None and "pays from 1048576" in rows.decline(call(1023, 8, 128))
+    picked = [rows.heuristic(call(2, 8, 128, *how)) for how in ((64,), (), (64, True), (32,), (16,))]
+    assert [c["each"] for c in picked] == [1, 2, 2, 1, 2] and {c["threads"] for c in picked} == {128}
+    with simulator.active():
+        assert rows.objection(call(1, 32, 256, dtype=torch.float32)) is None
+        assert rows.objection(call(1, 33, 256, dtype=torch.float32)) == "4 heads a thread are 576 threads a token, and a block has 512"
+        assert "copies 8 elements at a time" in rows.objection(call(1, 2, 12))
 
 
 @pytest.mark.parametrize("kind", ["triton", "cuda"])

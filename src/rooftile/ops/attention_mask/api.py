@@ -2,11 +2,11 @@ import torch
 from torch import Tensor
 
 from rooftile.core.bind import dtype_name
-from rooftile.core.kernel import Op
+from rooftile.core.kernel import Op, ranked
 from rooftile.ops.attention_mask import cuda_kernels, triton_kernels
 from rooftile.ops.attention_mask.spec import DTYPES, SPEC
 
-_attention_mask = Op(SPEC, *triton_kernels.FORWARD, *cuda_kernels.FORWARD)
+_attention_mask = Op(SPEC, *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v3_rows"))
 
 
 def attention_mask(lengths: Tensor, queries: int, keys: int | None = None, *, causal: bool = False, repeats: int = 1,

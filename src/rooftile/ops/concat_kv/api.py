@@ -2,11 +2,11 @@ import torch
 from torch import Tensor
 
 from rooftile.core.bind import of_8_bits, tensors
-from rooftile.core.kernel import Op
+from rooftile.core.kernel import Op, ranked
 from rooftile.ops.concat_kv import cuda_kernels, triton_kernels
 from rooftile.ops.concat_kv.spec import SPEC, SPEC_E4M3
 
-_concat_kv = Op(SPEC, *triton_kernels.FORWARD, *cuda_kernels.FORWARD)
+_concat_kv = Op(SPEC, *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v3_tokens"))
 _concat_kv_e4m3 = Op(SPEC_E4M3, *triton_kernels.FORWARD_E4M3, *cuda_kernels.FORWARD_E4M3)
 
 LAYOUTS = ("BHTD", "BTHD")

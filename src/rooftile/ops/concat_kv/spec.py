@@ -93,6 +93,7 @@ SPEC = OpSpec(
         ),
         Case(shape(2, 20, 1, 16, 8), torch.bfloat16, HALF, why="a full cache"),
         Case(shape(3, 7, 33, 128, 64, 300), torch.bfloat16, HALF, why="more heads than a program takes"),
+        Case(shape(2, 3, 31, 256, 0), torch.float32, PLAIN, why="more vectors a token than a block has threads"),
         *across(
             FLOATS,
             Case(pages(5, 5, 3, 16, 8, 16, 3), params=HALF | PAGED, use=RUN, why="pages in any order, new keys over their ends"),

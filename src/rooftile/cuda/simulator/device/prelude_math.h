@@ -192,4 +192,10 @@ inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned by) {
   return unsigned(((unsigned long long)high << 32 | low) << (by & 31) >> 32);
 }
 inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) { return unsigned(((unsigned long long)high << 32 | low) >> (by & 31)); }
+inline unsigned __funnelshift_lc(unsigned low, unsigned high, unsigned by) {
+  return unsigned(((unsigned long long)high << 32 | low) << (by < 32 ? by : 32) >> 32);
+}
+inline unsigned __funnelshift_rc(unsigned low, unsigned high, unsigned by) {
+  return unsigned(((unsigned long long)high << 32 | low) >> (by < 32 ? by : 32));
+}
 inline unsigned __cvta_generic_to_shared(const void* p) { return unsigned((const char*)p - (const char*)rooftile_sim_dynamic()); }
