@@ -429,6 +429,7 @@ def test_a_gradient_is_judged_where_a_result_is_whole_numbers():
         ({"cases": (Case({"M": 5, "n": 8}),)}, "the case M5_n8-float32: it lacks N, an axis of x [M N]"),
         ({"cases": (Case({"M": 5, "N": 8}, use=("somke",)),)}, "its use is 'somke', there are smoke, check, bench, call"),
         ({"cases": (Case({"M": 5, "N": 8}, params={"k": 2}),)}, "'k' is no parameter, there are x"),
+        ({"cases": (Case({"M": 5, "N": 8, "K": 3}),)}, "the case M5_N8_K3-float32: 'K' is no axis, there are M, N"),
     ],
 )
 def test_a_slip_in_a_declaration_is_told_where_it_is_made(changed, sentence):

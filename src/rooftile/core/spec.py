@@ -321,6 +321,9 @@ def _slips(spec: OpSpec) -> Iterator[str]:
     arguments = {**spec.args, **spec.returns}
     yield from (f"{n} of {a.dtype!r}, which is no dtype" for n, a in arguments.items() if not _known_dtype(a.dtype, has))
     params = [*has, *(a.word for a in spec.args.values() if a.word)]
+    axes = list(dict.fromkeys(letter(x)[0] for a in arguments.values() for x in a.dims.split()))
+    if "..." in axes:
+        axes.append("M")  # all of them in one number
     for case in spec.cases:
         wrong = [f"its use is {use!r}, there are {', '.join(USES)}" for use in case.use if use not in USES]
         if spec.draw_with is None:  # which may read words of its own
@@ -328,6 +331,7 @@ def _slips(spec: OpSpec) -> Iterator[str]:
         said = spec.letters(case)
         for n, a in spec.given(case).items():
             wrong += [f"it lacks {x}, an axis of {n} [{a.dims}]" for x, _ in map(letter, a.dims.split()) if x not in said]
+        wrong += [f"{x!r} is no axis, there are {', '.join(axes)}" for x in case.dims if len(x) == 1 and x not in axes]  # words are for who draws
         yield from (f"the case {case.id}: {slip}" for slip in wrong)
 
 
