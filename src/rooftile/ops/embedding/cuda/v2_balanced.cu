@@ -188,15 +188,20 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(256, 4) join(T* __restrict__ gD
   }
   __syncthreads();
   earlier_done();  // keys and borders are of a launch before that one
-  auto add = [&](float (&rSum)[WIDTH], int from, int to) {  // partial sums of spans that the segment comes into
-#pragma unroll 8
-    for (; from < to; ++from) {
-      Vec<float, WIDTH> rX;
-      if (i_n < N) {
-        load(rX, gPartial + 2ll * from * N + i_n);
+  auto add = [&](float (&rSum)[WIDTH], int from, int to) {  // partial sums of spans that the segment comes into; 8 are asked for before one is added
+    constexpr int AT_ONCE = 8;
+#pragma unroll 1
+    for (; from < to && i_n < N; from += AT_ONCE) {
+      Vec<float, WIDTH> rX[AT_ONCE];
 #pragma unroll
-        for (int c = 0; c < WIDTH; ++c) rSum[c] += rX[c];
+      for (int j = 0; j < AT_ONCE; ++j) {
+        fill(rX[j], 0.0f);
+        if (from + j < to) load_global(rX[j], gPartial + 2ll * (from + j) * N + i_n);
       }
+#pragma unroll
+      for (int j = 0; j < AT_ONCE; ++j)
+#pragma unroll
+        for (int c = 0; c < WIDTH; ++c) rSum[c] += rX[j][c];
     }
   };
   auto head = [&](float (&rSum)[WIDTH], int from) {
