@@ -78,7 +78,7 @@ def test_every_deal_of_rows_makes_the_same_gradients(which):
 FAULTS = {
     "of what was not rounded": ("unpack<R>(rF, rDr);", "for (int k = 0; k < WIDTH; ++k) rF[k] = rAway[k];"),
     "without the last row": ("rDxb[v][k] += rF[k];", "rDxb[v][k] += i + 1 < turns ? rF[k] : 0.0f;"),
-    "without a third of the partial rows": ("i_p < P; i_p += warps()", "i_p < P - int(blockIdx.y / 2); i_p += warps()"),
+    "without a third of the partial rows": ("blockIdx.y * (long long)P * N, P, N,", "blockIdx.y * (long long)P * N, P - int(blockIdx.y / 2), N,"),
     "of dsum": ("unpack<R>(rF, rDr);", "unpack<R>(rF, sAt[v * SLOT + THREADS]);"),
     "the row before's statistics": ("rstd_next = rest > 1 ? *gRstd_next : 0.0f;", "rstd_next = rest > 1 ? gRstd_next[-step] : 0.0f;"),
     "a row that is not there": ("rest > STAGES", "rest >= STAGES"),
@@ -89,7 +89,8 @@ FAULTS = {
 @pytest.mark.parametrize("fault", some(FAULTS, *FAULTS))
 def test_what_is_wrong_is_refused(fault, tmp_path, monkeypatch):
     op, kernel = of("add_layernorm")
-    monkeypatch.setattr(sum_pipeline, "V3", rewritten(sum_pipeline.V3, *FAULTS[fault], tmp_path))
+    source = "ADD_ROWS" if "partial rows" in fault else "V3"
+    monkeypatch.setattr(sum_pipeline, source, rewritten(getattr(sum_pipeline, source), *FAULTS[fault], tmp_path))
     if fault == "of what was not rounded":  # an error of less than dx's own rounding: what is written is what must be summed
         call = op.spec.draw(Case({"M": 53, "N": 768}, torch.bfloat16, GPT2))
         with simulator.active():

@@ -84,7 +84,7 @@ def _add_three(partial: Tensor, first: Tensor, second: Tensor, third: Tensor) ->
     columns = 4 if n % 4 == 0 and 3 * n >= 1 << 14 else 1
     instance = f"add_three<{', '.join(CTYPE[t.dtype] for t in (first, second, third))}, {columns}>"
     block = 32 * min(32, max(8, power_of_2(cdiv(p, 8))))
-    launch(V3, instance, (cdiv(n, 32 * columns), 3), block, first, second, third, partial, p, n)
+    launch(ADD_ROWS, instance, (cdiv(n, 32 * columns), 3), block, first, second, third, partial, p, n)
 
 
 def add_layernorm_backward(dout: Tensor, dsum: Tensor, sum: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, rstd: Tensor,
