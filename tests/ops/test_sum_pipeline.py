@@ -121,14 +121,15 @@ def test_large_calls_are_its_own():
 
 
 @pytest.mark.parametrize(
-    "n, lacks, lanes, blocks", [(768, True, 32, 1), (1024, False, 32, 1), (1024, True, 64, 6), (1536, False, 128, 4), (4096, False, 256, 2)]
+    "n, lacks, lanes, blocks, stages",
+    [(768, True, 32, 1, 2), (1024, False, 32, 1, 2), (1024, True, 64, 6, 3), (1536, False, 128, 4, 3), (4096, False, 256, 2, 3)],
 )
-def test_a_row_is_a_warps_while_its_registers_hold_the_sums(n, lacks, lanes, blocks):
+def test_a_row_is_a_warps_while_its_registers_hold_the_sums(n, lacks, lanes, blocks, stages):
     """Blocks of a multiprocessor each write their sums."""
     x, w = torch.empty(8192, n, dtype=torch.bfloat16, device="meta"), torch.empty(n, dtype=torch.bfloat16, device="meta")
     call = {"dout": x, "sum": x, "weight": w, "bias": w, "x_bias": w if lacks else None}
     d, _ = sum_pipeline._deal(x, x, 3 if lacks else 2, True, sum_pipeline.pick(call))
-    assert (d.lanes, d.per) == (lanes, blocks)
+    assert (d.lanes, d.per, d.stages) == (lanes, blocks, stages)
 
 
 def test_rows_whose_sums_no_block_holds_are_refused():
