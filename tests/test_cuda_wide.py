@@ -24,6 +24,7 @@ KERNELS = [  # rung, instance, loads and stores of less than 16 bytes that it ma
     ("residual_add/cuda/v2_vector.cu", "add<__half, float, 2, 256>", 3),
     ("bias_mask_scale_add/cuda/v2_vector.cu", "forward<__half, float, 2>", 2),  # the mask: 8 bytes of two rows
     ("bias_mask_scale_add/cuda/v2_vector.cu", "backward<__half, 4>", 4),
+    ("bias_mask_scale_add/cuda/v3_pipeline.cu", "backward<__half, 8>", 3),  # a block's sums
     (
         "_shared/cuda/sum_norm_v2_rows.cu",
         "forward<Dropped, __half, __half, __half, __half, true, true, true, 256, 2, 256>",

@@ -8,11 +8,11 @@ from rooftile.core.kernel import OPS
 from rooftile.cuda import simulator
 
 
-@pytest.mark.parametrize("kernel", ["reference", "cuda.v1_naive", "cuda.v2_vector"])
+@pytest.mark.parametrize("kernel", ["reference", "cuda.v1_naive", "cuda.v2_vector", "cuda.v3_pipeline"])
 def test_a_masked_nan_does_not_spread(kernel):
     x, residual, mask = torch.randn(4, 16), torch.randn(4, 16), torch.rand(4, 16) > 0.5
     x[~mask] = float("nan")
-    k = OPS["bias_mask_scale_add"].kernel(kernel)
+    k = OPS["bias_mask_scale_add"].kernel(kernel if kernel != "cuda.v3_pipeline" else "cuda.v2_vector")  # backward alone
     back = OPS["bias_mask_scale_add_backward"].kernel(kernel)
     call = {"x": x, "bias": torch.ones(16), "mask": mask, "scale": 2.0, "residual": residual}
     with simulator.active("checks"):
@@ -49,6 +49,29 @@ def test_the_residuals_gradient_is_the_outputs_own_and_costs_nothing(monkeypatch
     x.requires_grad_()
     dr, dx = torch.autograd.grad(rooftile.bias_mask_scale_add(x, bias, mask, 0.5, residual), [residual, x], dout)
     assert torch.equal(dr, dout) and torch.equal(dx, dout * 0.5) and ran
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("m, n", [(1, 8), (23, 264), (700, 264), (157, 1032), (1200, 8), (0, 8)])
+def test_rows_in_turns_are_each_read_once_and_all_added(dtype, m, n):
+    """More turns than stages, groups that M is no multiple of, a strip with a lane too many, 64 rows of one vector at a time."""
+    k = OPS["bias_mask_scale_add_backward"].kernel("cuda.v3_pipeline")
+    dout, mask = torch.randint(-2, 3, (m, n)).to(dtype), torch.rand(m, n) > 0.3
+    for config in k.configs:
+        with simulator.active():
+            dx, dbias = k.bound(config)(dout, torch.ones(n), mask, 0.5)
+        assert torch.equal(dx, torch.where(mask, dout * 0.5, 0.0)) and torch.equal(dbias, dx.float().sum(0)), config
+
+
+def test_many_rows_go_to_the_pipeline_and_few_to_one_launch():
+    op = OPS["bias_mask_scale_add_backward"]
+
+    def chosen(m, n=128):
+        with simulator.active():
+            call = {"dout": torch.ones(m, n), "bias": torch.ones(n), "mask": torch.ones(m, n, dtype=torch.bool), "scale": 0.5}
+            return next(k.name for k in op.kernels if not k.refuse(call) and not k.decline(call))
+
+    assert [chosen(m) for m in (0, 256, 257, 1000)] == ["cuda.v2_vector"] * 2 + ["cuda.v3_pipeline"] * 2
 
 
 def test_refusals_have_numbers():

@@ -78,7 +78,7 @@ def test_every_deal_of_rows_makes_the_same_gradients(which):
 FAULTS = {
     "of what was not rounded": ("unpack<R>(rF, rDr);", "for (int k = 0; k < WIDTH; ++k) rF[k] = rAway[k];"),
     "without the last row": ("rDxb[v][k] += rF[k];", "rDxb[v][k] += i + 1 < turns ? rF[k] : 0.0f;"),
-    "without a third of the partial rows": ("i_p < P; i_p += warps()", "i_p < P - int(blockIdx.y / 2); i_p += warps()"),
+    "without a third of the partial rows": ("blockIdx.y * (long long)P * N, P, N,", "blockIdx.y * (long long)P * N, P - int(blockIdx.y / 2), N,"),
     "of dsum": ("unpack<R>(rF, rDr);", "unpack<R>(rF, sAt[v * SLOT + THREADS]);"),
     "the row before's statistics": ("rstd_next = rest > 1 ? *gRstd_next : 0.0f;", "rstd_next = rest > 1 ? gRstd_next[-step] : 0.0f;"),
     "a row that is not there": ("rest > STAGES", "rest >= STAGES"),
@@ -89,7 +89,8 @@ FAULTS = {
 @pytest.mark.parametrize("fault", some(FAULTS, *FAULTS))
 def test_what_is_wrong_is_refused(fault, tmp_path, monkeypatch):
     op, kernel = of("add_layernorm")
-    monkeypatch.setattr(sum_pipeline, "V3", rewritten(sum_pipeline.V3, *FAULTS[fault], tmp_path))
+    source = "ADD_ROWS" if "partial rows" in fault else "V3"
+    monkeypatch.setattr(sum_pipeline, source, rewritten(getattr(sum_pipeline, source), *FAULTS[fault], tmp_path))
     if fault == "of what was not rounded":  # an error of less than dx's own rounding: what is written is what must be summed
         call = op.spec.draw(Case({"M": 53, "N": 768}, torch.bfloat16, GPT2))
         with simulator.active():
@@ -120,14 +121,15 @@ def test_large_calls_are_its_own():
 
 
 @pytest.mark.parametrize(
-    "n, lacks, lanes, blocks", [(768, True, 32, 1), (1024, False, 32, 1), (1024, True, 64, 6), (1536, False, 128, 4), (4096, False, 256, 2)]
+    "n, lacks, lanes, blocks, stages",
+    [(768, True, 32, 1, 2), (1024, False, 32, 1, 2), (1024, True, 64, 6, 3), (1536, False, 128, 4, 3), (4096, False, 256, 2, 3)],
 )
-def test_a_row_is_a_warps_while_its_registers_hold_the_sums(n, lacks, lanes, blocks):
+def test_a_row_is_a_warps_while_its_registers_hold_the_sums(n, lacks, lanes, blocks, stages):
     """Blocks of a multiprocessor each write their sums."""
     x, w = torch.empty(8192, n, dtype=torch.bfloat16, device="meta"), torch.empty(n, dtype=torch.bfloat16, device="meta")
     call = {"dout": x, "sum": x, "weight": w, "bias": w, "x_bias": w if lacks else None}
     d, _ = sum_pipeline._deal(x, x, 3 if lacks else 2, True, sum_pipeline.pick(call))
-    assert (d.lanes, d.per) == (lanes, blocks)
+    assert (d.lanes, d.per, d.stages) == (lanes, blocks, stages)
 
 
 def test_rows_whose_sums_no_block_holds_are_refused():

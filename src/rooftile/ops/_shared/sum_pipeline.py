@@ -84,7 +84,7 @@ def _add_three(partial: Tensor, first: Tensor, second: Tensor, third: Tensor) ->
     columns = 4 if n % 4 == 0 and 3 * n >= 1 << 14 else 1
     instance = f"add_three<{', '.join(CTYPE[t.dtype] for t in (first, second, third))}, {columns}>"
     block = 32 * min(32, max(8, power_of_2(cdiv(p, 8))))
-    launch(V3, instance, (cdiv(n, 32 * columns), 3), block, first, second, third, partial, p, n)
+    launch(ADD_ROWS, instance, (cdiv(n, 32 * columns), 3), block, first, second, third, partial, p, n)
 
 
 def add_layernorm_backward(dout: Tensor, dsum: Tensor, sum: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, rstd: Tensor,
@@ -121,13 +121,13 @@ def whole_rows(call: Call) -> str | None:
 def pick(call: Call) -> dict[str, int]:
     """A warp a row where 3 vectors a lane hold it: 384 threads, whose registers three sums and the weight fill, have two rows of three tensors waiting or
     arriving. Where 4 do and two sums are kept at most, 256 threads: two warps a row would be 8 blocks a multiprocessor, each of which leaves a row of
-    partial sums for as few rows as its own. Longer rows have 2 vectors a thread, and three rows where there is room."""
+    partial sums for as few rows as its own; a third row asked for keeps the first one waiting, and gains nothing of many. Longer rows have 2 vectors a thread, and three rows where there is room."""
     x = stream(call)
     alone = cdiv(x.shape[-1] * x.itemsize, 512)
     if alone <= 3:
         return {"vecs": max(1, alone), "threads": 384, "stages": 2, "resident": 384}
     if alone == 4 and _sums(call) < 3:
-        return {"vecs": 4, "threads": 256, "stages": 3, "resident": 256}
+        return {"vecs": 4, "threads": 256, "stages": 2, "resident": 256}
     return {"vecs": 2, "threads": 256, "stages": 3, "resident": 512}
 
 
@@ -135,7 +135,7 @@ WALKS = tuple(
     {"vecs": v, "threads": t, "stages": s, "resident": r}
     for v, t, s, r in (
         (3, 384, 2, 384), (3, 128, 2, 384), (3, 128, 3, 384), (3, 256, 2, 256), (3, 256, 4, 256), (3, 128, 4, 256), (6, 384, 2, 384), (6, 256, 3, 256),
-        (2, 256, 2, 512), (2, 256, 3, 512), (2, 256, 3, 256), (4, 128, 2, 256), (4, 128, 3, 384), (4, 256, 3, 256), (1, 128, 2, 512)
+        (2, 256, 2, 512), (2, 256, 3, 512), (2, 256, 3, 256), (4, 128, 2, 256), (4, 128, 3, 384), (4, 256, 3, 256), (4, 256, 2, 256), (1, 128, 2, 512)
     )
 )  # fmt: skip
 

@@ -8,7 +8,7 @@ _bias_mask_scale_add = Op(
     SPEC,
     *triton_kernels.FORWARD,
     *cuda_kernels.FORWARD,
-    backward=(*cuda_kernels.BACKWARD[:1], *triton_kernels.BACKWARD, *cuda_kernels.BACKWARD[1:]),
+    backward=(*cuda_kernels.BACKWARD[:2], *triton_kernels.BACKWARD, *cuda_kernels.BACKWARD[2:]),
 )
 
 

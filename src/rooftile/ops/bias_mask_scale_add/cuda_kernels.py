@@ -1,4 +1,5 @@
-"""Bias, mask, scale and residual in CUDA C++: a thread an element, then 16 bytes an access with several rows in flight."""
+"""Bias, mask, scale and residual in CUDA C++: a thread an element, then 16 bytes an access with several rows in flight, then gradients whose rows arrive
+while others are worked on."""
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -7,11 +8,14 @@ from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda import BLOCK
+from rooftile.ops._shared.cuda_norms import ELSEWHERE
 from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows, too_long, uneven
+from rooftile.ops._shared.cuda_shares import evenly
 from rooftile.ops._shared.launch import cdiv, resident, rows
 
 FEW_ROWS = 256  # 4 turns of a block, and no second launch
-V1, V2 = (Source.beside(__file__, f"{name}.cu") for name in ("v1_naive", "v2_vector"))
+MOST_DOWN = 64  # rows of a block at a time, whose sums one thread a column adds
+V1, V2, V3 = (Source.beside(__file__, f"{name}.cu") for name in ("v1_naive", "v2_vector", "v3_pipeline"))
 
 
 def naive(x, bias, mask, scale, residual):
@@ -74,6 +78,23 @@ def vector_backward(dout, bias, mask, scale, *, config):
     return dx, dbias
 
 
+def pipeline_backward(dout, bias, mask, scale, *, config):
+    dx, dbias = dout.new_empty(dout.shape), bias.new_empty(bias.shape)
+    dout, m, n, stride_dout = rows(dout)
+    mask, _, _, stride_mask = rows(mask.view(torch.uint8))
+    vectors, stages = cdiv(n * dout.itemsize, 16), config["stages"]
+    strips = cdiv(vectors, config["lanes"])
+    lanes = max(1, cdiv(vectors, max(1, strips)))
+    down = min(MOST_DOWN, config["threads"] // lanes)
+    per = config["threads"] // (lanes * down)
+    blocks = max(1, evenly(cdiv(m, down), max(1, resident(dout, per) // max(1, strips))))  # simulated: 2 blocks that loop
+    partial = dout.new_empty((blocks, n), dtype=torch.float32)
+    launch(V3, f"backward<{CTYPE[dout.dtype]}, {stages}>", (strips, blocks), (lanes, down), dx, partial, dout, mask, *divmod(m, down), n, scale,
+           stride_dout, stride_mask, shared=stages * lanes * down * (16 + 16 // dout.itemsize))  # fmt: skip
+    add_rows(partial, dbias)
+    return dx, dbias
+
+
 def _first(call):
     return call["x"] if "x" in call else call["dout"]
 
@@ -97,6 +118,13 @@ def _off_mask(mask, to):
     return f"rows of mask are {apart[0]} bytes apart, no multiple of the {to} it reads at a time" if apart else None
 
 
+def _few(call):
+    """Why one launch does sooner than one and another for the sums, or None."""
+    n = call["dout"].shape[-1]
+    m = call["dout"].numel() // n if n else 0
+    return f"{m} rows are added up in one launch, and this rung takes two" if m <= FEW_ROWS else None
+
+
 def pick(call):
     """2 rows of 40 bytes a thread: 160 KB in flight a multiprocessor of 2048 threads, 100 of 1280. Few elements: one row."""
     return _ROWS[0] if call["x"].numel() * call["x"].itemsize >= 2**24 else {"rows": 1, "threads": 128}
@@ -108,12 +136,19 @@ _WALKS = tuple(
     {"rows": r, "threads": t, "per": p}
     for r, t, p in ((4, 256, 1024), (4, 256, 2048), (8, 256, 1024), (2, 256, 2048), (8, 128, 1024), (4, 128, 1536), (8, 512, 1024), (2, 128, 2048))
 )  # fmt: skip
+# One block of 768 threads a multiprocessor has 8 rows of 24 bytes a thread on their way, 147 KB, and 128 vectors of a strip are 6 rows at a time
+_TURNS = tuple(
+    {"lanes": l, "threads": t, "stages": s}
+    for l, t, s in ((128, 768, 8), (128, 768, 6), (256, 768, 8), (128, 768, 4), (128, 384, 8), (64, 768, 8))
+)
 
 FORWARD = (
     Kernel("cuda.v2_vector", vector, "16 bytes an access, rows in flight, one bias for them", _even, _ROWS, pick, sources=(V2,)),
     Kernel("cuda.v1_naive", naive, "a thread an element", _any, sources=(V1,)),
 )
 BACKWARD = (
+    Kernel("cuda.v3_pipeline", pipeline_backward, "rows that arrive while others are worked on, a row of sums a block", _even, _TURNS, sources=(V3, ADD_ROWS),
+           limits=ELSEWHERE, declines=_few),
     Kernel("cuda.v2_vector", vector_backward, "dout read once, the bias's gradient in registers", _even, _WALKS, sources=(V2, ADD_ROWS)),
     Kernel("cuda.v1_naive", naive_backward, "a thread an element, then a thread a column", _any, sources=(V1,)),
-)
+)  # fmt: skip

@@ -45,6 +45,7 @@ SPEC = OpSpec(
         *across(FLOATS[1:], Case({"M": 5, "N": 136}, params={**HALF, "affine": "float32"}, use=("smoke", "check"), why="a float32 bias")),
         Case({"M": 131, "N": 264}, torch.bfloat16, HALF, use=("smoke", "check"), why="a few rows in one launch, the last turn ragged"),
         Case({"M": 1031, "N": 1032}, torch.float32, HALF, why="every program of the backward loops, the last one partly"),
+        Case({"M": 6607, "N": 1032}, torch.bfloat16, HALF, why="more turns of rows than stages on a whole GPU, the last one ragged; a strip short of a lane"),
         Case({"M": 3, "N": 65536 + 8}, torch.bfloat16, HALF, why="many strips of columns"),
         Case({"M": 16384, "N": 14336}, torch.bfloat16, HALF, use=("bench",), why="anchor"),
         Case({"M": 32768, "N": 768}, torch.bfloat16, {**HALF, "affine": "float32"}, use=("bench",), why="GPT-2's width, a float32 bias"),

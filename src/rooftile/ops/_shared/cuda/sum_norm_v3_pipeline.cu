@@ -199,33 +199,3 @@ __global__ void __launch_bounds__(THREADS, PER)
   if (BIAS) write(rDb);
   if (LACKS) write(rDxb);
 }
-
-// gDw[N], gDb[N] and gDxb[N] = sums over the rows of three thirds of gPartial [3, P, N], as add_rows makes two of two halves, in the same order:
-// blockIdx.y says which. A lane takes COLUMNS neighbours of N, a multiple of them, a warp every WARPSth row, 8 of them asked for at once.
-template <typename W, typename B, typename X, int COLUMNS>
-__global__ void ROOFTILE_EARLY __launch_bounds__(1024)
-    add_three(W* __restrict__ gDw, B* __restrict__ gDb, X* __restrict__ gDxb, const float* __restrict__ gPartial, int P, int N) {
-  __shared__ alignas(16) float sSum[WARP][WARP * COLUMNS];
-  const int first = blockIdx.x * WARP * COLUMNS, i_n = first + lane() * COLUMNS;
-  const float* gFrom = gPartial + blockIdx.y * (long long)P * N + i_n;
-  Vec<float, COLUMNS> rSum = {};
-  earlier_done();
-  if (i_n < N) {
-#pragma unroll 8
-    for (int i_p = warp(); i_p < P; i_p += warps()) {
-      Vec<float, COLUMNS> r;
-      load_global(r, gFrom + i_p * (long long)N);
-#pragma unroll
-      for (int k = 0; k < COLUMNS; ++k) rSum[k] += r[k];
-    }
-  }
-  reinterpret_cast<Vec<float, COLUMNS>*>(sSum[warp()])[lane()] = rSum;
-  __syncthreads();
-  for (int i = threadIdx.x; i < WARP * COLUMNS && first + i < N; i += blockDim.x) {
-    float sum = 0.0f;
-    for (int w = 0; w < warps(); ++w) sum += sSum[w][i];
-    if (blockIdx.y == 0) gDw[first + i] = W(sum);
-    else if (blockIdx.y == 1) gDb[first + i] = B(sum);
-    else gDxb[first + i] = X(sum);
-  }
-}
