@@ -14,6 +14,7 @@ DEALT = (  # operator, part of the case's name, kernel, what its config says
     ("cross_entropy_backward", "M32768_V256-", "triton", {"block": 1024, "warps": 4}),
     ("masked_softmax_backward", "causal=True", "cuda.v6_pipeline", {"per": 32}),
     ("masked_softmax_backward", "causal=False", "triton", {}),
+    ("gemv", "M16_K4194304-", "cuda.v4_split", {"threads": 256, "rows": 2, "each": 4}),
     ("gemv_backward", "M4096_K4096-float16", "cuda.v4_split", {"per_sm": 2, "apart": 1}),
     ("gemv_backward", "M14336_K4096-float32", "cuda.v4_split", {"per_sm": 3, "apart": 1}),
     ("gemv_backward", "M16_K4194304-", "cuda.v4_split", {"per_sm": 3, "apart": 0}),

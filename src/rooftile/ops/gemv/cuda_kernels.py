@@ -106,6 +106,11 @@ _GRADIENTS = tuple({"per_sm": p, "apart": a} for p, a in ((3, 1), (2, 1), (3, 0)
 FEW_ROWS = 128
 
 
+def pick_split(call):
+    """Few rows, which are cut into slices: two of them a block, 16 KB of each at once. Of 8 KB, and four, a row alone is a twelfth slower, 16 a hundredth."""
+    return _SPLIT[2 if call["a"].shape[0] <= FEW_ROWS else 0]
+
+
 def _kernels():
     split, vector, warp, naive = (Source.beside(__file__, f"{name}.cu") for name in ("v4_split", "v3_vector", "v2_warp", "v1_naive"))
 
@@ -115,8 +120,8 @@ def _kernels():
     def refuse(call):
         return off_gpu(call["a"])
 
-    yield Kernel("cuda.v4_split", _split(split), "a block a few rows, flat matrices cut into slices", narrow, _SPLIT, sources=(split,),
-                 declines=_one_row)  # fmt: skip
+    yield Kernel("cuda.v4_split", _split(split), "a block a few rows, flat matrices cut into slices", narrow, _SPLIT, pick_split,
+                 sources=(split,), declines=_one_row)  # fmt: skip
     yield Kernel("cuda.v3_vector", _warps(vector), "16 bytes an access, several in flight", narrow, _WARPS, sources=(vector,))
     yield Kernel("cuda.v2_warp", _rows(warp, 8), "a warp a row", refuse, sources=(warp,))
     yield Kernel("cuda.v1_naive", _rows(naive, 256), "a thread a row", refuse, sources=(naive,))
