@@ -88,6 +88,14 @@ def test_gradients_apart_by_poisoned_memory(rows, k, monkeypatch):
     assert len(reports) == 2  # no third that adds
 
 
+def test_few_rows_go_both_ways_at_once():
+    def picked(rows, dtype):
+        return tuple(GRADIENTS.pick({"a": torch.empty(rows, 8, dtype=dtype, device="meta")}).values())
+
+    assert [picked(rows, torch.float32) for rows in (127, 128)] == [(3, 0), (3, 1)]
+    assert [picked(rows, torch.bfloat16) for rows in (127, 128)] == [(3, 0), (2, 1)]
+
+
 def test_what_writes_is_early_and_waits_where_it_adds():
     """The writers need nothing of the launch before them. Who adds waits before it reads, and that launch ends when it has: with it so has the one before."""
     functions = GRADIENTS.sources[0].functions
