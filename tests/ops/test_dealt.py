@@ -18,6 +18,7 @@ DEALT = (  # operator, part of the case's name, kernel, what its config says
     ("gemv_backward", "M4096_K4096-float16", "cuda.v4_split", {"per_sm": 2, "apart": 1}),
     ("gemv_backward", "M14336_K4096-float32", "cuda.v4_split", {"per_sm": 3, "apart": 1}),
     ("gemv_backward", "M16_K4194304-", "cuda.v4_split", {"per_sm": 3, "apart": 0}),
+    ("grad_norm", "-bfloat16", "cuda.v5_norm_vector", {"vecs": 4, "threads": 256, "per": 6}),
     ("embedding_accumulate", "_N2048-bfloat16", "cuda.v5_dealt", {"tokens": 1, "span": 16}),
     ("embedding_accumulate", "_N768-bfloat16", "cuda.v5_dealt", {"tokens": 1, "span": 16}),
     ("concat_kv", "B4_T4096_", "triton", {"tokens": 1, "heads": 8}),
