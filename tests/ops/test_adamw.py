@@ -12,6 +12,7 @@ import rooftile
 from rooftile.core.kernel import OPS
 from rooftile.core.spec import Case
 from rooftile.cuda import simulator
+from rooftile.cuda.launch import recording
 from rooftile.ops.adamw import cuda_kernels
 from rooftile.ops.adamw.spec import BETAS, SPEC
 
@@ -436,6 +437,18 @@ def test_the_norm_of_what_the_step_reads(name, gradients):
     torch.testing.assert_close(norm, torch.nn.utils.get_total_norm([g.float() for g in call["grads"]]))
     for n in ("params", "exp_avgs", "exp_avg_sqs"):
         assert all(torch.equal(a, b) for a, b in zip(call[n], plain[n]))
+
+
+def test_the_root_stands_by_while_squares_are_added():
+    """Beside six of their blocks of 256 threads; it reads nothing before the wait."""
+    norm = OPS["grad_norm"].kernel("cuda.v5_norm_vector")
+    squares, root = norm.sources
+    assert root.functions["root"].early and "let_next_stand_by();" in squares.text
+    with recording() as launched:
+        norm.bound(norm.configs[0])([torch.zeros(9001)])
+    assert launched[-1].block[0] + 256 * norm.configs[0]["per"] <= 2048
+    body = root.text[root.text.index("ROOFTILE_EARLY") :]
+    assert body.index("earlier_done();") < body.index("sum_of(gPartial")
 
 
 @pytest.mark.parametrize("parts", [1, 8, 9, 12, 33, 1031])

@@ -1,5 +1,7 @@
 """What the grid cannot say of gemv: matrices stored by columns, long dot products, messages."""
 
+import sys
+
 import pytest
 import torch
 
@@ -59,12 +61,58 @@ def test_every_config_of_the_vector_rungs(kernel, config, dtype):
 
 
 @pytest.mark.parametrize("config", GRADIENTS.configs, ids=str)
-def test_every_grid_of_the_gradients(config):
-    a = torch.arange(203 * 40).remainder(7).sub(3).view(203, 40).float()
-    x, dout = torch.arange(40.0).remainder(3), torch.arange(203.0).remainder(5)
+@pytest.mark.parametrize("dtype, k", [(torch.float32, 40), (torch.float16, 136)])
+def test_every_grid_of_the_gradients(config, dtype, k):
+    """Rows past a block's last, columns past those of a block that adds; and more shares than one a warp where six blocks walk down."""
+    a = torch.arange(203 * k).remainder(7).sub(3).view(203, k).to(dtype)
+    x, dout = torch.arange(k).remainder(3).to(dtype), torch.arange(203).remainder(5).to(dtype)
     with simulator.active("checks"):
         da, dx = GRADIENTS.bound(config)(dout, a, x)
+    assert torch.equal(da, torch.outer(dout, x)) and torch.equal(dx, (a.double().t() @ dout.double()).to(dtype))
+
+
+@pytest.mark.parametrize("rows, k", [(3, 8), (203, 1032)])
+def test_gradients_apart_by_poisoned_memory(rows, k, monkeypatch):
+    """All of both is written, and of the shares no more is read than was written. 203 rows are 13 shares, more than the warps that add them."""
+    monkeypatch.setattr(sys.modules["rooftile.ops.gemv.cuda_kernels"], "processors", lambda x: 12)
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    a, x, dout = (torch.randint(-3, 4, shape).float() for shape in ((rows, k), (k,), (rows,)))
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        with simulator.active("checks") as reports:
+            da, dx = GRADIENTS.bound({"per_sm": 3, "apart": 1})(dout, a, x)
+    finally:
+        torch.use_deterministic_algorithms(before)
     assert torch.equal(da, torch.outer(dout, x)) and torch.equal(dx, a.t() @ dout)
+    assert len(reports) == 2  # no third that adds
+
+
+def test_few_rows_go_both_ways_at_once():
+    def picked(rows, dtype):
+        return tuple(GRADIENTS.pick({"a": torch.empty(rows, 8, dtype=dtype, device="meta")}).values())
+
+    assert [picked(rows, torch.float32) for rows in (127, 128)] == [(3, 0), (3, 1)]
+    assert [picked(rows, torch.bfloat16) for rows in (127, 128)] == [(3, 0), (2, 1)]
+
+
+def test_what_writes_is_early_and_waits_where_it_adds():
+    """The writers need nothing of the launch before them. Who adds waits before it reads, and that launch ends when it has: with it so has the one before."""
+    functions = GRADIENTS.sources[0].functions
+    assert [n for n, f in functions.items() if f.early] == ["join", "product"]
+    text = GRADIENTS.sources[0].text
+    product = text[text.index("void ROOFTILE_EARLY __launch_bounds__(256) product") :]
+    assert product.index("blockIdx.x) < adders") < product.index("earlier_done();") < product.index("load_global(r, gPartial")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_gpu_who_adds_has_waited(dtype):
+    """Each call's shares lie where the last call's did: read too soon they are those of another dout."""
+    a, x = torch.randint(-3, 4, (8192, 1024), device="cuda").to(dtype), torch.randint(-3, 4, (1024,), device="cuda").to(dtype)
+    douts = torch.randint(-3, 4, (30, 8192), device="cuda").to(dtype)
+    made = [GRADIENTS.bound(GRADIENTS.pick({"a": a}))(dout, a, x)[1] for dout in douts]
+    assert torch.equal(torch.stack(made), (douts.double() @ a.double()).to(dtype))
 
 
 def test_a_warps_request_in_every_rung():

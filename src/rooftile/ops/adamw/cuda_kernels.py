@@ -58,7 +58,7 @@ def _root(partial):
     if parts > MANY:  # one multiprocessor would read 100 GB/s
         partial, all_parts = partial.new_empty(cdiv(parts, SHARE)), partial
         launch(ROOT, "shares", len(partial), 256, partial, all_parts, parts, SHARE)
-    launch(ROOT, "root", 1, 1024, norm, partial, len(partial))
+    launch(ROOT, "root", 1, 512, norm, partial, len(partial))  # beside six blocks of 256
     return norm
 
 
@@ -143,7 +143,7 @@ PIPELINE = tuple(
 )
 ONCE = tuple({"vecs": v, "threads": t, "steps": 16} for v, t in ((2, 128), (1, 256), (1, 128), (2, 256)))
 SQUARES = tuple(
-    {"vecs": v, "threads": t, "per": p} for v, t, p in ((4, 256, 4), (2, 256, 8), (4, 256, 6), (4, 512, 3), (8, 256, 3), (4, 128, 12))
+    {"vecs": v, "threads": t, "per": p} for v, t, p in ((4, 256, 6), (4, 256, 4), (2, 256, 8), (4, 512, 3), (8, 256, 3), (4, 128, 12))
 )
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from rooftile.core.kernel import Kernel
+from rooftile.core.kernel import Kernel, Limits
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda import BLOCK
@@ -59,10 +59,15 @@ def _gradients(source):
         da, dx = dense_like(a), dense_like(x)
         strips = cdiv(k, 256 * 16 // a.itemsize)
         blocks = max(1, min(cdiv(m, 16), 65535, config["per_sm"] * processors(a) // max(1, strips)))
+        if config["apart"]:
+            partial, adders = a.new_empty((blocks, k), dtype=torch.float32), cdiv(k, 128)
+            launch(source, f"shares<{CTYPE[a.dtype]}>", (strips, blocks), 256, partial, dout, a, m, k, a.stride(0))
+            after = adders + strips * cdiv(m, 8)
+            launch(source, f"product<{CTYPE[a.dtype]}>", after, 256, da, dx, partial, dout, x, m, k, blocks, adders, strips)
+            return da, dx
         partial = dx if blocks == 1 else a.new_empty((blocks, k), dtype=torch.float32)
-        for sums, writes in (("true", "false"), ("false", "true")) if config["apart"] else (("true", "true"),):
-            instance = f"gradients<{CTYPE[a.dtype]}, {CTYPE[partial.dtype]}, {sums}, {writes}>"
-            launch(source, instance, (strips, blocks), 256, da, partial, dout, a, x, m, k, a.stride(0))
+        instance = f"gradients<{CTYPE[a.dtype]}, {CTYPE[partial.dtype]}>"
+        launch(source, instance, (strips, blocks), 256, da, partial, dout, a, x, m, k, a.stride(0))
         if blocks > 1:
             add_rows(partial, dx)
         return da, dx
@@ -97,7 +102,13 @@ _SPLIT = tuple(
     for t, r, e in ((256, 4, 2), (128, 4, 2), (256, 2, 4), (256, 1, 8), (256, 8, 1), (128, 2, 4), (128, 1, 4), (256, 4, 1))
 )
 _WARPS = tuple({"rows": r, "each": e} for r, e in ((2, 4), (4, 2), (1, 4), (1, 8), (2, 2)))
-_GRADIENTS = tuple({"per_sm": p, "apart": a} for p, a in ((3, 0), (3, 1), (2, 0), (2, 1), (6, 0), (6, 1), (12, 0), (8, 1)))
+_GRADIENTS = tuple({"per_sm": p, "apart": a} for p, a in ((3, 1), (2, 1), (3, 0), (2, 0), (6, 0), (12, 0)))
+FEW_ROWS = 128
+
+
+def pick_split(call):
+    """Few rows, which are cut into slices: two of them a block, 16 KB of each at once. Of 8 KB, and four, a row alone is a twelfth slower, 16 a hundredth."""
+    return _SPLIT[2 if call["a"].shape[0] <= FEW_ROWS else 0]
 
 
 def _kernels():
@@ -109,8 +120,8 @@ def _kernels():
     def refuse(call):
         return off_gpu(call["a"])
 
-    yield Kernel("cuda.v4_split", _split(split), "a block a few rows, flat matrices cut into slices", narrow, _SPLIT, sources=(split,),
-                 declines=_one_row)  # fmt: skip
+    yield Kernel("cuda.v4_split", _split(split), "a block a few rows, flat matrices cut into slices", narrow, _SPLIT, pick_split,
+                 sources=(split,), declines=_one_row)  # fmt: skip
     yield Kernel("cuda.v3_vector", _warps(vector), "16 bytes an access, several in flight", narrow, _WARPS, sources=(vector,))
     yield Kernel("cuda.v2_warp", _rows(warp, 8), "a warp a row", refuse, sources=(warp,))
     yield Kernel("cuda.v1_naive", _rows(naive, 256), "a thread a row", refuse, sources=(naive,))
@@ -121,12 +132,10 @@ _LAST = FORWARD[0].sources[0]
 
 
 def pick_gradients(call):
-    """A matrix much larger than the caches is read by one launch and written by another, unless it has few rows: the second then costs more than it spares. Two
-    blocks a multiprocessor up to half a gigabyte: fewer rows are open at a time."""
-    size = call["a"].numel() * call["a"].itemsize
-    if size < 1 << 27:
-        return _GRADIENTS[0]
-    return _GRADIENTS[2 if call["a"].shape[0] <= 1024 else 1 if size >= 1 << 29 else 3]
+    """Read by one launch, written by another: three blocks a multiprocessor, and of 16 bits, twice the sums a thread, the two that fit. Few rows are shared
+    among few blocks a strip, and go both ways at once."""
+    a = call["a"]
+    return _GRADIENTS[2 if a.shape[0] < FEW_ROWS else 0 if a.itemsize == 4 else 1]
 
 
 def _backward_refuses(call):
@@ -141,10 +150,11 @@ BACKWARD = (
     Kernel(
         "cuda.v4_split",
         _gradients(_LAST),
-        "strips of columns, both gradients in one read",
+        "strips of columns: read, then written while the last are read and the sums added",
         _backward_refuses,
         _GRADIENTS,
         pick_gradients,
         sources=(_LAST, ADD_ROWS),
+        limits=Limits(spill_bytes_elsewhere=8),  # sm_120: one address of the eight rows in flight, at 80 registers
     ),
 )

@@ -1,6 +1,7 @@
 // adds: the last step of a norm: the root of the sum of gPartial [parts], in one fixed order; of many parts first their shares' sums, a block each
-// costs: one more launch of one block, two where there are many parts
+// costs: one more launch of one block, two where there are many parts; its start is hidden where the launch before it lets it stand by
 // loses when: there are so few gradients that the launch is most of the time
+#include "rooftile/early.cuh"
 #include "rooftile/reduce.cuh"
 
 using namespace rooftile;
@@ -24,7 +25,8 @@ __global__ void __launch_bounds__(256) shares(float* gShare, const float* gParti
   if (threadIdx.x == 0) gShare[blockIdx.x] = sum;
 }
 
-__global__ void __launch_bounds__(1024) root(float* gNorm, const float* gPartial, int parts) {
+__global__ void ROOFTILE_EARLY __launch_bounds__(512) root(float* gNorm, const float* gPartial, int parts) {
+  earlier_done();
   const float sum = sum_of(gPartial, parts);
   if (threadIdx.x == 0) *gNorm = sqrtf(sum);
 }

@@ -1,6 +1,7 @@
 // adds: 16 bytes an access, a chunk's VECS of them asked for at once, and the next chunk looked up while they are on their way
 // costs: every tensor must begin at a multiple of 16 bytes; a chunk is THREADS x VECS vectors
 // loses when: tensors are much smaller than a chunk: most threads of their blocks have nothing to read
+#include "rooftile/early.cuh"
 #include "rooftile/passing.cuh"
 #include "rooftile/rows.cuh"
 #include "rooftile/tables.cuh"
@@ -21,6 +22,7 @@ __global__ void __launch_bounds__(THREADS)
     c = chunk_of(gLayout, count, number, chunk);
     gX = tensor_of<const T>(gTable, c.t);
   };
+  let_next_stand_by();  // who takes the root
   look_up();
   while (number < chunks) {
     const long long first = c.first + threadIdx.x * WIDTH, size = c.size;

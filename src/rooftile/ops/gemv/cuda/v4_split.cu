@@ -84,10 +84,10 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(256) join(T* __restrict__ gOut,
   if (lane() == 0) gOut[i_m] = static_cast<T>(rSum);
 }
 
-// Both gradients in one read of the matrix, or one of them: memory that is read and written by turns is 6 % slower than first read, then written. A thread
-// keeps WIDTH columns and walks down the rows blockIdx.y, blockIdx.y + gridDim.y, ...: it writes dA as it reads A, 4 rows in flight, and its share of
-// dx = A^T dout never leaves its registers before the last row. gTo is [gridDim.y, K]: dx itself where one block walks down all rows.
-template <typename T, typename To, bool SUMS, bool WRITES>
+// Both gradients in one read of the matrix. A thread keeps WIDTH columns and walks down the rows blockIdx.y, blockIdx.y + gridDim.y, ...: it writes dA as it
+// reads A, 4 rows in flight, and its share of dx = A^T dout never leaves its registers before the last row. gTo is [gridDim.y, K]: dx itself where one block
+// walks down all rows.
+template <typename T, typename To>
 __global__ void __launch_bounds__(256, 3) gradients(T* __restrict__ gDa, To* __restrict__ gTo, const T* __restrict__ gDout,
                                                     const T* __restrict__ gA, const T* __restrict__ gX, long long M, long long K,
                                                     long long stride_m) {
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(256, 3) gradients(T* __restrict__ gDa, To* __r
     for (int j = 0; j < EACH; ++j) {
       const long long row = i_m + j * (long long)gridDim.y;
       if (row >= M) continue;
-      if (SUMS) load_global(rA[j], gA + row * stride_m + i_k);
+      load_global(rA[j], gA + row * stride_m + i_k);
       rDout[j] = static_cast<float>(gDout[row]);
     }
 #pragma unroll
@@ -116,14 +116,93 @@ __global__ void __launch_bounds__(256, 3) gradients(T* __restrict__ gDa, To* __r
         Wide<T> rDa;
 #pragma unroll
         for (int k = 0; k < WIDTH; ++k) {
-          if (SUMS) rSum[k] += static_cast<float>(rA[j][k]) * rDout[j];
+          rSum[k] += static_cast<float>(rA[j][k]) * rDout[j];
           rDa[k] = static_cast<T>(rDout[j] * rXf[k]);
         }
-        if (WRITES) store_global(gDa + row * K + i_k, rDa);
+        store_global(gDa + row * K + i_k, rDa);
       }
     }
   }
-  if (!SUMS) return;
 #pragma unroll
   for (int k = 0; k < WIDTH; ++k) gTo[blockIdx.y * K + i_k + k] = static_cast<To>(rSum[k]);
+}
+
+// The shares of dx alone, the same walk: what is only read asks for 8 rows at once, and takes no lines from those that others wrote.
+template <typename T>
+__global__ void __launch_bounds__(256, sizeof(T) == 4 ? 3 : 2) shares(float* __restrict__ gPartial, const T* __restrict__ gDout,
+                                                                      const T* __restrict__ gA, long long M, long long K, long long stride_m) {
+  constexpr int WIDTH = 16 / sizeof(T), EACH = 8;
+  const long long i_k = (blockIdx.x * 256LL + threadIdx.x) * WIDTH;
+  if (i_k >= K) return;
+  float rSum[WIDTH] = {};
+  const Policy policy = evict_first(M * K * (long long)sizeof(T));
+  if (sizeof(T) == 4) let_next_stand_by();  // who adds them up, and who writes dA: three blocks leave no room for those
+#pragma unroll 1
+  for (long long i_m = blockIdx.y; i_m < M; i_m += EACH * (long long)gridDim.y) {
+    Wide<T> rA[EACH];
+    float rDout[EACH];
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) {
+      const long long row = i_m + j * (long long)gridDim.y;
+      if (row >= M) continue;
+      rA[j].whole = load_global(reinterpret_cast<const typename Wide<T>::Whole*>(gA + row * stride_m + i_k), policy);
+      rDout[j] = static_cast<float>(gDout[row]);
+    }
+#pragma unroll
+    for (int j = 0; j < EACH; ++j)
+      if (i_m + j * (long long)gridDim.y < M)
+#pragma unroll
+        for (int k = 0; k < WIDTH; ++k) rSum[k] += static_cast<float>(rA[j][k]) * rDout[j];
+  }
+  if (sizeof(T) < 4) let_next_stand_by();  // two do, and what is written beside what is read slows both
+#pragma unroll
+  for (int k = 0; k < WIDTH; k += 4) store_global(gPartial + blockIdx.y * K + i_k + k, Vec<float, 4>{rSum[k], rSum[k + 1], rSum[k + 2], rSum[k + 3]});
+}
+
+// What comes after the shares, of which there are P. The first `adders` blocks wait for them: 128 columns of dx each, a warp every eighth share. The others
+// write dA, 8 rows of a strip each, which needs nothing that the launch before it makes: they begin as its blocks end, in one launch with those that wait, so
+// that it does not end before the shares are added.
+template <typename T>
+__global__ void ROOFTILE_EARLY __launch_bounds__(256) product(T* __restrict__ gDa, T* __restrict__ gDx, const float* __restrict__ gPartial,
+                                                              const T* __restrict__ gDout, const T* __restrict__ gX, long long M, long long K, int P,
+                                                              int adders, int strips) {
+  constexpr int WIDTH = 16 / sizeof(T), EACH = 8, WARPS = 256 / WARP;
+  if (int(blockIdx.x) < adders) {
+    __shared__ alignas(16) float sSum[WARPS][4 * WARP];
+    const long long first = blockIdx.x * (4LL * WARP), i_k = first + 4 * lane();
+    Vec<float, 4> rSum = {};
+    earlier_done();
+    if (i_k < K) {
+#pragma unroll 8
+      for (int i_p = warp(); i_p < P; i_p += WARPS) {
+        Vec<float, 4> r;
+        load_global(r, gPartial + i_p * K + i_k);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) rSum[k] += r[k];
+      }
+    }
+    reinterpret_cast<Vec<float, 4>*>(sSum[warp()])[lane()] = rSum;
+    __syncthreads();
+    if (threadIdx.x >= 4 * WARP || first + threadIdx.x >= K) return;
+    float total = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) total += sSum[w][threadIdx.x];
+    gDx[first + threadIdx.x] = static_cast<T>(total);
+    return;
+  }
+  const int block = blockIdx.x - adders;
+  const long long i_k = (block % strips * 256LL + threadIdx.x) * WIDTH, i_m = block / strips * (long long)EACH;
+  if (i_k >= K) return;
+  Wide<T> rX;
+  load(rX, gX + i_k);
+  float rDout[EACH];
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) rDout[j] = static_cast<float>(gDout[min(i_m + j, M - 1)]);
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) {
+    Wide<T> rDa;
+#pragma unroll
+    for (int k = 0; k < WIDTH; ++k) rDa[k] = static_cast<T>(rDout[j] * static_cast<float>(rX[k]));
+    if (i_m + j < M) store_global(gDa + (i_m + j) * K + i_k, rDa);
+  }
 }
