@@ -331,7 +331,8 @@ def _slips(spec: OpSpec) -> Iterator[str]:
         said = spec.letters(case)
         for n, a in spec.given(case).items():
             wrong += [f"it lacks {x}, an axis of {n} [{a.dims}]" for x, _ in map(letter, a.dims.split()) if x not in said]
-        wrong += [f"{x!r} is no axis, there are {', '.join(axes)}" for x in case.dims if len(x) == 1 and x not in axes]  # words are for who draws
+        odd = [x for x in case.dims if len(x) == 1 and x not in axes]  # words are for who draws
+        wrong += [f"{x!r} is no axis, there are {', '.join(axes)}" for x in odd]
         yield from (f"the case {case.id}: {slip}" for slip in wrong)
 
 

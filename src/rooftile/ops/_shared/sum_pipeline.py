@@ -121,7 +121,8 @@ def whole_rows(call: Call) -> str | None:
 def pick(call: Call) -> dict[str, int]:
     """A warp a row where 3 vectors a lane hold it: 384 threads, whose registers three sums and the weight fill, have two rows of three tensors waiting or
     arriving. Where 4 do and two sums are kept at most, 256 threads: two warps a row would be 8 blocks a multiprocessor, each of which leaves a row of
-    partial sums for as few rows as its own; a third row asked for keeps the first one waiting, and gains nothing of many. Longer rows have 2 vectors a thread, and three rows where there is room."""
+    partial sums for as few rows as its own; a third row asked for keeps the first one waiting, and gains nothing of many. Longer rows have 2 vectors a
+    thread, and three rows where there is room."""
     x = stream(call)
     alone = cdiv(x.shape[-1] * x.itemsize, 512)
     if alone <= 3:
