@@ -95,3 +95,14 @@ def test_a_planted_fault_is_seen(name):
 
     case = next(c for c in op.spec.cases if "smoke" in c.use)
     assert Problem(op.spec, case, "normal", "cpu").judge(Kernel("planted", run)).status == "failed"
+
+
+def test_a_batch_may_have_no_sequences():
+    """Seen red: it was refused, and what a rank of many is dealt may be nothing."""
+    x, sinks = torch.empty(0, 2, 16, requires_grad=True), torch.zeros(2, requires_grad=True)
+    cu = torch.zeros(1, dtype=torch.int32)
+    out, lse = attention_varlen(x, x, x, cu, cu, 0, 0, sinks=sinks, causal=True, return_lse=True)
+    out.sum().backward()
+    assert out.shape == (0, 2, 16) and lse.shape == (2, 0) and x.grad.shape == x.shape and torch.equal(sinks.grad, torch.zeros(2))
+    with pytest.raises(ValueError, match="cu_seqlens_q has 0 elements, needs 1 at least"):
+        attention_varlen(x, x, x, cu[:0], cu[:0], 0, 0)
