@@ -373,7 +373,7 @@ def test_who_takes_blocks_of_tokens():
         new, angles = torch.zeros(1, t, g, d, dtype=dtype), torch.ones(t, n) if n else None
         return dict(zip(names, (new, new, new, new, torch.tensor([0]), angles, angles, interleaved, None)))
 
-    assert op.kernels[0] is rows and OPS["concat_kv_e4m3"].kernels[0].name == "triton"
+    assert op.kernels[0] is rows and OPS["concat_kv_e4m3"].kernels[0].name == "cuda.v3_tokens"
     assert rows.decline(call(1024, 8, 128)) is None and "pays from 1048576" in rows.decline(call(1023, 8, 128))
     picked = [rows.heuristic(call(2, 8, 128, *how)) for how in ((64,), (), (64, True), (32,), (16,))]
     assert [c["each"] for c in picked] == [1, 2, 2, 1, 2] and {c["threads"] for c in picked} == {128}

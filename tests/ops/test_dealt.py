@@ -26,7 +26,7 @@ DEALT = (  # operator, part of the case's name, kernel, what its config says
     ("concat_kv", "B4_T4096_", "cuda.v3_tokens", {"each": 1, "threads": 128}),
     ("concat_kv", "B64_T1_G8_D128_N64_S2048", "triton", {"tokens": 1, "heads": 8}),
     ("concat_kv", "B4_T512_", "cuda.v3_tokens", {"each": 1, "threads": 128}),
-    ("concat_kv_e4m3", "B4_T512_", "triton", {"tokens": 1, "heads": 8}),
+    ("concat_kv_e4m3", "B4_T512_", "cuda.v3_tokens", {"each": 1, "threads": 128}),
     ("segment_sum", "_N1-", "cuda.v7_warps", {"block": 256, "per_sm": 24}),
     ("segment_sum", "_N128-float32", "cuda.v6_runs", {"rows": 8, "runs": 2048}),
     ("segment_sum", "_N128-bfloat16", "cuda.v6_runs", {"rows": 4, "runs": 1024}),

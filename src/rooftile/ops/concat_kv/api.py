@@ -7,7 +7,7 @@ from rooftile.ops.concat_kv import cuda_kernels, triton_kernels
 from rooftile.ops.concat_kv.spec import SPEC, SPEC_E4M3
 
 _concat_kv = Op(SPEC, *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v3_tokens"))
-_concat_kv_e4m3 = Op(SPEC_E4M3, *triton_kernels.FORWARD_E4M3, *cuda_kernels.FORWARD_E4M3)
+_concat_kv_e4m3 = Op(SPEC_E4M3, *ranked((*triton_kernels.FORWARD_E4M3, *cuda_kernels.FORWARD_E4M3), "cuda.v3_tokens"))
 
 LAYOUTS = ("BHTD", "BTHD")
 
