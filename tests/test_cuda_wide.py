@@ -125,3 +125,13 @@ def test_the_gradients_of_gemv_stand_by_where_they_say(dtype, read, tmp_path):
     assert words[:3] == ["LDG.E.128.CONSTANT", "ACQBULK", "LDG.E.128.STRONG.SM"], words  # x, for who writes
     words = re.findall(r"PREEXIT|LDG\.E\.128", machine_code("gemv/cuda/v4_split.cu", f"shares<{dtype}>", tmp_path))
     assert words.index("PREEXIT") == read and len(words) == 9, words
+
+
+@pytest.mark.skipif(bool(compiler.missing()), reason="needs NVRTC")
+@pytest.mark.parametrize(
+    "source, instance", [("embedding/cuda/v2_balanced.cu", "join<__nv_bfloat16, int, 4, false>"), ("cross_entropy/cuda/total.cu", "total")]
+)
+def test_who_adds_up_asks_for_eight_before_one_is_added(source, instance, tmp_path):
+    """Seen red: a loop of a load and an addition, unrolled, had a branch after each, and a trip to the L2."""
+    steps = "".join(step[0] for step in re.findall(r"\b(?:LDG|FADD)\b", machine_code(source, instance, tmp_path)))
+    assert "L" * 8 + "F" in steps and not re.search("(LF+){3}", steps), steps
