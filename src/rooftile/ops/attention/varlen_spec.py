@@ -98,7 +98,7 @@ SPEC = OpSpec(
         case(3, 70, 70, 1, 256, "the widest head", dtype=torch.bfloat16, right=0),
         case(1, 33, 40, 2, 16, "one sequence"),
         case(3, 0, 5, 2, 16, "no queries at all", dtype=torch.bfloat16),
-        case(0, 0, 0, 2, 64, "no sequences", dtype=torch.bfloat16, given=("sinks",), right=0),
+        *across(FLOAT32_AND_16, case(0, 0, 0, 2, 64, "no sequences", given=("sinks",), right=0)),
         case(8, 40960, 40960, 8, 128, "acceptance: lengths from 512 to 16384, causal", right=0, **BF16),
         case(8, 40960, 40960, 8, 128, "the same without a mask, four heads a key head", G=2, **BF16),
     ),
