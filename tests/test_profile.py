@@ -1,6 +1,7 @@
 """Where a step's time goes: every operator is seen, and its floor is what its arguments say."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -104,6 +105,16 @@ def test_kernels_are_found_on_a_gpu(tmp_path):
     ):
         assert rows[f"rooftile.{name}"].us > 0, name
     assert sum(row.us for row in found["rows"]) / 1e3 < 3 * found["step_ms"]
+
+
+def test_kernels_that_stand_by_are_not_counted_twice():
+    def event(name, start, end):
+        return SimpleNamespace(name=name, time_range=SimpleNamespace(start=start, end=end))
+
+    ours, other = profile.MARK + "rooftile.a", profile.MARK + "rooftile.b"
+    kernels = [event("main", 10, 50), event("finish", 12, 60), event("later", 70, 80), event("b's", 80, 90), event("first", 0, 9)]
+    spans = [event(ours, 10, 80), event(other, 80, 90), event(ours, 100, 110)]
+    assert profile.covered([*spans, *kernels]) == {ours: 60.0, other: 10.0}
 
 
 def test_bytes_are_believed_up_to_what_the_memory_can_carry():
