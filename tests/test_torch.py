@@ -103,8 +103,6 @@ def test_backward_is_the_derivative(name):
         call = check._upcast(op.spec.draw(case, 2))
         wanted = leaves(op, call)
         out = results(op.spec.reference(**call))
-        if not any(out[i].numel() for i in op.plan.takes):
-            continue  # of nothing
         gradient = op.spec.gradient
         upstream = {f"d{n}": torch.randn_like(out[i]) for i, n in enumerate(op.spec.returns) if i in op.plan.takes}
         truth = torch.autograd.grad([out[i] for i in op.plan.takes], list(wanted.values()), list(upstream.values()))

@@ -106,3 +106,6 @@ def test_a_batch_may_have_no_sequences():
     assert out.shape == (0, 2, 16) and lse.shape == (2, 0) and x.grad.shape == x.shape and torch.equal(sinks.grad, torch.zeros(2))
     with pytest.raises(ValueError, match="cu_seqlens_q has 0 elements, needs 1 at least"):
         attention_varlen(x, x, x, cu[:0], cu[:0], 0, 0)
+    for q, k in ((torch.ones(3, 2, 16), x), (x, torch.ones(4, 2, 16))):
+        with pytest.raises(ValueError, match=f"there are no sequences, .* but {len(q)} queries and {len(k)} keys"):
+            VARLEN(q, k, k, cu, cu, None, None, len(q), len(k), 0.25, -1, -1, 0.0, 0.0, False)

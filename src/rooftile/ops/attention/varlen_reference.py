@@ -29,9 +29,11 @@ def check_offsets(name: str, cu: Tensor, rows: int, most: int) -> None:
 def _parts(
     q: Tensor, k: Tensor, cu: tuple[Tensor, Tensor], most: tuple[int, int], seed: Tensor | None, p: float, rules: Rules
 ) -> Iterator[Part]:
-    """Rows, keys and rules of each sequence. Dropout counts the rows of all of them, [H, M], as if each had the longest's keys."""
+    """Rows, keys and rules of each sequence, of none those of an empty one. Dropout counts the rows of all of them, [H, M], as if each had the longest's keys."""
     check_offsets("q", cu[0], q.shape[0], most[0])
     check_offsets("k", cu[1], k.shape[0], most[1])
+    if len(cu[0]) == 1:
+        yield slice(0), slice(0), rules
     all_kept = None if seed is None else kept(torch.Size((1, q.shape[1], q.shape[0], counted(most[1]))), seed, p)
     for (a, b), (c, d) in zip(pairwise(cu[0].tolist()), pairwise(cu[1].tolist())):
         drop = {} if all_kept is None else {"kept": all_kept[:, :, a:b, : d - c], "factor": kept_scale(p)}
@@ -42,8 +44,7 @@ def attention_varlen(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, sinks: Tensor | None, seed: Tensor | None,
     max_seqlen_q: int, max_seqlen_k: int, scale: float, left: int, right: int, softcap: float, p: float, deterministic: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    rules, h = Rules(scale, left, right, softcap, sinks=sinks), q.shape[1]
-    outs, lses = [q.new_empty(0, h, v.shape[2])], [q.new_empty(h, 0, dtype=torch.float32)]  # of no sequences
+    rules, outs, lses = Rules(scale, left, right, softcap, sinks=sinks), [], []
     for rows, keys, own in _parts(q, k, (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k), seed, p, rules):
         out, lse = forward(q[None, rows], k[None, keys], v[None, keys], own)
         outs.append(out[0])
@@ -56,13 +57,12 @@ def attention_varlen_backward(
     seed: Tensor | None, out: Tensor, lse: Tensor, max_seqlen_q: int, max_seqlen_k: int, scale: float, left: int, right: int, softcap: float,
     p: float, deterministic: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    rules, made = Rules(scale, left, right, softcap, sinks=sinks), [[x[None, :0] for x in (q, k, v)]]
-    dsinks = None if sinks is None else torch.zeros_like(sinks)
+    rules, made, dsinks = Rules(scale, left, right, softcap, sinks=sinks), [], None
     for rows, keys, own in _parts(q, k, (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k), seed, p, rules):
         saved = (out[None, rows], lse[None, :, rows], dlse[None, :, rows])
         *grads, ds, _ = backward(dout[None, rows], q[None, rows], k[None, keys], v[None, keys], *saved, own)
         made.append(grads)
-        dsinks = None if dsinks is None else dsinks + ds
+        dsinks = ds if dsinks is None or ds is None else dsinks + ds
     dq, dk, dv = (torch.cat([g[0] for g in grads]).to(x.dtype) for grads, x in zip(zip(*made), (q, k, v)))
     return dq, dk, dv, like(sinks, dsinks, q)
 
@@ -75,6 +75,6 @@ def torch_varlen(
     rules, made = Rules(scale, left, right, softcap, sinks=sinks), []
     for rows, keys, own in _parts(q, k, (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k), seed, p, rules):
         made.append(by_torch(q[None, rows], k[None, keys], v[None, keys], own))
-    if made and all(isinstance(x, tuple) for x in made):
+    if all(isinstance(x, tuple) for x in made):
         return torch.cat([x[0][0] for x in made]), torch.cat([x[1][0] for x in made], 1)
-    return torch.cat([q.new_empty(0, q.shape[1], v.shape[2]), *((x[0] if isinstance(x, tuple) else x)[0] for x in made)])
+    return torch.cat([(x[0] if isinstance(x, tuple) else x)[0] for x in made])
