@@ -7,6 +7,7 @@ from rooftile.workbench.explain import blank, imagined, operator
 
 DEALT = (  # operator, part of the case's name, kernel, what its config says
     ("layernorm_backward", "M1_N1024-", "triton", {"rows": 1, "warps": 8, "per_sm": 1, "stages": 1}),
+    ("layernorm", "M2048_N65536-", "cuda.v9_ahead", {"vecs": 8, "ahead": 8, "per": 5}),
     ("rmsnorm_backward", "M64_N8192-", "triton", {"rows": 1, "warps": 16, "per_sm": 1, "stages": 1}),
     ("geglu", "M1_N8192_", "triton", {"block": 256, "warps": 4}),
     ("geglu", "M64_N14336_", "triton", {"block": 1024, "warps": 4}),
@@ -21,6 +22,7 @@ DEALT = (  # operator, part of the case's name, kernel, what its config says
     ("grad_norm", "-bfloat16", "cuda.v5_norm_vector", {"vecs": 4, "threads": 256, "per": 6}),
     ("embedding_accumulate", "_N2048-bfloat16", "cuda.v5_dealt", {"tokens": 1, "span": 16}),
     ("embedding_accumulate", "_N768-bfloat16", "cuda.v5_dealt", {"tokens": 1, "span": 16}),
+    ("bias_mask_scale_add_backward", "M32768_N768-", "cuda.v3_pipeline", {"lanes": 128, "threads": 768, "stages": 8}),
     ("attention_mask", "to=bool", "cuda.v3_rows", {"rows": 2}),
     ("attention_mask", "to=bfloat16", "cuda.v3_rows", {"rows": 2}),
     ("concat_kv", "B4_T4096_", "cuda.v3_tokens", {"each": 1, "threads": 128}),
@@ -28,6 +30,7 @@ DEALT = (  # operator, part of the case's name, kernel, what its config says
     ("concat_kv", "B4_T512_", "cuda.v3_tokens", {"each": 1, "threads": 128}),
     ("concat_kv_e4m3", "B4_T512_", "cuda.v3_tokens", {"each": 1, "threads": 128}),
     ("segment_sum", "_N1-", "cuda.v7_warps", {"block": 256, "per_sm": 24}),
+    ("segment_sum_backward", "_N1-", "cuda.v8_spread", {"block": 256, "tiles": 3}),
     ("segment_sum", "_N128-float32", "cuda.v6_runs", {"rows": 8, "runs": 2048}),
     ("segment_sum", "_N128-bfloat16", "cuda.v6_runs", {"rows": 4, "runs": 1024}),
     ("attention_decode", "B16_T1_H32_G8_D128_S8192_", "cuda.v2_fragments", {"warps": 16}),

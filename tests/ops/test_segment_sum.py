@@ -447,6 +447,19 @@ def test_gradients_by_warps_where_offsets_fall():
         assert SPREADS.run(dout, torch.empty(m, 1), cut, config=SPREAD_WALKS).shape == (m, 1)
 
 
+def test_gradients_by_warps_count_segments_in_32_bits():
+    offsets = torch.empty(1, dtype=torch.int64).expand(2**31 + 1)
+    with simulator.active():
+        call = {"dout": torch.ones(1, 1), "x": torch.ones(8, 1), "offsets": offsets}
+        assert SPREADS.objection(call) == "there are 2147483648 segments, and it counts them in 32 bits"
+        assert SPREADS.objection(call | {"offsets": offsets[:-1]}) is None
+    tiles = [
+        SPREADS.heuristic({"x": torch.empty(m, 1, dtype=t, device="meta")})["tiles"]
+        for m, t in ((1 << 26, torch.float32), (1 << 26, torch.bfloat16), (5000, torch.float32))
+    ]
+    assert tiles == [3, 4, 1]
+
+
 SPREAD_NEEDED = orders(spread_kernels.SPREAD.text)
 
 

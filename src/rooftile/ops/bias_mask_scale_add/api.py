@@ -1,6 +1,6 @@
 from torch import Tensor
 
-from rooftile.core.kernel import Op
+from rooftile.core.kernel import Op, ranked
 from rooftile.ops.bias_mask_scale_add import cuda_kernels, triton_kernels
 from rooftile.ops.bias_mask_scale_add.spec import SPEC
 
@@ -8,7 +8,7 @@ _bias_mask_scale_add = Op(
     SPEC,
     *triton_kernels.FORWARD,
     *cuda_kernels.FORWARD,
-    backward=(*cuda_kernels.BACKWARD[:2], *triton_kernels.BACKWARD, *cuda_kernels.BACKWARD[2:]),
+    backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), "cuda.v3_pipeline", "cuda.v2_vector"),
 )
 
 
