@@ -10,9 +10,10 @@ from torch.utils.checkpoint import checkpoint
 import processes
 from rooftile.core.kernel import OPS
 from rooftile.cuda import simulator
+from rooftile.cuda.launch import launch
 from rooftile.ops import CrossEntropyLoss, cross_entropy
 from rooftile.ops.cross_entropy import split_kernels
-from rooftile.ops.cross_entropy.cuda_kernels import ONLINE
+from rooftile.ops.cross_entropy.cuda_kernels import ONLINE, TOTAL
 
 
 @pytest.mark.parametrize("lead", [5.0, 20.0, 60.0])
@@ -405,3 +406,16 @@ def test_short_rows_are_not_split():
     assert kernel.declines(call) == "a row of 32766 bytes is no more than a program's share; from 32768 it is cut into parts"
     assert kernel.declines(call | {"logits": x}) is None
     assert kernel.declines(call | {"softcap": 30.0}) == "a soft cap of 30: its tanh is cheaper in CUDA C++"
+
+
+@pytest.mark.parametrize("mean", [False, True])
+@pytest.mark.parametrize("m", [0, 1, 1025, 8191, 8193, 20000])
+def test_all_rows_are_added_up(m, mean):
+    """By a block of 1024 threads, each of which asks for eight of them at a time: rows of the second to eighth, and of a second turn."""
+    row, target = torch.randint(-9, 10, (m,)).float(), torch.randint(0, 3, (m,))
+    loss, count = torch.empty(()), torch.empty(())
+    with simulator.active():
+        launch(TOTAL, "total", 1, 1024, loss, count, row, target, m, 1, mean)
+    rows = (target != 1).sum().float() if mean else torch.ones(())
+    assert torch.equal(count, rows)
+    torch.testing.assert_close(loss, row.sum() / rows, equal_nan=True)
