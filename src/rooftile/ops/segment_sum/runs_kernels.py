@@ -14,7 +14,8 @@ from rooftile.ops.segment_sum.cuda_kernels import wide
 from rooftile.ops.segment_sum.reference import check_offsets
 
 RUNS = Source.beside(__file__, "v6_runs.cu")
-LEAST, JOIN = 16, 512  # rows of a group of lanes; threads of a block of `join`
+LEAST, JOIN = 16, 512  # rows of a group of lanes; threads of a block of `join`, 8 of them a run
+STRIPS = 4  # multiprocessors at most that share the columns of one segment's partial sums
 # rows of a group at a time; so many runs at most; and of the last, how many for each multiprocessor are cut in four
 CHUNKS = tuple(
     {"rows": r, "runs": n, "cut": c}
@@ -40,8 +41,9 @@ def in_runs(x, offsets, *, config):
     types = f"{CTYPE[x.dtype]}, {CTYPE[offsets.dtype]}"
     launch(RUNS, f"runs<{types}, {width}, {lanes}, {config['rows']}>", runs * strips, BLOCK, out, partial, opened, x, offsets, m, e, n, stride, strips,
            chunk.bit_length() - 1, long)  # fmt: skip
-    launch(RUNS, f"join<{types}, {1 if n % 4 else 4}>", max(cdiv(runs, JOIN // 32), cdiv(e, JOIN)), JOIN, out, partial, opened, offsets, m, e, n,
-           runs)  # fmt: skip
+    four = 1 if n % 4 else 4
+    grid = max(cdiv(runs, JOIN // 8), cdiv(e, JOIN)), min(STRIPS, cdiv(n, 8 * four))
+    launch(RUNS, f"join<{types}, {four}>", grid, JOIN, out, partial, opened, offsets, m, e, n, runs)
     return out
 
 

@@ -5,47 +5,44 @@
 
 namespace rooftile {
 
-// not_beyond by all LANES lanes of a group together: log E of base LANES + 1 instead of 2, 3 loads in a chain instead of 14 for 16384 segments.
-// Each was a round trip to memory, 8 us of the first 150. All lanes of the warp must come.
-template <int LANES, typename I> ROOFTILE_DEVICE long long find(const I* gOffsets, long long E, long long i_m) {
+// The number of offsets that are not beyond row i_m, by a group of LANES lanes; it is from `low` to `high`. LANES + 1 parts a turn, the last FEW a lane all at
+// once: of 16384 segments 3 loads in a chain by a warp where one lane has 14, each a round trip to memory. All lanes of the warp must come.
+template <int FEW, int LANES = WARP, typename I, typename N> ROOFTILE_DEVICE N passed(const I* gOffsets, N low, N high, long long i_m) {
   const int l = lane() % LANES, group = lane() - l;
-  long long low = 0, high = E + 1;
-  while (__any_sync(ALL_LANES, low < high)) {
-    const long long step = (high - low) / (LANES + 1) + 1, at = low + (l + 1) * step - 1;
-    const unsigned passed = __ballot_sync(ALL_LANES, at < high && gOffsets[at] <= i_m) >> group;
-    low += __popc(LANES == 32 ? passed : passed & ((1u << LANES % 32) - 1)) * step;
-    high = high < low + step - 1 ? high : low + step - 1;
-  }
-  return low;
-}
-
-// The number of offsets that are not beyond number i_m, by a warp; it is from `low` to `high`. 33 parts a turn, the last FEW a lane all at once.
-template <int FEW, typename I> ROOFTILE_DEVICE unsigned passed(const I* gOffsets, unsigned low, unsigned high, long long i_m) {
-  while (high - low > FEW * WARP) {
-    const unsigned step = (high - low) / (WARP + 1) + 1, at = low + (lane() + 1) * step - 1;
-    low += __popc(__ballot_sync(ALL_LANES, at < high && gOffsets[at] <= i_m)) * step;
+  const auto votes = [&](bool vote) { return __popc(__ballot_sync(ALL_LANES, vote) >> group & (0xffffffffu >> (WARP - LANES))); };
+  const auto many = [&] { return LANES == WARP ? high - low > FEW * LANES : __any_sync(ALL_LANES, high - low > FEW * LANES); };
+  while (many()) {
+    const N step = (high - low) / (LANES + 1) + 1, at = low + (l + 1) * step - 1;
+    low += votes(at < high && gOffsets[at] <= i_m) * step;
     high = min(high, low + step - 1);
   }
   I seen[FEW];
 #pragma unroll
   for (int k = 0; k < FEW; ++k) {
-    const unsigned at = low + k * WARP + lane();
+    const N at = low + k * LANES + l;
     if (at < high) seen[k] = gOffsets[at];
   }
-  unsigned found = low;
+  N found = low;
 #pragma unroll
-  for (int k = 0; k < FEW; ++k) found += __popc(__ballot_sync(ALL_LANES, low + k * WARP + lane() < high && seen[k] <= i_m));
+  for (int k = 0; k < FEW; ++k) found += votes(low + k * LANES + l < high && seen[k] <= i_m);
   return found;
 }
 
-// The same, of all E + 1. Of lengths that are alike as many begin before a number as its part of x says: the first turn looks there, and where it is not
+// The same, of all E + 1.
+template <int LANES, typename I> ROOFTILE_DEVICE long long find(const I* gOffsets, long long E, long long i_m) {
+  return passed<1, LANES>(gOffsets, 0ll, E + 1, i_m);
+}
+
+// The same in fewer turns where lengths are alike: as many begin before a row as its part of x says. The first turn looks there, and where it is not
 // found there the next ones look on that side.
-template <typename I> ROOFTILE_DEVICE unsigned find_near(const I* gOffsets, long long M, long long E, long long i_m) {
+template <int LANES = WARP, int FEW = 8, typename I> ROOFTILE_DEVICE long long find_near(const I* gOffsets, long long M, long long E, long long i_m) {
+  const int l = lane() % LANES, group = lane() - l;
   const float about = float(i_m) / float(M) * float(E), away = 2.0f * sqrtf(float(E));  // cuts at random are off by a quarter of it
-  const long long step = (long long)(away * (2.0f / (WARP - 1))) + 1, from = (long long)(about - away), at = from + lane() * step;
-  const int before = __popc(__ballot_sync(ALL_LANES, at < 0 || (at <= E && gOffsets[at] <= i_m)));
-  const long long low = before > 0 ? from + (before - 1) * step + 1 : 0, high = before < WARP ? from + before * step : E + 1;
-  return passed<8>(gOffsets, unsigned(max(low, 0ll)), unsigned(min(high, E + 1)), i_m);
+  const long long step = (long long)(away * (2.0f / (LANES - 1))) + 1, from = (long long)(about - away), at = from + l * step;
+  const unsigned is_before = __ballot_sync(ALL_LANES, at < 0 || (at <= E && gOffsets[at] <= i_m)) >> group;
+  const int before = __popc(is_before & (0xffffffffu >> (WARP - LANES)));
+  const long long low = before > 0 ? from + (before - 1) * step + 1 : 0, high = before < LANES ? from + before * step : E + 1;
+  return passed<FEW, LANES>(gOffsets, max(low, 0ll), min(high, E + 1), i_m);
 }
 
 template <typename I> ROOFTILE_DEVICE long long not_beyond(const I* gOffsets, long long low, long long E, long long i_m) {

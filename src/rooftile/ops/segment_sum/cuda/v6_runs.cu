@@ -38,7 +38,10 @@ __global__ void __launch_bounds__(256, ROWS > 4 ? 3 : 4) runs(T* __restrict__ gO
       }
   };
   ask(0);  // on its way while the first segment is looked for
-  Cursor<I> segment(gOffsets, E, find<LANES>(gOffsets, E, first));
+  long long found;
+  if constexpr (LANES >= 8) found = find_near<LANES, 4>(gOffsets, M, E, first);  // 8 a lane would find no registers beside the rows
+  else found = find<LANES>(gOffsets, E, first);  // of fewer a turn near by is as many loads
+  Cursor<I> segment(gOffsets, E, found);
   const auto ends = [&] { return int(max(-1ll, min(segment.end - first, (long long)count))); };  // before which of these rows
   int border = ends();
   bool came = segment.begin < first;  // from before
@@ -93,70 +96,85 @@ __global__ void __launch_bounds__(256, ROWS > 4 ? 3 : 4) runs(T* __restrict__ gO
   }
 }
 
-// Of the segments that runs could not finish: none (NaN), empty ones, and those in several, whose partial sums are added in one order: by a warp, where there are
-// more than FEW by the block. Launched early: offsets are older than the launch before, which is the runs'.
+// Of the segments that runs could not finish: none (NaN), empty ones, and those in several runs, whose partial sums are added in one order by LANES lanes, WIDTH
+// columns each; where they are more than FEW, by all such groups of the block. EACH are asked for before one is added. Columns are shared out among the blocks of
+// the second axis: a segment of half of all rows is half a megabyte of partial sums, which one multiprocessor was long in reading.
+// Launched early: offsets are older than the launch before, which is the runs'. What the runs wrote is loaded as what may change: the compiler moves a load of
+// what never does to before the wait.
 template <typename T, typename I, int WIDTH>
 __global__ void ROOFTILE_EARLY __launch_bounds__(512, 2) join(T* __restrict__ gOut, const float* __restrict__ gPartial, const longlong2* __restrict__ gOpen,
                                                               const I* __restrict__ gOffsets, long long M, long long E, long long N, int runs) {
-  constexpr int FEW = 16, WARPS = 16, EACH = 8;
+  constexpr int FEW = 16, LANES = 8, GROUPS = 512 / LANES, EACH = 8;
   using Part = Vec<float, WIDTH>;
-  __shared__ Part sSum[WARPS][WARP];
-  __shared__ longlong2 sOpen[WARPS];
+  using Open = Vec<long long, 2>;  // a segment and the last run that it comes into
+  __shared__ Part sSum[GROUPS][LANES];
+  __shared__ Open sFar[GROUPS];
+  __shared__ int sFrom[GROUPS], sCount;
+  const int group = int(threadIdx.x) / LANES, l = int(threadIdx.x) % LANES, run = int(blockIdx.x) * GROUPS + group;
   const long long i_first = blockIdx.x * 512ll + warp() * WARP, i_e = i_first + lane();
   const long long begin = i_e < E ? (long long)gOffsets[i_e] : 0, end = i_e < E ? (long long)gOffsets[i_e + 1] : 0;
   const bool right = 0 <= begin && begin <= end && end <= M;
   const unsigned wrong = __ballot_sync(ALL_LANES, i_e < E && !right), vain = __ballot_sync(ALL_LANES, i_e < E && (!right || begin == end));
-  const auto add = [](float (&rSum)[WIDTH], const Part& rX) {
-#pragma unroll
-    for (int k = 0; k < WIDTH; ++k) rSum[k] += rX[k];
+  const auto strips = [&](auto each) {  // of this block's columns
+    for (long long i_strip = blockIdx.y * (long long)(LANES * WIDTH); i_strip < N; i_strip += gridDim.y * (long long)(LANES * WIDTH)) each(i_strip + l * WIDTH);
   };
-  earlier_done();
-  const int run = int(blockIdx.x) * WARPS + warp();
-  const longlong2 open = run < runs ? gOpen[run] : longlong2{-1, run};
-  const bool few = open.y - run <= FEW;
-  if (lane() == 0) sOpen[warp()] = few ? longlong2{-1, 0} : open;
-  if (open.x >= 0 && few)
-    for (long long i_n = lane() * WIDTH; i_n < N; i_n += WARP * WIDTH) {
-      float rSum[WIDTH] = {};
-      for (int c = run; c <= int(open.y); ++c) {
-        Part rX;
-        load(rX, gPartial + (c > run ? c : runs + run) * N + i_n);
-        add(rSum, rX);
+  const auto add = [&](float (&rSum)[WIDTH], long long i_n, int from, int first, int to, int step) {
+#pragma unroll 1
+    for (int c = first; c <= to; c += EACH * step) {
+      Part rX[EACH];
+#pragma unroll
+      for (int k = 0; k < EACH; ++k) {
+        fill(rX[k], 0.0f);
+        const int i = c + k * step;
+        if (i <= to && i_n < N) load_global(rX[k], gPartial + (i > from ? i : runs + from) * N + i_n);
       }
-      write(gOut + open.x * N + i_n, rSum);
+#pragma unroll
+      for (int k = 0; k < EACH; ++k)
+#pragma unroll
+        for (int n = 0; n < WIDTH; ++n) rSum[n] += rX[k][n];
     }
-  for (unsigned left = vain; left; left &= left - 1) {
-    const int l = __ffs(int(left)) - 1;
-    for (long long i_n = lane(); i_n < N; i_n += WARP) gOut[(i_first + l) * N + i_n] = T(wrong >> l & 1 ? __int_as_float(0x7fc00000) : 0.0f);
-  }
+  };
+  if (threadIdx.x == 0) sCount = 0;
   __syncthreads();
-  for (int w = 0; w < WARPS; ++w) {
-    const longlong2 more = sOpen[w];
-    if (more.x < 0) continue;  // the same for all
-    const int from = int(blockIdx.x) * WARPS + w, to = int(more.y);
-    for (long long i_strip = 0; i_strip < N; i_strip += WARP * WIDTH) {
-      const long long i_n = i_strip + lane() * WIDTH;
+  earlier_done();
+  Open open;
+  open[0] = -1, open[1] = run;
+  if (run < runs) load_global(open, reinterpret_cast<const long long*>(gOpen + run));
+  const int to = int(open[1]);
+  const bool mine = open[0] >= 0, far = to - run > FEW;
+  if (mine && far && l == 0) {
+    const int n = atomicAdd(&sCount, 1);  // in any order: each is added by itself
+    sFar[n] = open, sFrom[n] = run;
+  }
+  strips([&](long long i_n) {
+    for (int i = lane() / LANES; i < WARP && i_n < N; i += WARP / LANES) {
+      if (!(vain >> i & 1)) continue;
+      float rNone[WIDTH];
+#pragma unroll
+      for (int n = 0; n < WIDTH; ++n) rNone[n] = wrong >> i & 1 ? __int_as_float(0x7fc00000) : 0.0f;
+      write(gOut + (i_first + i) * N + i_n, rNone);
+    }
+    if (mine && !far && i_n < N) {
       float rSum[WIDTH] = {};
-      if (i_n < N)
-        for (int c = from + warp(); c <= to; c += EACH * WARPS) {
-          Part rX[EACH];
+      add(rSum, i_n, run, run, to, 1);
+      write(gOut + open[0] * N + i_n, rSum);
+    }
+  });
+  __syncthreads();
+  for (int m = 0; m < sCount; ++m)
+    strips([&](long long i_n) {
+      float rSum[WIDTH] = {};
+      add(rSum, i_n, sFrom[m], sFrom[m] + group, int(sFar[m][1]), GROUPS);
 #pragma unroll
-          for (int k = 0; k < EACH; ++k) {
-            fill(rX[k], 0.0f);
-            const int i = c + k * WARPS;
-            if (i <= to) load(rX[k], gPartial + (i > from ? i : runs + from) * N + i_n);
-          }
-#pragma unroll
-          for (int k = 0; k < EACH; ++k) add(rSum, rX[k]);
-        }
-#pragma unroll
-      for (int k = 0; k < WIDTH; ++k) sSum[warp()][lane()][k] = rSum[k];
+      for (int n = 0; n < WIDTH; ++n) sSum[group][l][n] = rSum[n];
       __syncthreads();
-      if (warp() == 0 && i_n < N) {
-        for (int other = 1; other < WARPS; ++other) add(rSum, sSum[other][lane()]);
-        write(gOut + more.x * N + i_n, rSum);
+      if (group == 0 && i_n < N) {
+#pragma unroll 8
+        for (int other = 1; other < GROUPS; ++other)
+#pragma unroll
+          for (int n = 0; n < WIDTH; ++n) rSum[n] += sSum[other][l][n];
+        write(gOut + sFar[m][0] * N + i_n, rSum);
       }
       __syncthreads();
-    }
-  }
+    });
 }

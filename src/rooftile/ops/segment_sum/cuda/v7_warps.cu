@@ -1,5 +1,5 @@
-// adds: each warp walks a stretch of its own with numbers in registers, 16 bytes a lane and row of 32 lanes; no barrier of the block before stretches end
-// costs: a segmented scan over the lanes for every row of 32 vectors, 5 shuffles; 5 KB of shared memory a warp, where a tile's sums are laid down
+// adds: each warp walks a stretch of its own with numbers in registers, 32 bytes a lane and row of 32 lanes; no barrier of the block before stretches end
+// costs: a segmented scan over the lanes for every row of them, 5 shuffles; 5 KB of shared memory a warp, where a tile's sums are laid down
 // loses when: a row is more than one number (it takes no other), or there is not a tile of 1024 numbers for every warp that fills the device
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -27,6 +27,13 @@ ROOFTILE_DEVICE void load_behind(uint4& rX, const void* gX, Policy policy, float
   asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%5], %6;"
                : "=r"(rX.x), "=r"(rX.y), "=r"(rX.z), "=r"(rX.w), "+f"(run)
                : "l"(__cvta_generic_to_global(gX)), "l"(policy));
+#endif
+}
+
+// x stays in registers. What is made of parameters alone the compiler would make anew for every tile, of 64 bits in some twenty-five instructions.
+ROOFTILE_DEVICE void keep(long long& x) {
+#ifndef ROOFTILE_SIMULATOR
+  asm volatile("" : "+l"(x));
 #endif
 }
 
@@ -64,30 +71,33 @@ ROOFTILE_DEVICE bool is_one(unsigned long long from, unsigned long long to, unsi
 // goes on behind its sum, its number and the last block that it comes into, this one if there is none; and whether an offset is wrong.
 // Each segment has one writer: of one with numbers it is who walks over its end, or `join`; of one without, the lane whose warp has it in its share and looks
 // at it while numbers come. What is no segment becomes NaN in `join`, after all who may have taken it for one.
-// A row is a vector of each lane, ROWS are a
-// tile. Each lane adds its numbers of all rows first and asks for the next tile's, which are on their way while lanes are joined: whoever waits for one of them
-// waits for all.
+// A row is EACH neighbouring vectors of every lane, ROWS are a tile: two of them halve the scans over lanes, and four are slower in float32. Each lane adds its
+// numbers of all rows first and asks for the next tile's, which are on their way while lanes are joined: whoever waits for one of them waits for all. So what
+// says whether segments have numbers is used at a tile's end, when it has long come.
 template <typename T, typename I, int BLOCK>
 __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOut, float* __restrict__ gHead, uint4* __restrict__ gOpen, const T* __restrict__ gX,
                                                              const I* __restrict__ gOffsets, long long M, long long E, int tiles, unsigned share) {
-  constexpr int WIDTH = 16 / sizeof(T), ROWS = SIZE / (WARP * WIDTH), GROUP = 4, WARPS = BLOCK / WARP;
-  __shared__ float sLaid[WARPS][SIZE];            // of a number that begins a segment: what its vector has of the one before
-  __shared__ float sPrior[WARPS][SIZE / WIDTH];   // of a vector: what is open before it
+  constexpr int PART = 16 / sizeof(T), EACH = 2, WIDTH = EACH * PART, ROWS = SIZE / (WARP * WIDTH), GROUP = ROWS < 4 ? ROWS : 4, WARPS = BLOCK / WARP;
+  __shared__ float sLaid[WARPS][SIZE];            // of a number that begins a segment: what its lane has of the one before in this row
+  __shared__ float sPrior[WARPS][SIZE / WIDTH];   // of a lane's vectors of a row: what is open before them
   __shared__ unsigned sBits[WARPS][2][WARP];      // of a lane's numbers, row by row, those that begin a segment; of every other tile
   __shared__ float sHead[WARPS];                  // of a stretch's numbers, those of the segment that comes in
   __shared__ bool sAny[WARPS];                    // whether it ends there
   const int l = lane(), w = __shfl_sync(ALL_LANES, warp(), 0);  // the same for the warp, as the compiler then knows too
   const long long begin = blockIdx.x * (long long)tiles * (WARPS * SIZE), end = min(begin + (long long)tiles * (WARPS * SIZE), M);
-  const long long first = min(begin + w * (long long)tiles * SIZE, end);
+  long long first = min(begin + w * (long long)tiles * SIZE, end);
   const int count = int(min((long long)tiles * SIZE, end - first));
+  keep(first);
   const unsigned before = (1u << l) - 1;                        // the lanes before this one
   const Policy policy = evict_first(M * (long long)sizeof(T));  // x is read once, where offsets and sums are found again
   let_next_stand_by();
   const T* gNext = gX + first + l * WIDTH;
-  uint4 rX[ROWS];
+  uint4 rX[ROWS][EACH];
   if (count >= SIZE) {
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) rX[r] = load_global(reinterpret_cast<const uint4*>(gNext + r * WARP * WIDTH), policy);
+    for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+      for (int v = 0; v < EACH; ++v) rX[r][v] = load_global(reinterpret_cast<const uint4*>(gNext + r * WARP * WIDTH + v * PART), policy);
   }
   unsigned cursor = count > 0 ? find_near(gOffsets, M, E, first - 1) : 0;  // the first offset that is not before the tile
   const unsigned zero = cursor - 1;                                // the segment that comes in, in 32 bits: there are fewer
@@ -160,7 +170,6 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
       again = mark();
     }
     __syncwarp();
-    if (looked < until) settle(looked, starts, stops);
     const unsigned bits = sMarks[l];
     unsigned* sOther = sBits[w][0] + (sMarks - sBits[w][0] ^ WARP);
     sOther[l] = 0;  // everybody has stored the sums of the tile before
@@ -168,16 +177,20 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
     float run[ROWS];  // what is open behind a lane's numbers of a row, of these alone
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
-      float rF[WIDTH];
-      open(rF, rX[r], T(0.0f));
       run[r] = 0.0f;
 #pragma unroll
-      for (int k = 0; k < WIDTH; ++k) {
-        const bool cut = bits >> (r * WIDTH + k) & 1;
-        if (cut) sLaid[w][(r * WARP + l) * WIDTH + k] = run[r];
-        run[r] = (cut ? 0.0f : run[r]) + rF[k];
+      for (int v = 0; v < EACH; ++v) {
+        float rF[PART];
+        open(rF, rX[r][v], T(0.0f));
+#pragma unroll
+        for (int k = 0; k < PART; ++k) {
+          const int i = v * PART + k;
+          const bool cut = bits >> (r * WIDTH + i) & 1;
+          if (cut) sLaid[w][(r * WARP + l) * WIDTH + i] = run[r];
+          run[r] = (cut ? 0.0f : run[r]) + rF[k];
+        }
+        if constexpr (decltype(more)::value) load_behind(rX[r][v], gNext + r * WARP * WIDTH + v * PART, policy, run[r]);
       }
-      if constexpr (decltype(more)::value) load_behind(rX[r], gNext + r * WARP * WIDTH, policy, run[r]);
     }
 #pragma unroll
     for (int g = 0; g < ROWS; g += GROUP) {
@@ -185,7 +198,7 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
       int from[GROUP];
 #pragma unroll
       for (int r = 0; r < GROUP; ++r) {
-        any[r] = __ballot_sync(ALL_LANES, (bits >> (g + r) * WIDTH & ((1u << WIDTH) - 1)) != 0);
+        any[r] = __ballot_sync(ALL_LANES, (bits >> (g + r) * WIDTH & (0xffffffffu >> (WARP - WIDTH))) != 0);
         from[r] = highest(any[r] & (before * 2 + 1) | 1);  // lanes are added up as far back as the last that has a border
       }
 #pragma unroll
@@ -205,7 +218,7 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
     __syncwarp();
     auto ends = [&](unsigned e, unsigned i) {  // a segment, before a number of the tile
       const unsigned v = i / WIDTH, r = v / WARP * WIDTH;
-      const bool only = !(sMarks[v % WARP] & ((1u << (r + i % WIDTH)) - (1u << r)));  // it has come into the vector
+      const bool only = !(sMarks[v % WARP] & ((1u << (r + i % WIDTH)) - (1u << r)));  // it has come into the lane's part of the row
       const float sum = sLaid[w][i] + (only ? sPrior[w][v] : 0.0f);
       if (e == zero) sHead[w] = sum;
       else gOut[e] = T(sum);
@@ -222,6 +235,7 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
       if (!__any_sync(ALL_LANES, border)) from = max(from + WARP, passed<1>(gOffsets, from, cursor, __shfl_sync(ALL_LANES, one, 0))) - WARP;
     }
     sMarks = sOther, here += SIZE;
+    if (looked < until) settle(looked, starts, stops);
 #pragma unroll 1
     for (unsigned r = 1; r < rows; ++r, next += WARP)
       if (next < until) settle(next, gOffsets[next], gOffsets[next + 1]);
@@ -231,17 +245,19 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
     const int left = count - here;
     if (left < SIZE) {  // the last of x
 #pragma unroll
-      for (int r = 0; r < ROWS; ++r) {
-        const int i = r * WARP * WIDTH + l * WIDTH;
-        Wide<T> rPart;
-        fill(rPart, T(0.0f));
-        if (i + WIDTH <= left) load(rPart, gNext + r * WARP * WIDTH);
-        else
+      for (int r = 0; r < ROWS; ++r)
 #pragma unroll
-          for (int k = 0; k < WIDTH; ++k)
-            if (i + k < left) rPart[k] = gNext[r * WARP * WIDTH + k];
-        rX[r] = rPart.whole;
-      }
+        for (int v = 0; v < EACH; ++v) {
+          const int at = r * WARP * WIDTH + v * PART, i = at + l * WIDTH;
+          Wide<T> rPart;
+          fill(rPart, T(0.0f));
+          if (i + PART <= left) load(rPart, gNext + at);
+          else
+#pragma unroll
+            for (int k = 0; k < PART; ++k)
+              if (i + k < left) rPart[k] = gNext[at + k];
+          rX[r][v] = rPart.whole;
+        }
     }
     step(Whether<false>());
   }
