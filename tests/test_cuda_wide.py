@@ -129,9 +129,23 @@ def test_the_gradients_of_gemv_stand_by_where_they_say(dtype, read, tmp_path):
 
 @pytest.mark.skipif(bool(compiler.missing()), reason="needs NVRTC")
 @pytest.mark.parametrize(
-    "source, instance", [("embedding/cuda/v2_balanced.cu", "join<__nv_bfloat16, int, 4, false>"), ("cross_entropy/cuda/total.cu", "total")]
+    "source, instance",
+    [
+        ("embedding/cuda/v2_balanced.cu", "join<__nv_bfloat16, int, 4, false>"),
+        ("cross_entropy/cuda/total.cu", "total"),
+        ("segment_sum/cuda/v6_runs.cu", "join<float, int, 4>"),
+        ("segment_sum/cuda/v7_warps.cu", "join<float, int>"),
+    ],
 )
 def test_who_adds_up_asks_for_eight_before_one_is_added(source, instance, tmp_path):
     """Seen red: a loop of a load and an addition, unrolled, had a branch after each, and a trip to the L2."""
     steps = "".join(step[0] for step in re.findall(r"\b(?:LDG|FADD)\b", machine_code(source, instance, tmp_path)))
     assert "L" * 8 + "F" in steps and not re.search("(LF+){3}", steps), steps
+
+
+@pytest.mark.skipif(bool(compiler.missing()), reason="needs NVRTC")
+@pytest.mark.parametrize("dtype", ["float", "__nv_bfloat16"])
+def test_who_joins_runs_of_rows_reads_what_they_wrote_after_the_wait(dtype, tmp_path):
+    """Seen red: what is open was loaded as what never changes, before the wait, and on a GPU the join read wherever the last call's bytes said."""
+    words = re.findall(r"ACQBULK|LDG\.E\.128[.\w]*", machine_code("segment_sum/cuda/v6_runs.cu", f"join<{dtype}, long long, 4>", tmp_path))
+    assert words[:2] == ["ACQBULK", "LDG.E.128.STRONG.SM"], words

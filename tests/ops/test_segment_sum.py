@@ -12,7 +12,7 @@ from rooftile.core.kernel import OPS
 from rooftile.cuda import simulator
 from rooftile.cuda.launch import recording
 from rooftile.ops import segment_sum
-from rooftile.ops.segment_sum import cuda_kernels, spread_kernels, warps_kernels
+from rooftile.ops.segment_sum import cuda_kernels, runs_kernels, spread_kernels, warps_kernels
 from rooftile.workbench.check import poisoned
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -106,13 +106,47 @@ def test_runs_of_rows(config, columns, lengths):
     adds_up(RUNS, config, lengths, columns)
 
 
-def test_a_segment_in_more_runs_than_a_warp_adds():
-    """140 runs of 8 groups with 16 rows each: a block of `join` adds them, 128 at a time."""
-    offsets = torch.tensor([3, 20, 20 + 140 * 128, 20 + 141 * 128])
-    x = torch.randint(-9, 10, (int(offsets[-1]), 128)).float()
-    with simulator.active(), poisoned():
+@pytest.mark.parametrize("runs, columns", [(18, 256), (140, 128), (530, 64)])
+def test_a_segment_in_more_runs_than_8_lanes_add(runs, columns):
+    """Runs of 8 groups with 16 rows each, or 16: all 64 groups of lanes of a block of `join` add them, of 530 some in a second turn; columns of two strips a block."""
+    rows = runs * 16 * 8 * (128 // min(columns, 128))
+    offsets = torch.tensor([3, 20, 20 + rows, 20 + rows + 128])
+    x = torch.randint(-9, 10, (int(offsets[-1]), columns)).float()
+    assert many_runs(x, offsets)
+
+
+def many_runs(x, offsets, *how):
+    with simulator.active(*how), poisoned():
         got = RUNS.run(x, offsets, config={"rows": 4, "runs": 4096, "cut": 0})
-    assert torch.equal(got, OPS["segment_sum"].spec.reference(x, offsets))
+    return torch.equal(got, OPS["segment_sum"].spec.reference(x, offsets))
+
+
+def test_no_group_of_a_join_races():
+    assert many_runs(torch.ones(3000, 128), torch.tensor([0, 5, 5, 2700, 2980]), "all")
+
+
+RUNS_FAULTS = {  # as it stands, and wrong
+    "i > from ? i : runs + from": "i",
+    "c += EACH * step": "c += EACH * EACH * step",
+    "sFrom[m] + group": "sFrom[m] + group + 1",
+    "if (!(vain >> i & 1)) continue;": "continue;",
+    "i_strip += gridDim.y * (long long)(LANES * WIDTH)": "i_strip += N",
+    "other < GROUPS; ++other)\n#pragma unroll\n          for (int n": "other < WARP; ++other)\n#pragma unroll\n          for (int n",
+    "from + (before - 1) * step + 1 : 0": "from + before * step + 1 : 0",
+    "low + k * LANES + l < high && seen": "seen",
+}
+
+
+@pytest.mark.parametrize("stands", some(RUNS_FAULTS, *list(RUNS_FAULTS)[::4]))
+def test_a_fault_of_runs_is_seen(stands, tmp_path, monkeypatch):
+    fault = rewritten(runs_kernels.RUNS, stands, RUNS_FAULTS[stands], tmp_path)
+    monkeypatch.setattr(runs_kernels, "RUNS", fault)
+    lengths = torch.tensor([4, *[17] * 300, 900, *[0] * 40, 128 * 100, 60, 128 * 540, 3, 0, 700])
+    offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    try:
+        assert not many_runs(torch.randint(-9, 10, (int(offsets[-1]), 160)).float(), offsets)
+    except simulator.Found:
+        pass
 
 
 @pytest.mark.parametrize("cut", [1, 2, 9])
@@ -242,7 +276,7 @@ FAULTS = {  # as it stands, and wrong
     "(only ? sPrior[w][v] : 0.0f)": "sPrior[w][v]",
     " - (1u << r))": " - 1u)",
     "if (l == 0) prior = 0.0f;": "",
-    "if (i + WIDTH <= left)": "if (i < left)",
+    "if (i + PART <= left)": "if (i < left)",
     "if (i + k < left)": "if (i + k <= left)",
     "count - here >= 2 * SIZE": "count - here > 2 * SIZE",
     "if (!any) sHead[w] = carry;": "",
@@ -259,6 +293,8 @@ FAULTS = {  # as it stands, and wrong
     "if (open.z == b + 1) gOut": "if (false) gOut",
     "open.z > b + 1)": "open.z > b + 3)",
     "c <= to;": "c < to;",
+    "c + k * WARP <= to ?": "c + k * WARP < to ?",
+    "bits >> (r * WIDTH + i) & 1": "bits >> (r * WIDTH + k) & 1",
 }
 
 

@@ -298,6 +298,7 @@ __global__ void __launch_bounds__(BLOCK, 768 / BLOCK) chunks(T* __restrict__ gOu
 template <typename T, typename I>
 __global__ void ROOFTILE_EARLY __launch_bounds__(128) join(T* __restrict__ gOut, const float* __restrict__ gHead, const uint4* __restrict__ gOpen,
                                                            const I* __restrict__ gOffsets, long long M, long long E, unsigned blocks, unsigned share) {
+  constexpr unsigned AT_ONCE = 8;  // are asked for before one is added
   const unsigned b = blockIdx.x * 128 + threadIdx.x;
   earlier_done();
   uint4 open = {0, 0, b, 0};
@@ -310,8 +311,14 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(128) join(T* __restrict__ gOut,
     const int l = __ffs(int(far)) - 1;
     const unsigned to = __shfl_sync(ALL_LANES, open.z, l), e = __shfl_sync(ALL_LANES, open.y, l);
     float sum = lane() == l ? tail : 0.0f;
-#pragma unroll 8
-    for (unsigned c = b - lane() + l + 1 + lane(); c <= to; c += WARP) sum += gHead[c];
+#pragma unroll 1
+    for (unsigned c = b + l + 1; c <= to; c += AT_ONCE * WARP) {
+      float r[AT_ONCE];
+#pragma unroll
+      for (unsigned k = 0; k < AT_ONCE; ++k) r[k] = c + k * WARP <= to ? gHead[c + k * WARP] : 0.0f;
+#pragma unroll
+      for (unsigned k = 0; k < AT_ONCE; ++k) sum += r[k];
+    }
     sum = warp_reduce(sum, Sum());
     if (lane() == 0) gOut[e] = T(sum);
   }
