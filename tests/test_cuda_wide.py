@@ -19,6 +19,7 @@ KERNELS = [  # rung, instance, loads and stores of less than 16 bytes that it ma
     ("gemv/cuda/v3_vector.cu", "gemv<__half, 2, 4>", 6),  # after the last vector each of two rows and x for it; two results
     ("gemv/cuda/v4_split.cu", "gemv<__half, __half, 256, 4, 2>", 9),
     ("gemv/cuda/v4_split.cu", "shares<__half>", 8),  # dout
+    ("gemv/cuda/v5_kept.cu", "slices<__half>", 3),  # columns after the last vector; a slice's sum
     ("gemv/cuda/v4_split.cu", "product<__half>", 9),  # and what it adds up
     ("glu/cuda/v2_vector.cu", "gated<__half, Gelu, 2, 256>", 3),  # the last elements of an only row
     ("glu/cuda/v2_vector.cu", "gated_backward<__nv_bfloat16, Silu, false, 2, 256>", 5),

@@ -5,11 +5,14 @@ import sys
 import pytest
 import torch
 
+from faulty_kernels import rewritten, some
 from rooftile.core.kernel import OPS
 from rooftile.cuda import simulator
 from rooftile.ops import gemv
+from rooftile.ops.gemv import kept_kernels
+from rooftile.workbench.check import poisoned
 
-SPLIT, VECTOR, WARP, NAIVE = (k for k in OPS["gemv"].kernels if k.sources)
+KEPT, SPLIT, VECTOR, WARP, NAIVE = (k for k in OPS["gemv"].kernels if k.sources)
 GRADIENTS = next(k for k in OPS["gemv_backward"].kernels if k.sources)
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -58,6 +61,59 @@ def test_every_config_of_the_vector_rungs(kernel, config, dtype):
     with simulator.active("checks") as reports:
         assert torch.equal(kernel.bound(config)(a, x), (a.double() @ x.double()).to(dtype))
     assert len(reports) == (2 if kernel is SPLIT else 1)  # few wide rows: slices, and a second launch that adds them
+
+
+KEPT_SHAPES = [(1, 8), (3, 5), (5, 2 * 9216 + 1000), (64, 40), (2, 9217 * 8), (7, 1531 * 8)]
+
+
+def keeps(rows, k, dtype, *how):
+    width = 16 // dtype.itemsize
+    a = torch.arange(rows * (k + width)).remainder(7).sub(3).view(rows, -1).to(dtype)[:, :k]
+    a = a if a.stride(0) % width == 0 else a.new_zeros(rows, -(-k // width) * width)[:, :k].copy_(a)
+    x = torch.arange(k).remainder(5).sub(1).to(dtype)
+    with simulator.active(*how), poisoned():
+        return torch.equal(KEPT.run(a, x), (a.double() @ x.double()).to(dtype))
+
+
+@pytest.mark.parametrize("rows, k", KEPT_SHAPES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_x_kept_by_blocks_that_read_row_after_row(rows, k, dtype):
+    """One block and all places, the last slice short; two waves; columns after the last vector; fewer columns than a vector."""
+    assert keeps(rows, k, dtype)
+
+
+def test_no_warp_races_for_the_sums_of_its_block():
+    assert keeps(5, 1200, torch.bfloat16, "all")
+
+
+KEPT_FAULTS = {  # as it stands, and wrong
+    "+ share, vectors) - first": "+ share + 1, vectors) - first",
+    "i_m + 1 < M &&": "",
+    "    gNext += stride;": "",
+    "vectors * WIDTH; k < K": "vectors * WIDTH + 1; k < K",
+    "w < WARPS; ++w) total": "w < WARPS - 1; ++w) total",
+    "i += AT_ONCE * THREADS": "i += THREADS",
+    "  __syncthreads();\n": "",
+}
+
+
+@pytest.mark.parametrize("stands", some(KEPT_FAULTS, *list(KEPT_FAULTS)[::3]))
+def test_a_fault_of_kept_is_seen(stands, tmp_path, monkeypatch):
+    monkeypatch.setattr(kept_kernels, "KEPT", rewritten(kept_kernels.KEPT, stands, KEPT_FAULTS[stands], tmp_path))
+    monkeypatch.setattr(kept_kernels, "processors", lambda a: 132 if a.shape[1] == 9000 else 2)
+    try:
+        assert not all(keeps(*case) for case in ((5, 9000, torch.float32), (3, 12003, torch.float32), (3, 1200, torch.bfloat16, "all")))
+    except simulator.Found:
+        pass
+
+
+def test_who_keeps_x():
+    def call(m, k, dtype=torch.bfloat16):
+        return {"a": torch.empty(m, k, dtype=dtype, device="meta"), "x": torch.empty(k, dtype=dtype, device="meta")}
+
+    assert KEPT.declines(call(16, 3145728)) is KEPT.declines(call(1, 1572864, torch.float32)) is None
+    assert KEPT.declines(call(16, 3145720)) == "a row has 6291440 bytes, and to fill the device it pays from 6291456"
+    assert KEPT.refuse(call(65, 3145728)) == "there are 65 rows, and a block keeps the sums of 64 at most"
 
 
 @pytest.mark.parametrize("config", GRADIENTS.configs, ids=str)

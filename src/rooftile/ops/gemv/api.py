@@ -1,11 +1,12 @@
 from torch import Tensor
 
 from rooftile.core.kernel import Op
-from rooftile.ops.gemv import cuda_kernels, triton_kernels
+from rooftile.ops.gemv import cuda_kernels, kept_kernels, triton_kernels
 from rooftile.ops.gemv.spec import SPEC
 
 _gemv = Op(
     SPEC,
+    *kept_kernels.FORWARD,
     *cuda_kernels.FORWARD[:1],
     *triton_kernels.FORWARD,
     *cuda_kernels.FORWARD[1:],

@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "rooftile/behind.cuh"
 #include "rooftile/early.cuh"
 #include "rooftile/passing.cuh"
 #include "rooftile/ragged.cuh"
@@ -17,18 +18,6 @@ constexpr int LOOK = 2;     // offsets a lane and turn: in segments of 16 number
 // A vector of T as floats.
 ROOFTILE_DEVICE void open(float (&rF)[4], const uint4& r, float) { unpack<float>(rF, r); }
 template <typename T> ROOFTILE_DEVICE void open(float (&rF)[8], const uint4& r, T) { unpack<T>(rF, r); }
-
-// load_global of policy.cuh into the registers of numbers that have been added to `run`. Asked for before that they would come into others and be copied from
-// there, which waits for them: so the compiler is told that run hangs on the load.
-ROOFTILE_DEVICE void load_behind(uint4& rX, const void* gX, Policy policy, float& run) {
-#ifdef ROOFTILE_SIMULATOR
-  rX = load_global(static_cast<const uint4*>(gX), policy);
-#else
-  asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%5], %6;"
-               : "=r"(rX.x), "=r"(rX.y), "=r"(rX.z), "=r"(rX.w), "+f"(run)
-               : "l"(__cvta_generic_to_global(gX)), "l"(policy));
-#endif
-}
 
 // x stays in registers. What is made of parameters alone the compiler would make anew for every tile, of 64 bits in some twenty-five instructions.
 ROOFTILE_DEVICE void keep(long long& x) {
