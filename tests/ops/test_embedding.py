@@ -163,6 +163,12 @@ def test_what_is_there_comes_with_the_tokens_or_behind_them(config):
             assert torch.equal(grad, want)
 
 
+@pytest.mark.parametrize("n, dtype, tokens", [(768, torch.float32, 2), (768, torch.bfloat16, 2), (2048, torch.bfloat16, 1)])
+def test_two_tokens_come_with_what_is_there_where_registers_hold_both(n, dtype, tokens):
+    call = {"dout": torch.empty(9, n, dtype=dtype, device="meta"), "dweight": torch.empty(5, n, dtype=dtype, device="meta")}
+    assert ADDED.pick(call) == {"tokens": tokens, "span": 16, "warps": 8}
+
+
 @pytest.mark.parametrize("kernel", [k for k in BACKWARD.kernels if k.name.startswith("cuda")], ids=lambda k: k.name)
 def test_without_a_token_all_rows_are_zeros(kernel):
     call = {"dout": torch.zeros(0, 8), "indices": torch.zeros(0, dtype=torch.int64), "weight": torch.zeros(5, 8), "padding_idx": -1}

@@ -99,13 +99,13 @@ __device__ __forceinline__ void clear_early(T* gDw, const int2* gDealt, const in
 
 // gPartial has two rows a span: of the segment that comes in from before, and of the one that goes on behind. Every warp sees to the zeros of `share` rows
 // first, none where they have been written or are not wanted, or sees to them before it waits for the sort (`pieces`); blocks behind the last span do
-// nothing else. Rows that are added to come with the tokens where those come one at a time.
+// nothing else. Rows that are added to come with the tokens where those come one or two at a time.
 template <typename T, typename Key, typename Token, int WIDTH, int VECTORS, int TOKENS, bool ADDED = false>
 __global__ void ROOFTILE_EARLY __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 : 2)
     sums(T* __restrict__ gDw, float* __restrict__ gPartial, const T* __restrict__ gDout, const Key* __restrict__ gKeys,
          const Token* __restrict__ gOrder, const int* __restrict__ gBorders, int V, int base, long long N, long long stride, int strips, int span,
          int share, const int2* __restrict__ gDealt, const int* __restrict__ gBegins, int rows, int parts, int pieces) {
-  constexpr bool TOGETHER = ADDED && TOKENS == 1;
+  constexpr bool TOGETHER = ADDED && (TOKENS == 1 || TOKENS * VECTORS <= 6);  // for more there are no registers
   if (!ADDED && pieces) clear_early<T, WIDTH>(gDw, gDealt, gBegins, rows, parts, pieces, V, N);
   earlier_done();
   let_next_stand_by();  // not before: who joins looks at keys and borders while this goes on
@@ -120,7 +120,7 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 
     const unsigned mine = __ballot_sync(ALL_LANES, place.mine), last = __ballot_sync(ALL_LANES, place.last);
     const int stop = mine ? WARP - __clz(int(mine)) : 0;  // mine are neighbours
     for (int l = mine ? __ffs(int(mine)) - 1 : 0; l < stop; l += TOKENS) {
-      Vec<T, WIDTH> rX[TOKENS][VECTORS], rOld[VECTORS];
+      Vec<T, WIDTH> rX[TOKENS][VECTORS], rOld[TOGETHER ? TOKENS : 1][VECTORS];
 #pragma unroll
       for (int t = 0; t < TOKENS; ++t) {
         const T* gRow = gDout + __shfl_sync(ALL_LANES, place.i_m, (l + t) % WARP) * stride + i_n;
@@ -128,11 +128,15 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 
         for (int k = 0; k < VECTORS; ++k)
           if (l + t < stop && i_n + k * WARP * WIDTH < N) load_global(rX[t][k], gRow + k * WARP * WIDTH);
       }
-      if (TOGETHER && last >> l & 1) {
-        const T* gRow = gDw + (long long)__shfl_sync(ALL_LANES, place.i_v, l) * N + i_n;
+      if constexpr (TOGETHER) {
 #pragma unroll
-        for (int k = 0; k < VECTORS; ++k)
-          if (i_n + k * WARP * WIDTH < N) load_global(rOld[k], gRow + k * WARP * WIDTH);
+        for (int t = 0; t < TOKENS; ++t) {
+          if (l + t >= stop || !(last >> (l + t) & 1)) continue;
+          const T* gRow = gDw + (long long)__shfl_sync(ALL_LANES, place.i_v, l + t) * N + i_n;
+#pragma unroll
+          for (int k = 0; k < VECTORS; ++k)
+            if (i_n + k * WARP * WIDTH < N) load_global(rOld[t][k], gRow + k * WARP * WIDTH);
+        }
       }
 #pragma unroll
       for (int t = 0; t < TOKENS; ++t) {
@@ -152,7 +156,7 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 
             if constexpr (TOGETHER)
               if (whole) {
 #pragma unroll
-                for (int c = 0; c < WIDTH; ++c) rSum[k][c] += float(rOld[k][c]);
+                for (int c = 0; c < WIDTH; ++c) rSum[k][c] += float(rOld[t][k][c]);
               }
             if (whole) finish<ADDED && !TOGETHER>(gDw + i_v * N + at, rSum[k]);
             else write<16>(gPartial + (2 * i_s + (begin >= first)) * N + at, rSum[k]);
