@@ -1,5 +1,6 @@
 """What the grid cannot say of segment_sum: trailing axes, rows in no segment, offsets that are wrong."""
 
+import contextlib
 import itertools
 import sys
 from itertools import pairwise
@@ -143,10 +144,8 @@ def test_a_fault_of_runs_is_seen(stands, tmp_path, monkeypatch):
     monkeypatch.setattr(runs_kernels, "RUNS", fault)
     lengths = torch.tensor([4, *[17] * 300, 900, *[0] * 40, 128 * 100, 60, 128 * 540, 3, 0, 700])
     offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-    try:
+    with contextlib.suppress(simulator.Found):
         assert not many_runs(torch.randint(-9, 10, (int(offsets[-1]), 160)).float(), offsets)
-    except simulator.Found:
-        pass
 
 
 @pytest.mark.parametrize("cut", [1, 2, 9])
@@ -404,6 +403,13 @@ def test_gradients_reach_every_row(kernel, config, columns):
     with simulator.active(), poisoned():
         assert torch.equal(kernel.bound(config)(dout, x, offsets), want)
         assert torch.equal(kernel.bound(config)(dout.half(), x.half(), offsets.int()), want.half())
+
+
+def test_many_numbers_of_4_bytes_come_in_three_waves():
+    def per_sm(m, dtype):
+        return WARPS.pick({"x": torch.empty(m, 1, dtype=dtype, device="meta")})["per_sm"]
+
+    assert [per_sm(m, torch.float32) for m in (2**25 - 1, 2**25)] == [24, 72] and per_sm(2**26, torch.bfloat16) == 24
 
 
 def test_few_numbers_are_not_laid_down():
