@@ -20,9 +20,8 @@ def kept(a, x):
     (m, k), x = a.shape, x.contiguous()
     vectors, places = k * a.itemsize // 16, PER_SM * processors(a)
     waves = max(1, cdiv(vectors, places * THREADS * EACH))
-    share = 8 * max(
-        1, cdiv(vectors, 8 * waves * places)
-    )  # whole lines of 128 bytes; equal ones, so that no multiprocessor has more than another
+    # whole lines of 128 bytes; equal ones, so that no multiprocessor has more than another
+    share = 8 * max(1, cdiv(vectors, 8 * waves * places))
     blocks = max(1, cdiv(vectors, share))
     partial, out = a.new_empty((m, blocks), dtype=torch.float32), a.new_empty(m)
     launch(KEPT, f"slices<{CTYPE[a.dtype]}>", blocks if m else 0, THREADS, partial, a, x, m, k, a.stride(0), share)
