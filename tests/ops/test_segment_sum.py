@@ -126,6 +126,16 @@ def test_no_group_of_a_join_races():
     assert many_runs(torch.ones(3000, 128), torch.tensor([0, 5, 5, 2700, 2980]), "all")
 
 
+@pytest.mark.gpu
+def test_gpu_who_joins_runs_has_waited():
+    """What goes on behind a run lies where the last call's did, or anything: read too soon it is another segment's, and places that there are not."""
+    x = torch.randint(-9, 10, (2**18, 128), device="cuda").float()
+    before = torch.nn.functional.pad(x.double().cumsum(0), (0, 0, 1, 0))
+    cuts = [torch.tensor([0, *range(i + 1, 2**18, 2**18 // (i % 7 + 1)), 2**18], device="cuda") for i in range(60)]
+    made = [RUNS.bound(RUNS.pick({"x": x}))(x, cut) for cut in cuts]
+    assert all(torch.equal(out, (before[cut[1:]] - before[cut[:-1]]).float()) for out, cut in zip(made, cuts, strict=True))
+
+
 RUNS_FAULTS = {  # as it stands, and wrong
     "i > from ? i : runs + from": "i",
     "c += EACH * step": "c += EACH * EACH * step",
