@@ -102,16 +102,16 @@ def test_an_operator_is_a_line_on_the_front_page(measured, monkeypatch):
 def test_a_ladder_is_a_line_a_case_and_says_below_what_is_no_time(measured, monkeypatch):
     folder, r = measured
     forward = OPS["softmax"]
-    slower, declined = "cuda.v2_warp_row", "cuda.v1_thread_row"
-    more = [replace(r, kernel=slower, us=(7.0, 8.0, 9.0), digest=forward.kernel(slower).digest),
+    slower, declined = ("cuda.v9_ahead", "triton"), "cuda.v1_thread_row"
+    more = [*(replace(r, kernel=n, us=(7.0, 8.0, 9.0), digest=forward.kernel(n).digest) for n in slower),
             replace(r, kernel=declined, status="refused", us=None, gbps=None, tflops=None, of_ceiling=None, message="a row of 1"),
             replace(r, kernel="peer.compile", status="error", us=None, gbps=None, tflops=None, of_ceiling=None, message="it is broken")]  # fmt: skip
     append(folder / "records" / "gpu" / "softmax.jsonl", more)
     told = pages.ladder([forward], ledger.latest(folder / "records"))
     first = told.split("### softmax_backward")[0]
     assert first.startswith("### softmax\n\n- `cuda.v1_thread_row`: ") and "Not measured yet." in told.split("### softmax_backward")[1]
-    assert f"| case, us | {slower} | {r.kernel} | torch.compile | torch | the fastest of ours | of ceiling |" in first
-    assert f"| `{r.case}` | 8.0 | **2.0** | error | 4.0 | 1234 GB/s | 50% |" in first
+    assert f"| case, us | cuda.v9_ahead | {r.kernel} | triton | torch.compile | torch | the fastest of ours | of ceiling |" in first
+    assert f"| `{r.case}` | 8.0 | **2.0** | 8.0 | error | 4.0 | 1234 GB/s | 50% |" in first
     assert f"- `{declined}` refuses: a row of 1\n- `torch.compile`, `{r.case}`: error: it is broken\n" in first
     monkeypatch.setattr(Kernel, "digest", "another")
     assert "| 8.0 (stale) | **2.0** (stale) |" in pages.ladder([forward], ledger.latest(folder / "records"))
