@@ -10,8 +10,14 @@ from test_cuda_wide import machine_code
 BF16 = "__nv_bfloat16"
 KERNELS = [  # rows of a block whose threads hold the weight: nothing else is loaded in the loop
     ("_shared/cuda/sum_norm_v3_pipeline.cu", f"backward<Plain, {BF16}, {BF16}, {BF16}, true, true, true, false, 256, 2, 256, 3, 2, true>"),
-    ("_shared/cuda/sum_norm_v3_pipeline.cu", f"backward<Dropped, {BF16}, {BF16}, {BF16}, true, true, true, false, 256, 2, 256, 3, 2, true>"),
-    ("_shared/cuda/sum_norm_v3_pipeline.cu", f"backward<Dropped, {BF16}, {BF16}, {BF16}, true, true, true, false, 128, 2, 128, 3, 4, true>"),
+    (
+        "_shared/cuda/sum_norm_v3_pipeline.cu",
+        f"backward<Dropped, {BF16}, {BF16}, {BF16}, true, true, true, false, 256, 2, 256, 3, 2, true>",
+    ),
+    (
+        "_shared/cuda/sum_norm_v3_pipeline.cu",
+        f"backward<Dropped, {BF16}, {BF16}, {BF16}, true, true, true, false, 128, 2, 128, 3, 4, true>",
+    ),
     ("layernorm/cuda/v6_pipeline.cu", f"layernorm_backward<{BF16}, {BF16}, true, true, 512, 2, 512, 3, true>"),
     ("layernorm/cuda/v6_pipeline.cu", f"layernorm_backward<{BF16}, {BF16}, true, true, 256, 2, 256, 3, false>"),
 ]
