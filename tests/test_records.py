@@ -92,11 +92,43 @@ def test_an_operator_is_a_line_on_the_front_page(measured, monkeypatch):
                                                                    for n, us in (("torch", 9.0), ("compile", 2.0), ("copy", 3.0)))])  # fmt: skip
     wanted = "| 2 | 75% | 1.00 (0.50 to 2.00) |  |  |  |"
     assert [line for line in page(folder, "README.md").splitlines() if "softmax" in line or "| all |" in line] == [
-        f"| gpu | all {wanted}",
-        f"| gpu | softmax {wanted}",
+        f"| all {wanted}",
+        f"| softmax {wanted}",
     ]
     monkeypatch.setattr(Kernel, "digest", "another")
-    assert "| gpu | softmax | 2 (stale) |" in page(folder, "README.md")
+    assert "| softmax | 2 (stale) |" in page(folder, "README.md")
+
+
+def test_a_ladder_is_a_line_a_case_and_says_below_what_is_no_time(measured, monkeypatch):
+    folder, r = measured
+    forward = OPS["softmax"]
+    slower, declined = ("cuda.v9_ahead", "triton"), "cuda.v1_thread_row"
+    more = [*(replace(r, kernel=n, us=(7.0, 8.0, 9.0), digest=forward.kernel(n).digest) for n in slower),
+            replace(r, kernel=declined, status="refused", us=None, gbps=None, tflops=None, of_ceiling=None, message="a row of 1"),
+            replace(r, kernel="peer.compile", status="error", us=None, gbps=None, tflops=None, of_ceiling=None, message="it is broken")]  # fmt: skip
+    append(folder / "records" / "gpu" / "softmax.jsonl", more)
+    told = pages.ladder([forward], ledger.latest(folder / "records"))
+    first = told.split("### softmax_backward")[0]
+    assert first.startswith("### softmax\n\n- `cuda.v1_thread_row`: ") and "Not measured yet." in told.split("### softmax_backward")[1]
+    assert f"| case, us | cuda.v9_ahead | {r.kernel} | triton | torch.compile | torch | the fastest of ours | of ceiling |" in first
+    assert f"| `{r.case}` | 8.0 | **2.0** | 8.0 | error | 4.0 | 1234 GB/s | 50% |" in first
+    assert f"- `{declined}` refuses: a row of 1\n- `torch.compile`, `{r.case}`: error: it is broken\n" in first
+    monkeypatch.setattr(Kernel, "digest", "another")
+    assert "| 8.0 (stale) | **2.0** (stale) |" in pages.ladder([forward], ledger.latest(folder / "records"))
+
+
+def test_of_several_devices_the_one_with_fresh_figures_is_told_openly(measured, monkeypatch):
+    folder, r = measured
+    append(
+        folder / "records" / "an-older-gpu" / "softmax.jsonl",
+        [replace(r, digest="another", gbps=55.0), replace(r, kernel="peer.torch", digest="")],
+    )
+    text = page(folder, SPEED)
+    openly, folded = text.split("<details><summary>")
+    assert openly.index("**gpu**") < openly.index("1234 GB/s") and folded.startswith(
+        "an-older-gpu, 1 of its figures stale</summary>\n\n| operator |"
+    )
+    assert "| 55 GB/s (stale) |" in folded and folded.count("</details>") == 1
 
 
 def test_a_changed_kernel_makes_its_figure_stale_and_the_page_wrong(measured, monkeypatch):
@@ -352,7 +384,7 @@ def test_what_the_gate_said_is_a_record(a_gpu, tmp_path, monkeypatch):
     again = gatekeeper.check([*a_gpu, "gelu"], None, "cuda", None, folder=tmp_path / "records", lacking=tmp_path / "records")
     assert {r["op"] for r in again["results"]} == {"gelu", "gelu_backward"}
     text = page(tmp_path, "README.md")
-    assert f"| gpu | {len(kept) + 2} of " in text and f"vector_add {len(OPS['vector_add'].kernels) - 1}," in text
+    assert f"| {len(kept) + 2} of " in text and f"vector_add {len(OPS['vector_add'].kernels) - 1}," in text
     monkeypatch.setattr(Kernel, "digest", "another")
     assert not ledger.green(tmp_path / "records", "gpu")
     monkeypatch.undo()
@@ -752,7 +784,7 @@ def test_a_step_whose_turns_lie_apart_is_said_to_be_unsteady():
     table = {
         ("gpu", "train.gpt2-124m", "case"): [Record("train.gpt2-124m", n, "case", Status.PASSED, us=us, **facts) for n, us in turns.items()]
     }
-    ours, theirs = pages.training(table).splitlines()[2:]
+    ours, theirs = pages.training(table).splitlines()[4:]
     assert "| rooftile | 52.0" in ours and "unsteady" not in ours and "| torch.compile | 71.1 (unsteady, 65.3 to 73.8) |" in theirs
 
 

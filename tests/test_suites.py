@@ -77,7 +77,7 @@ def test_how_they_were_answered_is_a_record_and_goes_stale(few, tmp_path, monkey
     (made,) = read(next(tmp_path.glob("*/suite.flash-attention.jsonl")))
     assert made.extra["points"] == made.extra["judged"] == made.extra["passed"] == 2 and not ledger.is_stale(made)
     table = ledger.latest(tmp_path)
-    assert " | flash-attention | 2 of 2 | 2 | 0 | 0 | out 0." in pages.asked_by_others(table)
+    assert "| flash-attention | 2 of 2 | 2 | 0 | 0 | out 0." in pages.asked_by_others(table)
     edited, real = Path(record._origin(triton_kernels.__name__)), Path.read_text
     monkeypatch.setattr(Path, "read_text", lambda self, **k: real(self, **k) + ("\nX = 1\n" if self == edited else ""))
     forget()

@@ -8,6 +8,7 @@ from rooftile import ops  # noqa: F401  declares the operators
 from rooftile.core.kernel import OPS
 from rooftile.core.spec import Case
 from rooftile.cuda import simulator
+from rooftile.cuda.launch import recording
 from rooftile.ops._shared.cuda_norms import GRADIENTS, short_rows
 from rooftile.ops._shared.cuda_shares import Hold, beside_rows, no_room, share, too_wide
 from rooftile.ops.softmax import cuda_kernels as softmax_kernels
@@ -47,11 +48,27 @@ def test_a_warp_takes_rows_at_once(name, m, n, affine):
 @pytest.mark.parametrize("n", [1024, 1016])
 @pytest.mark.parametrize("name", ["rmsnorm", "layernorm"])
 def test_weights_stay_beside_their_gradients(name, n, affine):
-    """Four vectors a lane, of which layernorm holds two weights; 16 rows a turn, of which the last has one."""
+    """Four vectors a lane, of which layernorm holds one's weights; 16 rows a turn, of which the last has one."""
     op = OPS[name].backward
     call = op.spec.draw(Case({"M": 33, "N": n}, torch.bfloat16, {**EPS[name], **({} if affine == "io" else {"affine": affine})}))
     with simulator.active("all"):
         agree(op.kernel("cuda.v6_pipeline").bound(GRADIENTS[0])(*call.values()), op.spec.reference(*call.values()))
+
+
+@pytest.mark.parametrize(
+    "m, n, vecs, whole",
+    [(33, 512, 2, True), (33, 504, 2, False), (33, 64, 1, True), (5, 4096, 2, True), (5, 4088, 2, False), (3, 12288, 3, True)],
+)
+def test_rows_as_wide_as_their_threads_are_not_asked_where_they_end(m, n, vecs, whole):
+    op = OPS["layernorm"].backward
+    call, kernel = op.spec.draw(Case({"M": m, "N": n}, torch.bfloat16, EPS["layernorm"])), op.kernel("cuda.v6_pipeline")
+    run = kernel.bound({"vecs": 2, "threads": 256, "stages": 2, "per": 1})
+    with simulator.active(), recording() as launched:
+        run(*call.values())
+    lanes, held, *_, full = launched[0].instance[:-1].split(", ")[-5:]
+    assert (int(held), full) == (vecs, str(whole).lower()) and (int(lanes) * vecs * 8 == n) == whole
+    with simulator.active("all"):
+        agree(run(*call.values()), op.spec.reference(*call.values()))
 
 
 @pytest.mark.parametrize("name", SUMS)

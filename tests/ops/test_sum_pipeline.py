@@ -80,7 +80,7 @@ FAULTS = {
     "without the last row": ("rDxb[v][k] += rF[k];", "rDxb[v][k] += i + 1 < turns ? rF[k] : 0.0f;"),
     "without a third of the partial rows": ("blockIdx.y * (long long)P * N, P, N,", "blockIdx.y * (long long)P * N, P - int(blockIdx.y / 2), N,"),
     "of dsum": ("unpack<R>(rF, rDr);", "unpack<R>(rF, sAt[v * SLOT + THREADS]);"),
-    "the row before's statistics": ("rstd_next = rest > 1 ? *gRstd_next : 0.0f;", "rstd_next = rest > 1 ? gRstd_next[-step] : 0.0f;"),
+    "the row before's statistics": ("ask_ahead(gRstd_next, rest > 1)", "ask_ahead(gRstd_next - step, rest > 1)"),
     "a row that is not there": ("rest > STAGES", "rest >= STAGES"),
     "the slots of another row": ("sAt = sAt == sFirst +", "sAt = sAt != sFirst +"),
 }  # fmt: skip

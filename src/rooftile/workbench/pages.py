@@ -1,7 +1,7 @@
-"""Pages from records: an operator a line in README.md, every case in docs/speed.md, a ladder table in every operator's README.md, roofline pictures.
+"""Pages from records: an operator a line in README.md, every case in docs/speed.md, its ladder in every operator's README.md, roofline pictures.
 
-A table stands between two markers, `<!-- rooftile:NAME -->` and `<!-- /rooftile:NAME -->`; what lies between is written here and nowhere
-else. A figure whose kernel has changed since is marked stale.
+What lies between two markers, `<!-- rooftile:NAME -->` and `<!-- /rooftile:NAME -->`, is written here and nowhere else. A figure whose kernel has changed
+since is marked stale. Of several devices the one with the most figures that are not is told openly, the others are folded away.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import io
 import re
 import statistics
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from rooftile.core.kernel import OPS, Op
@@ -26,7 +28,7 @@ Table = dict[tuple[str, str, str], list[Record]]
 def write(repository: Path, verify: bool) -> list[str]:
     """Rewrite every marked block; the names of the pages that changed (with verify, that would)."""
     records = repository / "records"
-    table = ledger.latest(records) if records.is_dir() else {}
+    table = freshest_first(ledger.latest(records)) if records.is_dir() else {}
     blocks: dict[Path, dict[str, str]] = {
         repository / "README.md": {
             "gate": gate(table),
@@ -82,10 +84,31 @@ def replace(text: str, name: str, body: str, page: Path) -> str:
     return pattern.sub(lambda m: m[1] + body + m[2], text)
 
 
+def freshest_first(table: Table) -> Table:
+    fresh: dict[str, int] = {}
+    for (device, *_), records in table.items():
+        fresh[device] = fresh.get(device, 0) + sum(not ledger.is_stale(r) for r in records)
+    return dict(sorted(table.items(), key=lambda item: (-fresh[item[0][0]], item[0][0])))
+
+
 def rows(header: list[str], lines: list[list[str]]) -> str:
-    if not lines:
-        return "Not measured yet.\n"
     return "".join(f"| {' | '.join(line)} |\n" for line in [header, ["---"] * len(header), *lines])
+
+
+def folded(told: Mapping[str, str]) -> str:
+    """What is told of each device: of the first one openly."""
+    if not told:
+        return "Not measured yet.\n"
+    (first, openly), *others = told.items()
+    counts = {d: f", {n} of its figures stale" if (n := text.count(STALE)) else "" for d, text in others}
+    return f"**{first}**\n\n{openly}" + "".join(
+        f"\n<details><summary>{d}{counts[d]}</summary>\n\n{text}\n</details>\n" for d, text in others
+    )
+
+
+def by_device(header: list[str], lines: list[list[str]]) -> str:
+    """A table a device, which a line begins with."""
+    return folded({d: rows(header, [line[1:] for line in lines if line[0] == d]) for d in dict.fromkeys(line[0] for line in lines)})
 
 
 def peer_name(kernel: str) -> str:
@@ -147,10 +170,10 @@ def summary(table: Table) -> str:
 
     lines = [
         [device, name, *told(ways[False]), *told(ways[True])]
-        for (device, name), ways in sorted(found.items(), key=lambda item: (item[0][0], item[0][1] != ALL, item[0][1]))
+        for (device, name), ways in sorted(found.items(), key=lambda item: (item[0][1] != ALL, item[0][1]))
     ]
     columns = ("cases", "of a copy", "times the best peer")
-    return rows(["device", "operator", *columns, *(f"gradient: {c}" for c in columns)], lines)
+    return by_device(["operator", *columns, *(f"gradient: {c}" for c in columns)], lines)
 
 
 def speed(table: Table) -> str:
@@ -177,7 +200,7 @@ def speed(table: Table) -> str:
                 ratio,
             ]
         )
-    return rows(["device", "operator", "case", "kernel", "ours", "of ceiling", "of a copy", "peers", "times the best peer"], lines)
+    return by_device(["operator", "case", "kernel", "ours", "of ceiling", "of a copy", "peers", "times the best peer"], lines)
 
 
 def gate(table: Table) -> str:
@@ -196,7 +219,7 @@ def gate(table: Table) -> str:
         verdicts = f"{sum(r.fact('passed') for r in passed):,} / {sum(r.fact('refused') for r in passed):,}"
         rest = ", ".join(f"{name} {n}" for name, n in open_.items())
         lines.append([device, f"{len(passed)} of {len(here)}", verdicts, rest])
-    return rows(["device", "kernels that passed as they are now", "right / refused calls", "changed since, failed or not judged"], lines)
+    return by_device(["kernels that passed as they are now", "right / refused calls", "changed since, failed or not judged"], lines)
 
 
 def host(table: Table) -> str:
@@ -211,7 +234,7 @@ def host(table: Table) -> str:
                 theirs = ", ".join(f"{peer} {us:.1f}" for us, peer in peers)
                 yard = f"{ours.fact('layer_norm_us'):.1f}" if "layer_norm_us" in ours.extra else ""
                 lines.append([device, name, f"`{case.removeprefix(ledger.HOST)}`", f"{ours.fact('host_us'):.1f}{mark}", theirs, yard])
-    return rows(["device", "operator", "case", "ours, us a call", "peers, us a call", "`F.layer_norm` in turn"], lines)
+    return by_device(["operator", "case", "ours, us a call", "peers, us a call", "`F.layer_norm` in turn"], lines)
 
 
 def training(table: Table) -> str:
@@ -226,7 +249,7 @@ def training(table: Table) -> str:
                 loss = f"{r.fact('loss'):.3f}" if "loss" in r.extra else ""
                 lines.append([device, name.removeprefix("train."), f"`{case}`", peer_name(r.kernel), ms + mark,
                               f"{r.extra.get('tokens_per_s', 0):,.0f}", f"{r.extra.get('peak_bytes', 0) / 2**30:.2f}", loss])  # fmt: skip
-    return rows(["device", "model", "case", "kernels", "ms a step", "tokens/s", "peak GiB", "final loss"], lines)
+    return by_device(["model", "case", "kernels", "ms a step", "tokens/s", "peak GiB", "final loss"], lines)
 
 
 def losses(table: Table) -> str:
@@ -242,8 +265,8 @@ def losses(table: Table) -> str:
             lines.append(
                 [device, name.removeprefix("losses."), f"`{case}`", facts[0] + mark, *facts[1:], ", ".join(f"{x:.3f}" for x in theirs)]
             )
-    return rows(
-        ["device", "model", "case", "final loss", "three seeds of PyTorch lie apart, at most", "ours outside them, at most",
+    return by_device(
+        ["model", "case", "final loss", "three seeds of PyTorch lie apart, at most", "ours outside them, at most",
          "each seed outside the others and ours, at most"], lines)  # fmt: skip
 
 
@@ -257,7 +280,7 @@ def asked_by_others(table: Table) -> str:
             lines.append(
                 [device, name.removeprefix(suites.PREFIX), judged, *(str(r.fact(n)) for n in ("passed", "failed", "refused")), apart]
             )
-    return rows(["device", "suite", "points", "right", "wrong", "refused", "the furthest off, of what it may be"], lines)
+    return by_device(["suite", "points", "right", "wrong", "refused", "the furthest off, of what it may be"], lines)
 
 
 def scaling(table: Table) -> str:
@@ -271,36 +294,63 @@ def scaling(table: Table) -> str:
             apart = r.extra.get("largest_smoothed_loss_difference_to", {}).get("whole")
             lines.append([device, name.removeprefix("scaling."), f"`{case}`", r.kernel.removeprefix("rooftile.") + (STALE if ledger.is_stale(r) else ""),
                           *facts, f"{r.extra.get('peak_bytes', 0) / 2**30:.2f}", "" if apart is None else f"{apart:.4f}"])  # fmt: skip
-    return rows(
-        ["device", "model", "each process", "run", "processes", "tokens/s", "of one", "peak GiB of one", "loss from `whole`, at most"],
+    return by_device(
+        ["model", "each process", "run", "processes", "tokens/s", "of one", "peak GiB of one", "loss from `whole`, at most"],
         lines,
     )
 
 
 def ladder(ops: list[Op], table: Table) -> str:
-    """Every rung of a folder's operators and of their gradients, on every measured case."""
-    ideas = {(o.spec.name, k.name): k.idea for op in ops for o in (op, op.backward) if o is not None for k in o.kernels}
-    lines = []
+    """Of each of a folder's operators, and of its gradient, what each rung adds and a line a case: every rung's time beside the peers'."""
+    return "\n".join(f"### {o.spec.name}\n\n{_ladder(o, table)}" for op in ops for o in (op, op.backward) if o is not None)
+
+
+def _ladder(op: Op, table: Table) -> str:
+    found: dict[str, dict[str, dict[str, Record]]] = {}  # by device, case and kernel
     for (device, name, case), records in table.items():
-        if (name, "reference") not in ideas or case.startswith(ledger.GATE):
-            continue
-        for r in sorted(records, key=lambda r: r.us[1] if r.us else float("inf")):
-            us = f"{r.us[1]:.1f}" if r.us else ""
-            note = ideas.get((name, r.kernel), "") if r.status == Status.PASSED else f"{r.status}: {r.message}"
-            if us or r.status != Status.PASSED:
-                lines.append(
-                    [
-                        device,
-                        name,
-                        f"`{case}`",
-                        peer_name(r.kernel),
-                        us,
-                        figure(r),
-                        f"{r.of_ceiling:.0%}" if r.of_ceiling else "",
-                        note,
-                    ]
-                )
-    return rows(["device", "operator", "case", "kernel", "us", "rate", "of ceiling", "idea"], lines)
+        told = {r.kernel: r for r in records if r.us or r.status != Status.PASSED}
+        if name == op.spec.name and told and not case.startswith(ledger.GATE):
+            found.setdefault(device, {})[case] = told
+    ideas = "".join(f"- `{k.name}`: {k.idea}\n" for k in sorted(op.kernels, key=lambda k: _rung(k.name)) if k.idea)
+    return f"{ideas}\n{folded({device: _times(cases) for device, cases in found.items()})}"
+
+
+def _rung(kernel: str) -> tuple[int, list[str | int]]:
+    """CUDA C++ from the first rung to the last, other kernels of ours, peers, a copy."""
+    kind = 3 if kernel == "peer.copy" else 2 if kernel.startswith("peer.") else 0 if kernel.startswith("cuda.") else 1
+    return kind, [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", kernel)]
+
+
+def _times(cases: Mapping[str, Mapping[str, Record]]) -> str:
+    """Microseconds, the fastest of ours in bold with its rate, and below them in words what is no time."""
+    columns = sorted({k for told in cases.values() for k, r in told.items() if r.status != Status.REFUSED}, key=_rung)
+    lines, refused, other = [], dict[str, list[Record]](), list[str]()
+    for case, told in cases.items():
+        ours, _ = timed([*told.values()])
+        best = ours[0] if ours else None
+        cells = [_time(told[kernel], best) if kernel in told else "" for kernel in columns]
+        share = f"{best.of_ceiling:.0%}" if best and best.of_ceiling else ""
+        lines.append([f"`{case}`", *cells, figure(best) if best else "", share])
+        for kernel, r in told.items():
+            if r.status == Status.REFUSED:
+                refused.setdefault(kernel, []).append(r)
+            elif r.status != Status.PASSED:
+                other.append(f"- `{peer_name(kernel)}`, `{case}`: {r.status}: {r.message}\n")
+    notes = [f"- `{peer_name(kernel)}` refuses: {_reasons(refused[kernel])}\n" for kernel in sorted(refused, key=_rung)]
+    below = "".join([*notes, *other])
+    return rows(["case, us", *map(peer_name, columns), "the fastest of ours", "of ceiling"], lines) + (f"\n{below}" if below else "")
+
+
+def _time(r: Record, best: Record | None) -> str:
+    if r.status != Status.PASSED or not r.us:
+        return "–" if r.status == Status.REFUSED else r.status
+    return (f"**{r.us[1]:.1f}**" if r is best else f"{r.us[1]:.1f}") + (STALE if ledger.is_stale(r) else "")
+
+
+def _reasons(records: list[Record]) -> str:
+    """And in how many cases, where in several; the reason of most first."""
+    counted = Counter(r.message for r in records).most_common()
+    return "; ".join(message if n == 1 else f"{message} ({n} cases)" for message, n in counted)
 
 
 def counters(name: str, table: Table) -> str:
@@ -319,7 +369,7 @@ def counters(name: str, table: Table) -> str:
                 for what in ("global_load", "global_store", "shared_store", "shared_load")
             ]  # fmt: skip
             lines.append([device, f"`{case.removeprefix('counters-')}`", r.kernel + mark, *shown])
-    return rows(["device", "case", "kernel", "sectors, read", "sectors, written", "wavefronts, stored", "wavefronts, loaded"], lines)
+    return by_device(["case", "kernel", "sectors, read", "sectors, written", "wavefronts, stored", "wavefronts, loaded"], lines)
 
 
 def roofline(table: Table, folder: Path) -> None:

@@ -31,7 +31,7 @@ from rooftile.ops._shared.cuda_norms import (
     types,
     upto,
 )
-from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows, alone
+from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows, alone, deal
 from rooftile.ops._shared.cuda_shares import ALL, SHARE, Hold, share, stays
 from rooftile.ops._shared.launch import cdiv, row, rows
 from rooftile.ops._shared.norms import LAYER, gradients, outputs
@@ -121,8 +121,17 @@ def _pick_shared_sums(call):
     return picked | {"stages": 3} if picked["per"] == 2 else picked
 
 
-# 1024 threads of 64 registers would spill
-two_rows, CLUSTERED = functools.partial(pipeline, tensors=2, most=4, widest=512), functools.partial(cluster, tensors=2, widest=512)
+WIDEST = 512  # 1024 threads of 64 registers would spill
+
+
+def _two_rows(x, m, n, config, *parameters):
+    """Whether a row has just as many columns as its threads: then no vector is asked whether it is there."""
+    dealt = {"tensors": 2, "most": 4, "widest": WIDEST}
+    s, d = pipeline(x, m, n, config, *parameters, **dealt), deal(x, config, **dealt)
+    return s._replace(instance=f"{s.instance}, {said(n * x.itemsize == 16 * d.lanes * d.vecs)}")
+
+
+CLUSTERED = functools.partial(cluster, tensors=2, widest=WIDEST)
 
 FORWARD = forward_rungs(_forward, SOURCES, serial(4096), serial(4096), ELSEWHERE, pick_short_moments)
 BACKWARD = (
@@ -131,7 +140,7 @@ BACKWARD = (
            _pick_shared_sums, sources=(V8, ADD_ROWS), declines=alone, limits=ALL, architectures=(90,)),
     Kernel("cuda.v7_cluster", _backward(V7, CLUSTERED), "a cluster of blocks a row", clusters(2), CLUSTER_BACKWARD, pick_cluster_backward,
            sources=(V7, ADD_ROWS), limits=ELSEWHERE, declines=alone),
-    Kernel("cuda.v6_pipeline", _backward(V6, two_rows), "row after row, the weight and the parameters' gradients in registers", upto(2), GRADIENTS,
+    Kernel("cuda.v6_pipeline", _backward(V6, _two_rows), "row after row, the weight and the parameters' gradients in registers", upto(2), GRADIENTS,
            pick_gradients, sources=(V6, ADD_ROWS), declines=_turns),
     Kernel("cuda.v1_naive", naive_backward, "a block a row, then a thread a column", _wider_than_one, sources=(V1,)),
 )  # fmt: skip

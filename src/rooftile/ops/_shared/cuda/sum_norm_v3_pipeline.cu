@@ -1,6 +1,7 @@
 // adds: x_bias's gradient, of rows as they are written; a row's statistics and the parameters asked for ahead; reads that stay in the L2, PER blocks shared out evenly
 // costs: 8 registers a vector of 16-bit elements for each of up to three sums, 8 or 4 for the weight, so 384 threads a multiprocessor of 3 vectors each
 // loses when: rows are few, or so wide that the sums leave no room for the weight, which is then read again for every row
+#include "rooftile/ahead.cuh"
 #include "rooftile/early.cuh"
 #include "rooftile/policy.cuh"
 #include "rooftile/rows.cuh"
@@ -106,8 +107,9 @@ __global__ void __launch_bounds__(THREADS, PER)
     const bool there = ROWS == 1 || rest > 0;  // of a row that is not, all is zeros, also its rstd: it adds nothing, and only must not be written
     const float rstd = rstd_next, mean = mean_next;
     gRstd_next += step, gMean_next += step;
-    rstd_next = rest > 1 ? *gRstd_next : 0.0f;
-    mean_next = LAYER && rest > 1 ? *gMean_next : 0.0f;
+    // Without a mean the row's own sum needs none, and rstd has until then to come.
+    rstd_next = LAYER ? ask_ahead(gRstd_next, rest > 1) : rest > 1 ? *gRstd_next : 0.0f;
+    if (LAYER) mean_next = ask_ahead(gMean_next, rest > 1);
     Pair sum = {0.0f, 0.0f};  // of g, of g (s - mean)
     float rF[WIDTH];
     copy_wait<STAGES - 1>();  // this row has come, the later ones need not

@@ -1,6 +1,7 @@
 // adds: a block takes row after row, and the next rows' copies are in flight while this one is reduced and written
 // costs: 16 bytes of shared memory a vector and a stage; backward 20 registers a vector more, for the parameters' gradients and the weight
 // loses when: there are fewer rows than blocks, or the rows are no multiple of the blocks and the last round is ragged
+#include "rooftile/ahead.cuh"
 #include "rooftile/early.cuh"
 #include "rooftile/policy.cuh"
 #include "rooftile/rows.cuh"
@@ -10,9 +11,9 @@ using namespace rooftile;
 // 64 registers a thread, or 80 where more than 4 vectors are held and there is room: of 512 threads and more two blocks are wanted
 template <int VECS, int THREADS> constexpr int BLOCKS = (VECS > 4 && THREADS < 512 ? 768 : 1024) / THREADS;
 
-// The backward holds 16 sums a vector of 16-bit elements: 128 registers. Of 3 vectors the weights have room beside them, and of 4 two.
+// The backward holds 16 sums a vector of 16-bit elements: 128 registers. Of 3 vectors the weights have room beside them, and of 4 one.
 template <int THREADS> constexpr int BLOCKS_BACKWARD = THREADS < 512 ? 512 / THREADS : 1;
-template <int VECS> constexpr int HELD_BACKWARD = VECS < 4 ? VECS : 2;
+template <int VECS> constexpr int HELD_BACKWARD = VECS < 4 ? VECS : 1;
 
 // LANES threads a row, each VECS vectors of it; a block of THREADS holds THREADS / LANES rows, and STAGES times as many wait or arrive.
 template <typename T, typename W, typename B, bool WEIGHT, bool BIAS, int LANES, int VECS, int THREADS, int STAGES>
@@ -82,14 +83,16 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<VECS, THREADS>)
 
 // n = (x - mean) rstd, g = w dout: dx = rstd (g - mean(g) - n mean(g n)), and of dout n and dout the sums over the block's rows to
 // gPartial [2, blocks, N]. A thread has the same columns of every row, so its share of both stays in registers, and of HELD vectors the
-// weight; the rows are read from their slots twice. A row's statistics are asked for while the row before it is worked on.
-template <typename T, typename W, bool WEIGHT, bool BIAS, int LANES, int VECS, int THREADS, int STAGES>
+// weight; the rows are read from their slots twice. A row's statistics are asked for while the row before it is worked on. FULL: a row has just as many
+// columns as its threads.
+template <typename T, typename W, bool WEIGHT, bool BIAS, int LANES, int VECS, int THREADS, int STAGES, bool FULL>
 __global__ void __launch_bounds__(THREADS, BLOCKS_BACKWARD<THREADS>)
     layernorm_backward(T* __restrict__ gDx, float* __restrict__ gPartial, const T* __restrict__ gDout, const T* __restrict__ gX,
                      const W* __restrict__ gW, const float* __restrict__ gMean, const float* __restrict__ gRstd, long long M, int N,
                      long long stride_dout, long long stride_x) {
   static_assert(LANES <= WARP ? THREADS % WARP == 0 : LANES == THREADS, "a row belongs to a part of a warp or to the block");
   constexpr int WIDTH = 16 / sizeof(T), ROWS = THREADS / LANES, NEXT = LANES * WIDTH, HELD = HELD_BACKWARD<VECS>;
+  constexpr bool STRAIGHT = FULL && VECS < 3;  // without a branch a vector they are worked on side by side, which takes registers
   extern __shared__ __align__(128) uint4 sX[];
   __shared__ Pair sPartial[2][WARP];
   const int i_l = threadIdx.x % LANES * WIDTH;
@@ -97,10 +100,11 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_BACKWARD<THREADS>)
   long long i_m = first + threadIdx.x / LANES, i_next = i_m;
   const auto slot = [&](int stage, int v) { return sX + (stage * VECS + v) * 2 * THREADS + threadIdx.x; };
   const Policy policy = evict_last(2 * M * N * (long long)sizeof(T));
+  const auto inside = [&](int v, bool there) { return there && (STRAIGHT || v * NEXT < N - i_l); };
   const auto fetch = [&](int stage, int v) {
-    const int left = i_next < M ? N - i_l : 0;
-    copy_async(slot(stage, v), gDout + i_next * stride_dout + i_l + v * NEXT, v * NEXT < left, policy);
-    copy_async(slot(stage, v) + THREADS, gX + i_next * stride_x + i_l + v * NEXT, v * NEXT < left, policy);
+    const bool there = inside(v, i_next < M);
+    copy_async(slot(stage, v), gDout + i_next * stride_dout + i_l + v * NEXT, there, policy);
+    copy_async(slot(stage, v) + THREADS, gX + i_next * stride_x + i_l + v * NEXT, there, policy);
     copy_commit();
   };
 #pragma unroll
@@ -113,7 +117,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_BACKWARD<THREADS>)
   Parameters<W, WIDTH> rWeight[HELD];
 #pragma unroll
   for (int v = 0; v < HELD; ++v)
-    if (WEIGHT && v * NEXT < N - i_l) rWeight[v].ask(gW + i_l + v * NEXT);
+    if (WEIGHT && inside(v, true)) rWeight[v].ask(gW + i_l + v * NEXT);
   const auto weight = [&](int v) {
     if (v < HELD)
       rWeight[v % HELD].open(rW);
@@ -123,16 +127,14 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_BACKWARD<THREADS>)
   int stage = 0, parity = 0;
   let_next_stand_by();  // who adds up the partial sums
   for (long long i = first; i < M; i += step, i_m += step, i_next += step, parity ^= 1) {
-    const int left = i_m < M ? N - i_l : 0;
-    const float rstd = rstd_next;
-    rstd_next = i_m + step < M ? gRstd[i_m + step] : 0.0f;
-    const float mean = mean_next;
-    mean_next = i_m + step < M ? gMean[i_m + step] : 0.0f;
+    const bool there = ROWS == 1 || i_m < M;
+    const float rstd = rstd_next, mean = mean_next;
+    rstd_next = ask_ahead(gRstd + i_m + step, i_m + step < M), mean_next = ask_ahead(gMean + i_m + step, i_m + step < M);
     Pair sum = {0.0f, 0.0f};  // of g, of g (x - mean)
+    copy_wait<(STAGES - 1) * VECS>();  // this row's have all come, the later rows' need not
 #pragma unroll
     for (int v = 0; v < VECS; ++v) {
-      copy_wait<(STAGES - 1) * VECS>();  // this row's have all come, the later rows' need not
-      if (v * NEXT >= left) break;
+      if (!inside(v, there)) break;
       unpack<T>(rG, *slot(stage, v)), unpack<T>(rX, slot(stage, v)[THREADS]);
       if (WEIGHT) weight(v);
 #pragma unroll
@@ -146,7 +148,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_BACKWARD<THREADS>)
     T* gTo = gDx + i_m * N + i_l;
 #pragma unroll
     for (int v = 0; v < VECS; ++v) {
-      if (v * NEXT < left) {
+      if (inside(v, there)) {
         unpack<T>(rG, *slot(stage, v)), unpack<T>(rX, slot(stage, v)[THREADS]);
         if (WEIGHT) weight(v);
 #pragma unroll
