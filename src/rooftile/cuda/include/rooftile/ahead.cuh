@@ -13,7 +13,7 @@ ROOFTILE_DEVICE float ask_ahead(const float* gX, bool there) {
   float x;
   asm volatile("{\n.reg .pred there;\nsetp.ne.u32 there, %2, 0;\nmov.f32 %0, 0f00000000;\n@there ld.global.f32 %0, [%1];\n}"
                : "=f"(x)
-               : "l"(__cvta_generic_to_global(gX)), "r"(unsigned(there))
+               : "l"(gX), "r"(unsigned(there))
                : "memory");
   return x;
 #endif

@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_BACKWARD<THREADS>)
                      long long stride_dout, long long stride_x) {
   static_assert(LANES <= WARP ? THREADS % WARP == 0 : LANES == THREADS, "a row belongs to a part of a warp or to the block");
   constexpr int WIDTH = 16 / sizeof(T), ROWS = THREADS / LANES, NEXT = LANES * WIDTH, HELD = HELD_BACKWARD<VECS>;
-  constexpr bool STRAIGHT = FULL && VECS < 3;  // without a branch a vector they are worked on side by side, which takes registers
+  constexpr bool STRAIGHT = FULL && VECS < (LANES > WARP ? 3 : 4);  // without a branch a vector they are worked on side by side, which takes registers
   extern __shared__ __align__(128) uint4 sX[];
   __shared__ Pair sPartial[2][WARP];
   const int i_l = threadIdx.x % LANES * WIDTH;
