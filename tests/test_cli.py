@@ -222,6 +222,19 @@ def test_what_an_encoding_lacks(tmp_path):
     assert run.returncode == 0 and run.stdout.startswith("\\xe9") and run.stdout.endswith("/\\udcff/model\n")
 
 
+@pytest.mark.parametrize("command", ["-m rooftile", "rooftile", "-c 'import rooftile'"])
+def test_ctrl_c_while_pytorch_is_imported(command, tmp_path):
+    """The command ends as a shell expects, 130, with no traceback; a program of somebody's that imports the package hears what Python tells it."""
+    (tmp_path / "rooftile").write_text("from rooftile.cli import main\nmain()\n")  # what pip installs
+    (tmp_path / "torch.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n")
+    paths = os.pathsep.join([str(tmp_path), *sys.path])
+    ended = subprocess.run(
+        f"cd {tmp_path} && {sys.executable} {command}; echo $?",
+        shell=True, capture_output=True, text=True, timeout=50, env={**os.environ, "PYTHONPATH": paths},
+    )  # fmt: skip
+    assert ended.stdout == "130\n" and ("KeyboardInterrupt" in ended.stderr) == (command[:2] == "-c"), ended.stderr
+
+
 def test_a_terminal_without_a_width():
     """Seen red: nothing at all was printed."""
     assert (

@@ -21,6 +21,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 from rich.text import Text
 
+from rooftile.core import interrupt
 from rooftile.cuda.compile import Unavailable
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
@@ -49,6 +50,7 @@ Within = Annotated[float, typer.Option(callback=_seconds, help="Begin nothing ne
 
 def main() -> None:
     """A wrong input, or a machine that cannot, is the user's to mend: a sentence, exit code 2, no traceback."""
+    interrupt.heard()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: what its encoding lacks is no reason to fail
     try:
