@@ -235,6 +235,18 @@ def test_ctrl_c_while_pytorch_is_imported(command, tmp_path):
     assert ended.stdout == "130\n" and ("KeyboardInterrupt" in ended.stderr) == (command[:2] == "-c"), ended.stderr
 
 
+@pytest.mark.parametrize("found, heard", [(signal.SIG_DFL, signal.default_int_handler), (signal.SIG_IGN, signal.SIG_IGN)])
+def test_what_runs_hears_ctrl_c_as_python_does(found, heard, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["rooftile", "--version"])
+    before = signal.signal(signal.SIGINT, found)
+    try:
+        with pytest.raises(SystemExit):
+            cli.main()
+        assert signal.getsignal(signal.SIGINT) is heard
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_terminal_without_a_width():
     """Seen red: nothing at all was printed."""
     assert (
