@@ -186,6 +186,12 @@ def test_explain_with_pytorchs_cuda_build_where_there_is_no_gpu(monkeypatch):
         ("attention_decode B=3,T=1,H=2,G=1,D=64,S=256", "B3_T1_H2_G1_D64_S256-bfloat16-block_table=None-"),  # a row of the cache each
         ("grad_norm P=8x8+8", "P2of72-bfloat16"),
         ("adamw P=8x8+8", "P2of72-bfloat16-masters=[]-"),  # its rates are a row a tensor
+        ("dequantize M=4,N=256", "M4_N256-float8_e4m3fn-block_m=0-block_n=0-to=bfloat16"),  # one scale, no row of them
+        (
+            "dequantize M=256,N=256,block_m=128,block_n=128,zero=none",
+            "M256_N256-float8_e4m3fn-block_m=128-block_n=128-zero=None-to=bfloat16",
+        ),
+        ("cross_entropy_overwrite M=8,V=100", "M8_V100-bfloat16-ignore_index=-100-"),
         ("embedding M=4,N=8,V=10", "M4_N8_V10-bfloat16-padding_idx=-1"),  # its bytes depend on numbers that are not there
     ],
 )
