@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+import unicodedata
 import warnings
 from dataclasses import replace
 
@@ -20,7 +21,7 @@ import processes
 from rooftile import __version__, cli
 from rooftile.core.kernel import OPS
 from rooftile.core.record import Record, append
-from rooftile.training import TrainConfig
+from rooftile.training import TrainConfig, TrainResult
 from rooftile.workbench import bench, explain
 from training_runs import maker
 
@@ -251,6 +252,19 @@ def test_what_runs_hears_ctrl_c_as_python_does(found, heard, monkeypatch):
         assert signal.getsignal(signal.SIGINT) is heard
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_a_sample_gives_a_terminal_no_orders(monkeypatch):
+    """Seen: after three steps a model of bytes draws escapes as well as letters."""
+    words = dict.fromkeys(("out", "checkpoint", "metrics", "curve", "model"), "out")
+    numbers = dict.fromkeys(("steps", "loss", "val_loss", "parameters", "seconds", "tokens_per_s", "memory_bytes"), 1)
+    result = TrainResult(**words, **numbers, sample="a\tb\x1b[2J\x07\x9b1m\né")
+    monkeypatch.setattr("rooftile.training.train", lambda *_, **__: result)
+    written = io.StringIO()
+    monkeypatch.setattr(cli, "out", Console(file=written, width=80))
+    cli._train(False)
+    shown = written.getvalue()
+    assert {c for c in shown if unicodedata.category(c) == "Cc"} <= {"\n", "\t"} and "[2J" in shown and "é" in shown
 
 
 def test_a_terminal_without_a_width():
