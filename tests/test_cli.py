@@ -262,7 +262,7 @@ def test_a_sample_gives_a_terminal_no_orders(monkeypatch):
     monkeypatch.setattr("rooftile.training.train", lambda *_, **__: result)
     written = io.StringIO()
     monkeypatch.setattr(cli, "out", Console(file=written, width=80))
-    cli._train(False)
+    cli._train(False, parallel="none")
     shown = written.getvalue()
     assert {c for c in shown if unicodedata.category(c) == "Cc"} <= {"\n", "\t"} and "[2J" in shown and "é" in shown
 
