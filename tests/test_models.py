@@ -137,19 +137,25 @@ def test_a_folder_to_write_has_a_name(model, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_bad_folders_are_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no config\.json"):
-        GPT2.from_pretrained(tmp_path)
-    small().save_pretrained(tmp_path)
-    config, weights = tmp_path / "config.json", tmp_path / "model.safetensors"
+def spoiling(kind, model, folder):
+    """The model's folder, of which kind.from_pretrained reads: its config.json, its weights, what both held, and refused(match, changes, tensors)."""
+    model.save_pretrained(folder)
+    config, weights = folder / "config.json", folder / "model.safetensors"
     good, stored = json.loads(config.read_text()), load_file(weights)
 
     def refused(match, changes=None, tensors=None):
         config.write_text(json.dumps({**good, **(changes or {})}))
         save_file(tensors or stored, weights)
         with pytest.raises(ValueError, match=match):
-            GPT2.from_pretrained(tmp_path)
+            kind.from_pretrained(folder)
 
+    return config, weights, good, stored, refused
+
+
+def test_bad_folders_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no config\.json"):
+        GPT2.from_pretrained(tmp_path)
+    config, weights, good, stored, refused = spoiling(GPT2, small(), tmp_path)
     refused(r"wte\.weight has shape \(61, 32\), config\.json says \(62, 32\)", {"vocab_size": 62})
     refused("n_embd is 32, not a multiple of n_head 5", {"n_head": 5})
     refused("scale_attn_by_inverse_layer_idx True", {"scale_attn_by_inverse_layer_idx": True})

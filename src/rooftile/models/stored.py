@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_type_hints
 import torch
 from torch import Tensor
 
-__all__ = ["check_dtypes", "ends", "read_object", "shaped"]
+__all__ = ["check_dtypes", "ends", "read_config_of", "read_object", "shaped"]
 
 Shape = TypeVar("Shape")
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -24,6 +24,18 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(stored, dict):
         raise ValueError(f"{path} holds {type(stored).__name__}, needs an object of names and values")
     return stored
+
+
+def read_config_of(model: str, folder: Path, fixed: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
+    """A folder's config.json and what it says, of a model that computes one variant of what `fixed` names. FileNotFoundError or ValueError with the path in it."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} holds no config.json: a {model} folder has config.json and model.safetensors")
+    stored = read_object(path)
+    for name, wanted in fixed.items():
+        if stored.get(name, wanted) != wanted:
+            raise ValueError(f"{path} has {name} {stored[name]!r}; this model only computes {wanted!r}")
+    return path, stored
 
 
 def shaped(kind: type[Shape], stored: Mapping[str, Any], path: Path) -> Shape:
