@@ -97,6 +97,11 @@ def test_check_counts():
         (["explain", "attention", "--shape", "B=1,T=1,S=1,H=1,D=64,causal=yes"], "--shape causal=yes: 'yes' is not true or false"),
         (["explain", "adamw", "--shape", "P=3x"], "--shape P=: '' is no size"),
         (["explain", "adamw", "--shape", ""], "adamw needs P in --shape, as P=768x768+768 for two tensors; it got nothing"),
+        (
+            ["check", "softmax", "--device", "sim", "--kernel", "triton"],
+            "--device sim: kernel triton is none in CUDA C++, which is what is simulated",
+        ),
+        (["explain", "layernorm", "--shape", "M=1,N=1,eps=NaN"], "layernorm: eps is nan, takes a finite number"),
         (["bench", "softmax", "--device", "sim"], "--device sim: what it runs has no clock"),
         (["bench", "train.gpt3"], "did you mean train.gpt2-124m?"),
         (["bench", "train.gpt2-124m", "--device", "cpu"], "train.gpt2-124m trains on a CUDA device, this is cpu"),

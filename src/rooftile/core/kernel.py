@@ -190,7 +190,7 @@ class Op:
                 return self.entry(*args)
             except RuntimeError:  # also of what the schema does not take, which PyTorch tells in the schema's words
                 if not torch.compiler.is_compiling():
-                    self._check(dict(zip(self.names, args)))
+                    self.check(dict(zip(self.names, args)))
                 raise
         if self.plan is not None and torch.is_grad_enabled() and self.plan.wants_grad(args):
             try:
@@ -233,7 +233,7 @@ class Op:
         except (RuntimeError, TypeError) as error:  # a tensor without memory, as vmap's; a sparse one; what is no tensor and has no hash
             if self._in_vmap(args, error):
                 return self.entry(*args)
-            self._check(dict(zip(self.names, args)))
+            self.check(dict(zip(self.names, args)))
             raise
         if run is None:
             if register.hollow(args):
@@ -314,7 +314,7 @@ class Op:
 
     def _resolve(self, args: Sequence[Any], save: bool) -> Callable[..., Any]:
         call = dict(zip(self.names, args))
-        self._check(call)
+        self.check(call)
         return self._runner(self.choose(call), call, save)
 
     def _runner(self, choice: Choice, call: Call, save: bool) -> Callable[..., Any]:
@@ -336,7 +336,8 @@ class Op:
             raise ValueError(f"{self.spec.name}: {what}: it cannot be written in place")
         return lambda *args: run(*map(_with_their_signs, args))
 
-    def _check(self, call: Call) -> None:
+    def check(self, call: Call) -> None:
+        """ValueError where parameters are of other kinds, or tensors do not fit."""
         self._check_kinds(call)
         self.spec.bind(call)
 
@@ -347,7 +348,7 @@ class Op:
     def ask(self, *args: Any) -> None:
         """Of one that writes, before another call does what cannot be taken back: the ValueError that a call would be."""
         call = dict(zip(self.names, args))
-        self._check(call)
+        self.check(call)
         if not register.needs_second_door(args):
             self.choose(call)
             self._refuse_shared(args, [*self._apart, *self._beside])
@@ -356,7 +357,7 @@ class Op:
         """Asked by a module when it is made: ValueError, as a call says it, where there is no call with these parameters. A module that is made in what
         is compiled leaves it to its call."""
         if not torch.compiler.is_compiling():
-            self._check(self._example | parameters)
+            self.check(self._example | parameters)
 
     @functools.cached_property
     def _example(self) -> dict[str, Any]:

@@ -238,7 +238,7 @@ def explain(name: str, shape: str, dtype: str, device: str) -> dict[str, Any]:
     try:
         with imagined(device):
             call = blank(op.spec, case, device)
-            op.spec.bind(call)
+            op.check(call)
             choice = op.choose(call)
             moved = operations = None
             with contextlib.suppress(DynamicOutputShapeException, DataDependentOutputException):  # numbers decide: which rows, how long
