@@ -74,6 +74,8 @@ Y = torch.tensor([1, 2, 0, 3])
         (lambda: rooftile.stream_layernorm(X, 1.0), "stream_layernorm: weight must be a tensor, got float"),
         (lambda: rooftile.stream_rmsnorm(None), "stream_rmsnorm: x must be a tensor, got NoneType"),
         (lambda: rooftile.adamw([X], None, [X], [X], X), "adamw: grads must be a list of tensors, got NoneType"),
+        (lambda: rooftile.adamw([X], [X], [X], [X], X, masters=3.5), "adamw: masters must be a list of tensors, got float"),
+        (lambda: rooftile.grad_norm(None), "grad_norm: grads must be a list of tensors, got NoneType"),
         (lambda: rooftile.adamw([X], [X], X, [X], X), "adamw: exp_avgs must be a list of tensors, got Tensor"),
         (lambda: rooftile.quantize(None), "quantize: x must be a tensor, got NoneType"),
         (lambda: rooftile.mlp(None, X.clone().requires_grad_(), None, X, None), "mlp: x must be a tensor, got NoneType"),

@@ -131,10 +131,12 @@ class Binding:
     def letters(self, args: Mapping[str, Declared], call: Call) -> dict[str, Any]:
         for name, arg in args.items():
             value = call[name]
-            if arg.optional and (value is None or (arg.many and not len(value))):  # a schema knows no optional list: one of none is empty
+            if arg.optional and value is None:
                 continue
             if arg.many and not isinstance(value, (list, tuple)):
                 raise ValueError(f"{self.name}: {name} must be a list of tensors, got {type(value).__name__}")
+            if arg.optional and arg.many and not value:  # a schema knows no optional list: one of none is empty
+                continue
             for i, t in enumerate(value if arg.many else [value]):
                 if not isinstance(t, Tensor):
                     raise ValueError(f"{self.name}: {name} must be a tensor, got {type(t).__name__}")

@@ -59,7 +59,7 @@ def grad_norm(grads: Sequence[Tensor]) -> Tensor:
         >>> grad_norm([torch.tensor([3.0]), torch.tensor([4.0])])
         tensor(5.)
     """
-    return _grad_norm(list(grads))
+    return _grad_norm(list(grads) if isinstance(grads, Iterable) else grads)
 
 
 class AdamW(torch.optim.Optimizer):
