@@ -163,7 +163,7 @@ def test_bad_folders_are_refused(tmp_path):
     refused(r"lacks h\.2", tensors={k: v for k, v in stored.items() if ".h.2." not in k})
     refused("has the unknown extra", tensors={**stored, "extra": torch.ones(1)})
     refused(r"ln_f\.bias is int8, takes float32", tensors={**stored, "transformer.ln_f.bias": torch.ones(32, dtype=torch.int8)})
-    for name, wrong in (("attn_pdrop", None), ("n_head", "4"), ("n_embd", 32.5), ("activation_function", None)):
+    for name, wrong in (("attn_pdrop", None), ("n_head", "4"), ("n_layer", True), ("n_embd", 32.5), ("activation_function", None)):
         refused(rf"config\.json has {name} {wrong!r}, takes", {name: wrong})
     config.write_text("null")
     with pytest.raises(ValueError, match=r"config\.json holds NoneType, needs an object"):
@@ -460,6 +460,25 @@ def test_a_folder_keeps_the_tokens_that_begin_and_end_a_text(tmp_path, kind, sha
         for folder in (tmp_path / str(i), tmp_path / f"{i} again"):
             config = transformers.AutoConfig.from_pretrained(folder)
             assert (config.bos_token_id, config.eos_token_id) == kept and (again.config.bos_token_id, again.config.eos_token_id) == kept
+
+
+@pytest.mark.parametrize(
+    "config, changes, said",
+    [
+        (GPT2Config, {"n_layer": 3.5}, "GPT2Config: n_layer is 3.5, takes int"),
+        (GPT2Config, {"n_head": True}, "GPT2Config: n_head is True, takes int"),
+        (GPT2Config, {"n_positions": math.nan}, "GPT2Config: n_positions is nan, takes int"),
+        (GPT2Config, {"layer_norm_epsilon": math.nan}, "GPT2Config: layer_norm_epsilon is nan, takes a finite number"),
+        (GPT2Config, {"eos_token_id": "a"}, "GPT2Config: eos_token_id is 'a', takes int or list or None"),
+        (LlamaConfig, {"num_hidden_layers": "2"}, "LlamaConfig: num_hidden_layers is '2', takes int"),  # a TypeError of Python's
+        (LlamaConfig, {"rope_scaling": 2.0}, "LlamaConfig: rope_scaling is 2.0, takes dict or None"),
+        (LlamaConfig, {"tie_word_embeddings": 1}, "LlamaConfig: tie_word_embeddings is 1, takes bool"),
+        (LlamaConfig, {"rope_theta": math.inf}, "LlamaConfig: rope_theta is inf, takes a finite number"),
+    ],
+)
+def test_a_shape_of_other_kinds_is_refused(config, changes, said):
+    with pytest.raises(ValueError, match=said):
+        config(**changes)
 
 
 def test_bad_calls_name_both_numbers():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import numbers
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args, get_type_hints
 
 import torch
 from torch import Tensor
@@ -73,6 +74,13 @@ def parameter(op: str, name: str, given: Any, *kinds: type) -> None:
     real = float in kinds and isinstance(given, numbers.Real)
     if real and not -math.inf < given < math.inf:  # a symbol may be compared, and not asked whether it is finite
         raise ValueError(f"{op}: {name} is {given}, takes a finite number")
+
+
+def fields(config: Any) -> None:
+    """`parameter` of each field of a dataclass, by its annotation."""
+    hints = get_type_hints(type(config))
+    for f in dataclasses.fields(config):
+        parameter(type(config).__name__, f.name, getattr(config, f.name), *(get_args(hints[f.name]) or (hints[f.name],)))
 
 
 def flag(op: str, name: str, given: Any) -> None:

@@ -4,10 +4,12 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import torch
 from torch import Tensor
+
+from rooftile.core.bind import fits
 
 __all__ = ["check_dtypes", "ends", "read_config_of", "read_object", "shaped"]
 
@@ -43,8 +45,7 @@ def shaped(kind: type[Shape], stored: Mapping[str, Any], path: Path) -> Shape:
     types = get_type_hints(kind)
     values = {field.name: stored[field.name] for field in dataclasses.fields(kind) if field.name in stored}
     for name, value in values.items():
-        wanted = float | int if types[name] is float else types[name]
-        if not isinstance(value, wanted):
+        if not fits(value, *(get_args(types[name]) or (types[name],))):
             raise ValueError(f"{path} has {name} {value!r}, takes {getattr(types[name], '__name__', types[name])}")
     try:
         return kind(**values)
