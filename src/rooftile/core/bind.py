@@ -69,9 +69,10 @@ def fits(given: Any, *kinds: type) -> bool:
 
 def parameter(op: str, name: str, given: Any, *kinds: type) -> None:
     """ValueError where a parameter is of none of these kinds, or no finite number: that would make NaN of a result, or nothing of it, without a word."""
-    if type(given) not in kinds and not fits(given, *kinds):
+    kind = type(given)
+    if kind not in kinds and not fits(given, *kinds):
         raise ValueError(f"{op}: {name} is {told(given)}, takes {' or '.join(k.__name__ for k in kinds).replace('NoneType', 'None')}")
-    real = float in kinds and isinstance(given, numbers.Real)
+    real = float in kinds and (kind is float or isinstance(given, numbers.Real))
     if real and not -math.inf < given < math.inf:  # a symbol may be compared, and not asked whether it is finite
         raise ValueError(f"{op}: {name} is {given}, takes a finite number")
 
