@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+import unicodedata
 import warnings
 from dataclasses import replace
 
@@ -20,7 +21,7 @@ import processes
 from rooftile import __version__, cli
 from rooftile.core.kernel import OPS
 from rooftile.core.record import Record, append
-from rooftile.training import TrainConfig
+from rooftile.training import TrainConfig, TrainResult
 from rooftile.workbench import bench, explain
 from training_runs import maker
 
@@ -96,6 +97,11 @@ def test_check_counts():
         (["explain", "attention", "--shape", "B=1,T=1,S=1,H=1,D=64,causal=yes"], "--shape causal=yes: 'yes' is not true or false"),
         (["explain", "adamw", "--shape", "P=3x"], "--shape P=: '' is no size"),
         (["explain", "adamw", "--shape", ""], "adamw needs P in --shape, as P=768x768+768 for two tensors; it got nothing"),
+        (
+            ["check", "softmax", "--device", "sim", "--kernel", "triton"],
+            "--device sim: kernel triton is none in CUDA C++, which is what is simulated",
+        ),
+        (["explain", "layernorm", "--shape", "M=1,N=1,eps=NaN"], "layernorm: eps is nan, takes a finite number"),
         (["bench", "softmax", "--device", "sim"], "--device sim: what it runs has no clock"),
         (["bench", "train.gpt3"], "did you mean train.gpt2-124m?"),
         (["bench", "train.gpt2-124m", "--device", "cpu"], "train.gpt2-124m trains on a CUDA device, this is cpu"),
@@ -186,6 +192,12 @@ def test_explain_with_pytorchs_cuda_build_where_there_is_no_gpu(monkeypatch):
         ("attention_decode B=3,T=1,H=2,G=1,D=64,S=256", "B3_T1_H2_G1_D64_S256-bfloat16-block_table=None-"),  # a row of the cache each
         ("grad_norm P=8x8+8", "P2of72-bfloat16"),
         ("adamw P=8x8+8", "P2of72-bfloat16-masters=[]-"),  # its rates are a row a tensor
+        ("dequantize M=4,N=256", "M4_N256-float8_e4m3fn-block_m=0-block_n=0-to=bfloat16"),  # one scale, no row of them
+        (
+            "dequantize M=256,N=256,block_m=128,block_n=128,zero=none",
+            "M256_N256-float8_e4m3fn-block_m=128-block_n=128-zero=None-to=bfloat16",
+        ),
+        ("cross_entropy_overwrite M=8,V=100", "M8_V100-bfloat16-ignore_index=-100-"),
         ("embedding M=4,N=8,V=10", "M4_N8_V10-bfloat16-padding_idx=-1"),  # its bytes depend on numbers that are not there
     ],
 )
@@ -220,6 +232,44 @@ def test_what_an_encoding_lacks(tmp_path):
     code = "import io, sys\nsys.stdout = io.TextIOWrapper(sys.stdout.buffer, 'ascii')\nfrom rooftile import cli\ncli.main()"
     run = processes.run("train", *words.split(), "--text", f"{tmp_path}/text", "--prompt", "é", "--out", f"{tmp_path}/\udcff", code=code)
     assert run.returncode == 0 and run.stdout.startswith("\\xe9") and run.stdout.endswith("/\\udcff/model\n")
+
+
+@pytest.mark.parametrize("command", ["-m rooftile", "rooftile", "-c 'import rooftile'"])
+def test_ctrl_c_while_pytorch_is_imported(command, tmp_path):
+    """The command ends as a shell expects, 130, with no traceback; a program of somebody's that imports the package hears what Python tells it."""
+    (tmp_path / "rooftile").write_text("from rooftile.cli import main\nmain()\n")  # what pip installs
+    (tmp_path / "torch.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n")
+    paths = os.pathsep.join([str(tmp_path), *sys.path])
+    ended = subprocess.run(
+        f"cd {tmp_path} && {sys.executable} {command}; echo $?",
+        shell=True, capture_output=True, text=True, timeout=50, env={**os.environ, "PYTHONPATH": paths},
+    )  # fmt: skip
+    assert ended.stdout == "130\n" and ("KeyboardInterrupt" in ended.stderr) == (command[:2] == "-c"), ended.stderr
+
+
+@pytest.mark.parametrize("found, heard", [(signal.SIG_DFL, signal.default_int_handler), (signal.SIG_IGN, signal.SIG_IGN)])
+def test_what_runs_hears_ctrl_c_as_python_does(found, heard, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["rooftile", "--version"])
+    before = signal.signal(signal.SIGINT, found)
+    try:
+        with pytest.raises(SystemExit):
+            cli.main()
+        assert signal.getsignal(signal.SIGINT) is heard
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_sample_gives_a_terminal_no_orders(monkeypatch):
+    """Seen: after three steps a model of bytes draws escapes as well as letters."""
+    words = dict.fromkeys(("out", "checkpoint", "metrics", "curve", "model"), "out")
+    numbers = dict.fromkeys(("steps", "loss", "val_loss", "parameters", "seconds", "tokens_per_s", "memory_bytes"), 1)
+    result = TrainResult(**words, **numbers, sample="a\tb\x1b[2J\x07\x9b1m\né")
+    monkeypatch.setattr("rooftile.training.train", lambda *_, **__: result)
+    written = io.StringIO()
+    monkeypatch.setattr(cli, "out", Console(file=written, width=80))
+    cli._train(False, parallel="none")
+    shown = written.getvalue()
+    assert {c for c in shown if unicodedata.category(c) == "Cc"} <= {"\n", "\t"} and "[2J" in shown and "é" in shown
 
 
 def test_a_terminal_without_a_width():

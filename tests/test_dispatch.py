@@ -321,6 +321,8 @@ HEADS = torch.randn(1, 4, 6, 8, generator=torch.Generator().manual_seed(0))
         (lambda b, h: rooftile.rope(h, h, *TURNS, layout="BTHD", inplace=True), "q and k, which begin 0 bytes apart"),
         (lambda b, h: rooftile.concat_kv(h, h, HEADS[:, :2], HEADS[:, :2], torch.tensor([1]), layout="BTHD"), "of k_cache and v_cache, which"),
         (lambda b, h: rooftile.concat_kv(h, HEADS + 1, h[:, :2], HEADS[:, :2], torch.tensor([1]), layout="BTHD"), "of k_cache and k, which"),
+        (lambda b, h: rooftile.rope(h, None, h[0, :, 0, :4], TURNS[1], layout="BTHD", inplace=True), "of q and cos, which begin 0 bytes apart"),
+        (lambda b, h: rooftile.concat_kv(h, HEADS + 1, *[HEADS[:, :2]] * 2, torch.tensor([1]), TURNS[0], h[0, :, 0, :4], layout="BTHD"), "k_cache and sin"),
         (lambda b, h: rooftile.residual_add(HEADS[0, 0], b[:13].unfold(0, 8, 1), inplace=True), r"strides \[1, 1\]: elements share a place"),
     ],
 )  # fmt: skip
@@ -342,6 +344,11 @@ def test_what_is_read_where_it_is_written_or_lies_beside_it_is_not_refused():
     assert torch.equal(buffer[32:40], torch.arange(32.0, 40) * 2)
     rooftile.rope(heads[:, :, :4], heads[:, :, 4:], *TURNS, layout="BTHD", inplace=True)
     assert torch.equal(heads, rooftile.rope(HEADS, None, *TURNS, layout="BTHD"))
+    both = torch.cat([HEADS.flatten(), TURNS[0].flatten()])  # a table behind them in one buffer
+    turned = rooftile.rope(
+        both[: HEADS.numel()].view_as(HEADS), None, both[HEADS.numel() :].view_as(TURNS[0]), TURNS[1], layout="BTHD", inplace=True
+    )
+    assert torch.equal(turned, heads)
     caches, new = torch.zeros(2, 1, 4, 6, 8), [torch.ones(1, 2, 6, 8)] * 2
     rooftile.concat_kv(*caches, *new, torch.tensor([1]), layout="BTHD")
     bare = HEADS.to("meta")  # has no memory that could be shared

@@ -6,13 +6,12 @@ import pickle
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
 
 from rooftile.models import LLAMA_1_2B, Llama, LlamaConfig, llama_operators
 from rooftile.models.llama_pretrained import INDEX, JOINED
 from rooftile.models.precision import Precision
 from rooftile.ops import linear, swiglu
-from test_models import gap, one_thread  # noqa: F401 - a fixture for every test here
+from test_models import gap, one_thread, spoiling  # noqa: F401 - a fixture for every test here
 
 transformers = pytest.importorskip("transformers")
 SMALL = LlamaConfig(
@@ -99,16 +98,7 @@ def test_equal_to_transformers_both_ways(tmp_path, name, kernels):
 def test_bad_folders_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no config\.json"):
         Llama.from_pretrained(tmp_path)
-    small().save_pretrained(tmp_path)
-    config, weights = tmp_path / "config.json", tmp_path / "model.safetensors"
-    good, stored = json.loads(config.read_text()), load_file(weights)
-
-    def refused(match, changes=None, tensors=None):
-        config.write_text(json.dumps({**good, **(changes or {})}))
-        save_file(tensors or stored, weights)
-        with pytest.raises(ValueError, match=match):
-            Llama.from_pretrained(tmp_path)
-
+    config, weights, good, stored, refused = spoiling(Llama, small(), tmp_path)
     refused(r"embed_tokens\.weight has shape \(61, 32\), config\.json says \(62, 32\)", {"vocab_size": 62})
     refused("num_attention_heads is 4, not a multiple of num_key_value_heads 3", {"num_key_value_heads": 3})
     refused("attention_bias True; this model only computes False", {"attention_bias": True})

@@ -137,19 +137,25 @@ def test_a_folder_to_write_has_a_name(model, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_bad_folders_are_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no config\.json"):
-        GPT2.from_pretrained(tmp_path)
-    small().save_pretrained(tmp_path)
-    config, weights = tmp_path / "config.json", tmp_path / "model.safetensors"
+def spoiling(kind, model, folder):
+    """The model's folder, of which kind.from_pretrained reads: its config.json, its weights, what both held, and refused(match, changes, tensors)."""
+    model.save_pretrained(folder)
+    config, weights = folder / "config.json", folder / "model.safetensors"
     good, stored = json.loads(config.read_text()), load_file(weights)
 
     def refused(match, changes=None, tensors=None):
         config.write_text(json.dumps({**good, **(changes or {})}))
         save_file(tensors or stored, weights)
         with pytest.raises(ValueError, match=match):
-            GPT2.from_pretrained(tmp_path)
+            kind.from_pretrained(folder)
 
+    return config, weights, good, stored, refused
+
+
+def test_bad_folders_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no config\.json"):
+        GPT2.from_pretrained(tmp_path)
+    config, weights, good, stored, refused = spoiling(GPT2, small(), tmp_path)
     refused(r"wte\.weight has shape \(61, 32\), config\.json says \(62, 32\)", {"vocab_size": 62})
     refused("n_embd is 32, not a multiple of n_head 5", {"n_head": 5})
     refused("scale_attn_by_inverse_layer_idx True", {"scale_attn_by_inverse_layer_idx": True})
@@ -157,7 +163,7 @@ def test_bad_folders_are_refused(tmp_path):
     refused(r"lacks h\.2", tensors={k: v for k, v in stored.items() if ".h.2." not in k})
     refused("has the unknown extra", tensors={**stored, "extra": torch.ones(1)})
     refused(r"ln_f\.bias is int8, takes float32", tensors={**stored, "transformer.ln_f.bias": torch.ones(32, dtype=torch.int8)})
-    for name, wrong in (("attn_pdrop", None), ("n_head", "4"), ("n_embd", 32.5), ("activation_function", None)):
+    for name, wrong in (("attn_pdrop", None), ("n_head", "4"), ("n_layer", True), ("n_embd", 32.5), ("activation_function", None)):
         refused(rf"config\.json has {name} {wrong!r}, takes", {name: wrong})
     config.write_text("null")
     with pytest.raises(ValueError, match=r"config\.json holds NoneType, needs an object"):
@@ -454,6 +460,25 @@ def test_a_folder_keeps_the_tokens_that_begin_and_end_a_text(tmp_path, kind, sha
         for folder in (tmp_path / str(i), tmp_path / f"{i} again"):
             config = transformers.AutoConfig.from_pretrained(folder)
             assert (config.bos_token_id, config.eos_token_id) == kept and (again.config.bos_token_id, again.config.eos_token_id) == kept
+
+
+@pytest.mark.parametrize(
+    "config, changes, said",
+    [
+        (GPT2Config, {"n_layer": 3.5}, "GPT2Config: n_layer is 3.5, takes int"),
+        (GPT2Config, {"n_head": True}, "GPT2Config: n_head is True, takes int"),
+        (GPT2Config, {"n_positions": math.nan}, "GPT2Config: n_positions is nan, takes int"),
+        (GPT2Config, {"layer_norm_epsilon": math.nan}, "GPT2Config: layer_norm_epsilon is nan, takes a finite number"),
+        (GPT2Config, {"eos_token_id": "a"}, "GPT2Config: eos_token_id is 'a', takes int or list or None"),
+        (LlamaConfig, {"num_hidden_layers": "2"}, "LlamaConfig: num_hidden_layers is '2', takes int"),  # a TypeError of Python's
+        (LlamaConfig, {"rope_scaling": 2.0}, "LlamaConfig: rope_scaling is 2.0, takes dict or None"),
+        (LlamaConfig, {"tie_word_embeddings": 1}, "LlamaConfig: tie_word_embeddings is 1, takes bool"),
+        (LlamaConfig, {"rope_theta": math.inf}, "LlamaConfig: rope_theta is inf, takes a finite number"),
+    ],
+)
+def test_a_shape_of_other_kinds_is_refused(config, changes, said):
+    with pytest.raises(ValueError, match=said):
+        config(**changes)
 
 
 def test_bad_calls_name_both_numbers():

@@ -184,13 +184,19 @@ def test_replays_are_the_eager_steps_on_cuda(tiny, tmp_path, changes):
     assert series(tmp_path / "parts") == series(tmp_path / "eager")
 
 
-@pytest.mark.gpu
-@CUDA
-def test_a_replay_never_waits(tiny):
+def on_a_gpu(tiny):
+    """A stepper that captures its step, and tokens of a batch."""
     config = tiny("run", kernels="rooftile", device="cuda", dtype="bfloat16", graph="on")
     model = GPT2(GPT2Config(vocab_size=64, n_positions=64, n_embd=128, n_layer=2, n_head=2), operators("rooftile"), torch.bfloat16).cuda()
     stepper = Stepper(model, build_optimizer(model, config), config)
     tokens = torch.randint(0, 64, (4, 65))
+    return stepper, tokens
+
+
+@pytest.mark.gpu
+@CUDA
+def test_a_replay_never_waits(tiny):
+    stepper, tokens = on_a_gpu(tiny)
     for step in range(1, WARMUP + 6):
         torch.cuda.set_sync_debug_mode("error" if step > WARMUP + 1 else "default")
         try:
@@ -204,10 +210,7 @@ def test_a_replay_never_waits(tiny):
 @CUDA
 def test_a_replay_copies_nothing_from_the_host(tiny):
     """Tables of addresses and schedules are there before the capture: a copy of one would be made again by every replay."""
-    config = tiny("run", kernels="rooftile", device="cuda", dtype="bfloat16", graph="on")
-    model = GPT2(GPT2Config(vocab_size=64, n_positions=64, n_embd=128, n_layer=2, n_head=2), operators("rooftile"), torch.bfloat16).cuda()
-    stepper = Stepper(model, build_optimizer(model, config), config)
-    tokens = torch.randint(0, 64, (4, 65))
+    stepper, tokens = on_a_gpu(tiny)
     for step in range(1, WARMUP + 3):
         stepper((tokens[:, :-1], tokens[:, 1:]), step)
     with profile(activities=[ProfilerActivity.CUDA]) as seen:

@@ -104,6 +104,8 @@ def test_bad_resume(tiny, tmp_path):
     [
         ({"steps": 0}, "steps is 0, must be at least 1"),
         ({"steps": 2.0}, r"steps is 2\.0, must be a whole number"),  # seen red: a TypeError of torch's
+        ({"steps": True}, "steps is True, must be a whole number"),
+        ({"lr": True}, "lr is True, must be a number"),
         ({"lr": "1e-3"}, "lr is '1e-3', must be a number"),
         ({"prompt": b"run"}, "prompt is b'run', must be a text"),
         ({"resume": "no"}, "resume is 'no', must be true or false"),

@@ -1,6 +1,7 @@
 """What people do to an operator besides calling it rightly: each is told in one sentence, or right."""
 
 import inspect
+import math
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from rooftile.core.kernel import OPS
 from rooftile.patching.again import linear_of
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+Y = torch.tensor([1, 2, 0, 3])
 
 
 @pytest.mark.parametrize(
@@ -72,6 +74,8 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
         (lambda: rooftile.stream_layernorm(X, 1.0), "stream_layernorm: weight must be a tensor, got float"),
         (lambda: rooftile.stream_rmsnorm(None), "stream_rmsnorm: x must be a tensor, got NoneType"),
         (lambda: rooftile.adamw([X], None, [X], [X], X), "adamw: grads must be a list of tensors, got NoneType"),
+        (lambda: rooftile.adamw([X], [X], [X], [X], X, masters=3.5), "adamw: masters must be a list of tensors, got float"),
+        (lambda: rooftile.grad_norm(None), "grad_norm: grads must be a list of tensors, got NoneType"),
         (lambda: rooftile.adamw([X], [X], X, [X], X), "adamw: exp_avgs must be a list of tensors, got Tensor"),
         (lambda: rooftile.quantize(None), "quantize: x must be a tensor, got NoneType"),
         (lambda: rooftile.mlp(None, X.clone().requires_grad_(), None, X, None), "mlp: x must be a tensor, got NoneType"),
@@ -103,9 +107,87 @@ def test_wrong_input_is_a_sentence(call, sentence):
             call()
 
 
+def parameters():
+    """Every number that an operator takes, its own or one that a function hands on."""
+    for name, op in OPS.items():
+        if not name.endswith("_backward"):
+            yield from (
+                pytest.param(name, n, kind, id=f"{name}-{n}") for n, kinds in op._kinds.items() for kind in (int, float) if kind in kinds
+            )
+
+
+@pytest.mark.parametrize("name, parameter, kind", [*parameters()])
+def test_true_is_no_number_and_nan_is_none(name, parameter, kind):
+    """Python counts with True, and a result of NaN has lost who made it so."""
+    for value in (True, False, *((math.nan, -math.inf) if kind is float else ())):
+        said = "takes a finite number" if kind is float and not isinstance(value, bool) else f"takes {kind.__name__}"
+        with pytest.raises(ValueError, match=f"{name}: {parameter} is {value}, {said}"):
+            OPS[name](*(OPS[name]._example | {parameter: value}).values())
+
+
+Q = torch.ones(1, 4, 2, 16)
+
+
+@pytest.mark.parametrize(
+    "call, sentence",
+    [
+        (lambda: rooftile.embedding(Y, X, True), "embedding: padding_idx is True, takes int"),
+        (lambda: rooftile.Embedding(4, 8, padding_idx=False), "embedding: padding_idx is False, takes int"),
+        (lambda: rooftile.softmax(X, True), "softmax: dim is True, takes int"),
+        (lambda: rooftile.LogSoftmax(False), "log_softmax: dim is False, takes int"),
+        (lambda: rooftile.softmax(X, scale=math.nan), "masked_softmax: scale is nan, takes a finite number"),
+        (lambda: rooftile.attention(Q, Q, Q, scale=math.inf), "attention: scale is inf, takes a finite number"),
+        (lambda: rooftile.attention(Q, Q, Q, window=(0, False)), "attention: the window's right is False, takes int or None"),
+        (lambda: rooftile.attention(Q, Q, Q, softcap=True), "attention_options: softcap is True, takes float"),
+        (lambda: rooftile.attention(Q, Q, Q, dropout_p=True), "attention_options: p is True, takes float"),
+        (lambda: rooftile.attention(Q, Q, Q, dropout_p=0.5, seed=True), "seed is True, it takes an integer"),
+        (lambda: rooftile.attention(Q, Q, Q, return_lse="no"), "attention: return_lse is 'no', takes bool"),
+        (lambda: rooftile.rope_table(True, 4), "rope_table: length is True, takes int"),
+        (lambda: rooftile.rope_table(4, 4, True), "rope_table: base is True, takes float"),
+        (lambda: rooftile.rope_table(4, 4, math.inf), "rope_table: base is inf, it must be above 0, and finite"),
+        (lambda: rooftile.dropout(X, False), "dropout: p is False, takes float"),
+        (lambda: rooftile.dropout(X, "a", training=False), "dropout: p is 'a', takes float"),
+        (lambda: rooftile.dropout(X, math.nan), "dropout: p is nan, takes a finite number"),
+        (lambda: rooftile.dropout(X, 0.5, "no"), "dropout: training is 'no', takes bool"),
+        (lambda: rooftile.dropout(X, 0.5, seed=True), "seed is True, it takes an integer"),
+        (lambda: rooftile.stream_rmsnorm(X.clone().requires_grad_(), eps=math.nan), "rmsnorm: eps is nan, takes a finite number"),
+        (lambda: rooftile.LayerNorm(8, eps=math.inf), "layernorm: eps is inf, takes a finite number"),
+        (lambda: rooftile.linear_cross_entropy(X, X, Y, chunk=True), "linear_cross_entropy: chunk is True, takes int or None"),
+        (lambda: rooftile.MultiheadAttention(8, 2, True), "attention_options: p is True, takes float"),
+        (lambda: rooftile.AdamW([X.clone()], lr=True), "AdamW: lr is True, must be a number or a tensor of one"),
+        (lambda: rooftile.AdamW([X.clone()], lr=math.nan), "AdamW: lr is nan, must be at least 0, and finite"),
+        (lambda: rooftile.AdamW([X.clone()], weight_decay=math.inf), "AdamW: weight_decay is inf, must be at least 0, and finite"),
+        (lambda: rooftile.AdamW([X.clone()], betas=(False, 0.9)), r"AdamW: betas are \(False, 0.9\), both must be"),
+        (lambda: rooftile.AdamW([X.clone()], max_norm=True), "AdamW: max_norm is True, must be a number or None"),
+        (lambda: rooftile.AdamW([X.clone()], master="no"), "AdamW: master is 'no', takes bool"),
+        (lambda: rooftile.AdamW([X.clone()], stochastic=1), "AdamW: stochastic is 1, takes bool"),
+    ],
+)  # fmt: skip
+def test_a_slip_in_a_parameter_that_a_function_looks_at_is_a_sentence(call, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        call()
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_parameters_may_be_symbols(dynamic):
+    """Of one that varies from call to call torch.compile makes a symbol, which is asked no less."""
+    for f, given in (
+        (lambda x, p: rooftile.dropout(x, p, seed=3), (0.5, 0.25, 0.3)),
+        (rooftile.softmax, (0, 1, -1)),
+        (lambda x, s: rooftile.softmax(x, scale=s), (0.5, 2.0, 3.0)),
+        (lambda x, w: rooftile.attention(*[x[None, :, None]] * 3, window=(w, 0)), (1, 2, 3)),
+    ):
+        compiled = torch.compile(f, backend="eager", fullgraph=True, dynamic=dynamic)
+        for value in given:
+            assert torch.equal(compiled(X, value), f(X, value))
+
+
 def test_numbers_of_numpy_are_numbers():
     numpy = pytest.importorskip("numpy")
     assert torch.equal(rooftile.layernorm(X, eps=numpy.float64(1e-5)), rooftile.layernorm(X, eps=1e-5))
+    assert torch.equal(rooftile.softmax(X, numpy.int64(0)), rooftile.softmax(X, 0))
+    with pytest.raises(ValueError, match="eps is nan, takes a finite number"):
+        rooftile.layernorm(X, eps=numpy.float32("nan"))
 
 
 @pytest.mark.parametrize("autocast", [False, True])
@@ -275,9 +357,6 @@ def test_modules_take_a_device_in_one_form():
 )
 def test_modules_say_what_they_are_made_with(module, said):
     assert module.extra_repr() == said
-
-
-Y = torch.tensor([1, 2, 0, 3])
 
 
 @pytest.mark.parametrize(

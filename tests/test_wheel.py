@@ -21,7 +21,7 @@ def test_the_built_wheel_is_whole(tmp_path):
     wanted = {
         str(p.relative_to(ROOT / "src"))
         for p in (ROOT / "src").rglob("*")
-        if p.suffix in (".py", ".cu", ".cuh", ".h", ".cpp", ".md", ".jsonl", ".typed")
+        if p.suffix in (".py", ".cu", ".cuh", ".h", ".cpp", ".md", ".jsonl", ".typed", ".pyi")
     }
     wanted |= {"rooftile/py.typed"}
     assert wanted <= inside, sorted(wanted - inside)

@@ -1,5 +1,7 @@
 """Rooftile: the transformer's GPU kernels, from the naive version to the hardware's limit, and the workbench that proves it."""
 
+from rooftile.core import interrupt as _interrupt  # noqa: F401  before what takes seconds
+
 try:
     from rooftile.ops import *  # noqa: F403
 except ModuleNotFoundError as error:

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import sys
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, get_type_hints
@@ -21,6 +22,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 from rich.text import Text
 
+from rooftile.core import interrupt
 from rooftile.cuda.compile import Unavailable
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
@@ -49,6 +51,7 @@ Within = Annotated[float, typer.Option(callback=_seconds, help="Begin nothing ne
 
 def main() -> None:
     """A wrong input, or a machine that cannot, is the user's to mend: a sentence, exit code 2, no traceback."""
+    interrupt.heard()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: what its encoding lacks is no reason to fail
     try:
@@ -486,6 +489,11 @@ def _printed_beside(as_json: bool) -> Iterator[None]:
         os.close(kept)
 
 
+def _without_controls(text: str) -> str:
+    """A young model draws any bytes: an escape among them would move a terminal's cursor, or empty it. sample.txt has them as they are."""
+    return "".join(c if c in "\n\t" or unicodedata.category(c) != "Cc" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def _train(as_json: bool, **knobs: Any) -> None:
     """Train a GPT-2 or a Llama built from the operators: loss curve, sample and a Hugging Face folder at the end; --resume goes on after a kill."""
     from rooftile.training import Terminated, TrainConfig, train
@@ -501,7 +509,7 @@ def _train(as_json: bool, **knobs: Any) -> None:
         return None
     if as_json:
         return _say(result.to_dict())
-    out.print(result.sample, highlight=False, markup=False)
+    out.print(_without_controls(result.sample), highlight=False, markup=False)
     speed = f", {result.tokens_per_s:,.0f} tokens/s" if result.tokens_per_s else ""
     out.print(
         f"validation loss {result.val_loss:.3f} nats a token after {result.steps} steps ({result.seconds:.0f} s{speed})", highlight=False

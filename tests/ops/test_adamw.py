@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import rooftile
 from rooftile.core.kernel import OPS
@@ -189,7 +190,7 @@ def test_wrong_lists():
         rooftile.adamw(call["params"], call["grads"], call["exp_avgs"], call["exp_avg_sqs"], call["hyper"][:2])
     for name, value, words in (
         ("beta1", 2.0, "2.0, it must be in"),
-        ("beta2", math.nan, "nan, it must be in"),
+        ("beta2", math.nan, "nan, takes a finite"),
         ("eps", -1.0, "-1.0, it must be"),
     ):
         with pytest.raises(ValueError, match=f"adamw: {name} is {words}"):
@@ -624,6 +625,28 @@ def test_counts_and_rates_are_made_on_the_cpu_whatever_the_default_device():
     with torch.device("meta"):
         optimizer.step()
     assert optimizer.state[p]["step"].device.type == "cpu" and torch.allclose(p, torch.full((3,), 0.5))
+
+
+@pytest.mark.parametrize("how", [{}, {"max_norm": 1.0}, {"max_norm": math.inf}, {"master": True}, {"stochastic": True}], ids=str)
+def test_fake_tensors_take_steps(how):
+    """As PyTorch's optimizer does, to say what a step would hold. Counts are real: rates are made of them."""
+    with FakeTensorMode():
+        model = torch.nn.Linear(3, 4, dtype=torch.float32 if "max_norm" in how else torch.bfloat16)
+        one, two = (rooftile.AdamW(model.parameters(), **how) for _ in range(2))
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        for _ in range(2):
+            one.step()
+        two.load_state_dict(one.state_dict())
+        two.step()
+        p = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+        refused, p.grad = rooftile.AdamW([p], **how), torch.ones_like(p)
+        with pytest.raises(ValueError, match="float64"):
+            refused.step()
+        assert not refused.state[p]
+    for optimizer, count in ((one, 2), (two, 3)):
+        state = optimizer.state[model.weight]
+        assert state["step"] == count and isinstance(state["exp_avg"], FakeTensor)
 
 
 def test_a_state_dict_of_an_optimizer_that_goes_on_is_loaded_as_it_was():

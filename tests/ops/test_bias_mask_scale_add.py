@@ -6,6 +6,7 @@ import torch
 import rooftile
 from rooftile.core.kernel import OPS
 from rooftile.cuda import simulator
+from rooftile.workbench import explain
 
 
 @pytest.mark.parametrize("kernel", ["reference", "cuda.v1_naive", "cuda.v2_vector", "cuda.v3_pipeline"])
@@ -34,6 +35,22 @@ def test_an_expanded_mask_is_read_where_it_lies(monkeypatch):
         assert k.refuse(call) is None
         out = k.bound(k.heuristic(call))(*call.values())
     assert not seen and torch.equal(out, torch.where(row, x, 0.0))
+
+
+def test_who_takes_few_elements():
+    """Dense, and fewer than a tile of rows is for: there the rows' kernel is asked next, and who is told to take many takes them."""
+    op = OPS["bias_mask_scale_add"]
+
+    def answers(m, n, part=slice(None)):
+        with explain.imagined("cuda"):
+            x = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
+            call = {"x": x, "bias": x[0], "mask": torch.empty(m, n, dtype=torch.bool, device="cuda")[:, part], "scale": 2.0, "residual": x}
+            return op.choose(call).kernel.name, op.kernel("triton.dense").objection(call)
+
+    assert answers(64, 4096) == ("triton.dense", None)
+    assert answers(2048, 4096) == ("triton", None)
+    assert answers(64, 4096, slice(0, 4088)) == ("triton", "the rows of mask do not lie one behind another")
+    assert answers(2**16, 2**15) == ("triton", f"{2**31} elements are counted in 32 bits")
 
 
 def test_the_residuals_gradient_is_the_outputs_own_and_costs_nothing(monkeypatch):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import numbers
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args, get_type_hints
 
 import torch
 from torch import Tensor
@@ -21,6 +23,11 @@ FIXED = {
     "i8": torch.int8,
     "bool": torch.bool,
     "e4m3": torch.float8_e4m3fn,
+}
+KINDS = {  # what a parameter may be that is said to be of a kind: numpy's numbers are numbers, and so are the symbols of a trace
+    float: (numbers.Real, torch.SymFloat, torch.SymInt),
+    int: (numbers.Integral, torch.SymInt),
+    bool: (bool, torch.SymBool),
 }
 
 
@@ -53,10 +60,33 @@ def tensors(op: str, optional: Mapping[str, Any] = {}, **given: Any) -> None:
             raise ValueError(f"{op}: {name} is nested, takes strided")
 
 
+def fits(given: Any, *kinds: type) -> bool:
+    """Whether a parameter of one of these kinds may be this. Python counts True as 1; an axis, a row or a factor that is called True is a slip."""
+    if isinstance(given, bool):
+        return bool in kinds
+    return isinstance(given, tuple(kind for said in kinds for kind in KINDS.get(said, (said,))))
+
+
+def parameter(op: str, name: str, given: Any, *kinds: type) -> None:
+    """ValueError where a parameter is of none of these kinds, or no finite number: that would make NaN of a result, or nothing of it, without a word."""
+    kind = type(given)
+    if kind not in kinds and not fits(given, *kinds):
+        raise ValueError(f"{op}: {name} is {told(given)}, takes {' or '.join(k.__name__ for k in kinds).replace('NoneType', 'None')}")
+    real = float in kinds and (kind is float or isinstance(given, numbers.Real))
+    if real and not -math.inf < given < math.inf:  # a symbol may be compared, and not asked whether it is finite
+        raise ValueError(f"{op}: {name} is {given}, takes a finite number")
+
+
+def fields(config: Any) -> None:
+    """`parameter` of each field of a dataclass, by its annotation."""
+    hints = get_type_hints(type(config))
+    for f in dataclasses.fields(config):
+        parameter(type(config).__name__, f.name, getattr(config, f.name), *(get_args(hints[f.name]) or (hints[f.name],)))
+
+
 def flag(op: str, name: str, given: Any) -> None:
     """What a function does of itself, where its operator sees no parameter that says so: a word would be true, "no" as well."""
-    if not isinstance(given, (bool, torch.SymBool)):
-        raise ValueError(f"{op}: {name} is {told(given)}, takes bool")
+    parameter(op, name, given, bool)
 
 
 def has_rows(op: str, name: str, t: Tensor) -> None:
@@ -110,10 +140,12 @@ class Binding:
     def letters(self, args: Mapping[str, Declared], call: Call) -> dict[str, Any]:
         for name, arg in args.items():
             value = call[name]
-            if arg.optional and (value is None or (arg.many and not len(value))):  # a schema knows no optional list: one of none is empty
+            if arg.optional and value is None:
                 continue
             if arg.many and not isinstance(value, (list, tuple)):
                 raise ValueError(f"{self.name}: {name} must be a list of tensors, got {type(value).__name__}")
+            if arg.optional and arg.many and not value:  # a schema knows no optional list: one of none is empty
+                continue
             for i, t in enumerate(value if arg.many else [value]):
                 if not isinstance(t, Tensor):
                     raise ValueError(f"{self.name}: {name} must be a tensor, got {type(t).__name__}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-import numbers
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rooftile.core import known, places, register, replay, tune
-from rooftile.core.bind import device_of, told
+from rooftile.core.bind import device_of, parameter
 from rooftile.core.record import digest_of
 from rooftile.core.spec import Call, OpSpec
 
@@ -167,6 +166,7 @@ class Op:
         self._constant = [(i, n) for i, n in enumerate(self.names) if n in spec.constants]
         self._written = [i for i, n in enumerate(self.names) if n in spec.args and spec.args[n].mutated]
         self._apart = list(_apart(spec, self.names))
+        self._beside = list(_apart(spec, self.names, alike=False))
         self._lists = [i for i in self._written if spec.args[self.names[i]].many]
         OPS[spec.name] = self
         self.entry = register.second_door(self)
@@ -190,7 +190,7 @@ class Op:
                 return self.entry(*args)
             except RuntimeError:  # also of what the schema does not take, which PyTorch tells in the schema's words
                 if not torch.compiler.is_compiling():
-                    self._check(dict(zip(self.names, args)))
+                    self.check(dict(zip(self.names, args)))
                 raise
         if self.plan is not None and torch.is_grad_enabled() and self.plan.wants_grad(args):
             try:
@@ -233,16 +233,18 @@ class Op:
         except (RuntimeError, TypeError) as error:  # a tensor without memory, as vmap's; a sparse one; what is no tensor and has no hash
             if self._in_vmap(args, error):
                 return self.entry(*args)
-            self._check(dict(zip(self.names, args)))
+            self.check(dict(zip(self.names, args)))
             raise
         if run is None:
             if register.hollow(args):
                 return self.entry(*args)
             if len(self._memo) >= 8192:  # lengths that never repeat must not fill the memory
                 self._memo.clear()
-            run = self._remember(key, args, self._resolve(args, save))
+            chosen = self._resolve(args, save)
+            self._refuse_shared(args, self._beside)
+            run = self._remember(key, args, chosen)
         if self._apart or self._lists:
-            self._refuse_shared(args)
+            self._refuse_shared(args, self._apart)
         try:
             result = run(*args)
         except tuple(too_large) as error:
@@ -276,15 +278,18 @@ class Op:
             return result
         raise error
 
-    def _refuse_shared(self, args: Sequence[Any]) -> None:
-        """What else is read or written where a kernel writes would depend on who comes first. Addresses are another matter at each call."""
-        for (one, a), (other, b) in self._sharing(args):
+    def _refuse_shared(self, args: Sequence[Any], pairs: Sequence[tuple[int, int, bool]]) -> None:
+        """What else is read or written where a kernel writes would depend on who comes first. Addresses are another matter at each call; those of a table, or
+        of lengths, beside what is written are asked for where a call is new: to ask at each would take as long as all else that a known call asks."""
+        for (one, a), (other, b) in self._sharing(args, pairs):
             what = f"elements of {one} and {other}, which begin {b.data_ptr() - a.data_ptr()} bytes apart, share a place"
             raise ValueError(f"{self.spec.name}: {what}, and {one} is written in place")
 
-    def _sharing(self, args: Sequence[Any]) -> Iterator[tuple[tuple[str, Tensor], tuple[str, Tensor]]]:
+    def _sharing(
+        self, args: Sequence[Any], pairs: Sequence[tuple[int, int, bool]]
+    ) -> Iterator[tuple[tuple[str, Tensor], tuple[str, Tensor]]]:
         """Two by their names, the first one written."""
-        for i, j, read in self._apart:
+        for i, j, read in pairs:
             a, b = args[i], args[j]
             if a is not None and b is not None and places.shared(a, b) and not (read and places.same(a, b)):
                 yield (self.names[i], a), (self.names[j], b)
@@ -309,7 +314,7 @@ class Op:
 
     def _resolve(self, args: Sequence[Any], save: bool) -> Callable[..., Any]:
         call = dict(zip(self.names, args))
-        self._check(call)
+        self.check(call)
         return self._runner(self.choose(call), call, save)
 
     def _runner(self, choice: Choice, call: Call, save: bool) -> Callable[..., Any]:
@@ -331,40 +336,38 @@ class Op:
             raise ValueError(f"{self.spec.name}: {what}: it cannot be written in place")
         return lambda *args: run(*map(_with_their_signs, args))
 
-    def _check(self, call: Call) -> None:
+    def check(self, call: Call) -> None:
+        """ValueError where parameters are of other kinds, or tensors do not fit."""
         self._check_kinds(call)
         self.spec.bind(call)
 
     def _check_kinds(self, call: Call) -> None:
-        for name, (kinds, words) in self._kinds.items():
-            if not isinstance(call[name], kinds):
-                raise ValueError(f"{self.spec.name}: {name} is {told(call[name])}, takes {words}")
+        for name, kinds in self._kinds.items():
+            parameter(self.spec.name, name, call[name], *kinds)
 
     def ask(self, *args: Any) -> None:
         """Of one that writes, before another call does what cannot be taken back: the ValueError that a call would be."""
         call = dict(zip(self.names, args))
-        self._check(call)
+        self.check(call)
         if not register.needs_second_door(args):
             self.choose(call)
-            self._refuse_shared(args)
+            self._refuse_shared(args, [*self._apart, *self._beside])
 
     def takes(self, **parameters: Any) -> None:
         """Asked by a module when it is made: ValueError, as a call says it, where there is no call with these parameters. A module that is made in what
         is compiled leaves it to its call."""
         if not torch.compiler.is_compiling():
-            self._check(self._example | parameters)
+            self.check(self._example | parameters)
 
     @functools.cached_property
     def _example(self) -> dict[str, Any]:
         return self.spec.draw(self.spec.cases[0])
 
     @functools.cached_property
-    def _kinds(self) -> dict[str, tuple[tuple[type, ...], str]]:
-        """Of what is no tensor, by the reference's annotations, as the other door's schema holds them; numpy's numbers are numbers."""
+    def _kinds(self) -> dict[str, tuple[type, ...]]:
+        """Of what is no tensor, by the reference's annotations, as the other door's schema holds them."""
         hints = get_type_hints(self.spec.reference)
-        said = {n: get_args(hints[n]) or (hints[n],) for n in self.names if n not in self.spec.args and n in hints}
-        wide = {float: (numbers.Real, torch.SymFloat, torch.SymInt), int: (numbers.Integral, torch.SymInt), bool: (bool, torch.SymBool)}
-        return {n: (tuple(k for t in ts for k in wide.get(t, (t,))), " or ".join(t.__name__ for t in ts)) for n, ts in said.items()}
+        return {n: get_args(hints[n]) or (hints[n],) for n in self.names if n not in self.spec.args and n in hints}
 
     def choose(self, call: Call, without: Sequence[tuple[str, Config]] = ()) -> Choice:
         """`without`: kernels, by name, and configs that were too large for this device."""
@@ -418,13 +421,13 @@ def ranked(kernels: Sequence[Kernel], *first: str) -> tuple[Kernel, ...]:
     return (*(by_name[nearest(n, [*by_name], "kernel to be ranked")] for n in first), *(k for k in kernels if k.name not in first))
 
 
-def _apart(spec: OpSpec, names: Sequence[str]) -> Iterator[tuple[int, int, bool]]:
-    """Of each argument that is written, and each other of as many axes: where they stand, and whether the other is only read."""
+def _apart(spec: OpSpec, names: Sequence[str], alike: bool = True) -> Iterator[tuple[int, int, bool]]:
+    """Of each argument that is written, and each other of as many axes, or of another number of them: where they stand, and whether the other is only read."""
     axes = {i: len(spec.args[n].dims.split()) for i, n in enumerate(names) if n in spec.args and not spec.args[n].many}
     for i in (i for i in axes if spec.args[names[i]].mutated):
         for j in axes:
             read = not spec.args[names[j]].mutated
-            if axes[j] == axes[i] and (read or i < j):
+            if (axes[j] == axes[i]) == alike and (read or i < j):
                 yield i, j, read
 
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from rooftile.core.bind import fields
+
 GELUS = {"gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu": "none"}  # Hugging Face's word -> our `approximate`
 
 
@@ -28,6 +30,7 @@ class GPT2Config:
     eos_token_id: int | list | None = None
 
     def __post_init__(self):
+        fields(self)
         for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")

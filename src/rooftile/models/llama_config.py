@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rooftile.core.bind import fields
+
 __all__ = ["LLAMA_1_2B", "LlamaConfig"]
 
 SCALED = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")  # what "llama3" asks for
@@ -37,6 +39,7 @@ class LlamaConfig:
     eos_token_id: int | list | None = None
 
     def __post_init__(self):
+        fields(self)
         for name in (
             "vocab_size",
             "hidden_size",

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rooftile.models.atomic import atomic_folder
 from rooftile.models.llama_config import LlamaConfig
-from rooftile.models.stored import ends, read_object, shaped
+from rooftile.models.stored import ends, read_config_of, read_object, shaped
 
 JOINED = {"self_attn.qkv_proj.weight": ("q_proj", "k_proj", "v_proj"), "mlp.gate_up_proj.weight": ("gate_proj", "up_proj")}
 INDEX = "model.safetensors.index.json"
@@ -28,13 +28,7 @@ FIXED = {"model_type": "llama", "hidden_act": "silu", "attention_bias": False, "
 
 def read_config(folder: Path) -> LlamaConfig:
     """config.json -> LlamaConfig, of transformers 4 and 5 alike. FileNotFoundError or ValueError with the path in it."""
-    path = folder / "config.json"
-    if not path.is_file():
-        raise FileNotFoundError(f"{folder} holds no config.json: a Llama folder has config.json and model.safetensors")
-    stored = read_object(path)
-    for name, wanted in FIXED.items():
-        if stored.get(name, wanted) != wanted:
-            raise ValueError(f"{path} has {name} {stored[name]!r}; this model only computes {wanted!r}")
+    path, stored = read_config_of("Llama", folder, FIXED)
     rope = _angles(stored, path)
     shape = {**stored, "rope_theta": rope.pop("rope_theta", stored.get("rope_theta", LlamaConfig.rope_theta))}
     rope["rope_type"] = rope.pop("type", rope.get("rope_type", "default"))

@@ -19,7 +19,7 @@ from torch.nn import Module
 
 from rooftile.models.atomic import atomic_folder
 from rooftile.models.config import GPT2Config
-from rooftile.models.stored import check_dtypes, ends, read_object, shaped
+from rooftile.models.stored import check_dtypes, ends, read_config_of, shaped
 
 TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 MASKS = (".attn.bias", ".attn.masked_bias")  # constant buffers that old versions stored beside the weights
@@ -35,13 +35,7 @@ FIXED = {
 
 def read_config(folder: Path) -> GPT2Config:
     """config.json -> GPT2Config. FileNotFoundError or ValueError with the path in it."""
-    path = folder / "config.json"
-    if not path.is_file():
-        raise FileNotFoundError(f"{folder} holds no config.json: a GPT-2 folder has config.json and model.safetensors")
-    stored = read_object(path)
-    for name, wanted in FIXED.items():
-        if stored.get(name, wanted) != wanted:
-            raise ValueError(f"{path} has {name} {stored[name]!r}; this model only computes {wanted!r}")
+    path, stored = read_config_of("GPT-2", folder, FIXED)
     return shaped(GPT2Config, stored, path)
 
 

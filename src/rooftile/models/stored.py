@@ -4,12 +4,14 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import torch
 from torch import Tensor
 
-__all__ = ["check_dtypes", "ends", "read_object", "shaped"]
+from rooftile.core.bind import fits
+
+__all__ = ["check_dtypes", "ends", "read_config_of", "read_object", "shaped"]
 
 Shape = TypeVar("Shape")
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -26,13 +28,24 @@ def read_object(path: Path) -> dict[str, Any]:
     return stored
 
 
+def read_config_of(model: str, folder: Path, fixed: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
+    """A folder's config.json and what it says, of a model that computes one variant of what `fixed` names. FileNotFoundError or ValueError with the path in it."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} holds no config.json: a {model} folder has config.json and model.safetensors")
+    stored = read_object(path)
+    for name, wanted in fixed.items():
+        if stored.get(name, wanted) != wanted:
+            raise ValueError(f"{path} has {name} {stored[name]!r}; this model only computes {wanted!r}")
+    return path, stored
+
+
 def shaped(kind: type[Shape], stored: Mapping[str, Any], path: Path) -> Shape:
     """The dataclass `kind` of what `path` says of its fields. ValueError with the path in it where that is of another type or no shape."""
     types = get_type_hints(kind)
     values = {field.name: stored[field.name] for field in dataclasses.fields(kind) if field.name in stored}
     for name, value in values.items():
-        wanted = float | int if types[name] is float else types[name]
-        if not isinstance(value, wanted):
+        if not fits(value, *(get_args(types[name]) or (types[name],))):
             raise ValueError(f"{path} has {name} {value!r}, takes {getattr(types[name], '__name__', types[name])}")
     try:
         return kind(**values)

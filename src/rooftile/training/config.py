@@ -131,7 +131,7 @@ class TrainConfig:
             value, kind = getattr(self, f.name), type(f.default)
             value = "" if value is None and kind is str else value
             taken, said = KINDS[kind]
-            if not isinstance(value, taken):
+            if not isinstance(value, taken) or (isinstance(value, bool) and kind in (int, float)):  # Python counts True as 1
                 raise TrainError(f"{f.name} is {value!r}, must be {said}")
             object.__setattr__(self, f.name, kind(value))
 

@@ -6,7 +6,8 @@ import contextlib
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 from unittest import mock
@@ -49,6 +50,11 @@ def dtype_named(spec: OpSpec, name: str) -> torch.dtype:
     return known[nearest(name, list(known), f"dtype of {spec.name}")]
 
 
+def usual(spec: OpSpec) -> Mapping[str, Any]:
+    """Parameters and words of the operator's first bench case."""
+    return next((c for c in spec.cases if "bench" in c.use), spec.cases[0]).params
+
+
 def case_of(spec: OpSpec, shape: str, dtype: torch.dtype) -> Case:
     """M=4096,N=1024,causal=true -> letters and parameters of a Case. What else must be said and is not is as in the operator's first
     bench case; a tensor that may be left out is there if its own letters are."""
@@ -83,17 +89,17 @@ def case_of(spec: OpSpec, shape: str, dtype: torch.dtype) -> Case:
     if missing:
         how = f", as {min(missing)}=768x768+768 for two tensors" if missing <= lists else ""
         raise ValueError(f"{spec.name} needs {', '.join(sorted(missing))} in --shape{how}; it got {shape or 'nothing'}")
-    usual = next((c for c in spec.cases if "bench" in c.use), spec.cases[0]).params
+    commonly = usual(spec)
     for name in absent:
         own = {letter(x)[0] for x in spec.args[name].dims.split()} - needed - rows
         if own & dims.keys() and own - dims.keys():
             raise ValueError(f"{spec.name} needs {', '.join(sorted(own - dims.keys()))} in --shape too: {name} is [{spec.args[name].dims}]")
-        there = own <= set(dims) if own else usual.get(name, name) is not None
+        there = own <= set(dims) if own else commonly.get(name, name) is not None
         if spec.args[name].many:
             params[name] = []
         elif not there:
             params.setdefault(name, None)
-    params |= {n: usual[n] for n in parameters if n not in params and n not in spec.defaults and n in usual}
+    params |= {n: commonly[n] for n in parameters if n not in params and n not in spec.defaults and n in commonly}
     return Case(dims, dtype, params)
 
 
@@ -123,9 +129,12 @@ def blank(spec: OpSpec, case: Case, device: str) -> dict[str, Any]:
     """Tensors of a case's shapes with nothing in them, for a gradient what its forward saves as well."""
     forward = spec.forward or spec
     dims = forward.letters(case)
-    if "..." not in case.dims and any(a.many for a in forward.args.values()):  # a row a tensor, which is no letter: as it is drawn
-        beside = (a.make((), torch.float32, torch.Generator(), dims) for a in forward.args.values() if a.dims == "...")
-        dims["..."] = next((tuple(rows.shape) for rows in beside), ())
+    leading = [n for n, a in forward.args.items() if a.dims == "..."]
+    if "..." not in case.dims and leading:  # as it is drawn
+        if any(a.many for a in forward.args.values()):  # a row a tensor, which is no letter
+            dims["..."] = tuple(forward.args[leading[0]].make((), torch.float32, torch.Generator(), dims).shape)
+        elif any("M" in a.dims.split() for a in forward.args.values()):  # whose own rows these are not: scales follow from blocks
+            dims["..."] = tuple(drawn(forward, replace(case, params={**usual(forward), **case.params}), device)[leading[0]].shape)
 
     def make(arg: Any) -> Any:
         shapes = dims[arg.dims] if arg.many else [arg.shape(dims)]
@@ -229,7 +238,7 @@ def explain(name: str, shape: str, dtype: str, device: str) -> dict[str, Any]:
     try:
         with imagined(device):
             call = blank(op.spec, case, device)
-            op.spec.bind(call)
+            op.check(call)
             choice = op.choose(call)
             moved = operations = None
             with contextlib.suppress(DynamicOutputShapeException, DataDependentOutputException):  # numbers decide: which rows, how long

@@ -91,7 +91,10 @@ def check(
     if device == "interpret":
         points = affordable(points)
     if device == "sim":
-        results += _simulated(names, points, progress)
+        if not points:
+            what = f"{', '.join(names)} has no kernel" if kernel is None else f"kernel {kernel} is none"
+            raise ValueError(f"--device sim: {what} in CUDA C++, which is what is simulated")
+        results += _simulated(points, progress)
     elif jobs != 1:
         results += _shared_out(points, device, progress, jobs, end)
     else:
@@ -188,10 +191,8 @@ def _shared_out(points: list[gate.Point], device: str, progress: Console | None,
     return [v for unit in units for v in made.get(unit, ())]
 
 
-def _simulated(names: list[str], points: list[gate.Point], progress: Console | None) -> list[dict[str, Any]]:
+def _simulated(points: list[gate.Point], progress: Console | None) -> list[dict[str, Any]]:
     """Bounds, alignment, masks, barriers and uninitialised reads everywhere; races too on the smallest shape of each kernel and dtype."""
-    if names and not points:
-        raise ValueError(f"--device sim: {', '.join(names)} has no kernel in CUDA C++ to simulate")
     build.compiler()  # a machine without g++ is told once
     build.runtime()  # and one whose cache cannot be written
     with simulator.active():

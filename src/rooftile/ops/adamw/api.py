@@ -1,14 +1,14 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
-from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from rooftile.core.bind import fits, flag
 from rooftile.core.kernel import Op, ranked
 from rooftile.ops.adamw import cuda_kernels, measured_kernels, norm_kernels, triton_kernels
-from rooftile.ops.adamw.members import Member, Members
+from rooftile.ops.adamw.members import Member, Members, with_numbers
 from rooftile.ops.adamw.spec import MEASURED, NORM, SPEC
 
 _adamw = Op(SPEC, *ranked((*triton_kernels.FORWARD, *cuda_kernels.FORWARD), "cuda.v6_once", "cuda.v2_vector", "cuda.v3_pipeline"))
@@ -59,7 +59,7 @@ def grad_norm(grads: Sequence[Tensor]) -> Tensor:
         >>> grad_norm([torch.tensor([3.0]), torch.tensor([4.0])])
         tensor(5.)
     """
-    return _grad_norm(list(grads))
+    return _grad_norm(list(grads) if isinstance(grads, Iterable) else grads)
 
 
 class AdamW(torch.optim.Optimizer):
@@ -93,8 +93,10 @@ class AdamW(torch.optim.Optimizer):
                  stochastic: bool = False):  # fmt: skip
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         _check_group(defaults)
-        if max_norm is not None and not (isinstance(max_norm, Real) and max_norm > 0):
-            raise ValueError(f"AdamW: max_norm is {max_norm!r}, must be {'above 0' if isinstance(max_norm, Real) else 'a number or None'}")
+        if max_norm is not None and not (fits(max_norm, float) and max_norm > 0):
+            raise ValueError(f"AdamW: max_norm is {max_norm!r}, must be {'above 0' if fits(max_norm, float) else 'a number or None'}")
+        flag("AdamW", "master", master)
+        flag("AdamW", "stochastic", stochastic)
         if master and stochastic:
             raise ValueError("AdamW: master and stochastic are both asked for: with float32 masters nothing is left to round at random")
         if state_dtype not in (None, torch.float32, torch.bfloat16):
@@ -175,8 +177,9 @@ class AdamW(torch.optim.Optimizer):
         for members in self._launches.values():
             members.take_back()
         for p in self._begun:
-            if not self.state[p]["step"]:
-                del self.state[p]
+            with with_numbers():
+                if not self.state[p]["step"]:
+                    del self.state[p]
         if not self._captured:  # they are gathered anew
             self._launches = {}
 
@@ -267,7 +270,8 @@ class AdamW(torch.optim.Optimizer):
 
     def _begin(self, p: Tensor, master: Tensor | None = None) -> None:
         state = self.state[p]
-        state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
+        with with_numbers():
+            state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
         for name in ("exp_avg", "exp_avg_sq"):
             state[name] = torch.zeros_like(p, memory_format=torch.preserve_format, dtype=self.state_dtype)
         if self.master and p.dtype != torch.float32:
@@ -307,7 +311,8 @@ class AdamW(torch.optim.Optimizer):
                 if name in ("exp_avg", "exp_avg_sq"):
                     self.state[p][name] = value.to(p.device, self.state_dtype or p.dtype, copy=True)
                 elif name == "step":
-                    self.state[p][name] = torch.as_tensor(value, dtype=torch.float32, device="cpu").clone()
+                    with with_numbers():
+                        self.state[p][name] = torch.as_tensor(value, dtype=torch.float32, device="cpu").clone()
                 elif name == "master":
                     self.state[p][name] = value.to(p.device, torch.float32, copy=True)
             if self.master and p.dtype != torch.float32 and i in state_dict["state"] and "master" not in self.state[p]:
@@ -334,12 +339,12 @@ def _check_group(group: dict[str, Any]) -> None:
         value = group[name]
         if isinstance(value, Tensor) and value.numel() != 1:
             raise ValueError(f"AdamW: {name} has {value.numel()} numbers, must be 1")
-        if not isinstance(value, (Real, Tensor)):
+        if not fits(value, float, Tensor):
             raise ValueError(f"AdamW: {name} is {value!r}, must be a number or a tensor of one")
-        if not value >= 0:
-            raise ValueError(f"AdamW: {name} is {value!r}, must be at least 0")
+        if not 0 <= value < math.inf:
+            raise ValueError(f"AdamW: {name} is {value!r}, must be at least 0, and finite")
     betas = group["betas"]
-    if not isinstance(betas, (tuple, list)) or len(betas) != 2 or not all(isinstance(b, (Real, Tensor)) and 0 <= b < 1 for b in betas):
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2 or not all(fits(b, float, Tensor) and 0 <= b < 1 for b in betas):
         raise ValueError(f"AdamW: betas are {betas}, both must be in [0, 1)")
     for name in ("amsgrad", "maximize", "differentiable"):
         if group.get(name):

@@ -7,6 +7,7 @@ tensor, and each state's "step" is an element of it, so that state dicts are wha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -15,14 +16,24 @@ from torch import Tensor
 Member = tuple[Tensor, dict[str, Any]]  # a parameter and its group
 
 
+def with_numbers() -> AbstractContextManager[Any]:
+    """Where counts are made and read. Fake tensors hold no numbers, and rates are made of these: theirs alone are real there, as PyTorch's are."""
+    if not torch._C._len_torch_dispatch_stack():
+        return nullcontext()
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    return unset_fake_temporarily()
+
+
 class Members:
     """Parameters of one device, dtype, betas and eps, whatever their group."""
 
     def __init__(self, members: Sequence[Member], states: Sequence[dict[str, Any]], betas: tuple[float, float], eps: float):
         self.params, self.groups = [p for p, _ in members], [g for _, g in members]
         self.betas, self.eps, self.states = betas, eps, list(states)
-        self.counts = torch.stack([torch.as_tensor(s["step"], dtype=torch.float32, device="cpu").reshape(()) for s in states])
-        self.steps = [self.counts[i] for i in range(len(states))]
+        with with_numbers():
+            self.counts = torch.stack([torch.as_tensor(s["step"], dtype=torch.float32, device="cpu").reshape(()) for s in states])
+            self.steps = [self.counts[i] for i in range(len(states))]
         for state, step in zip(states, self.steps):
             state["step"] = step
         self.hyper = torch.empty(
@@ -40,9 +51,10 @@ class Members:
     def advance(self) -> None:
         """Count a step, and send its rates after whatever was launched before: page-locked memory is taken anew for each step, as the
         last step's may still be on its way."""
-        self.counts += 1
-        self.counted = True
-        counts = self.counts.tolist()
+        with with_numbers():
+            self.counts += 1
+            self.counted = True
+            counts = self.counts.tolist()
         beta1, beta2 = self.betas
         corrections = {n: (1 - beta1**n, 1 - beta2**n) for n in set(counts)}
         rates = {id(g): (float(g["lr"]), g["weight_decay"]) for g in self.groups}
@@ -53,7 +65,8 @@ class Members:
     def take_back(self) -> None:
         """Of a step that was counted and could not be launched."""
         if self.counted:
-            self.counts -= 1
+            with with_numbers():
+                self.counts -= 1
             self.counted = False
 
     def column(self, name: str) -> list[Tensor]:

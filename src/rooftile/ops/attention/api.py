@@ -1,10 +1,10 @@
 from math import inf
-from numbers import Integral, Real
+from numbers import Real
 
 import torch
 from torch import Tensor
 
-from rooftile.core.bind import tensors
+from rooftile.core.bind import fits, flag, parameter, tensors
 from rooftile.core.kernel import Op, ranked
 from rooftile.core.register import follows
 from rooftile.ops._shared.scale import scale_of
@@ -116,6 +116,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: f
         return _attention(q, k, v, causal, scale_of(q, scale))[0]
     if layout not in _LAYOUTS:
         raise ValueError(f"attention: layout is {layout!r}, takes {' or '.join(_LAYOUTS)}")
+    flag("attention", "return_lse", return_lse)
     tensors("attention", {"bias": bias, "mask": mask}, q=q, k=k, v=v)
     if layout == "BHTD":
         q, k, v = (_turned(n, x) for n, x in (("q", q), ("k", k), ("v", v)))
@@ -199,6 +200,7 @@ def attention_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_s
         >>> torch.equal(attention_varlen(x, x, x, cu, cu, 2, 2, causal=True), x)
         True
     """
+    flag("attention_varlen", "return_lse", return_lse)
     tensors("attention_varlen", q=q, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
     if {cu_seqlens_q.dtype, cu_seqlens_k.dtype} == {torch.int32, torch.int64}:  # a kernel reads both as one
         cu_seqlens_q, cu_seqlens_k = cu_seqlens_q.long(), cu_seqlens_k.long()
@@ -219,12 +221,10 @@ def _turned(name: str, x: Tensor) -> Tensor:
 def _window(window: tuple[int | None, int | None] | None, causal: bool) -> tuple[int, int]:
     if window is not None and (not isinstance(window, (tuple, list)) or len(window) != 2):
         raise ValueError(f"attention: window is {window}, it takes 2 numbers: how many keys to the left and how many to the right")
-    if not isinstance(causal, (bool, torch.SymBool)):
-        raise ValueError(f"attention: causal is {causal!r}, takes bool")
+    flag("attention", "causal", causal)
     left, right = (-1 if x is None else x for x in window or (None, None))
     for name, x in (("left", left), ("right", right)):
-        if not isinstance(x, (Integral, torch.SymInt)) or isinstance(x, bool):
-            raise ValueError(f"attention: the window's {name} is {x!r}, takes int or None")
+        parameter("attention", f"the window's {name}", x, int, type(None))
         if x < -1:
             raise ValueError(f"attention: the window's {name} is {x!r}, it takes 0 or more, or None for all keys on that side")
     return nearer(left), 0 if causal else nearer(right)
@@ -249,7 +249,7 @@ def _cap(name: str, softcap: float) -> float:
 
 def _float(x: float) -> float:
     """Of what is no number the operator will tell what it takes."""
-    return float(x) if isinstance(x, Real) else x
+    return float(x) if fits(x, float) else x
 
 
 def _biases(bias: Tensor | None, q: Tensor, k: Tensor) -> tuple[Tensor | None, Tensor | None]:

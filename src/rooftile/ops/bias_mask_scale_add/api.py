@@ -1,11 +1,12 @@
 from torch import Tensor
 
 from rooftile.core.kernel import Op, ranked
-from rooftile.ops.bias_mask_scale_add import cuda_kernels, triton_kernels
+from rooftile.ops.bias_mask_scale_add import cuda_kernels, dense_kernels, triton_kernels
 from rooftile.ops.bias_mask_scale_add.spec import SPEC
 
 _bias_mask_scale_add = Op(
     SPEC,
+    *dense_kernels.FORWARD,
     *triton_kernels.FORWARD,
     *cuda_kernels.FORWARD,
     backward=ranked((*triton_kernels.BACKWARD, *cuda_kernels.BACKWARD), "cuda.v3_pipeline", "cuda.v2_vector"),

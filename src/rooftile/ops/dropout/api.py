@@ -1,9 +1,7 @@
-from numbers import Real
-
 import torch
 from torch import Tensor
 
-from rooftile.core.bind import tensors
+from rooftile.core.bind import flag, parameter, tensors
 from rooftile.core.kernel import Op
 from rooftile.ops._shared.seeds import seeded
 from rooftile.ops.dropout import cuda_kernels, triton_kernels
@@ -37,7 +35,9 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, *, seed: int | Ten
         >>> dropout(torch.ones(4), 0.5, seed=7)
         tensor([0., 0., 0., 2.])
     """
-    if isinstance(p, Real) and not 0 <= p <= 1:  # of what is no number the operator will tell what it takes
+    flag("dropout", "training", training)
+    parameter("dropout", "p", p, float)
+    if not 0 <= p <= 1:
         raise ValueError(f"dropout: p is {p}, it lies between 0 and 1")
     if not training or p == 0:
         return x

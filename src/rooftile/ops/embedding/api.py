@@ -1,12 +1,11 @@
 import functools
 import sys
-from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rooftile.core.bind import tensors
+from rooftile.core.bind import parameter, tensors
 from rooftile.core.kernel import Op, ranked
 from rooftile.core.register import once, traced, transforms
 from rooftile.ops.embedding import bulk_kernels, composed_kernels, cuda_kernels, triton_kernels
@@ -130,8 +129,7 @@ def tied_embedding(indices: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _row(padding_idx: int, rows: int) -> int:
-    if not isinstance(padding_idx, Integral):
-        raise ValueError(f"embedding: padding_idx is {padding_idx!r}, takes int")
+    parameter("embedding", "padding_idx", padding_idx, int)
     if not -rows <= padding_idx < rows:
         raise ValueError(f"embedding: padding_idx is {padding_idx}, but the weight has {rows} rows")
     return padding_idx % rows

@@ -23,7 +23,7 @@ def rope_table(length: int, rotary_dim: int, base: float = 10000.0, *, device: t
     """cos and sin of t base^(-2i / rotary_dim), float32 [length, rotary_dim / 2]: the angles are computed in float64.
 
     Raises:
-        ValueError: a rotary_dim that is odd or below 2, a length below 0, either no whole number, a base that is no number above 0.
+        ValueError: a rotary_dim that is odd or below 2, a length below 0, either no whole number, a base that is no number above 0, or infinite.
 
     Example:
         >>> rope_table(2, 4)[0]
@@ -31,16 +31,16 @@ def rope_table(length: int, rotary_dim: int, base: float = 10000.0, *, device: t
                 [0.5403, 0.9999]])
     """
     for name, value in (("length", length), ("rotary_dim", rotary_dim)):
-        if not isinstance(value, (numbers.Integral, torch.SymInt)):
+        if isinstance(value, bool) or not isinstance(value, (numbers.Integral, torch.SymInt)):
             raise ValueError(f"rope_table: {name} is {value!r}, takes int")
-    if not isinstance(base, (numbers.Real, torch.SymFloat, torch.SymInt)):
+    if isinstance(base, bool) or not isinstance(base, (numbers.Real, torch.SymFloat, torch.SymInt)):
         raise ValueError(f"rope_table: base is {base!r}, takes float")
     if rotary_dim < 2 or rotary_dim % 2:
         raise ValueError(f"rope_table: rotary_dim is {rotary_dim}, it must be even and 2 at least")
     if length < 0:
         raise ValueError(f"rope_table: length is {length}, it must be 0 at least")
-    if not base > 0:
-        raise ValueError(f"rope_table: base is {base}, it must be above 0")
+    if not 0 < base < float("inf"):
+        raise ValueError(f"rope_table: base is {base}, it must be above 0, and finite")
     frequencies = base ** (-torch.arange(0, rotary_dim, 2, dtype=torch.float64, device=device) / rotary_dim)
     angles = torch.arange(length, dtype=torch.float64, device=device)[:, None] * frequencies
     return angles.cos().float(), angles.sin().float()

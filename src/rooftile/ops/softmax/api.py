@@ -1,9 +1,7 @@
-from numbers import Integral
-
 import torch
 from torch import Tensor
 
-from rooftile.core.bind import has_rows, tensors
+from rooftile.core.bind import has_rows, parameter, tensors
 from rooftile.core.kernel import Op, ranked
 from rooftile.ops.softmax import cuda_forms, cuda_kernels, least_kernels, log_kernels, masked_kernels, triton_kernels
 from rooftile.ops.softmax.spec import LOG, MASK, SPEC
@@ -69,8 +67,8 @@ def _along(op: Op, x: Tensor, dim: int) -> Tensor:
 
 
 def _axis(name: str, dim: int) -> None:
-    if type(dim) is not int and not isinstance(dim, Integral):
-        raise ValueError(f"{name}: dim is {dim!r}, takes int")
+    if type(dim) is not int:
+        parameter(name, "dim", dim, int)
 
 
 def _scores(x: Tensor, dim: int, scale: float, causal: bool, mask: Tensor | None) -> Tensor:
