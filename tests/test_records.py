@@ -131,6 +131,23 @@ def test_of_several_devices_the_one_with_fresh_figures_is_told_openly(measured, 
     assert "| 55 GB/s (stale) |" in folded and folded.count("</details>") == 1
 
 
+def test_a_time_whose_samples_lie_far_apart_is_said_to_be_unsteady(measured):
+    """Seen red: a peer's 4 us that were 109 where something else had the cores, and ours that much faster on the page."""
+    folder, r = measured
+    clock = {"method": "CUDA events around calls", "run": "r2"}
+    steady, case = replace(r, us=(1.9, 2.0, 2.1), **clock), r.case
+    peer = replace(steady, kernel="peer.torch", digest="", us=(3.0, 40.0, 90.0), gbps=61.0)
+    append(folder / "records" / "gpu" / "softmax.jsonl", [steady, peer])
+    due = ledger.due(folder / "records", "gpu")
+    assert f"| `{case}` | {r.kernel} | 1234 GB/s | 50% |  | torch 61 GB/s (unsteady) | 1.50 |" in page(folder, SPEED)
+    assert "| 1.50 (1.50 to 1.50) |" in page(folder, "README.md")
+    assert "| 40.0 (unsteady) |" in pages.ladder([OPS["softmax"]], ledger.latest(folder / "records"))
+    assert due("softmax", case) and [row["kernel"] for row in ledger.overview(folder / "records", True)] == ["peer.torch"]
+    assert not ledger.is_unsteady(replace(peer, method="perf_counter, turns")) and not ledger.is_unsteady(
+        replace(peer, us=(36.0, 40.0, 45.9))
+    )
+
+
 def test_a_changed_kernel_makes_its_figure_stale_and_the_page_wrong(measured, monkeypatch):
     folder, _ = measured
     page(folder, SPEED)

@@ -206,7 +206,11 @@ def bench(
     folder: Folder = RECORDS,
     case: Annotated[str, typer.Option(help="Only cases whose name contains this; host- begins those of the host's time.")] = "",
     stale: Annotated[
-        bool, typer.Option("--stale", help="Only what has no record as it is now: kernels and training runs changed since, or never timed.")
+        bool,
+        typer.Option(
+            "--stale",
+            help="Only what has no record as it is now: kernels and training runs changed since, never timed, or with samples far apart.",
+        ),
     ] = False,
     within: Within = math.inf,
     jobs: Jobs = 1,
@@ -391,7 +395,9 @@ def pages(
 
 @app.command()
 def records(
-    stale: Annotated[bool, typer.Option("--stale", help="Only those whose kernel has changed since.")] = False,
+    stale: Annotated[
+        bool, typer.Option("--stale", help="Only those whose kernel has changed since, or whose samples lie far apart.")
+    ] = False,
     prune: Annotated[
         bool, typer.Option("--prune", help="Take out what a later run has measured again, or no case asks for any more.")
     ] = False,
@@ -419,7 +425,7 @@ def records(
             r["kernel"],
             r["case"],
             f"{r['us']:.1f}" if r["us"] else "",
-            "[yellow]stale[/]" if r["stale"] else "current",
+            "[yellow]stale[/]" if r["stale"] else "[yellow]unsteady[/]" if r["unsteady"] else "current",
         )
     return out.print(table) if rows else _line(ledger.nothing(folder))
 

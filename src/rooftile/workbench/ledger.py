@@ -88,6 +88,14 @@ def is_stale(r: Record) -> bool:
     return r.status != Status.REFUSED or _refusals(r.op, r.case).get(r.kernel) != r.message
 
 
+UNSTEADY = 0.25  # of a median: where a fifth of a call's samples and four fifths lie further apart, the device waited for something else
+
+
+def is_unsteady(r: Record) -> bool:
+    """By a GPU's clock: on a CPU something else always runs, and a training step's turns are told on its page."""
+    return r.us is not None and r.method.startswith("CUDA events") and r.us[2] - r.us[0] > UNSTEADY * r.us[1]
+
+
 @functools.cache
 def _refusals(op: str, case: str) -> dict[str, str]:
     """What an operator's kernels say of a case of its own, those that refuse it: on an H200, as of what decides that alone counts."""
@@ -101,7 +109,8 @@ def _refusals(op: str, case: str) -> dict[str, str]:
 
 
 def due(folder: Path, device: str) -> Callable[..., bool]:
-    """Whether a case of an operator, or a training run, lacks a record on this device of what is here now: a kernel of it has changed since, or came after and takes it."""
+    """Whether a case of an operator, or a training run, lacks a record on this device of what is here now: a kernel of it has changed since, or came after and
+    takes it, or a time in it is unsteady."""
     known = latest(folder)
 
     def asks(op: str, case: str | None = None) -> bool:
@@ -113,6 +122,7 @@ def due(folder: Path, device: str) -> Callable[..., bool]:
         return (
             not records
             or any(map(is_stale, records))
+            or any(map(is_unsteady, records))
             or _cut_off(records)
             or bool(lacking and (case is None or not lacking <= {*_refusals(op, case)}))
         )
@@ -147,7 +157,8 @@ def chosen_and_fastest(folder: Path) -> Iterator[tuple[str, Record, Record]]:
         with explain.imagined("cuda", device), contextlib.suppress(RuntimeError):
             call = explain.drawn(op.spec, case, "cuda")
             able = {k.name for k in op.kernels if k.objection(call) is None}
-            ours = {r.kernel: r for r in records if r.kernel in able and r.us and r.status == Status.PASSED and not is_stale(r)}
+            told = [r for r in records if r.kernel in able and r.us and r.status == Status.PASSED]
+            ours = {r.kernel: r for r in told if not is_stale(r) and not is_unsteady(r)}
             chosen = op.choose(call).kernel.name
             if chosen in ours:
                 yield device, ours[chosen], min(ours.values(), key=_us)
@@ -173,11 +184,12 @@ def overview(folder: Path, only_stale: bool) -> list[dict[str, Any]]:
             "us": r.us[1] if r.us else None,
             "run": r.run,
             "stale": is_stale(r),
+            "unsteady": is_unsteady(r),
         }
         for (device, _, _), records in latest(folder).items()
         for r in records
     ]
-    return [r for r in rows if r["stale"] or not only_stale]
+    return [r for r in rows if r["stale"] or r["unsteady"] or not only_stale]
 
 
 def there(folder: Path) -> None:

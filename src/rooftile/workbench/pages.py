@@ -19,8 +19,8 @@ from rooftile.models.atomic import atomic_file
 from rooftile.workbench import ledger, suites, training_records
 from rooftile.workbench.check import all_ops, with_gradients
 
-STALE = " (stale)"
-UNSTEADY = 0.05  # of a step's time: where its turns lie further apart, the machine had something else to do
+STALE, UNSTEADY = " (stale)", " (unsteady)"
+APART = 0.05  # of a step's time: where its turns lie further apart, the machine had something else to do
 ALL = "all"
 Table = dict[tuple[str, str, str], list[Record]]
 
@@ -124,10 +124,13 @@ def figure(r: Record) -> str:
     """GB/s where bytes decide, TFLOP/s where arithmetic does."""
     if r.us is None:
         return r.status if r.status != Status.PASSED else ""
-    mark = STALE if ledger.is_stale(r) else ""
     if by_arithmetic(r):
-        return f"{r.tflops:.0f} TFLOP/s{mark}"
-    return f"{r.gbps:.0f} GB/s{mark}"
+        return f"{r.tflops:.0f} TFLOP/s{marks(r)}"
+    return f"{r.gbps:.0f} GB/s{marks(r)}"
+
+
+def marks(r: Record) -> str:
+    return (STALE if ledger.is_stale(r) else "") + (UNSTEADY if ledger.is_unsteady(r) else "")
 
 
 def timed(records: list[Record]) -> tuple[list[Record], list[Record]]:
@@ -141,7 +144,18 @@ def timed(records: list[Record]) -> tuple[list[Record], list[Record]]:
 def of_copy(best: Record, records: list[Record]) -> float | None:
     """The time of a copy of the same bytes, in the same run, over ours."""
     copy = next((r for r in records if r.kernel == "peer.copy" and r.run == best.run and r.us), None)
-    return copy.us[1] / best.us[1] if copy and copy.us and best.us else None
+    return _granted(copy) / best.us[1] if copy and best.us else None
+
+
+def of_peers(best: Record, peers: list[Record]) -> float | None:
+    """The best peer's time over ours."""
+    return min(map(_granted, peers)) / best.us[1] if peers and best.us else None
+
+
+def _granted(r: Record) -> float:
+    """Of an unsteady time, beside ours, what a fifth of its samples were at most."""
+    assert r.us is not None
+    return r.us[0] if ledger.is_unsteady(r) else r.us[1]
 
 
 def summary(table: Table) -> str:
@@ -154,9 +168,9 @@ def summary(table: Table) -> str:
         ours, peers = timed(records)
         if name not in OPS or not ours or not ours[0].us:
             continue
-        best, us, forward = ours[0], ours[0].us[1], name.removesuffix("_backward")
+        best, forward = ours[0], name.removesuffix("_backward")
         copied = None if by_arithmetic(best) else of_copy(best, records)
-        beside = next((r.us[1] / us for r in peers if r.us), None)
+        beside = of_peers(best, peers)
         for of in (forward, ALL):
             ways = found.setdefault((device, of), {False: [], True: []})
             ways[name != forward].append((ledger.is_stale(best), copied, beside))
@@ -185,7 +199,7 @@ def speed(table: Table) -> str:
             continue
         best = ours[0]
         theirs = [f"{peer_name(p.kernel)} {figure(p)}" for p in peers]
-        ratio = f"{peers[0].us[1] / best.us[1]:.2f}" if peers and peers[0].us and best.us else ""
+        beside = of_peers(best, peers)
         copied = of_copy(best, records)
         lines.append(
             [
@@ -197,7 +211,7 @@ def speed(table: Table) -> str:
                 f"{best.of_ceiling:.0%}" if best.of_ceiling else "",
                 f"{copied:.0%}" if copied else "",
                 ", ".join(theirs),
-                ratio,
+                f"{beside:.2f}" if beside else "",
             ]
         )
     return by_device(["operator", "case", "kernel", "ours", "of ceiling", "of a copy", "peers", "times the best peer"], lines)
@@ -244,7 +258,7 @@ def training(table: Table) -> str:
             for r in records:
                 mark = STALE if ledger.is_stale(r) else ""
                 ms = f"{r.us[1] / 1e3:.1f}" if r.us else ""
-                if r.us and r.us[2] - r.us[0] > UNSTEADY * r.us[1]:
+                if r.us and r.us[2] - r.us[0] > APART * r.us[1]:
                     mark = f" (unsteady, {r.us[0] / 1e3:.1f} to {r.us[2] / 1e3:.1f}){mark}"
                 loss = f"{r.fact('loss'):.3f}" if "loss" in r.extra else ""
                 lines.append([device, name.removeprefix("train."), f"`{case}`", peer_name(r.kernel), ms + mark,
@@ -344,7 +358,7 @@ def _times(cases: Mapping[str, Mapping[str, Record]]) -> str:
 def _time(r: Record, best: Record | None) -> str:
     if r.status != Status.PASSED or not r.us:
         return "–" if r.status == Status.REFUSED else r.status
-    return (f"**{r.us[1]:.1f}**" if r is best else f"{r.us[1]:.1f}") + (STALE if ledger.is_stale(r) else "")
+    return (f"**{r.us[1]:.1f}**" if r is best else f"{r.us[1]:.1f}") + marks(r)
 
 
 def _reasons(records: list[Record]) -> str:
