@@ -136,10 +136,18 @@ def test_a_time_whose_samples_lie_far_apart_is_said_to_be_unsteady(measured):
     folder, r = measured
     clock = {"method": "CUDA events around calls", "run": "r2"}
     steady, case = replace(r, us=(1.9, 2.0, 2.1), **clock), r.case
-    peer = replace(steady, kernel="peer.torch", digest="", us=(3.0, 40.0, 90.0), gbps=61.0)
-    append(folder / "records" / "gpu" / "softmax.jsonl", [steady, peer])
+    slower = [replace(steady, kernel=k.name, digest=k.digest, us=(8.0, 8.0, 8.0)) for k in OPS["softmax"].kernels[1:-1]]
+    file, peer = (
+        folder / "records" / "gpu" / "softmax.jsonl",
+        replace(steady, kernel="peer.compile", digest="", us=(5.0, 5.0, 5.0), gbps=493.0),
+    )
+    append(file, [steady, *slower, peer])
+    assert not ledger.due(folder / "records", "gpu")("softmax", case) and ledger.overview(folder / "records", True) == []
+    append(file, [replace(peer, kernel="peer.torch", us=(3.0, 40.0, 90.0), gbps=61.0)])
     due = ledger.due(folder / "records", "gpu")
-    assert f"| `{case}` | {r.kernel} | 1234 GB/s | 50% |  | torch 61 GB/s (unsteady) | 1.50 |" in page(folder, SPEED)
+    assert f"| `{case}` | {r.kernel} | 1234 GB/s | 50% |  | torch.compile 493 GB/s, torch 61 GB/s (unsteady) | 1.50 |" in page(
+        folder, SPEED
+    )
     assert "| 1.50 (1.50 to 1.50) |" in page(folder, "README.md")
     assert "| 40.0 (unsteady) |" in pages.ladder([OPS["softmax"]], ledger.latest(folder / "records"))
     assert due("softmax", case) and [row["kernel"] for row in ledger.overview(folder / "records", True)] == ["peer.torch"]
