@@ -1,0 +1,127 @@
+s=open('/work/wt-sums63/src/rooftile/ops/segment_sum/cuda/v6_runs.cu').read()
+near='''
+template <int FEW, int LANES, typename I> ROOFTILE_DEVICE long long passed_by(const I* gOffsets, long long low, long long high, long long i_m) {
+  const int l = lane() % LANES, group = lane() - l;
+  const auto those = [&](bool is) {
+    const unsigned all = __ballot_sync(ALL_LANES, is) >> group;
+    return __popc(LANES == 32 ? all : all & ((1u << LANES % 32) - 1));
+  };
+  while (__any_sync(ALL_LANES, high - low > FEW * LANES)) {
+    const long long step = (high - low) / (LANES + 1) + 1, at = low + (l + 1) * step - 1;
+    low += those(at < high && gOffsets[at] <= i_m) * step;
+    high = min(high, low + step - 1);
+  }
+  I seen[FEW];
+#pragma unroll
+  for (int k = 0; k < FEW; ++k)
+    if (low + k * LANES + l < high) seen[k] = gOffsets[low + k * LANES + l];
+  long long found = low;
+#pragma unroll
+  for (int k = 0; k < FEW; ++k) found += those(low + k * LANES + l < high && seen[k] <= i_m);
+  return found;
+}
+template <int LANES, typename I> ROOFTILE_DEVICE long long find_near_by(const I* gOffsets, long long M, long long E, long long i_m) {
+  const int l = lane() % LANES, group = lane() - l;
+  const float about = float(i_m) / float(M) * float(E), away = 2.0f * sqrtf(float(E));
+  const long long step = (long long)(away * (2.0f / (LANES - 1))) + 1, from = (long long)(about - away), at = from + l * step;
+  const unsigned all = __ballot_sync(ALL_LANES, at < 0 || (at <= E && gOffsets[at] <= i_m)) >> group;
+  const int before = __popc(LANES == 32 ? all : all & ((1u << LANES % 32) - 1));
+  const long long low = before > 0 ? from + (before - 1) * step + 1 : 0, high = before < LANES ? from + before * step : E + 1;
+  return passed_by<4, LANES>(gOffsets, max(low, 0ll), min(high, E + 1), i_m);
+}
+'''
+s=s.replace("using namespace rooftile;\n","using namespace rooftile;\n"+near,1)
+old="find<LANES>(gOffsets, E, first)"
+assert s.count(old)==1
+def start(s):
+    return s.replace("  Cursor<I> segment(gOffsets, E, find<LANES>(gOffsets, E, first));\n","""  long long found;
+  if constexpr (LANES >= 8) found = find_near_by<LANES>(gOffsets, M, E, first);
+  else found = find<LANES>(gOffsets, E, first);
+  Cursor<I> segment(gOffsets, E, found);
+""")
+j=s.index("// Of the segments that runs could not finish")
+head=s[:j]
+join='''// Of the segments that runs could not finish: none (NaN), empty ones, and those in several runs, whose partial sums are added in one order, by 8 lanes with
+// WIDTH columns each; where they are more than FEW, by all such groups of the block. Of both EACH are asked for before one is added.
+// Launched early: offsets are older than the launch before, which is the runs'.
+template <typename T, typename I, int WIDTH>
+__global__ void ROOFTILE_EARLY __launch_bounds__(512, 2) join(T* __restrict__ gOut, const float* __restrict__ gPartial, const longlong2* __restrict__ gOpen,
+                                                              const I* __restrict__ gOffsets, long long M, long long E, long long N, int runs) {
+  constexpr int FEW = 16, LANES = 8, GROUPS = 512 / LANES, EACH = 8;
+  using Part = Vec<float, WIDTH>;
+  __shared__ Part sSum[GROUPS][LANES];
+  __shared__ longlong2 sFar[GROUPS];
+  __shared__ int sFrom[GROUPS], sCount;
+  const int group = int(threadIdx.x) / LANES, l = int(threadIdx.x) % LANES;
+  const long long i_first = blockIdx.x * 512ll + warp() * WARP, i_e = i_first + lane();
+  const long long begin = i_e < E ? (long long)gOffsets[i_e] : 0, end = i_e < E ? (long long)gOffsets[i_e + 1] : 0;
+  const bool right = 0 <= begin && begin <= end && end <= M;
+  const unsigned wrong = __ballot_sync(ALL_LANES, i_e < E && !right), vain = __ballot_sync(ALL_LANES, i_e < E && (!right || begin == end));
+  if (threadIdx.x == 0) sCount = 0;
+  __syncthreads();
+  earlier_done();
+  const int run = int(blockIdx.x) * GROUPS + group;
+  const longlong2 open = run < runs ? gOpen[run] : longlong2{-1, run};
+  const bool few = open.y - run <= FEW;
+  if (open.x >= 0 && !few && l == 0) {
+    const int n = atomicAdd(&sCount, 1);  // in any order: each is added by itself
+    sFar[n] = open, sFrom[n] = run;
+  }
+  for (long long i_n = (blockIdx.y * LANES + l) * (long long)WIDTH; i_n < N; i_n += gridDim.y * (long long)(LANES * WIDTH)) {
+    for (int i = lane() / LANES; i < WARP; i += WARP / LANES)
+      if (vain >> i & 1) {
+        float rNone[WIDTH];
+#pragma unroll
+        for (int k = 0; k < WIDTH; ++k) rNone[k] = wrong >> i & 1 ? __int_as_float(0x7fc00000) : 0.0f;
+        write(gOut + (i_first + i) * N + i_n, rNone);
+      }
+  }
+  const auto add = [&](float (&rSum)[WIDTH], long long i_n, int from, int first, int to, int step) {
+#pragma unroll 1
+    for (int c = first; c <= to; c += EACH * step) {
+      Part rX[EACH];
+#pragma unroll
+      for (int k = 0; k < EACH; ++k) {
+        fill(rX[k], 0.0f);
+        const int i = c + k * step;
+        if (i <= to) load(rX[k], gPartial + (i > from ? i : runs + from) * N + i_n);
+      }
+#pragma unroll
+      for (int k = 0; k < EACH; ++k)
+#pragma unroll
+        for (int j = 0; j < WIDTH; ++j) rSum[j] += rX[k][j];
+    }
+  };
+  if (open.x >= 0 && few)
+    for (long long i_n = (blockIdx.y * LANES + l) * (long long)WIDTH; i_n < N; i_n += gridDim.y * (long long)(LANES * WIDTH)) {
+      float rSum[WIDTH] = {};
+      add(rSum, i_n, run, run, int(open.y), 1);
+      write(gOut + open.x * N + i_n, rSum);
+    }
+  __syncthreads();
+  for (int n = 0; n < sCount; ++n) {
+    const longlong2 far = sFar[n];
+    const int from = sFrom[n];
+    for (long long i_strip = blockIdx.y * (long long)(LANES * WIDTH); i_strip < N; i_strip += gridDim.y * (long long)(LANES * WIDTH)) {
+      const long long i_n = i_strip + l * WIDTH;
+      float rSum[WIDTH] = {};
+      if (i_n < N) add(rSum, i_n, from, from + group, int(far.y), GROUPS);
+#pragma unroll
+      for (int k = 0; k < WIDTH; ++k) sSum[group][l][k] = rSum[k];
+      __syncthreads();
+      if (group == 0 && i_n < N) {
+#pragma unroll 8
+        for (int other = 1; other < GROUPS; ++other)
+#pragma unroll
+          for (int k = 0; k < WIDTH; ++k) rSum[k] += sSum[other][l][k];
+        write(gOut + far.x * N + i_n, rSum);
+      }
+      __syncthreads();
+    }
+  }
+}
+'''
+open('v6.cu','w').write(s.replace(near,""))
+open('v6_near.cu','w').write(start(s))
+open('v6_join.cu','w').write(head+join)
+open('v6_both.cu','w').write(start(head)+join)
