@@ -149,6 +149,8 @@ def test_a_time_whose_samples_lie_far_apart_is_said_to_be_unsteady(measured):
         folder, SPEED
     )
     assert "| 1.50 (1.50 to 1.50) |" in page(folder, "README.md")
+    notes = list(bench.table([steady, replace(peer, us=(3.0, 40.0, 90.0))]).columns[-1].cells)
+    assert [str(note) for note in notes] == ["", "unsteady, 3.0 to 90.0: something else had the device or its host"]
     assert "| 40.0 (unsteady) |" in pages.ladder([OPS["softmax"]], ledger.latest(folder / "records"))
     assert due("softmax", case) and [row["kernel"] for row in ledger.overview(folder / "records", True)] == ["peer.torch"]
     assert not ledger.is_unsteady(replace(peer, method="perf_counter, turns")) and not ledger.is_unsteady(
