@@ -243,6 +243,7 @@ def test_ctrl_c_while_pytorch_is_imported(command, tmp_path):
     ended = subprocess.run(
         f"cd {tmp_path} && {sys.executable} {command}; echo $?",
         shell=True, capture_output=True, text=True, timeout=50, env={**os.environ, "PYTHONPATH": paths},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # in the background of a shell it is ignored, by children too
     )  # fmt: skip
     assert ended.stdout == "130\n" and ("KeyboardInterrupt" in ended.stderr) == (command[:2] == "-c"), ended.stderr
 
