@@ -79,6 +79,19 @@ def test_a_call_that_the_device_overtook_is_timed_again(clocked):
     assert sample() == pytest.approx(5.0) and device.calls == 4  # 400 in 100, 350 in 200, 300 in 400
 
 
+@pytest.mark.gpu
+def test_on_a_gpu_a_host_that_is_late_is_not_in_the_time():
+    x, late = torch.zeros(1 << 10, device="cuda"), itertools.cycle([0.0, 0.002])
+
+    def twice():
+        x.add_(1.0)
+        time.sleep(next(late))
+        x.add_(1.0)
+
+    timed = timing.compare({"at once": lambda: x.add_(1.0).add_(1.0), "late": twice}, x.device, budget_ms=20).timings
+    assert timed["late"].p80 < 10 * timed["at once"].us, timed
+
+
 def test_who_waits_for_the_device_is_not_tried_for_ever(clocked):
     device = Device(itertools.repeat(10.0), waits=True)
     sample = clocked(device)
