@@ -151,11 +151,37 @@ def test_a_time_whose_samples_lie_far_apart_is_said_to_be_unsteady(measured):
     assert "| 1.50 (1.50 to 1.50) |" in page(folder, "README.md")
     notes = list(bench.table([steady, replace(peer, us=(3.0, 40.0, 90.0))]).columns[-1].cells)
     assert [str(note) for note in notes] == ["", "unsteady, 3.0 to 90.0: something else had the device or its host"]
+    broken = replace(peer, us=(3.0, 40.0, 90.0), status=Status.ERROR, message="it is broken")
+    assert [str(note) for note in bench.table([broken]).columns[-1].cells] == ["error: it is broken"]
+    assert pages.of_copy(steady, [replace(peer, kernel="peer.copy", us=(1.0, 40.0, 90.0))]) == 0.5
     assert "| 40.0 (unsteady) |" in pages.ladder([OPS["softmax"]], ledger.latest(folder / "records"))
     assert due("softmax", case) and [row["kernel"] for row in ledger.overview(folder / "records", True)] == ["peer.torch"]
     assert not ledger.is_unsteady(replace(peer, method="perf_counter, turns")) and not ledger.is_unsteady(
         replace(peer, us=(36.0, 40.0, 45.9))
     )
+
+
+def test_an_unsteady_time_says_nothing_of_who_is_fastest(tmp_path):
+    op, other = OPS["softmax"], "cuda.v4_vector"
+    case = next(c.id for c in op.spec.cases if "bench" in c.use)
+
+    def fastest(of_other, run):
+        told = {k.name: (8.0, 8.0, 8.0) for k in op.kernels[:-1]} | {other: of_other}
+        made = [
+            Record("softmax", n, case, Status.PASSED, us=us, method="CUDA events", digest=op.kernel(n).digest, run=run)
+            for n, us in told.items()
+        ]
+        append(tmp_path / "nvidia-h200" / "softmax.jsonl", made)
+        return [best.kernel for _, _, best in ledger.chosen_and_fastest(tmp_path)]
+
+    assert other not in fastest((1.0, 2.0, 2.1), "unsteady") and fastest((1.9, 2.0, 2.1), "steady") == [other]
+
+
+def test_the_list_of_what_is_stale_says_what_is_unsteady(measured):
+    folder, r = measured
+    append(folder / "records" / "gpu" / "softmax.jsonl", [replace(r, us=(1.0, 2.0, 9.0), method="CUDA events", run="r2")])
+    told = CliRunner().invoke(app, ["records", "--stale", "--folder", str(folder / "records")], env={"COLUMNS": "200"}).output
+    assert "unsteady" in told and "current" not in told
 
 
 def test_a_changed_kernel_makes_its_figure_stale_and_the_page_wrong(measured, monkeypatch):
