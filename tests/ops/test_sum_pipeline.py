@@ -10,7 +10,7 @@ from rooftile.core.spec import Case
 from rooftile.cuda import compile as compiler
 from rooftile.cuda import simulator
 from rooftile.cuda.launch import recording
-from rooftile.ops._shared import sum_pipeline
+from rooftile.ops._shared import cuda_rows, sum_pipeline
 from rooftile.ops._shared.cuda_norms import MANY
 from rooftile.workbench.check import Problem
 from rooftile.workbench.explain import imagined
@@ -78,7 +78,7 @@ def test_every_deal_of_rows_makes_the_same_gradients(which):
 FAULTS = {
     "of what was not rounded": ("unpack<R>(rF, rDr);", "for (int k = 0; k < WIDTH; ++k) rF[k] = rAway[k];"),
     "without the last row": ("rDxb[v][k] += rF[k];", "rDxb[v][k] += i + 1 < turns ? rF[k] : 0.0f;"),
-    "without a third of the partial rows": ("blockIdx.y * (long long)P * N, P, N,", "blockIdx.y * (long long)P * N, P - int(blockIdx.y / 2), N,"),
+    "without a third of the partial rows": ("P - i_r : 0; left > 0;", "P - i_r - part / 2 : 0; left > 0;"),
     "of dsum": ("unpack<R>(rF, rDr);", "unpack<R>(rF, sAt[v * SLOT + THREADS]);"),
     "the row before's statistics": ("ask_ahead(gRstd_next, rest > 1)", "ask_ahead(gRstd_next - step, rest > 1)"),
     "a row that is not there": ("rest > STAGES", "rest >= STAGES"),
@@ -89,8 +89,8 @@ FAULTS = {
 @pytest.mark.parametrize("fault", some(FAULTS, *FAULTS))
 def test_what_is_wrong_is_refused(fault, tmp_path, monkeypatch):
     op, kernel = of("add_layernorm")
-    source = "ADD_ROWS" if "partial rows" in fault else "V3"
-    monkeypatch.setattr(sum_pipeline, source, rewritten(getattr(sum_pipeline, source), *FAULTS[fault], tmp_path))
+    module, source = (cuda_rows, "ADD_ROWS") if "partial rows" in fault else (sum_pipeline, "V3")
+    monkeypatch.setattr(module, source, rewritten(getattr(module, source), *FAULTS[fault], tmp_path))
     if fault == "of what was not rounded":  # an error of less than dx's own rounding: what is written is what must be summed
         call = op.spec.draw(Case({"M": 53, "N": 768}, torch.bfloat16, GPT2))
         with simulator.active():

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from rooftile.core.spec import Call
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.launch import cdiv, parts, power_of_2, resident, row
+from rooftile.ops._shared.launch import cdiv, power_of_2, resident, row
 
 ADD_ROWS = Source.beside(__file__, "add_rows.cu")
 Refuse = Callable[[Call], str | None]
@@ -151,11 +151,14 @@ def alone(call: Call) -> str | None:
     return f"a row of {size} bytes fits one block with another beside it" if size < 1 << 16 else None
 
 
-def add_rows(partial: Tensor, first: Tensor, second: Tensor | None = None) -> None:
-    """first[N] = the sum over the rows of partial [P, N], float32, in one fixed order; with a second, partial is [2 P, N], and of two an empty
-    one is left out."""
-    p, n, half, halves, other = parts(partial, first, second)
-    columns = 4 if n % 4 == 0 and n * halves >= 1 << 14 else 1  # 128 blocks of 128 columns
-    instance = f"add_rows<{CTYPE[first.dtype]}, {CTYPE[other.dtype]}, {columns}>"
-    block = 32 * min(32, max(8, power_of_2(cdiv(p, 8))))
-    launch(ADD_ROWS, instance, (cdiv(n, 32 * columns), halves), block, first, other, partial, p, n, half)
+def add_rows(partial: Tensor, *sums: Tensor) -> None:
+    """Of up to three `sums` each [N] = the sum over the rows of its part of partial [parts, P, N], float32, in one fixed order; of two an empty one is
+    left out. A row is split among a thousand blocks at most, of 8 lanes across it at least: as many lanes more work on further rows."""
+    p, n, wanted = partial.shape[:-1].numel() // len(sums), partial.shape[-1], [i for i, s in enumerate(sums) if s.numel()]
+    if not wanted:
+        return
+    columns = 4 if n % 4 == 0 else 1
+    across = min(32, max(8, power_of_2(cdiv(n * len(wanted), 1024 * columns))))
+    to = (*sums, sums[-1], sums[-1])[:3]
+    instance = f"add_rows<{', '.join(CTYPE[t.dtype] for t in to)}, {columns}, {across}>"
+    launch(ADD_ROWS, instance, (cdiv(n, across * columns), len(wanted)), 256, *to, partial, p, n, wanted[0])

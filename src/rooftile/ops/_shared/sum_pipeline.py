@@ -13,12 +13,12 @@ from torch import Tensor
 
 from rooftile.core.kernel import Kernel
 from rooftile.core.spec import Call
-from rooftile.cuda.launch import CTYPE, launch
+from rooftile.cuda.launch import launch
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda_norms import ELSEWHERE, any_row, at, few, said, types
 from rooftile.ops._shared.cuda_rows import ADD_ROWS, PARK, Deal, add_rows, deal, uneven
 from rooftile.ops._shared.cuda_shares import evenly
-from rooftile.ops._shared.launch import cdiv, power_of_2, rows
+from rooftile.ops._shared.launch import cdiv, rows
 from rooftile.ops._shared.norms import Norm, gradients
 from rooftile.ops._shared.sum_norms import stream
 
@@ -71,20 +71,9 @@ def backward(dout: Tensor, dsum: Tensor, sum: Tensor, weight: Tensor | None, bia
     )
     launch(V3, instance, blocks, d.threads, dout if dx is None else dx, dr, partial, dout, dsum, sum, w, mean, rstd, seed, m, n, stride_dout,
            stride_dsum, stride_s, least, factor, norm.offset or 0.0, shared=shared)  # fmt: skip
-    if len(columns) == 3:
-        _add_three(partial, *columns)
-    elif columns:
+    if columns:
         add_rows(partial, *columns)
     return made
-
-
-def _add_three(partial: Tensor, first: Tensor, second: Tensor, third: Tensor) -> None:
-    """add_rows of cuda_rows.py, of three thirds at once."""
-    p, n = partial.shape[0] // 3, partial.shape[1]
-    columns = 4 if n % 4 == 0 and 3 * n >= 1 << 14 else 1
-    instance = f"add_three<{', '.join(CTYPE[t.dtype] for t in (first, second, third))}, {columns}>"
-    block = 32 * min(32, max(8, power_of_2(cdiv(p, 8))))
-    launch(ADD_ROWS, instance, (cdiv(n, 32 * columns), 3), block, first, second, third, partial, p, n)
 
 
 def add_layernorm_backward(dout: Tensor, dsum: Tensor, sum: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, rstd: Tensor,
