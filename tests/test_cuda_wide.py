@@ -146,8 +146,8 @@ def test_who_adds_up_asks_for_eight_before_one_is_added(source, instance, tmp_pa
 
 # Kernels that stand by, an instance each, and how many loads of theirs may come before the wait: of what is older than the launch before.
 STANDING_BY = [
-    ("_shared/cuda/add_rows.cu", "add_rows<float, float, 4>", 0),
-    ("_shared/cuda/add_rows.cu", "add_three<float, float, float, 1>", 0),
+    ("_shared/cuda/add_rows.cu", "add_rows<float, float, float, 4, 8>", 0),
+    ("_shared/cuda/add_rows.cu", "add_rows<float, float, float, 1, 8>", 0),
     ("adamw/cuda/root.cu", "root", 0),
     ("attention/cuda/v5_hopper_backward.cu", "finish<__half, 64>", 0),
     ("attention_decode/cuda/v2_fragments.cu", "combine<__half, __half, 128>", 0),
