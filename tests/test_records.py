@@ -161,6 +161,12 @@ def test_a_time_whose_samples_lie_far_apart_is_said_to_be_unsteady(measured):
     )
 
 
+def test_a_training_step_has_its_time_and_its_tokens_in_the_table():
+    step = Record("train.gpt2-124m", "rooftile", "B32_T1024", "passed", us=(52000.0, 52289.7, 52300.0), extra={"tokens_per_s": 626663.0})
+    cells = [str(next(iter(column.cells))) for column in bench.table([step]).columns]
+    assert cells == ["train.gpt2-124m", "B32_T1024", "rooftile", "52289.7", "", "", "", "626,663 tokens/s"]
+
+
 def test_an_unsteady_time_says_nothing_of_who_is_fastest(tmp_path):
     op, other = OPS["softmax"], "cuda.v4_vector"
     case = next(c.id for c in op.spec.cases if "bench" in c.use)

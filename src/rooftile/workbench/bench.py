@@ -428,8 +428,11 @@ def table(records: list[Record]) -> Table:
         note = "" if r.status == Status.PASSED else f"{r.status}: {r.message}"
         if "host_us" in r.extra:
             note = f"host {r.extra['host_us']:.1f} us"
+        elif not note and "tokens_per_s" in r.extra:
+            note = f"{r.extra['tokens_per_s']:,.0f} tokens/s"
         elif not note and r.us and ledger.is_unsteady(r):
             note = f"unsteady, {r.us[0]:.1f} to {r.us[2]:.1f}: something else had the device or its host"
-        figures = [f"{r.us[1]:.1f}", f"{r.gbps:.0f}", f"{r.tflops:.1f}", f"{r.of_ceiling:.0%}"] if r.us and r.gbps is not None else [""] * 4
+        took = f"{r.us[1]:.1f}" if r.us else ""
+        figures = [took, f"{r.gbps:.0f}", f"{r.tflops:.1f}", f"{r.of_ceiling:.0%}"] if r.us and r.gbps is not None else [took, "", "", ""]
         made.add_row(r.op, r.case, r.kernel, *figures, Text(note))  # whatever was raised: brackets in it are no markup
     return made
