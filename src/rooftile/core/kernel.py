@@ -188,34 +188,39 @@ class Op:
                 self._check_kinds(dict(zip(self.names, args)))
             try:
                 return self.entry(*args)
-            except RuntimeError:  # also of what the schema does not take, which PyTorch tells in the schema's words
+            except RuntimeError as error:  # also of what the schema does not take, which PyTorch tells in the schema's words
                 if not torch.compiler.is_compiling():
                     self.check(dict(zip(self.names, args)))
+                    if (door := self._inside(args, error)) not in (None, self.entry):
+                        return register.without_autocast(self.spec, door, args)
                 raise
         if self.plan is not None and torch.is_grad_enabled() and self.plan.wants_grad(args):
             try:
                 return register.Eager.apply(self, *args)
             except RuntimeError as error:
-                if not self._in_vmap(args, error):
+                door = self._inside(args, error)
+                if door is None:
                     raise
-            return self.entry(*args)
+            return door(*args)
         result = self.launch(*args, save=not self._saves)
         if self._known.worth_learning():
             self._learn(args)
         return result
 
-    def _in_vmap(self, args: Sequence[Any], error: Exception) -> bool:
-        """vmap, func.grad and their like end in an error: to look for them at each call would cost each call time."""
+    def _inside(self, args: Sequence[Any], error: Exception) -> Callable[..., Any] | None:
+        """The door inside torch.func's transforms, or None outside. They end in an error: to look for them at each call would cost each call time."""
         transforms = register.transforms(args)
         if not transforms:
-            return False
-        if set(transforms) == {"Vmap"}:
-            lists = any(a.many for a in self.spec.args.values())
-            if lists or self._written:
-                what = "takes lists of tensors" if lists else "writes in place"
-                raise RuntimeError(f"{self.spec.name} {what}, which vmap has no rule for: call it outside") from error
-            return True
-        raise RuntimeError(f"{self.spec.name}: of torch.func's transforms it takes vmap, here are {', '.join(transforms)}") from error
+            return None
+        if not {"Vmap", "Grad"}.issuperset(transforms):
+            raise RuntimeError(
+                f"{self.spec.name}: of torch.func's transforms it takes vmap and grad, here are {', '.join(transforms)}"
+            ) from error
+        lists = any(a.many for a in self.spec.args.values())
+        if lists or self._written:
+            what = "takes lists of tensors" if lists else "writes in place"
+            raise RuntimeError(f"{self.spec.name} {what}, which torch.func's transforms have no rule for: call it outside") from error
+        return functools.partial(register.Transformed.apply, self) if "Grad" in transforms else self.entry
 
     def _refuse_gradient(self, args: Sequence[Any]) -> None:
         """What has no gradient must not end somebody's graph in silence."""
@@ -231,8 +236,8 @@ class Op:
             key = self._key(args, save)
             run = self._memo.get(key)
         except (RuntimeError, TypeError) as error:  # a tensor without memory, as vmap's; a sparse one; what is no tensor and has no hash
-            if self._in_vmap(args, error):
-                return self.entry(*args)
+            if door := self._inside(args, error):
+                return door(*args)
             self.check(dict(zip(self.names, args)))
             raise
         if run is None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils.flop_counter import register_flop_formula
 
+from rooftile.core.bind import device_of
 from rooftile.core.spec import OpSpec
 
 _library = torch.library.Library("rooftile", "DEF")
@@ -112,7 +113,8 @@ class Plan:
             ctx.results = [(results[i].shape, results[i].dtype, results[i].device) for i in self.takes]
         ctx.set_materialize_grads(False)
 
-    def backward(self, ctx: Any, call: Callable[..., Any], grads: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+    def backward(self, ctx: Any, call: Callable[..., Any], grads: Sequence[Tensor | None], tie: bool = True) -> tuple[Tensor | None, ...]:
+        """`tie`: what is made, to what it was made from; else the call itself does."""
         out: list[Tensor | None] = [None] * self.count
         taken = [grads[i] for i in self.takes]
         if all(g is None for g in taken):
@@ -132,10 +134,10 @@ class Plan:
             if not needs[i]:
                 offered[at] = None
         ordered = [offered[i] for i in self.order]
-        with torch.no_grad():
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not tie):
             made = call(*ordered)
         made = made if isinstance(made, (tuple, list)) else (made,)
-        if torch.is_grad_enabled():  # create_graph=True
+        if tie and torch.is_grad_enabled():  # create_graph=True
             made = _tied(self.name, made, ordered)
         for group, g in zip(self.groups, made):
             for i in group:
@@ -165,6 +167,39 @@ class Eager(torch.autograd.Function):
         return (None, *op.plan.backward(ctx, run, grads))
 
 
+class Transformed(torch.autograd.Function):
+    """The door inside torch.func's grad, vjp and jacrev, and vmap of them: what is computed and what is kept of it stand apart, as they want it. An operator
+    that has no gradient, as a gradient has none, is a constant to nobody."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(op: Operator, *args: Any) -> Any:
+        return op.entry(*args)  # it unwraps what a level that has ended has wrapped
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
+        (op, *args), results = inputs, output if isinstance(output, tuple) else (output,)
+        ctx.op, ctx.offset = op, 1
+        if op.plan is None:
+            return
+        op.plan.save(ctx, args, results)
+        if op.plan.silent:
+            ctx.mark_non_differentiable(*(results[i] for i in op.plan.silent))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        op = ctx.op
+        if op.plan is None:
+            raise RuntimeError(AGAIN.format(op.spec.name.removesuffix("_backward")))
+        inside = bool(transforms())
+        run = functools.partial(Transformed.apply, op.backward) if inside else op.backward.entry
+        return (None, *op.plan.backward(ctx, run, grads, tie=not inside))
+
+
+AGAIN = "{}: its gradient cannot be differentiated again, that of PyTorch's own operator can"
+
+
 class Once(torch.autograd.Function):
     """A gradient, tied to what it was made from: else it were a constant to whoever differentiates it again, and nobody would know."""
 
@@ -175,7 +210,7 @@ class Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        raise RuntimeError(f"{ctx.name}: its gradient cannot be differentiated again, that of PyTorch's own operator can")
+        raise RuntimeError(AGAIN.format(ctx.name))
 
 
 def _own(result: Any) -> Any:
@@ -285,15 +320,24 @@ def _register_autograd(op: Operator, name: str) -> None:
 
 
 def _autocast(entry: Any, device: str) -> Callable[..., Any]:
-    kind = device.lower()
     key = getattr(torch._C.DispatchKey, f"Autocast{device}")
 
-    def cast(value: Any, dtype: torch.dtype) -> Any:
-        return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64 else value
-
     def run(*args: Any, **kwargs: Any) -> Any:
-        dtype = torch.get_autocast_dtype(kind)
+        dtype = torch.get_autocast_dtype(device.lower())
         with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key)):
-            return entry(*(cast(a, dtype) for a in args), **{k: cast(v, dtype) for k, v in kwargs.items()})
+            return entry(*(_cast(a, dtype) for a in args), **{k: _cast(v, dtype) for k, v in kwargs.items()})
 
     return run
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64 else value
+
+
+def without_autocast(spec: OpSpec, door: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """Through a door that autocast does not see, with what it would have made of the arguments."""
+    where = device_of(args)
+    if spec.autocast and where is not None and torch.is_autocast_enabled(where.type):
+        args = [_cast(a, torch.get_autocast_dtype(where.type)) for a in args]
+    with torch._C._DisableAutocast():
+        return door(*args)
