@@ -46,6 +46,11 @@ def _liger_rmsnorm(x: Any, weight: Any, eps: float, offset: float) -> Any:
     return _module("liger_kernel.ops.rms_norm").LigerRMSNormFunction.apply(x, weight, eps, offset, "gemma" if offset else "llama", False)
 
 
+def _liger_add_rmsnorm(x: Any, residual: Any, weight: Any, eps: float, offset: float) -> Any:
+    run = _module("liger_kernel.ops.fused_add_rms_norm").LigerFusedAddRMSNormFunction.apply
+    return run(x, residual, weight, eps, offset, "gemma" if offset else "llama", False)
+
+
 def _liger_softmax(x: Any) -> Any:
     return _module("liger_kernel.ops.softmax").LigerSoftmaxFunction.apply(x)
 
@@ -80,9 +85,51 @@ def _quack_softmax(x: Any) -> Any:
 
 
 def _quack_rmsnorm(x: Any, weight: Any, eps: float, offset: float) -> Any:
-    if offset:
-        raise NotImplementedError(f"quack adds nothing to the weight, the case wants {offset}")
-    return _module("quack.rmsnorm").rmsnorm(x, weight, eps=eps)
+    return _module("quack.rmsnorm").rmsnorm(x, weight, eps=eps, weight_offset=offset)
+
+
+def _quack_add_rmsnorm(x: Any, residual: Any, weight: Any, eps: float, offset: float) -> Any:
+    run = _module("quack.rmsnorm").rmsnorm
+    return run(x, weight, residual=residual, residual_dtype=residual.dtype, eps=eps, prenorm=True, weight_offset=offset)
+
+
+class _QuackLayerNorm(torch.autograd.Function):
+    """quack has both passes, and no function of them."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, weight: Any, bias: Any, eps: float) -> Any:
+        out, rstd, mean = _module("quack.rmsnorm").layernorm_fwd(x, weight, bias, eps, return_rstd=True, return_mean=True)
+        ctx.save_for_backward(x, weight, rstd, mean)
+        ctx.has_bias = bias is not None
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, dout: Any) -> Any:
+        x, weight, rstd, mean = ctx.saved_tensors
+        return *_module("quack.rmsnorm").layernorm_bwd(x, weight, dout, rstd, mean, ctx.has_bias), None
+
+
+_widened = WeakIdKeyDictionary()  # parameters in float32, made once: widening them is not what is timed
+
+
+def _quack_layernorm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
+    if weight is None:
+        raise NotImplementedError("quack's LayerNorm has a weight, the case has none")
+    if x.requires_grad:
+        if weight.dtype != torch.float32:
+            raise NotImplementedError(f"quack's LayerNorm makes gradients of float32 weights, the case's are {weight.dtype}")
+        return _QuackLayerNorm.apply(x, weight, bias, eps)
+    for parameter in (weight, bias):
+        if parameter is not None and parameter not in _widened:
+            _widened[parameter] = parameter.float()
+    return _module("quack.rmsnorm").layernorm_fwd(x, _widened[weight], None if bias is None else _widened[bias], eps)
+
+
+def _quack_rope(q: Any, k: Any, cos: Any, sin: Any, positions: Any, interleaved: bool) -> Any:
+    if positions is not None:
+        raise NotImplementedError("quack's rotary embedding takes no positions of single tokens, which the case has")
+    turned = _module("quack.rotary").apply_rotary_emb
+    return tuple(turned(x, cos, sin, interleaved) for x in (q, k))
 
 
 def _quack_cross_entropy(logits: Any, target: Any, ignore_index: int, reduction: str, **extras: float) -> Any:
@@ -255,6 +302,7 @@ def _liger_linear_cross_entropy(x: Any, weight: Any, target: Any, bias: Any, ign
 LIBRARIES: dict[tuple[str, str], Function] = {
     ("liger", "layernorm"): _liger_layernorm,
     ("liger", "rmsnorm"): _liger_rmsnorm,
+    ("liger", "add_rmsnorm"): _liger_add_rmsnorm,
     # Liger's cross entropy makes the gradient in the forward, its rope turns its inputs where they lie: no figures to compare
     ("liger", "softmax"): _liger_softmax,
     ("liger", "linear_cross_entropy_ahead"): _liger_linear_cross_entropy,
@@ -264,6 +312,9 @@ LIBRARIES: dict[tuple[str, str], Function] = {
     ("liger", "geglu"): _liger_geglu,
     ("quack", "softmax"): _quack_softmax,
     ("quack", "rmsnorm"): _quack_rmsnorm,
+    ("quack", "add_rmsnorm"): _quack_add_rmsnorm,
+    ("quack", "layernorm"): _quack_layernorm,
+    ("quack", "rope"): _quack_rope,
     ("quack", "cross_entropy"): _quack_cross_entropy,
     ("quack", "gemm"): _quack_gemm,
     ("fa4", "attention"): _fa4_attention,
