@@ -83,7 +83,8 @@ def known_architecture(name: str) -> str:
     from cuda.bindings import nvrtc
 
     status, numbers = nvrtc.nvrtcGetSupportedArchs()
-    assert int(status) == 0, status
+    if int(status):
+        raise RuntimeError(f"NVRTC does not say which architectures it compiles for: status {int(status)}, {status}")
     names = [f"sm_{n}{a}" for n in numbers if n >= OLDEST for a in (["", "a"] if n >= 90 else [""])]
     if name not in names:
         raise ValueError(f"--arch {name!r} is none that CUDA C++ is compiled for here; there are {', '.join(names)}")

@@ -104,7 +104,8 @@ class StandIn:
 
             def __call__(self, x: int, y: int, z: int, *args: Any) -> None:
                 utils.launches += 1
-                assert x > 0 and 0 < y < 65536 and 0 < z < 65536, f"grid {(x, y, z)} is not launchable"
+                if not (x > 0 and 0 < y < 65536 and 0 < z < 65536):
+                    raise ValueError(f"grid {(x, y, z)} is not launchable: y and z are 1 to 65535, x at least 1")
 
         self.launcher_cls = Launcher
 

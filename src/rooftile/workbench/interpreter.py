@@ -24,9 +24,8 @@ import ml_dtypes
 import numpy as np
 import torch
 
-assert os.environ.get("TRITON_INTERPRET") == "1", (
-    "set TRITON_INTERPRET=1 before importing rooftile: the interpreter wants a process of its own"
-)
+if os.environ.get("TRITON_INTERPRET") != "1":
+    raise RuntimeError("set TRITON_INTERPRET=1 before importing rooftile: the interpreter wants a process of its own")
 
 import triton.language as tl
 from triton._C.libtriton import ir
@@ -312,8 +311,8 @@ def _install() -> None:
     _patch_language_once()
     _shapes_once()
     _types_once()
-    # what it finds goes to device_assert, which without `debug` looks at nothing
-    assert not base.interpreter_builder.options.debug
+    if base.interpreter_builder.options.debug:  # what it finds goes to device_assert, which without `debug` looks at nothing
+        raise RuntimeError("Triton's interpreter runs with debug on, and would look at overflows in its own way")
     base.interpreter_builder.options = replace(base.interpreter_builder.options, sanitize_overflow=False)
 
 

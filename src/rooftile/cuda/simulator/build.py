@@ -247,7 +247,8 @@ def _load(path: Path) -> Built:
 def _extent(entry: int) -> tuple[int, int]:
     """Where the library lies in memory: from its header to the end of the last segment that its program headers ask for."""
     found = _Found()
-    assert _dladdr(entry, ctypes.byref(found))
+    if not _dladdr(entry, ctypes.byref(found)):
+        raise OSError(f"the loader knows no library that holds the address {entry:#x}")
     head = ctypes.string_at(found.base, 64)
     table, size, count = *struct.unpack_from("<Q", head, 32), *struct.unpack_from("<HH", head, 54)
     segments = [struct.unpack("<IIQQQQQQ", ctypes.string_at(found.base + table + i * size, 56)) for i in range(count)]
