@@ -352,6 +352,14 @@ def test_of_torch_funcs_transforms_all_that_go_backward(name):
             outer(lambda a: sum(g.sum() for g in torch.func.grad(loss(ours), every)(a, *given[1:])))(given[0])
 
 
+def test_a_call_that_is_known_is_another_one_inside_a_transform():
+    """Where it met the plain call's guards the gradient were zero, without a word."""
+    for _ in range(50):
+        rooftile.gelu(X)
+    assert OPS["gelu"]._known.calls
+    torch.testing.assert_close(torch.func.grad(lambda x: rooftile.gelu(x).sum())(X), torch.func.grad(lambda x: F.gelu(x).sum())(X))
+
+
 def test_torch_funcs_grad_and_autograd_outside():
     x = X.clone().requires_grad_()
     inner = torch.func.grad(lambda t: rooftile.gelu(t).sin().sum())(x)
