@@ -144,6 +144,17 @@ def test_who_adds_up_asks_for_eight_before_one_is_added(source, instance, tmp_pa
     assert "L" * 8 + "F" in steps and not re.search("(LF+){3}", steps), steps
 
 
+@pytest.mark.skipif(bool(compiler.missing()), reason="needs NVRTC")
+@pytest.mark.parametrize("instance, rows", [("runs<__nv_bfloat16, long long, 8, 16, 4>", 4), ("runs<float, long long, 4, 32, 8>", 8)])
+def test_rows_without_a_border_are_added_in_one_piece(instance, rows, tmp_path):
+    """Seen red: a branch a row; and what is made of parameters alone, the group's first row and how many it has, made anew for each."""
+    code = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+ )?([A-Z]+)(\S*)", machine_code("segment_sum/cuda/v6_runs.cu", instance, tmp_path))
+    reads = [i for i, (word, how) in enumerate(code) if word == "LDG" and ".128" in how]
+    pieces = [[word for word, _ in code[a:b]] for a, b in zip(reads, reads[rows - 1 :], strict=False)]
+    whole = [p for p in pieces if "BRA" not in p and p.count("FADD") > rows]
+    assert whole and min(map(len, whole)) < 20 * rows, [len(p) for p in whole]
+
+
 # Kernels that stand by, an instance each, and how many loads of theirs may come before the wait: of what is older than the launch before.
 STANDING_BY = [
     ("_shared/cuda/add_rows.cu", "add_rows<float, float, float, 4, 8>", 0),
