@@ -148,7 +148,9 @@ def test_who_adds_up_asks_for_eight_before_one_is_added(source, instance, tmp_pa
 @pytest.mark.parametrize("instance, rows", [("runs<__nv_bfloat16, long long, 8, 16, 4>", 4), ("runs<float, long long, 4, 32, 8>", 8)])
 def test_rows_without_a_border_are_added_in_one_piece(instance, rows, tmp_path):
     """Seen red: a branch a row; and what is made of parameters alone, the group's first row and how many it has, made anew for each: half as many again."""
-    code = re.findall(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\d+ )?([A-Z][^;]*);", machine_code("segment_sum/cuda/v6_runs.cu", instance, tmp_path))
+    code = re.findall(
+        r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\d+ )?([A-Z][^;]*);", machine_code("segment_sum/cuda/v6_runs.cu", instance, tmp_path)
+    )
     words, places = [word for _, word in code], {int(place, 16): i for i, (place, _) in enumerate(code)}
     reads = [i for i, word in enumerate(words) if word.startswith("LDG.E.128")]
     pieces = [" ".join(words[a:b]) for a, b in zip(reads, reads[rows - 1 :], strict=False)]
