@@ -54,7 +54,7 @@ KERNELS = [  # rung, instance, loads and stores of less than 16 bytes that it ma
     ("embedding/cuda/v1_warp_row.cu", "gather<__nv_bfloat16, 8, 3, 2>", 2),  # the indices of two rows
     (
         "embedding/cuda/v2_balanced.cu",
-        "sums<__nv_bfloat16, int, int, 8, 3, 4>",
+        "sums<__nv_bfloat16, int, int, 8, 3, 4, true>",
         16,
     ),  # count, key, token and borders; borders of rows to clear, or what was dealt: where a part begins and ends, and 7 tokens
     (
@@ -153,7 +153,7 @@ STANDING_BY = [
     ("attention_decode/cuda/v2_fragments.cu", "combine<__half, __half, 128>", 0),
     ("cross_entropy/cuda/total.cu", "total", 8),  # targets
     ("embedding/cuda/v2_balanced.cu", "join<__nv_bfloat16, int, 4, true>", 4),  # keys and borders
-    ("embedding/cuda/v2_balanced.cu", "sums<float, int, int, 4, 4, 1, true>", 0),
+    ("embedding/cuda/v2_balanced.cu", "sums<float, int, int, 4, 4, 1, true, true>", 0),
     ("embedding/cuda/v5_dealt.cu", "sort<8>", 0),
     ("gemm/cuda/v2_sums.cu", "add_parts<__half>", 0),
     ("gemv/cuda/v4_split.cu", "join<float>", 0),
