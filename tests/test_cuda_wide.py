@@ -97,6 +97,8 @@ def test_accesses_of_16_bytes_stay_whole(source, instance, narrow, tmp_path):
 COPIES = [  # rungs whose copies into shared memory go with a policy, and instances that are launched; of the last three the address had to be masked
     ("scan/cuda/v5_pipeline.cu", "tiles<__nv_bfloat16, float, 4, 8, 6, 3, 2, false, true>", "sm_90a"),
     ("scan/cuda/v5_pipeline.cu", "tiles<float, float, 8, 8, 3, 2, 2, false, false>", "sm_90a"),
+    ("cross_entropy/cuda/v7_cluster.cu", "cross_entropy_ahead<__nv_bfloat16, false, false, 8, 256>", "sm_90a"),
+    ("cross_entropy/cuda/v7_cluster.cu", "cross_entropy_ahead<float, true, false, 8, 512>", "sm_100a"),
     ("rmsnorm/cuda/v6_pipeline.cu", "rmsnorm_backward<__nv_bfloat16, __nv_bfloat16, true, 1024, 1, 1024, 3>", "sm_100a"),
     ("layernorm/cuda/v6_pipeline.cu", "layernorm_backward<__nv_bfloat16, __nv_bfloat16, true, true, 32, 4, 256, 2, true>", "sm_100a"),
     ("layernorm/cuda/v6_pipeline.cu", "layernorm_backward<__nv_bfloat16, __nv_bfloat16, true, true, 512, 4, 512, 2, true>", "sm_120a"),

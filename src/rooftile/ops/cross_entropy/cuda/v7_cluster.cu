@@ -4,6 +4,7 @@
 #include "rooftile/async.cuh"
 #include "rooftile/cluster.cuh"
 #include "rooftile/cross_entropy_ahead.cuh"
+#include "rooftile/policy.cuh"
 
 using namespace rooftile;
 
@@ -26,7 +27,10 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, CAP ? 1024 
     return;
   }
   exchange_open(sExchange);
-  for (int i = first; i < end; i += THREADS) copy_async<16>(sMine + i, gVec + i);  // all of it in flight
+  const Policy policy = evict_last(gridDim.x / CLUSTER * (long long)V * int(sizeof(T)));
+  for (int i = first; i < end; i += THREADS)  // all of it in flight
+    if constexpr (CAP) copy_async<16>(sMine + i, gVec + i);
+    else copy_async(sMine + i, gVec + i, true, policy);
   copy_commit();
   Taken<T, SMOOTH, CAP> take(gRow, t, softcap);  // of another's share, maybe
   cluster_wait();  // all blocks are there: from here on they may be told of sums
