@@ -1,4 +1,4 @@
-// adds: the row waits in the shared memory of a cluster of blocks, a share each, so that however long it is nothing of it is read twice
+// adds: the row waits in the shared memory of a cluster of blocks, a share each, so that however long it is nothing of it is read twice; without a cap it is the last to leave the L2
 // costs: blocks wait for each other's sums, told by an exchange of 8 bytes a warp; Hopper and later
 // loses when: a row fits one block with another beside it, as v6's do up to 110 KB: those wait for nobody
 #include "rooftile/async.cuh"

@@ -1,4 +1,4 @@
-// adds: sorted tokens are dealt out and not rows: a warp has `span` of them, whoever's, and writes zeros for its share of the rows before it waits for them
+// adds: sorted tokens are dealt out and not rows: a warp has `span` of them, whoever's, and writes zeros for its share of the rows before it waits for them; full strips are not looked over
 // costs: a float32 row of partial sums where a segment of more than 16 tokens crosses into the next span, added by a second launch
 // loses when: every segment crosses: partial sums are then written and read at 4 bytes an element for every span of dout, 1/4 of it at 16 tokens
 #include <cuda_bf16.h>
