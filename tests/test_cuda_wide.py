@@ -54,7 +54,7 @@ KERNELS = [  # rung, instance, loads and stores of less than 16 bytes that it ma
     ("embedding/cuda/v1_warp_row.cu", "gather<__nv_bfloat16, 8, 3, 2>", 2),  # the indices of two rows
     (
         "embedding/cuda/v2_balanced.cu",
-        "sums<__nv_bfloat16, int, int, 8, 3, 4>",
+        "sums<__nv_bfloat16, int, int, 8, 3, 4, true>",
         16,
     ),  # count, key, token and borders; borders of rows to clear, or what was dealt: where a part begins and ends, and 7 tokens
     (
@@ -97,6 +97,8 @@ def test_accesses_of_16_bytes_stay_whole(source, instance, narrow, tmp_path):
 COPIES = [  # rungs whose copies into shared memory go with a policy, and instances that are launched; of the last three the address had to be masked
     ("scan/cuda/v5_pipeline.cu", "tiles<__nv_bfloat16, float, 4, 8, 6, 3, 2, false, true>", "sm_90a"),
     ("scan/cuda/v5_pipeline.cu", "tiles<float, float, 8, 8, 3, 2, 2, false, false>", "sm_90a"),
+    ("cross_entropy/cuda/v7_cluster.cu", "cross_entropy_ahead<__nv_bfloat16, false, false, 8, 256>", "sm_90a"),
+    ("cross_entropy/cuda/v7_cluster.cu", "cross_entropy_ahead<float, true, false, 8, 512>", "sm_100a"),
     ("rmsnorm/cuda/v6_pipeline.cu", "rmsnorm_backward<__nv_bfloat16, __nv_bfloat16, true, 1024, 1, 1024, 3>", "sm_100a"),
     ("layernorm/cuda/v6_pipeline.cu", "layernorm_backward<__nv_bfloat16, __nv_bfloat16, true, true, 32, 4, 256, 2, true>", "sm_100a"),
     ("layernorm/cuda/v6_pipeline.cu", "layernorm_backward<__nv_bfloat16, __nv_bfloat16, true, true, 512, 4, 512, 2, true>", "sm_120a"),
@@ -169,7 +171,7 @@ STANDING_BY = [
     ("attention_decode/cuda/v2_fragments.cu", "combine<__half, __half, 128>", 0),
     ("cross_entropy/cuda/total.cu", "total", 8),  # targets
     ("embedding/cuda/v2_balanced.cu", "join<__nv_bfloat16, int, 4, true>", 4),  # keys and borders
-    ("embedding/cuda/v2_balanced.cu", "sums<float, int, int, 4, 4, 1, true>", 0),
+    ("embedding/cuda/v2_balanced.cu", "sums<float, int, int, 4, 4, 1, true, true>", 0),
     ("embedding/cuda/v5_dealt.cu", "sort<8>", 0),
     ("gemm/cuda/v2_sums.cu", "add_parts<__half>", 0),
     ("gemv/cuda/v4_split.cu", "join<float>", 0),

@@ -5,6 +5,7 @@ import torch
 
 from rooftile.core.kernel import OPS
 from rooftile.cuda import simulator
+from rooftile.cuda.launch import recording
 from rooftile.ops import Embedding, embedding, tied_embedding
 from rooftile.ops.embedding import api, bulk_kernels, reference
 from rooftile.workbench.check import poisoned
@@ -167,6 +168,26 @@ def test_what_is_there_comes_with_the_tokens_or_behind_them(config):
 def test_two_tokens_come_with_what_is_there_where_registers_hold_both(n, dtype, tokens):
     call = {"dout": torch.empty(9, n, dtype=dtype, device="meta"), "dweight": torch.empty(5, n, dtype=dtype, device="meta")}
     assert ADDED.pick(call) == {"tokens": tokens, "span": 16, "warps": 8}
+
+
+@pytest.mark.parametrize("n, full", [(128, True), (384, True), (768, True), (640, False), (772, False), (130, False)])
+def test_no_lane_looks_for_columns_where_strips_end_with_rows(n, full):
+    """Of 640 float32 columns the second strip of three vectors a lane ends behind the row. Seen red: taken for full, it read beyond dout."""
+    torch.manual_seed(0)
+    indices, dout, grad = torch.randint(0, 5, (90,)), torch.randint(-4, 5, (90, n)).float(), torch.randint(-4, 5, (9, n)).float()
+    config = {"tokens": 2, "span": 16, "warps": 8}
+    sums = BACKWARD.spec.reference(dout, indices, grad, -1)
+
+    def both():
+        return BACKWARD.kernel("cuda.v5_dealt").bound(config)(dout, indices, grad, -1), ADDED.bound(config)(dout, indices, grad, -1)
+
+    want = grad + sums
+    with simulator.active(), poisoned():
+        got, _ = both()
+    assert torch.equal(got, sums) and torch.equal(grad, want)
+    with recording() as seen:
+        both()
+    assert [x.instance.split("2, ")[-1] for x in seen if x.instance.startswith("sums")] == [f"{full}>".lower(), f"{full}, true>".lower()]
 
 
 @pytest.mark.parametrize("kernel", [k for k in BACKWARD.kernels if k.name.startswith("cuda")], ids=lambda k: k.name)

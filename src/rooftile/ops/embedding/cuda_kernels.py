@@ -160,8 +160,8 @@ def _sum_rows(source, sort, to, dout, indices, padding_idx, config, clears, adde
     elif clears:  # at most 32 rows a warp
         blocks = max(blocks, cdiv(v, 32 * WARPS))
         share = cdiv(v, blocks * WARPS)
-    more = ", true" if added else ""
-    launch(source, f"sums<{dtype}, {key}, {KEY[order.dtype]}, {width}, {vectors}, {config['tokens']}{more}>",
+    full, more = "true" if strips * vectors * 32 * width == n else "false", ", true" if added else ""
+    launch(source, f"sums<{dtype}, {key}, {KEY[order.dtype]}, {width}, {vectors}, {config['tokens']}, {full}{more}>",
            blocks, BLOCK, to, partial, dout, keys, order, borders, v, base, n, stride, strips, span, share, dealt, begins, of, parts, pieces,
            shared=4 * cdiv(of, 32) if pieces else 0)  # fmt: skip
     launch(source, f"join<{dtype}, {key}, {four}{more}>", (cdiv(spans, BLOCK), cdiv(n, 8 * four)), BLOCK, to, partial, keys, borders, v,

@@ -1,9 +1,10 @@
-// adds: the row waits in the shared memory of a cluster of blocks, a share each, so that however long it is nothing of it is read twice
+// adds: the row waits in the shared memory of a cluster of blocks, a share each, so that however long it is nothing of it is read twice; without a cap it is the last to leave the L2
 // costs: blocks wait for each other's sums, told by an exchange of 8 bytes a warp; Hopper and later
 // loses when: a row fits one block with another beside it, as v6's do up to 110 KB: those wait for nobody
 #include "rooftile/async.cuh"
 #include "rooftile/cluster.cuh"
 #include "rooftile/cross_entropy_ahead.cuh"
+#include "rooftile/policy.cuh"
 
 using namespace rooftile;
 
@@ -26,7 +27,10 @@ __global__ void ROOFTILE_CLUSTER(CLUSTER) __launch_bounds__(THREADS, CAP ? 1024 
     return;
   }
   exchange_open(sExchange);
-  for (int i = first; i < end; i += THREADS) copy_async<16>(sMine + i, gVec + i);  // all of it in flight
+  const Policy policy = evict_last(gridDim.x / CLUSTER * (long long)V * int(sizeof(T)));
+  for (int i = first; i < end; i += THREADS)  // all of it in flight
+    if constexpr (CAP) copy_async<16>(sMine + i, gVec + i);
+    else copy_async(sMine + i, gVec + i, true, policy);
   copy_commit();
   Taken<T, SMOOTH, CAP> take(gRow, t, softcap);  // of another's share, maybe
   cluster_wait();  // all blocks are there: from here on they may be told of sums

@@ -1,4 +1,4 @@
-// adds: sorted tokens are dealt out and not rows: a warp has `span` of them, whoever's, and writes zeros for its share of the rows before it waits for them
+// adds: sorted tokens are dealt out and not rows: a warp has `span` of them, whoever's, and writes zeros for its share of the rows before it waits for them; full strips are not looked over
 // costs: a float32 row of partial sums where a segment of more than 16 tokens crosses into the next span, added by a second launch
 // loses when: every segment crosses: partial sums are then written and read at 4 bytes an element for every span of dout, 1/4 of it at 16 tokens
 #include <cuda_bf16.h>
@@ -99,8 +99,9 @@ __device__ __forceinline__ void clear_early(T* gDw, const int2* gDealt, const in
 
 // gPartial has two rows a span: of the segment that comes in from before, and of the one that goes on behind. Every warp sees to the zeros of `share` rows
 // first, none where they have been written or are not wanted, or sees to them before it waits for the sort (`pieces`); blocks behind the last span do
-// nothing else. Rows that are added to come with the tokens where those come one or two at a time.
-template <typename T, typename Key, typename Token, int WIDTH, int VECTORS, int TOKENS, bool ADDED = false>
+// nothing else. Rows that are added to come with the tokens where those come one or two at a time. FULL: strips end where rows do, and no lane looks whether
+// its columns are there, which is a sixth of the instructions.
+template <typename T, typename Key, typename Token, int WIDTH, int VECTORS, int TOKENS, bool FULL, bool ADDED = false>
 __global__ void ROOFTILE_EARLY __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 : 2)
     sums(T* __restrict__ gDw, float* __restrict__ gPartial, const T* __restrict__ gDout, const Key* __restrict__ gKeys,
          const Token* __restrict__ gOrder, const int* __restrict__ gBorders, int V, int base, long long N, long long stride, int strips, int span,
@@ -111,6 +112,7 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 
   let_next_stand_by();  // not before: who joins looks at keys and borders while this goes on
   if (share) clear<T, WIDTH>(gDw, gBorders, (blockIdx.x * 8ll + warp()) * share, share, V, N);
   const long long i_w = blockIdx.x * 8ll + warp(), i_s = i_w / strips, i_n = (i_w % strips * VECTORS * WARP + lane()) * WIDTH;
+  const auto inside = [&](int k) { return FULL || i_n + k * WARP * WIDTH < N; };
   const int count = gBorders[V];
   if (i_s * span >= count) return;
   const int first = int(i_s * span);
@@ -126,7 +128,7 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 
         const T* gRow = gDout + __shfl_sync(ALL_LANES, place.i_m, (l + t) % WARP) * stride + i_n;
 #pragma unroll
         for (int k = 0; k < VECTORS; ++k)
-          if (l + t < stop && i_n + k * WARP * WIDTH < N) load_global(rX[t][k], gRow + k * WARP * WIDTH);
+          if (l + t < stop && inside(k)) load_global(rX[t][k], gRow + k * WARP * WIDTH);
       }
       if constexpr (TOGETHER) {
 #pragma unroll
@@ -135,7 +137,7 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 
           const T* gRow = gDw + (long long)__shfl_sync(ALL_LANES, place.i_v, l + t) * N + i_n;
 #pragma unroll
           for (int k = 0; k < VECTORS; ++k)
-            if (i_n + k * WARP * WIDTH < N) load_global(rOld[t][k], gRow + k * WARP * WIDTH);
+            if (inside(k)) load_global(rOld[t][k], gRow + k * WARP * WIDTH);
         }
       }
 #pragma unroll
@@ -149,17 +151,18 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 
         const int i_v = __shfl_sync(ALL_LANES, place.i_v, l + t), begin = __shfl_sync(ALL_LANES, place.begin, l + t);
         const int end = __shfl_sync(ALL_LANES, place.end, l + t);
         const bool whole = end - begin <= SHORT || (begin >= first && end <= first + span);
+        T* gRow = gDw + i_v * N + i_n;
+        float* gPart = gPartial + (2 * i_s + (begin >= first)) * N + i_n;
 #pragma unroll
         for (int k = 0; k < VECTORS; ++k) {
-          const long long at = i_n + k * WARP * WIDTH;
-          if (at < N) {
+          if (inside(k)) {
             if constexpr (TOGETHER)
               if (whole) {
 #pragma unroll
                 for (int c = 0; c < WIDTH; ++c) rSum[k][c] += float(rOld[t][k][c]);
               }
-            if (whole) finish<ADDED && !TOGETHER>(gDw + i_v * N + at, rSum[k]);
-            else write<16>(gPartial + (2 * i_s + (begin >= first)) * N + at, rSum[k]);
+            if (whole) finish<ADDED && !TOGETHER>(gRow + k * WARP * WIDTH, rSum[k]);
+            else write<16>(gPart + k * WARP * WIDTH, rSum[k]);
           }
 #pragma unroll
           for (int c = 0; c < WIDTH; ++c) rSum[k][c] = 0.0f;
