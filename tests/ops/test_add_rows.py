@@ -7,7 +7,7 @@ import torch
 
 from rooftile.cuda import compile as compiler
 from rooftile.cuda import simulator
-from rooftile.ops._shared.cuda_rows import add_rows
+from rooftile.ops._shared.cuda_partials import add_rows
 from test_cuda_wide import machine_code
 
 

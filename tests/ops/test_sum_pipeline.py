@@ -10,7 +10,7 @@ from rooftile.core.spec import Case
 from rooftile.cuda import compile as compiler
 from rooftile.cuda import simulator
 from rooftile.cuda.launch import recording
-from rooftile.ops._shared import cuda_rows, sum_pipeline
+from rooftile.ops._shared import cuda_partials, sum_pipeline
 from rooftile.ops._shared.cuda_norms import MANY
 from rooftile.workbench.check import Problem
 from rooftile.workbench.explain import imagined
@@ -89,7 +89,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", some(FAULTS, *FAULTS))
 def test_what_is_wrong_is_refused(fault, tmp_path, monkeypatch):
     op, kernel = of("add_layernorm")
-    module, source = (cuda_rows, "ADD_ROWS") if "partial rows" in fault else (sum_pipeline, "V3")
+    module, source = (cuda_partials, "ADD_ROWS") if "partial rows" in fault else (sum_pipeline, "V3")
     monkeypatch.setattr(module, source, rewritten(getattr(module, source), *FAULTS[fault], tmp_path))
     if fault == "of what was not rounded":  # an error of less than dx's own rounding: what is written is what must be summed
         call = op.spec.draw(Case({"M": 53, "N": 768}, torch.bfloat16, GPT2))

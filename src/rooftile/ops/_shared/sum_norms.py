@@ -13,7 +13,8 @@ from rooftile.core.spec import Call
 from rooftile.cuda.launch import launch
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda_norms import ELSEWHERE, Config, any_row, at, one_column, said, serial, statistics, types
-from rooftile.ops._shared.cuda_rows import ADD_ROWS, Refuse, add_rows, deal, uneven, wider_than
+from rooftile.ops._shared.cuda_partials import ADD_ROWS, add_rows
+from rooftile.ops._shared.cuda_rows import Refuse, deal, uneven, wider_than
 from rooftile.ops._shared.launch import cdiv, power_of_2, rows
 from rooftile.ops._shared.norms import Norm, gradients, outputs
 

@@ -16,7 +16,8 @@ from rooftile.core.spec import Call
 from rooftile.cuda.launch import launch
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda_norms import ELSEWHERE, any_row, at, few, said, types
-from rooftile.ops._shared.cuda_rows import ADD_ROWS, PARK, Deal, add_rows, deal, uneven
+from rooftile.ops._shared.cuda_partials import ADD_ROWS, add_rows
+from rooftile.ops._shared.cuda_rows import PARK, Deal, deal, uneven
 from rooftile.ops._shared.cuda_shares import evenly
 from rooftile.ops._shared.launch import cdiv, rows
 from rooftile.ops._shared.norms import Norm, gradients

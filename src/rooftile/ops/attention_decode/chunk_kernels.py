@@ -269,7 +269,7 @@ KERNELS = (
     Kernel("triton.chunk_float32", attention_decode, "true float32: fused multiply-adds, no tf32", _many(_refuse(True)), CONFIGS_32, pick_32, SPILLS),
 )  # fmt: skip
 KERNELS_E4M3 = (
-    Kernel("triton.chunk_widened", _widened, "keys and values become 16 bits once, and not by each tile that sees them", _many(_refuse(False), 0, NARROW), CONFIGS,
+    Kernel("triton.chunk_widened", _widened, "keys and values become 16 bits once, and not by each tile that sees them", _many(_refuse(False), 0, NARROW), CONFIGS[1:],
            limits=SPILLS, declines=_few_rows),
     Kernel("triton.chunk", _e4m3, "the same with keys and values of 8 bits", _many(_refuse(None)), CONFIGS_8_BITS, pick_8_bits, SPILLS_8_BITS, WITH_E4M3),
     Kernel("triton.chunk_by_hand", _by_hand, "8 bits widened by integer operations", _many(_refuse(None)), CONFIGS_8_BITS, pick_8_bits,

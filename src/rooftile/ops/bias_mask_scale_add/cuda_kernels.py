@@ -9,7 +9,8 @@ from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda import BLOCK
 from rooftile.ops._shared.cuda_norms import ELSEWHERE
-from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows, too_long, uneven
+from rooftile.ops._shared.cuda_partials import ADD_ROWS, add_rows
+from rooftile.ops._shared.cuda_rows import too_long, uneven
 from rooftile.ops._shared.cuda_shares import evenly
 from rooftile.ops._shared.launch import cdiv, resident, rows
 

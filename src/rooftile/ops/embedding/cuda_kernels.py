@@ -10,7 +10,7 @@ from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda import BLOCK, misaligned
-from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows
+from rooftile.ops._shared.cuda_partials import ADD_ROWS, add_rows
 from rooftile.ops._shared.launch import cdiv, processors, rows
 from rooftile.ops.embedding.reference import check_indices
 

@@ -7,7 +7,7 @@ from rooftile.core.kernel import Kernel, Limits
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
 from rooftile.cuda.source import Source
 from rooftile.ops._shared.cuda import BLOCK
-from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows
+from rooftile.ops._shared.cuda_partials import ADD_ROWS, add_rows
 from rooftile.ops._shared.launch import cdiv, dense_like, processors
 from rooftile.ops.gemv.triton_kernels import one_row
 

@@ -31,7 +31,8 @@ from rooftile.ops._shared.cuda_norms import (
     types,
     upto,
 )
-from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows, alone, deal
+from rooftile.ops._shared.cuda_partials import ADD_ROWS, add_rows
+from rooftile.ops._shared.cuda_rows import alone, deal
 from rooftile.ops._shared.cuda_shares import ALL, SHARE, Hold, share, stays
 from rooftile.ops._shared.launch import cdiv, row, rows
 from rooftile.ops._shared.norms import LAYER, gradients, outputs

@@ -7,7 +7,7 @@ import torch
 from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, off_gpu
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows
+from rooftile.ops._shared.cuda_partials import ADD_ROWS, add_rows
 from rooftile.ops._shared.hopper_products import BLOCK_M, CONFIGS, LIMITS, across, along, form, too_few, walk
 from rooftile.ops._shared.launch import cdiv
 from rooftile.ops.mlp import composed_kernels as composed

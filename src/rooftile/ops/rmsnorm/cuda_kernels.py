@@ -30,7 +30,8 @@ from rooftile.ops._shared.cuda_norms import (
     types,
     upto,
 )
-from rooftile.ops._shared.cuda_rows import ADD_ROWS, add_rows, alone
+from rooftile.ops._shared.cuda_partials import ADD_ROWS, add_rows
+from rooftile.ops._shared.cuda_rows import alone
 from rooftile.ops._shared.cuda_shares import ALL, SHARE, Hold
 from rooftile.ops._shared.launch import cdiv, rows
 from rooftile.ops._shared.norms import RMS, gradients, outputs

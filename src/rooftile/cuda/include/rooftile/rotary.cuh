@@ -16,6 +16,32 @@ template <typename W, int K> ROOFTILE_DEVICE void entries(float (&rF)[K], const 
   }
 }
 
+// The cosines and sines of a lane's K pairs, from a row of each table on; NaN where there is no such row.
+template <typename W, int K>
+ROOFTILE_DEVICE void angles(float (&rC)[K], float (&rS)[K], const W* gCos, const W* gSin, bool there, float sign = 1.0f) {
+  if (there) {
+    entries<W, K>(rC, gCos);
+    entries<W, K>(rS, gSin);
+#pragma unroll
+    for (int k = 0; k < K; ++k) rS[k] *= sign;
+  } else {
+#pragma unroll
+    for (int k = 0; k < K; ++k) rC[k] = rS[k] = __int_as_float(0x7fffffff);
+  }
+}
+
+// K pairs turned: neighbours of the first vector (PAIRS), or one of each.
+template <bool PAIRS, int K, int WIDTH>
+ROOFTILE_DEVICE void turn_pairs(float (&rF)[WIDTH], float (&rG)[WIDTH], const float (&rC)[K], const float (&rS)[K]) {
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    float &first = rF[PAIRS ? 2 * k : k], &second = PAIRS ? rF[(2 * k + 1) % WIDTH] : rG[k];
+    const float a = first, b = second;
+    first = a * rC[k] - b * rS[k];
+    second = a * rS[k] + b * rC[k];
+  }
+}
+
 // EACH rows of one lane: `apart` elements between the two vectors of a turn, 0 where one vector holds whole pairs or is copied.
 template <typename T, int K, int EACH, bool PAIRS>
 ROOFTILE_DEVICE void turn(T* gOut, const T* gX, int heads, int apart, long long stride, long long stride_out, const float (&rC)[K],

@@ -81,13 +81,7 @@ __global__ void concat_kv(C* gKc, C* gVc, const T* gK, const T* gV, const L* gLe
   }
   const int lane = item % key_lanes, i_h = item / key_lanes * EACH;
   const bool copied = lane >= turning;
-  if (!copied && place < rows) {
-    entries<W, K>(rC, gCos + place * stride_cos + lane * K);
-    entries<W, K>(rS, gSin + place * stride_sin + lane * K);
-  } else {
-#pragma unroll
-    for (int k = 0; k < K; ++k) rC[k] = rS[k] = __int_as_float(0x7fffffff);
-  }
+  angles(rC, rS, gCos + place * stride_cos + lane * K, gSin + place * stride_sin + lane * K, !copied && place < rows);
   const int column = copied ? 2 * N + (lane - turning) * WIDTH : lane * WIDTH;
   const int apart = PAIRS || copied ? 0 : N;
   C* gOut = gKc + row * kc_b + slot * kc_t + i_h * kc_h + column;

@@ -64,13 +64,7 @@ __global__ void __launch_bounds__(512)
     if (row < 0 || row >= pages) return;
   }
   float rC[K], rS[K], rF[WIDTH], rG[WIDTH];
-  if (!copied && place < rows) {
-    entries<W, K>(rC, gCos + place * stride_cos + lane * K);
-    entries<W, K>(rS, gSin + place * stride_sin + lane * K);
-  } else {
-#pragma unroll
-    for (int k = 0; k < K; ++k) rC[k] = rS[k] = __int_as_float(0x7fffffff);
-  }
+  angles(rC, rS, gCos + place * stride_cos + lane * K, gSin + place * stride_sin + lane * K, !copied && place < rows);
   C *gToK = gKc + row * kc_b + slot * kc_t + column, *gToV = gVc + row * vc_b + slot * vc_t + column;
 #pragma unroll
   for (int e = 0; e < EACH; ++e) {
@@ -91,13 +85,7 @@ __global__ void __launch_bounds__(512)
     }
     unpack<T>(rF, rA[e].whole);
     if (!PAIRS) unpack<T>(rG, rB[e].whole);
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-      float &one = rF[PAIRS ? 2 * k : k], &other = PAIRS ? rF[(2 * k + 1) % WIDTH] : rG[k];
-      const float a = one, b = other;
-      one = a * rC[k] - b * rS[k];
-      other = a * rS[k] + b * rC[k];
-    }
+    turn_pairs<PAIRS>(rF, rG, rC, rS);
     put<T>(gToK + i_h * kc_h, rF, inverse);
     if (!PAIRS) put<T>(gToK + i_h * kc_h + N, rG, inverse);
   }

@@ -25,15 +25,7 @@ __global__ void rope(T* gQo, T* gKo, const T* gQ, const T* gK, const W* gCos, co
   float rC[K], rS[K];
   if (!copied) {
     const long long place = GIVEN ? static_cast<const long long*>(gPositions)[i_b * p_b + i_t * p_t] : i_t;
-    if (place >= 0 && place < S) {
-      entries<W, K>(rC, gCos + place * stride_cos + lane * K);
-      entries<W, K>(rS, gSin + place * stride_sin + lane * K);
-#pragma unroll
-      for (int k = 0; k < K; ++k) rS[k] *= sign;
-    } else {
-#pragma unroll
-      for (int k = 0; k < K; ++k) rC[k] = rS[k] = __int_as_float(0x7fffffff);
-    }
+    angles(rC, rS, gCos + place * stride_cos + lane * K, gSin + place * stride_sin + lane * K, place >= 0 && place < S, sign);
   }
   const int column = copied ? 2 * N + (lane - turning) * WIDTH : lane * (PAIRS ? WIDTH : K), apart = PAIRS || copied ? 0 : N;
   if (group < groups_q) {

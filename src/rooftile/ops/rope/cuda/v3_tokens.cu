@@ -33,17 +33,8 @@ __global__ void rope(T* gQo, T* gKo, const T* gQ, const T* gK, const W* gCos, co
     if (!PAIRS && !copied) load_global(rB[e], g + N);
   }
   float rC[K], rS[K], rF[WIDTH], rG[WIDTH];
-  if (!copied) {
-    if (place >= 0 && place < S) {
-      entries<W, K>(rC, gCos + place * stride_cos + lane * K);
-      entries<W, K>(rS, gSin + place * stride_sin + lane * K);
-#pragma unroll
-      for (int k = 0; k < K; ++k) rS[k] *= sign;
-    } else {
-#pragma unroll
-      for (int k = 0; k < K; ++k) rC[k] = rS[k] = __int_as_float(0x7fffffff);
-    }
-  }
+  if (!copied)
+    angles(rC, rS, gCos + place * stride_cos + lane * K, gSin + place * stride_sin + lane * K, place >= 0 && place < S, sign);
 #pragma unroll
   for (int e = 0; e < EACH; ++e) {
     const int i_h = threadIdx.y + e * blockDim.y;
@@ -52,13 +43,7 @@ __global__ void rope(T* gQo, T* gKo, const T* gQ, const T* gK, const W* gCos, co
     if (!copied) {
       unpack<T>(rF, rA[e].whole);
       if (!PAIRS) unpack<T>(rG, rB[e].whole);
-#pragma unroll
-      for (int k = 0; k < K; ++k) {
-        float &first = rF[PAIRS ? 2 * k : k], &second = PAIRS ? rF[(2 * k + 1) % WIDTH] : rG[k];
-        const float a = first, b = second;
-        first = a * rC[k] - b * rS[k];
-        second = a * rS[k] + b * rC[k];
-      }
+      turn_pairs<PAIRS>(rF, rG, rC, rS);
       pack<T>(rA[e].whole, rF);
       if (!PAIRS) pack<T>(rB[e].whole, rG), store_global(g + N, rB[e]);
     }

@@ -36,15 +36,8 @@ __global__ void rope(T* gQo, T* gKo, const T* gQ, const T* gK, const W* gCos, co
   if (threadIdx.z < here) {
     const unsigned i_b = i_m / unsigned(length), i_t = i_m % unsigned(length);
     const long long place = GIVEN ? static_cast<const long long*>(gPositions)[i_b * p_b + i_t * p_t] : i_t;
-    if (place >= 0 && place < S) {
-      entries<W, K>(rC, gCos + place * stride_cos + threadIdx.x * K);
-      entries<W, K>(rS, gSin + place * stride_sin + threadIdx.x * K);
-#pragma unroll
-      for (int k = 0; k < K; ++k) rS[k] *= sign;
-    } else {
-#pragma unroll
-      for (int k = 0; k < K; ++k) rC[k] = rS[k] = __int_as_float(0x7fffffff);
-    }
+    const int at = threadIdx.x * K;
+    angles(rC, rS, gCos + place * stride_cos + at, gSin + place * stride_sin + at, place >= 0 && place < S, sign);
   }
   __syncthreads();  // the barrier is there
   mbarrier_wait(&sCome, 0);
@@ -56,13 +49,7 @@ __global__ void rope(T* gQo, T* gKo, const T* gQ, const T* gK, const W* gCos, co
       load(rA, sMine + i_h * D);
       unpack<T>(rF, rA.whole);
       if (!PAIRS) load(rB, sMine + i_h * D + N), unpack<T>(rG, rB.whole);
-#pragma unroll
-      for (int k = 0; k < K; ++k) {
-        float &one = rF[PAIRS ? 2 * k : k], &two = PAIRS ? rF[(2 * k + 1) % WIDTH] : rG[k];
-        const float a = one, b = two;
-        one = a * rC[k] - b * rS[k];
-        two = a * rS[k] + b * rC[k];
-      }
+      turn_pairs<PAIRS>(rF, rG, rC, rS);
       pack<T>(rA.whole, rF);
       store(sMine + i_h * D, rA);
       if (!PAIRS) pack<T>(rB.whole, rG), store(sMine + i_h * D + N, rB);
