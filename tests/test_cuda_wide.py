@@ -99,6 +99,8 @@ COPIES = [  # rungs whose copies into shared memory go with a policy, and instan
     ("scan/cuda/v5_pipeline.cu", "tiles<float, float, 8, 8, 3, 2, 2, false, false>", "sm_90a"),
     ("cross_entropy/cuda/v7_cluster.cu", "cross_entropy_ahead<__nv_bfloat16, false, false, 8, 256>", "sm_90a"),
     ("cross_entropy/cuda/v7_cluster.cu", "cross_entropy_ahead<float, true, false, 8, 512>", "sm_100a"),
+    ("cross_entropy/cuda/v6_ahead.cu", "cross_entropy_ahead<__nv_bfloat16, false, false>", "sm_90a"),
+    ("cross_entropy/cuda/v6_ahead.cu", "cross_entropy_ahead<float, true, false>", "sm_100a"),
     ("rmsnorm/cuda/v6_pipeline.cu", "rmsnorm_backward<__nv_bfloat16, __nv_bfloat16, true, 1024, 1, 1024, 3>", "sm_100a"),
     ("layernorm/cuda/v6_pipeline.cu", "layernorm_backward<__nv_bfloat16, __nv_bfloat16, true, true, 32, 4, 256, 2, true>", "sm_100a"),
     ("layernorm/cuda/v6_pipeline.cu", "layernorm_backward<__nv_bfloat16, __nv_bfloat16, true, true, 512, 4, 512, 2, true>", "sm_120a"),

@@ -1,8 +1,9 @@
-// adds: the loss and the gradient in one pass: the row waits in shared memory while it is summed up, and leaves it as its gradient; what finds no room is read again, from L2
+// adds: the loss and the gradient in one pass: the row waits in shared memory while it is summed up, and leaves it as its gradient; what finds no room is read again, from L2; without a cap it is the last to leave the L2
 // costs: dloss must be known ahead, here 1; 110 KB of shared memory a block, of which two share a multiprocessor, so that one writes while the other's row arrives
 // loses when: rows are short: a block's copies, sums and stores follow each other, and two blocks do not cover the gaps
 #include "rooftile/async.cuh"
 #include "rooftile/cross_entropy_ahead.cuh"
+#include "rooftile/policy.cuh"
 
 using namespace rooftile;
 
@@ -24,7 +25,10 @@ __global__ void __launch_bounds__(1024)
     if (threadIdx.x == 0) gLoss[i_m] = value;
     return;
   }
-  for (int i = threadIdx.x; i < near; i += each) copy_async<16>(sX + i, gVec + i);  // all of it in flight
+  const Policy policy = evict_last(gridDim.x * (long long)V * int(sizeof(T)));
+  for (int i = threadIdx.x; i < near; i += each)  // all of it in flight
+    if constexpr (CAP) copy_async<16>(sX + i, gVec + i);
+    else copy_async(sX + i, gVec + i, true, policy);
   copy_commit();
   Taken<T, SMOOTH, CAP> take(gRow, t, softcap);
 #pragma unroll 4

@@ -5,6 +5,7 @@
 #include <cuda_fp16.h>
 
 #include "rooftile/early.cuh"
+#include "rooftile/passing.cuh"
 #include "rooftile/vec.cuh"
 
 using namespace rooftile;
@@ -116,6 +117,7 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 
   const int count = gBorders[V];
   if (i_s * span >= count) return;
   const int first = int(i_s * span);
+  const Policy policy = evict_first(count * N * (long long)sizeof(T));  // dout is read once
   float rSum[VECTORS][WIDTH] = {};
   for (int turn = first; turn < first + span; turn += WARP) {
     const Place place = look(gKeys, gOrder, gBorders, turn + lane(), count, base, first, span);
@@ -128,7 +130,10 @@ __global__ void ROOFTILE_EARLY __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 
         const T* gRow = gDout + __shfl_sync(ALL_LANES, place.i_m, (l + t) % WARP) * stride + i_n;
 #pragma unroll
         for (int k = 0; k < VECTORS; ++k)
-          if (l + t < stop && inside(k)) load_global(rX[t][k], gRow + k * WARP * WIDTH);
+          if (l + t < stop && inside(k)) {
+            if constexpr (sizeof(T) * WIDTH == 16) rX[t][k].whole = load_global(reinterpret_cast<const uint4*>(gRow + k * WARP * WIDTH), policy);
+            else load_global(rX[t][k], gRow + k * WARP * WIDTH);
+          }
       }
       if constexpr (TOGETHER) {
 #pragma unroll
