@@ -148,22 +148,6 @@ def test_who_adds_up_asks_for_eight_before_one_is_added(source, instance, tmp_pa
     assert "L" * 8 + "F" in steps and not re.search("(LF+){3}", steps), steps
 
 
-@pytest.mark.skipif(bool(compiler.missing()), reason="needs NVRTC")
-@pytest.mark.parametrize("instance, rows", [("runs<__nv_bfloat16, long long, 8, 16, 4>", 4), ("runs<float, long long, 4, 32, 8>", 8)])
-def test_rows_without_a_border_are_added_in_one_piece(instance, rows, tmp_path):
-    """Seen red: a branch a row; and what is made of parameters alone, the group's first row and how many it has, made anew for each: half as many again."""
-    code = re.findall(
-        r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\d+ )?([A-Z][^;]*);", machine_code("segment_sum/cuda/v6_runs.cu", instance, tmp_path)
-    )
-    words, places = [word for _, word in code], {int(place, 16): i for i, (place, _) in enumerate(code)}
-    reads = [i for i, word in enumerate(words) if word.startswith("LDG.E.128")]
-    pieces = [" ".join(words[a:b]) for a, b in zip(reads, reads[rows - 1 :], strict=False)]
-    assert [p for p in pieces if "BRA" not in p and p.count("FADD") > rows], pieces
-    back = [(places[int(to, 16)], i) for i, word in enumerate(words) for to in re.findall(r"^BRA\b.*(0x[0-9a-f]+)", word)]
-    walks = [i + 1 - start for start, i in back if sum(start <= read <= i for read in reads) == 2 * rows]  # without a border, and with one
-    assert walks and min(walks) < 200 * rows, walks
-
-
 # Kernels that stand by, an instance each, and how many loads of theirs may come before the wait: of what is older than the launch before.
 STANDING_BY = [
     ("_shared/cuda/add_rows.cu", "add_rows<float, float, float, 4, 8>", 0),

@@ -138,12 +138,7 @@ def test_gpu_who_joins_runs_has_waited():
 
 RUNS_FAULTS = {  # as it stands, and wrong
     "i > from ? i : runs + from": "i",
-    "c += AT_ONCE * step": "c += AT_ONCE * AT_ONCE * step",
-    "run, run + 2, to, 1": "run, run + 1, to, 1",
-    "ask_two(i_n + next_strip);": ";",
-    "here + r < have - ROWS": "here + r < have",
-    "here + ROWS <= border": "here + ROWS <= border + 1",
-    "gNext += stride;\n  };": "};",
+    "c += EACH * step": "c += EACH * EACH * step",
     "sFrom[m] + group": "sFrom[m] + group + 1",
     "if (!(vain >> i & 1)) continue;": "continue;",
     "i_strip += gridDim.y * (long long)(LANES * WIDTH)": "i_strip += N",

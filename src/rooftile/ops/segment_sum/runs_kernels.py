@@ -56,5 +56,5 @@ def pick(call):
 
 FORWARD = (
     Kernel("cuda.v6_runs", in_runs, "short runs of rows, what crosses within one joined in shared memory", lambda call: off_gpu(call["x"]), CHUNKS,
-           pick, sources=(RUNS,), limits=Limits(spill_bytes_elsewhere=24)),  # Blackwell
+           pick, sources=(RUNS,), limits=Limits(spill_bytes_elsewhere=4)),
 )  # fmt: skip
