@@ -208,3 +208,19 @@ def test_flash_attention_2_is_asked_by_name():
     for call, why in (((q, k[:, :3], v[:, :3], True, 0.25), "5 queries, 3 keys"), ((q, k, v[..., :8], False, 0.25), "8 and 16")):
         with pytest.raises(NotImplementedError, match=why):
             run(*call)
+
+
+def test_a_peer_that_writes_fewer_bytes_is_not_timed(monkeypatch):
+    """Seen in a record: Liger gave the sum of a float32 stream in bfloat16, which is close enough, and was 1.15 times as fast as who writes float32."""
+    op, here = OPS["add_rmsnorm"], torch.device("cpu")
+    case = next(c for c in op.spec.cases if c.dtype == torch.bfloat16 and op.spec.draw(c, 0, here)["residual"].dtype == torch.float32)
+    call = op.spec.draw(case, 0, here)
+    own = peers.peer_run("torch", op.spec, case, call, here)
+
+    def narrow(**call):
+        out, total = op.spec.peer(**call)
+        return out, total.to(out.dtype)
+
+    monkeypatch.setitem(peers.LIBRARIES, ("liger", "add_rmsnorm"), narrow)
+    fact, run = bench._peer(op.spec, case, call, here, "liger", own)
+    assert run is None and fact["status"] == "error" and "gives torch.bfloat16 where PyTorch gives torch.float32" in fact["message"]

@@ -333,7 +333,11 @@ def _peer(
         run = peer_run(name, spec, case, call, where)
         if run is None:
             return {}, None
-        error = _apart(_results(run()), _results(own()) if own is not None else [])
+        made, wanted = _results(run()), _results(own()) if own is not None else []
+        for a, b in zip(made, wanted):
+            if a.numel() > 1 and a.element_size() < b.element_size():
+                raise TypeError(f"it gives {a.dtype} where PyTorch gives {b.dtype}, which are fewer bytes to write")
+        error = _apart(made, wanted)
     except torch.AcceleratorError:
         raise
     except Exception as problem:
