@@ -169,8 +169,8 @@ class Eager(torch.autograd.Function):
 
 
 class Transformed(torch.autograd.Function):
-    """The door inside torch.func's grad, vjp and jacrev, and vmap of them: what is computed and what is kept of it stand apart, as they want it. An operator
-    that has no gradient, as a gradient has none, is a constant to nobody."""
+    """The door inside torch.func's grad, vjp and jacrev, and vmap of them: what is computed and what is kept of it stand apart, as they want it. What has
+    no gradient, as a gradient has none, says so where it is differentiated."""
 
     generate_vmap_rule = True
 
