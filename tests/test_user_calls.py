@@ -325,7 +325,7 @@ FUNCTIONS = {  # ours, PyTorch's, and what is differentiated
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.filterwarnings("ignore:There is a performance drop")  # one call a sample
+@pytest.mark.filterwarnings("ignore:vmap calls")
 def test_of_torch_funcs_transforms_all_that_go_backward(name):
     """grad, vjp, jacrev, and vmap of grad, which is a gradient a sample: as PyTorch's own operators. Seen red: refused; jacrev alone, whose backward pass is in
     no grad any more, ended in PyTorch's words."""
@@ -390,7 +390,7 @@ def test_a_gradient_a_sample_of_a_model():
     def loss(weights, x, y):
         return rooftile.cross_entropy(torch.func.functional_call(model, weights, (x[None],)), y[None])
 
-    with pytest.warns(UserWarning, match="performance drop"):
+    with pytest.warns(RuntimeWarning, match="vmap calls linear_backward once a sample, 4 times"):
         made = torch.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(weights, X, Y)
     for i in range(len(X)):
         one = torch.autograd.grad(rooftile.cross_entropy(model(X[i : i + 1]), Y[i : i + 1]), list(model.parameters()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -264,12 +264,45 @@ def second_door(op: Operator) -> Any:
     torch.library.register_fake(name, fake, lib=_library)
     if op.plan is not None:
         _register_autograd(op, name)
+    if not any(a.many or a.mutated for a in spec.args.values()):
+        torch.library.register_vmap(name, functools.partial(_mapped, spec), lib=_library)
     register_flop_formula(getattr(torch.ops.rooftile, spec.name), get_raw=True)(functools.partial(_operations, spec))
     entry = getattr(torch.ops.rooftile, spec.name).default
     if spec.autocast:
         for device in ("CUDA", "CPU"):
             _library.impl(spec.name, _autocast(entry, device), f"Autocast{device}")
     return entry
+
+
+def _mapped(spec: OpSpec, info: Any, in_dims: Sequence[int | None], *args: Any) -> Any:
+    """What vmap makes of a call. Where what is mapped and all results have leading axes that are free, samples are one more of them; where all tensors begin
+    with a batch, they are more of it. Where not, or where what is drawn would be another's, each sample is a call."""
+    entry, call, samples = getattr(torch.ops.rooftile, spec.name).default, spec.complete(args), info.batch_size
+    mapped = {n: call[n].movedim(at, 0) for n, at in zip(call, in_dims) if at is not None}
+    there = {n for n in spec.args if call[n] is not None}
+    left_out = {n for n, r in spec.returns.items() if r.optional and call.get(n.removeprefix("d")) is None}
+    first = {n: a.dims.partition(" ")[0] for n, a in {**spec.args, **spec.returns}.items()}
+
+    def led_by(axis: str, names: Iterable[str]) -> bool:
+        return call.get("seed") is None and all(first[n] == axis for n in (*names, *spec.returns.keys() - left_out))
+
+    if led_by("...", mapped):
+        shared = {n: call[n].expand(samples, *call[n].shape) for n in there - mapped.keys() if first[n] == "..."}
+        made = _several(entry(*(call | mapped | shared).values()))
+    elif there == mapped.keys() and led_by("B", there):
+        made = _several(entry(*(call | {n: t.flatten(0, 1) for n, t in mapped.items()}).values()))
+        made = tuple(t if n in left_out else t.unflatten(0, (samples, t.shape[0] // samples)) for n, t in zip(spec.returns, made))
+    else:
+        warn(f"vmap calls {spec.name} once a sample, {samples} times")
+        each = [_several(entry(*(call | {n: t[i] for n, t in mapped.items()}).values())) for i in range(samples)]
+        none = _several(spec.empty_returns(call | {n: t.new_empty(t.shape[1:]) for n, t in mapped.items()})) if not each else ()
+        made, left_out = tuple(torch.stack(t) for t in zip(*each)) or tuple(t[None][:0] for t in none), set()
+    dims = tuple(None if n in left_out else 0 for n in spec.returns)
+    return (made, dims) if len(made) > 1 else (made[0], dims[0])
+
+
+def _several(result: Any) -> tuple[Tensor, ...]:
+    return result if isinstance(result, tuple) else (result,)
 
 
 def _operations(spec: OpSpec, *args: Any, out_val: Any = None, **kwargs: Any) -> int:

@@ -1,0 +1,71 @@
+"""vmap of every operator beside a call a sample: with its first tensor mapped, and with all of them."""
+
+import warnings
+
+import pytest
+import torch
+
+import rooftile
+from rooftile.core.kernel import OPS
+
+MAPPED = [n for n, op in OPS.items() if not any(a.many or a.mutated for a in op.spec.args.values())]
+AT_ONCE = [
+    "attention",
+    "attention_backward",
+    "gelu",
+    "layernorm",
+    "linear",
+    "masked_softmax",
+    "mlp",
+    "softmax_backward",
+    "swiglu",
+    "transpose",
+]
+
+
+def mapped(name, which, samples=3):
+    """What vmap makes, what calls make, and whether it said that it calls once a sample."""
+    op, here = OPS[name], torch.device("cpu")
+    case = next(c for c in op.spec.cases if "smoke" in c.use)
+    calls = [op.spec.draw(case, seed, here) for seed in range(samples)]
+    there = [n for n in op.spec.args if calls[0][n] is not None]
+    changed = there if which == "all" else there[:1]
+    each = [op.entry(*(calls[0] | {n: call[n] for n in changed}).values()) for call in calls]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        at_once = torch.vmap(lambda *tensors: op.entry(*(calls[0] | dict(zip(changed, tensors))).values()))
+        made = at_once(*(torch.stack([call[n] for call in calls]) for n in changed))
+    wanted = [torch.stack(t) for t in zip(*(one if isinstance(one, tuple) else (one,) for one in each))]
+    return made if isinstance(made, tuple) else (made,), wanted, [str(w.message) for w in told]
+
+
+@pytest.mark.parametrize("which", ["first", "all"])
+@pytest.mark.parametrize("name", MAPPED)
+def test_vmap_makes_what_a_call_a_sample_makes(name, which):
+    made, wanted, told = mapped(name, which)
+    for ours, theirs in zip(made, wanted, strict=True):
+        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+        torch.testing.assert_close(ours.double(), theirs.double(), rtol=1e-4, atol=1e-4, equal_nan=True)
+    assert set(told) <= {f"vmap calls {name} once a sample, 3 times"}  # and PyTorch, which says whose fault it is not, says nothing
+
+
+@pytest.mark.parametrize("name", AT_ONCE)
+def test_samples_are_rows_more_or_more_of_a_batch(name):
+    assert mapped(name, "all" if "attention" in name or "softmax" in name or "swiglu" in name else "first")[2] == []
+
+
+def test_each_sample_draws_what_a_call_draws():
+    x, seed = torch.ones(3, 64), torch.tensor(7)
+    with pytest.warns(RuntimeWarning, match="vmap calls dropout once a sample, 3 times"):
+        made = torch.vmap(lambda x: rooftile.dropout(x, 0.5, seed=seed))(x)
+    assert torch.equal(made, rooftile.dropout(x[0], 0.5, seed=seed).expand(3, 64))
+
+
+def test_axes_and_axes_inside():
+    x = torch.randn(4, 5, 8)
+    for at in (1, -1):
+        assert torch.equal(torch.vmap(rooftile.softmax, in_dims=at)(x), torch.vmap(lambda x: torch.softmax(x, -1), in_dims=at)(x))
+    assert torch.equal(torch.vmap(torch.vmap(rooftile.gelu))(x), rooftile.gelu(x))
+    assert torch.vmap(rooftile.gelu)(x[:0]).shape == (0, 5, 8)
+    with pytest.warns(RuntimeWarning, match="once a sample, 0 times"):
+        assert torch.vmap(lambda w: rooftile.linear(x[0], w))(torch.ones(0, 3, 8)).shape == (0, 5, 3)
