@@ -69,3 +69,18 @@ def test_axes_and_axes_inside():
     assert torch.vmap(rooftile.gelu)(x[:0]).shape == (0, 5, 8)
     with pytest.warns(RuntimeWarning, match="once a sample, 0 times"):
         assert torch.vmap(lambda w: rooftile.linear(x[0], w))(torch.ones(0, 3, 8)).shape == (0, 5, 3)
+
+
+def test_under_compile_and_autocast():
+    x = torch.randn(4, 5, 8)
+    torch._dynamo.reset()
+    assert torch.equal(torch.compile(torch.vmap(rooftile.gelu), backend="eager", fullgraph=True)(x), rooftile.gelu(x))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.vmap(lambda x: rooftile.linear(x, torch.ones(3, 8)))(x).dtype == torch.bfloat16
+
+
+def test_gradients_of_what_is_mapped():
+    ours, theirs = (torch.ones(4, 5, 8).cumsum(-1).requires_grad_() for _ in range(2))
+    torch.vmap(rooftile.softmax)(ours).pow(2).sum().backward()
+    torch.softmax(theirs, -1).pow(2).sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)
