@@ -109,20 +109,26 @@ class _QuackLayerNorm(torch.autograd.Function):
         return *_module("quack.rmsnorm").layernorm_bwd(x, weight, dout, rstd, mean, ctx.has_bias), None
 
 
-_widened = WeakIdKeyDictionary()  # parameters in float32, made once: widening them is not what is timed
+_widened = WeakIdKeyDictionary()
+
+
+def _wide(parameter: Any) -> Any:
+    """In float32, widened once: that is not what is timed."""
+    if parameter is None or parameter.dtype == torch.float32:
+        return parameter
+    if parameter not in _widened:
+        _widened[parameter] = parameter.float()
+    return _widened[parameter]
 
 
 def _quack_layernorm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
     if weight is None:
         raise NotImplementedError("quack's LayerNorm has a weight, the case has none")
-    if x.requires_grad:
-        if weight.dtype != torch.float32:
-            raise NotImplementedError(f"quack's LayerNorm makes gradients of float32 weights, the case's are {weight.dtype}")
-        return _QuackLayerNorm.apply(x, weight, bias, eps)
-    for parameter in (weight, bias):
-        if parameter is not None and parameter not in _widened:
-            _widened[parameter] = parameter.float()
-    return _module("quack.rmsnorm").layernorm_fwd(x, _widened[weight], None if bias is None else _widened[bias], eps)
+    if not x.requires_grad:
+        return _module("quack.rmsnorm").layernorm_fwd(x, _wide(weight), _wide(bias), eps)
+    if weight.dtype != torch.float32:
+        raise NotImplementedError(f"quack's LayerNorm makes gradients of float32 weights, the case's are {weight.dtype}")
+    return _QuackLayerNorm.apply(x, weight, bias, eps)
 
 
 def _quack_rope(q: Any, k: Any, cos: Any, sin: Any, positions: Any, interleaved: bool) -> Any:
