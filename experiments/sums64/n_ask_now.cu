@@ -1,0 +1,70 @@
+// adds: 16 bytes an access, a chunk's VECS of them asked for at once, and the next chunk looked up while they are on their way
+// costs: every tensor must begin at a multiple of 16 bytes; a chunk is THREADS x VECS vectors
+// loses when: tensors are much smaller than a chunk: most threads of their blocks have nothing to read
+#include "rooftile/early.cuh"
+#include "rooftile/passing.cuh"
+#include "rooftile/rows.cuh"
+#include "rooftile/tables.cuh"
+
+using namespace rooftile;
+
+// A word of the layout that stands where it is asked for: the compiler would have it stand where it is used, behind a wait for the chunk's numbers.
+ROOFTILE_DEVICE long long ask(const long long* g) {
+#ifdef ROOFTILE_SIMULATOR
+  return *g;
+#else
+  long long x;
+  asm volatile("ld.global.nc.b64 %0, [%1];" : "=l"(x) : "l"(g));
+  return x;
+#endif
+}
+
+// load_global of policy.cuh that stands where it is asked for.
+ROOFTILE_DEVICE void load_now(uint4& rX, const uint4* gX, Policy policy) {
+#ifdef ROOFTILE_SIMULATOR
+  rX = *gX;
+#else
+  asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(rX.x), "=r"(rX.y), "=r"(rX.z), "=r"(rX.w)
+               : "l"(__cvta_generic_to_global(gX)), "l"(policy));
+#endif
+}
+
+template <typename T, int VECS, int THREADS>
+__global__ void __launch_bounds__(THREADS)
+    squares(float* gPartial, const long long* gTable, const long long* gLayout, int count, int chunks, int chunk) {
+  constexpr int WIDTH = 16 / sizeof(T), NEXT = THREADS * WIDTH;
+  const Policy policy = evict_first((long long)chunks * chunk * int(sizeof(T)));
+  float sum = 0.0f;
+  int number = blockIdx.x;
+  let_next_stand_by();  // who takes the root
+  const long long* gNumbers = gLayout + count + hidden_zero(threadIdx.x);  // or the compiler brings them to uniform registers, and waits for them at once
+  long long packed = number < chunks ? ask(gNumbers + number) : 0;
+  while (number < chunks) {
+    const int t = int(packed >> 32);
+    const long long first = (packed & 0xffffffffll) * chunk + threadIdx.x * WIDTH, size = ask(gLayout + t);
+    const T* gFrom = reinterpret_cast<const T*>(ask(gTable + t));
+    uint4 rX[VECS];
+#pragma unroll
+    for (int v = 0; v < VECS; ++v) {
+      rX[v] = {0, 0, 0, 0};
+      if (first + v * NEXT + WIDTH <= size) load_now(rX[v], reinterpret_cast<const uint4*>(gFrom + first + v * NEXT), policy);
+    }
+    number += gridDim.x;
+    if (number < chunks) packed = ask(gNumbers + number);
+    float part = 0.0f;
+#pragma unroll
+    for (int v = 0; v < VECS; ++v) {
+      float rF[WIDTH];
+      unpack<T>(rF, rX[v]);
+#pragma unroll
+      for (int k = 0; k < WIDTH; ++k) part += rF[k] * rF[k];
+      const long long i = first + v * NEXT;
+      if (i < size && i + WIDTH > size)
+        for (long long k = i; k < size; ++k) part += float(gFrom[k]) * float(gFrom[k]);
+    }
+    sum += part;
+  }
+  sum = block_reduce(sum, Sum());
+  if (threadIdx.x == 0) gPartial[blockIdx.x] = sum;
+}

@@ -1,0 +1,53 @@
+// adds: 16 bytes an access, a chunk's VECS of them asked for at once, and the next chunk looked up while they are on their way
+// costs: every tensor must begin at a multiple of 16 bytes; a chunk is THREADS x VECS vectors
+// loses when: tensors are much smaller than a chunk: most threads of their blocks have nothing to read
+#include "rooftile/early.cuh"
+#include "rooftile/passing.cuh"
+#include "rooftile/rows.cuh"
+#include "rooftile/tables.cuh"
+
+using namespace rooftile;
+
+template <typename T, int VECS, int THREADS>
+__global__ void __launch_bounds__(THREADS)
+    squares(float* gPartial, const long long* gTable, const long long* gLayout, int count, int chunks, int chunk) {
+  constexpr int WIDTH = 16 / sizeof(T), NEXT = THREADS * WIDTH;
+  const Policy policy = evict_first((long long)chunks * chunk * int(sizeof(T)));
+  float sum = 0.0f;
+  int number = blockIdx.x;
+  Chunk c{};
+  const T* gX = nullptr;
+  const auto look_up = [&]() {
+    if (number >= chunks) return;
+    c = chunk_of(gLayout, count, number, chunk);
+    gX = tensor_of<const T>(gTable, c.t);
+  };
+  let_next_stand_by();  // who takes the root
+  look_up();
+  while (number < chunks) {
+    const long long first = c.first + threadIdx.x * WIDTH, size = c.size;
+    const T* gFrom = gX;
+    uint4 rX[VECS];
+#pragma unroll
+    for (int v = 0; v < VECS; ++v) {
+      rX[v] = {0, 0, 0, 0};
+      if (first + v * NEXT + WIDTH <= size) rX[v] = load_global(reinterpret_cast<const uint4*>(gFrom + first + v * NEXT), policy);
+    }
+    number += gridDim.x;
+    look_up();
+    float part = 0.0f;
+#pragma unroll
+    for (int v = 0; v < VECS; ++v) {
+      float rF[WIDTH];
+      unpack<T>(rF, rX[v]);
+#pragma unroll
+      for (int k = 0; k < WIDTH; ++k) part += rF[k] * rF[k];
+      const long long i = first + v * NEXT;
+      if (i < size && i + WIDTH > size)
+        for (long long k = i; k < size; ++k) part += float(gFrom[k]) * float(gFrom[k]);
+    }
+    sum += part;
+  }
+  sum = block_reduce(sum, Sum());
+  if (threadIdx.x == 0) gPartial[blockIdx.x] = sum;
+}
