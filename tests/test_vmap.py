@@ -4,9 +4,12 @@ import warnings
 
 import pytest
 import torch
+import transformers
 
 import rooftile
 from rooftile.core.kernel import OPS
+from rooftile.models import GPT2
+from rooftile.models.gpt2 import GPT2Config
 
 MAPPED = [n for n, op in OPS.items() if not any(a.many or a.mutated for a in op.spec.args.values())]
 AT_ONCE = [
@@ -84,3 +87,33 @@ def test_gradients_of_what_is_mapped():
     torch.vmap(rooftile.softmax)(ours).pow(2).sum().backward()
     torch.softmax(theirs, -1).pow(2).sum().backward()
     torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def gpt2():
+    model = GPT2(GPT2Config(vocab_size=64, n_positions=16, n_embd=32, n_layer=2, n_head=2))
+    return model, lambda run, x, y: run(x, y)
+
+
+def patched_llama():
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=64, max_position_embeddings=16, **shape))
+    rooftile.patch(model)
+    return model.train(), lambda run, x, y: run(input_ids=x, labels=y, use_cache=False).loss
+
+
+@pytest.mark.filterwarnings("ignore:vmap calls")
+@pytest.mark.parametrize("make", [gpt2, patched_llama])
+def test_a_gradient_a_sample_of_a_whole_model(make):
+    """With streams of norms, tied tables and products that a model's layers share: functions around operators leave all of it to them inside a transform."""
+    torch.manual_seed(0)
+    model, loss = make()
+    x, y = torch.randint(0, 64, (2, 3, 8))
+    weights = {name: w.detach() for name, w in model.named_parameters()}
+
+    def of_sample(weights, x, y):
+        return loss(lambda *a, **k: torch.func.functional_call(model, weights, a, k), x[None], y[None])
+
+    made = torch.vmap(torch.func.grad(of_sample), in_dims=(None, 0, 0))(weights, x, y)
+    for i in range(len(x)):
+        one = torch.autograd.grad(loss(model, x[i : i + 1], y[i : i + 1]), list(model.parameters()))
+        torch.testing.assert_close([g[i] for g in made.values()], list(one), atol=1e-5, rtol=1e-5)
