@@ -4,7 +4,6 @@ import warnings
 
 import pytest
 import torch
-import transformers
 
 import rooftile
 from rooftile.core.kernel import OPS
@@ -95,6 +94,7 @@ def gpt2():
 
 
 def patched_llama():
+    transformers = pytest.importorskip("transformers")
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=64, max_position_embeddings=16, **shape))
     rooftile.patch(model)
