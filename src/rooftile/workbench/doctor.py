@@ -59,9 +59,7 @@ def _package(say: Any, package: str, low: tuple[int, int], high: tuple[int, int]
     except PackageNotFoundError:
         return say(False, f"{package} is not installed; {low[0]}.{low[1]} or later is needed")
     major, minor = (int(x) for x in found.split("+")[0].split(".")[:2])
-    return say(
-        low <= (major, minor) < high, f"{package} {found} (tested from {low[0]}.{low[1]} up to but not including {high[0]}.{high[1]})"
-    )
+    return say(low <= (major, minor) < high, f"{package} {found} (taken are {low[0]}.{low[1]} up to but not including {high[0]}.{high[1]})")
 
 
 def _gpu(say: Any) -> None:
