@@ -190,6 +190,16 @@ def test_the_list_of_what_is_stale_says_what_is_unsteady(measured):
     assert "unsteady" in told and "current" not in told
 
 
+def test_a_hosts_time_without_its_yardstick_is_stale(measured):
+    """Seen on a page: 18 us beside 10 of a like operator, from a host that nobody knows any more."""
+    folder, r = measured
+    host = replace(r, case=ledger.HOST + r.case, us=None, gbps=None, extra={"host_us": 18.5})
+    append(folder / "records" / "gpu" / "softmax.jsonl", [host])
+    assert ledger.is_stale(host) and [row["case"] for row in ledger.overview(folder / "records", True)] == [host.case]
+    append(folder / "records" / "gpu" / "softmax.jsonl", [known := replace(host, extra={"host_us": 9.0, "layer_norm_us": 15.0})])
+    assert not ledger.is_stale(known) and ledger.overview(folder / "records", True) == []
+
+
 def test_a_changed_kernel_makes_its_figure_stale_and_the_page_wrong(measured, monkeypatch):
     folder, _ = measured
     page(folder, SPEED)
