@@ -196,7 +196,7 @@ def test_a_hosts_time_without_its_yardstick_is_stale(measured):
     host = replace(r, case=ledger.HOST + r.case, us=None, gbps=None, extra={"host_us": 18.5})
     append(folder / "records" / "gpu" / "softmax.jsonl", [host])
     assert ledger.is_stale(host) and [row["case"] for row in ledger.overview(folder / "records", True)] == [host.case]
-    append(folder / "records" / "gpu" / "softmax.jsonl", [known := replace(host, extra={"host_us": 9.0, "layer_norm_us": 15.0})])
+    append(folder / "records" / "gpu" / "softmax.jsonl", [known := replace(host, run="r2", extra={"host_us": 9.0, "layer_norm_us": 15.0})])
     assert not ledger.is_stale(known) and ledger.overview(folder / "records", True) == []
 
 
