@@ -101,7 +101,7 @@ __device__ __forceinline__ void clear_early(T* gDw, const int2* gDealt, const in
 // gPartial has two rows a span: of the segment that comes in from before, and of the one that goes on behind. Every warp sees to the zeros of `share` rows
 // first, none where they have been written or are not wanted, or sees to them before it waits for the sort (`pieces`); blocks behind the last span do
 // nothing else. Rows that are added to come with the tokens where those come one or two at a time. FULL: strips end where rows do, and no lane looks whether
-// its columns are there, which is a sixth of the instructions.
+// its columns are there.
 template <typename T, typename Key, typename Token, int WIDTH, int VECTORS, int TOKENS, bool FULL, bool ADDED = false>
 __global__ void ROOFTILE_EARLY __launch_bounds__(256, TOKENS * VECTORS > 12 ? 1 : 2)
     sums(T* __restrict__ gDw, float* __restrict__ gPartial, const T* __restrict__ gDout, const Key* __restrict__ gKeys,
