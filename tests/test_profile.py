@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from rooftile.cli import app
 from rooftile.core.device import Ceilings
 from rooftile.training import TrainError
-from rooftile.workbench import profile
+from rooftile.workbench import bench, profile
 from test_models import one_thread  # noqa: F401 - a fixture for every test here
 from training_runs import TINY, maker
 
@@ -124,3 +124,13 @@ def test_bytes_are_believed_up_to_what_the_memory_can_carry():
     assert told.believable_us(1e9, 0, torch.float32) == pytest.approx(1e6 / 4900)
     assert told.believable_us(0, 1e12, torch.float32) == pytest.approx(1e6 / 50 / 1.05)
     assert told.floor_us(1e9, 0, torch.float32) == pytest.approx(1e6 / 4000)
+
+
+def test_a_peer_is_held_to_its_bytes_alone():
+    """Seen red: torch.compile's gradient of linear_cross_entropy, which has kept its logits and makes two products where ours make three, was called a
+    broken measurement, and left out of what ours was held against."""
+    ceilings = Ceilings(4000.0, {"bfloat16": 800.0, "float32": 50.0}, 2.0)
+    asked = 25000.0, 2e9, 26e12, torch.bfloat16  # 1,040 TFLOP/s
+    assert bench.disbelief(ceilings, "cuda.v5_hopper", *asked) == "130% of the measured ceiling: a broken measurement, not a fast kernel"
+    assert bench.disbelief(ceilings, "peer.compile", *asked) == ""
+    assert bench.disbelief(ceilings, "peer.compile", 250.0, *asked[1:]).startswith("200% of the measured ceiling")

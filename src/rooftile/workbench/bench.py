@@ -20,6 +20,7 @@ from torch import Tensor
 
 from rooftile.core import device as dev
 from rooftile.core import timing
+from rooftile.core.device import Ceilings
 from rooftile.core.kernel import OPS, Kernel, Op, nearest
 from rooftile.core.record import Environment, Record, Status, append
 from rooftile.core.spec import Case, OpSpec
@@ -265,13 +266,18 @@ def _case(session: Session, op: Op, case: Case, against: list[str]) -> list[Reco
             t = compared.timings[name]
             fact |= {"us": (t.p20, t.us, t.p80), "gbps": moved / t.us / 1e3, "tflops": operations / t.us / 1e6, "of_ceiling": floor / t.us,
                      "method": compared.method, "extra": {"noise": compared.noise, "samples": t.samples, **peaks[name]}}  # fmt: skip
-            if t.us < session.ceilings.believable_us(moved, operations, case.dtype) and session.where.type == "cuda":
-                fact |= {
-                    "status": Status.ERROR,
-                    "message": f"{floor / t.us:.0%} of the measured ceiling: a broken measurement, not a fast kernel",
-                }
+            if session.where.type == "cuda" and (why := disbelief(session.ceilings, name, t.us, moved, operations, case.dtype)):
+                fact |= {"status": Status.ERROR, "message": why}
         records.append(session.record(op, name, case.id, **fact))
     return records
+
+
+def disbelief(ceilings: Ceilings, name: str, us: float, moved: float, operations: float, dtype: torch.dtype) -> str:
+    """Why this time cannot be right, or nothing. A peer is asked for bytes alone: it may have kept what ours make again, as logits for a gradient."""
+    operations = 0 if name.startswith("peer.") else operations
+    if us >= ceilings.believable_us(moved, operations, dtype):
+        return ""
+    return f"{ceilings.floor_us(moved, operations, dtype) / us:.0%} of the measured ceiling: a broken measurement, not a fast kernel"
 
 
 def _peak_bytes(run: Run, where: torch.device) -> dict[str, int]:
