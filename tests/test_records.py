@@ -46,7 +46,7 @@ def test_committed_records_are_whole():
         assert r.environment.get("gpu") and r.environment.get("torch"), r
 
 
-BLOCKS = {"README.md": ("gate", "summary", "training", "losses", "scaling"), "docs/speed.md": ("speed", "host")}
+BLOCKS = {"README.md": ("gate", "sanitizer", "summary", "training", "losses", "scaling"), "docs/speed.md": ("speed", "host")}
 SPEED = "docs/speed.md"
 
 

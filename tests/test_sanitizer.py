@@ -1,46 +1,23 @@
-"""NVIDIA's compute-sanitizer over every kernel of every operator, on a GPU: `make test-sanitizer`.
+"""`rooftile sanitize`, whose verdicts a GPU gives: `make test-sanitizer`; elsewhere a tool that says what a test wants it to say."""
 
-Four things it does not see, and reports what hangs on them: memory that a bulk copy has written (initcheck), one lane of a warp that tells others
-through an mbarrier what all its lanes have done, how Triton's warp specialisation hands work to warps, and which lane has made an mbarrier (racecheck).
-The first two are shown by kernels of tests/cuda/unseen.cu, in which the simulator finds nothing; what the four explain is passed over here, line by line."""
-
+import json
 import os
-import re
 import shutil
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-import rooftile
 import sanitized
+from rooftile.cli import app
+from rooftile.core.kernel import OPS
+from rooftile.core.record import Status
 from rooftile.cuda import simulator
+from rooftile.workbench import ledger, pages, sanitizer
 from rooftile.workbench.check import all_ops
+from rooftile.workbench.sanitizer import FOUND, ORDERED_IN_A_WARP, PACKAGE, TOOLS, unexplained
 
-TOOLS = ("memcheck", "racecheck", "initcheck")
-PACKAGE = Path(rooftile.__file__).parent
-# Their kernels read what cuBLAS or a kernel of ours has stored by bulk copies; each of their parts is looked at by itself.
-READ_BULK_COPIES = {
-    "gated_mlp",
-    "linear_cross_entropy",
-    "linear_cross_entropy_ahead",
-    "linear_cross_entropy_frozen",
-    "mlp",
-    "rotary_attention",
-}
-# Of a file the words in whose lines accesses are ordered though racecheck does not see it.
-ORDERED = {
-    "tma.cuh": ("cp.async.bulk.shared::cluster.global.mbarrier",),  # where one lane has said of each warp that it has read
-    "v5_hopper_backward.cu": ("sMine[4 * i]",),
-    "v6_hopper_wide_backward.cu": ("(sLse2 + ", "(sDelta + ", "sP[j * 128]"),
-    "v7_hopper_latent_backward.cu": ("(sDelta + ",),
-    "gluon_kernels.py": ("def forward(", "if GROUPS == 2:"),  # Triton's own, before and behind the work of warps
-    "gluon_options_kernels.py": ("def forward(", "gl.warp_specialize(", "sTold."),  # and a tile's number, told by one lane
-}
-# And where a warning is enough: of one lane, the first, which racecheck takes for the last.
-ORDERED_IN_A_WARP = {**ORDERED, "mbarrier.cuh": ("mbarrier.init.shared", "mbarrier.arrive.expect_tx.")}
 on_a_gpu = [
     pytest.mark.gpu,
     pytest.mark.thorough,
@@ -52,45 +29,6 @@ def gpu(test):
     for mark in on_a_gpu:
         test = mark(test)
     return test
-
-
-def sanitize(tool: str, name: str) -> subprocess.CompletedProcess[str]:
-    """Tensors get memory of their own with a gap behind it, so that a step out of one is not a step into another."""
-    words = [
-        "compute-sanitizer",
-        "--tool",
-        tool,
-        "--error-exitcode",
-        "9",
-        "--print-limit",
-        "1000" if tool == "racecheck" else "5",
-        *(["--padding", "4096"] if tool == "memcheck" else []),
-    ]
-    env = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    return subprocess.run([*words, sys.executable, sanitized.__file__, name], env=env, capture_output=True, text=True, timeout=500)
-
-
-def source_line(file: str, number: int) -> str:
-    (found,) = (p for p in PACKAGE.rglob(file))
-    return found.read_text().splitlines()[number - 1]
-
-
-def unexplained(report: str) -> list[str]:
-    """The races of a report, each from its first line to the last access, of which an access is on no line of ORDERED."""
-    races = re.findall(r"^=+ +(?:Error|Warning): Race reported.*(?:\n=+ +and .*)+", report, re.M)
-    return [
-        race for race in races if not all(ordered(*place, ORDERED_IN_A_WARP if "Warning" in race else ORDERED) for place in places(race))
-    ]
-
-
-def places(race: str) -> list[tuple[str, int]]:
-    made = [(file, int(line)) for file, line in re.findall(r" in (\S+):(\d+)", race)]
-    assert len(made) == len(race.splitlines()), race
-    return made
-
-
-def ordered(file: str, line: int, known: dict[str, tuple[str, ...]]) -> bool:
-    return any(words in source_line(file, line) for words in known.get(file, ()))
 
 
 REPORT = """========= COMPUTE-SANITIZER
@@ -129,39 +67,146 @@ def test_the_simulator_finds_nothing_in_what_a_tool_does_not_see(tool):
         sanitized.unseen(tool, "cpu")
 
 
+# ---- a tool that says what a test wants ----------------------------------------------------------------------------------
+
+ADD = [("residual_add", k.name) for k in OPS["residual_add"].kernels[:-1]] + [("residual_add_backward", "triton")]
+MEMORY = """========= COMPUTE-SANITIZER
+========= Invalid __global__ write of size 4 bytes
+=========     at add(float *)+0x80 in v2_vector.cu:12
+=========     by thread (127,0,0) in block (1,0,0)
+=========
+========= ERROR SUMMARY: 1 error
+"""
+
+
+@pytest.fixture
+def tool(tmp_path, monkeypatch):
+    """`says[tool]`: what it prints and leaves with, once the program has said what it launched; None: the program never comes so far."""
+    said, folder = tmp_path / "said", tmp_path / "bin"
+    said.mkdir()
+    folder.mkdir()
+    script = folder / "compute-sanitizer"
+    script.write_text(f'#!/bin/sh\ncat "{said}/$2"\nexit $(cat "{said}/$2.status")\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setattr(sanitizer.torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(sanitizer, "_slug", lambda: "gpu")
+
+    def say(launched=ADD, **reports):
+        for name in TOOLS:
+            report, status = reports.get(name, ("", 0))
+            (said / name).write_text(report + "".join(f"launched {op} {kernel} 3\n" for op, kernel in launched))
+            (said / f"{name}.status").write_text(str(status))
+
+    say()
+    return say
+
+
+def test_a_verdict_is_a_record_of_each_kernel(tool, tmp_path, monkeypatch):
+    folder = tmp_path / "records"
+    total = sanitizer.sanitize(["residual_add"], None, 2, folder)
+    here = sanitizer.looked_at(OPS["residual_add"])
+    assert (total["passed"], total["failed"], total["left"]) == (len(ADD), 0, []) and total["refused"] == len(here) - len(ADD)
+    records = [r for _, r in ledger.every(folder)]
+    assert {(r.op, r.kernel, r.case) for r in records} == {(o.spec.name, k.name, f"sanitizer-{k.name}") for o, k in here}
+    first = records[0]
+    assert first.extra == dict.fromkeys(TOOLS, 3) and first.digest == OPS["residual_add"].kernels[0].digest and not ledger.is_stale(first)
+    again = sanitizer.sanitize(["residual_add"], None, 1, None, lacking=folder)
+    assert again["results"] == [] == again["left"]
+    every = sum(len(sanitizer.looked_at(op)) for op in all_ops())
+    told = pages.sanitized(ledger.latest(folder))
+    assert f"| {len(here)} of {every} | memcheck {3 * len(ADD)}, racecheck {3 * len(ADD)}, initcheck {3 * len(ADD)} | " in told
+    assert "residual_add " not in told and f"gelu_backward {len(OPS['gelu'].backward.kernels) - 1}" in told
+    assert "sanitizer" not in pages.ladder([OPS["residual_add"]], ledger.latest(folder))  # a verdict is no figure
+    monkeypatch.setattr(type(OPS["residual_add"].kernels[0]), "digest", "another")
+    assert sanitizer.sanitize(["residual_add"], None, 1, None, lacking=folder)["passed"] == len(ADD)
+    assert f"| 0 of {every} |" in pages.sanitized(ledger.latest(folder))
+
+
+@pytest.mark.parametrize(
+    "reports, message",
+    [
+        ({"memcheck": (MEMORY, FOUND)}, "memcheck: Invalid __global__ write of size 4 bytes\n=========     at add(float *)+0x80 in v2_vector.cu:12"),
+        ({"racecheck": (REPORT.format(write=1, read=2), FOUND)}, "racecheck: ========= Error: Race reported between Read access"),
+        ({"racecheck": (REPORT.replace(" in v6_hopper_wide_backward.cu:{write}", " somewhere").format(read=2), FOUND)}, "racecheck: ========= Error: Race"),
+        ({"initcheck": ("Traceback\nOutOfMemoryError: CUDA\n", 1)}, "initcheck: Traceback\nOutOfMemoryError: CUDA"),
+    ],
+)  # fmt: skip
+def test_what_is_found_is_said_of_all_that_was_looked_at(tool, tmp_path, reports, message):
+    tool(**reports)
+    total = sanitizer.sanitize(["residual_add"], None, 1, tmp_path / "records")
+    assert total["failed"] == len(total["results"]) and total["passed"] == 0
+    assert all(r["message"].startswith(message) for r in total["results"])
+    assert {r.status for _, r in ledger.every(tmp_path / "records")} == {Status.FAILED}
+    assert ledger.green(tmp_path / "records", "gpu", of=ledger.SANITIZED) == set()
+    made = CliRunner().invoke(app, ["sanitize", "residual_add"])
+    assert (
+        made.exit_code == 1 and f"0 passed, {total['failed']} failed, 0 refused" in made.output and message.splitlines()[0] in made.output
+    )
+
+
+def test_known_races_pass_and_a_program_that_never_ends_well_does_not(tool):
+    write, read = lines("v6_hopper_wide_backward.cu", "sP[j * 128]")
+    tool(racecheck=(REPORT.format(write=write, read=read), FOUND))
+    assert sanitizer.sanitize(["residual_add"], None)["failed"] == 0
+    tool(launched=[])
+    total = sanitizer.sanitize(["residual_add"], None)
+    assert total["failed"] == len(total["results"]) and "it ended with status 0" in total["results"][0]["message"]
+
+
+def test_what_is_left_and_what_cannot_be(tool, tmp_path, monkeypatch):
+    total = sanitizer.sanitize(["gelu", "residual_add"], None, within=0.0, folder=tmp_path / "records")
+    assert total["left"] == ["gelu", "residual_add"] and not list(ledger.every(tmp_path / "records"))
+    made = CliRunner().invoke(app, ["sanitize", "residual_add", "--within", "0", "--json"])
+    assert made.exit_code == 1 and json.loads(made.stdout)["left"] == ["residual_add"]
+    monkeypatch.setattr(sanitizer.torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ValueError, match="this machine has 0 CUDA devices"):
+        sanitizer.sanitize([], None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match="compute-sanitizer is on none of the folders of PATH"):
+        sanitizer.sanitize([], None)
+
+
+def test_a_program_that_hangs_is_told(monkeypatch):
+    def hangs(*words, timeout, **how):
+        raise subprocess.TimeoutExpired(words, timeout)
+
+    monkeypatch.setattr(sanitizer.subprocess, "run", hangs)
+    assert sanitizer.look("memcheck", "gelu") == ({}, "it had not ended after 500 seconds")
+
+
+# ---- on a GPU ------------------------------------------------------------------------------------------------------------
+
+
 @pytest.fixture(scope="session")
 def reports(request):
     """What each tool says of each operator that was asked for: processes beside each other, as most of their time is one core's."""
     asked = [item.callspec.params for item in request.session.items if "reports" in getattr(item, "fixturenames", ())]
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - 2)) as pool:
-        yield {(a["tool"], a["name"]): pool.submit(sanitize, a["tool"], a["name"]) for a in asked}
+        yield {(a["tool"], a["name"]): pool.submit(sanitizer.look, a["tool"], a["name"]) for a in asked}
 
 
 NAMES = sorted((op.spec.name for op in all_ops()), key=lambda name: "attention" not in name)  # the longest first
 
 
 @gpu
-@pytest.mark.parametrize("name, tool", [(n, t) for n in NAMES for t in TOOLS if t != "initcheck" or n not in READ_BULK_COPIES])
+@pytest.mark.parametrize("name, tool", [(n, t) for n in NAMES for t in sanitizer.tools_for(n)])
 def test_nothing_is_found(name, tool, reports):
-    found = reports[tool, name].result()
-    said = (found.stdout + found.stderr)[-3000:]
-    if tool == "racecheck" and found.returncode == 9:
-        assert "launches\n" in found.stdout and unexplained(found.stdout) == [], said
-    else:
-        assert found.returncode == 0, said
+    launches, fault = reports[tool, name].result()
+    assert launches and fault == ""
 
 
 @gpu
 @pytest.mark.parametrize("tool", TOOLS)
 def test_what_is_planted_is_found(tool):
-    found = sanitize(tool, f"planted.{tool}")
-    assert found.returncode == 9, (found.stdout + found.stderr)[-3000:]
-    assert tool != "racecheck" or unexplained(found.stdout)
+    found = sanitizer.under(tool, sanitized.__file__, f"planted.{tool}")
+    assert found.returncode == FOUND, (found.stdout + found.stderr)[-3000:]
+    assert sanitizer.fault(tool, found, True)
 
 
 @gpu
 @pytest.mark.parametrize("tool", ["racecheck", "initcheck"])
 def test_what_a_tool_does_not_see(tool):
     """Red when it learns to: what is passed over for it can then be looked at."""
-    found = sanitize(tool, f"unseen.{tool}")
-    assert found.returncode == 9 and "Error" not in found.stderr, (found.stdout + found.stderr)[-3000:]
+    found = sanitizer.under(tool, sanitized.__file__, f"unseen.{tool}")
+    assert found.returncode == FOUND and "Error" not in found.stderr, (found.stdout + found.stderr)[-3000:]

@@ -196,6 +196,35 @@ def check(
 
 
 @app.command()
+def sanitize(
+    ops: Ops = None,
+    record: Annotated[bool, typer.Option("--record", help="Append what was found of each kernel to records/<device>/.")] = False,
+    folder: Folder = RECORDS,
+    stale: Annotated[bool, typer.Option("--stale", help="Only operators with a kernel of which no record says so as it is now.")] = False,
+    within: Within = math.inf,
+    jobs: Jobs = 1,
+    as_json: Json = False,
+) -> None:
+    """compute-sanitizer's memcheck, racecheck and initcheck over every kernel of an operator and of its gradient, on a GPU."""
+    from rooftile.workbench import sanitizer
+
+    kept, lacking = _written_and_read(folder, record, stale)
+    with _printed_beside(as_json):
+        total = sanitizer.sanitize(ops or [], None if as_json else err, jobs, kept, lacking, within)
+    if as_json:
+        _say(total)
+    else:
+        for v in total["results"]:
+            if v["status"] == "failed":
+                _line((v["status"], "red"), f" {v['op']} {v['kernel']}: {v['message']}")
+        out.print(f"{total['passed']} passed, {total['failed']} failed, {total['refused']} refused", highlight=False)
+    for name in total["left"]:
+        err.print(f"left: {name}", highlight=False, markup=False, soft_wrap=True)
+    if total["failed"] or total["left"] or (not total["passed"] and not stale):
+        raise typer.Exit(1)
+
+
+@app.command()
 def bench(
     ops: Ops = None,
     against: Annotated[

@@ -15,6 +15,7 @@ from rooftile.models.atomic import atomic_file
 from rooftile.workbench import explain, scaling, suites, training_records
 
 GATE = "gate-"  # and a kernel's name: the case of a record that says what the gate said of it
+SANITIZED = "sanitizer-"  # and a kernel's name: of one that says what compute-sanitizer did
 HOST = "host-"  # and a case's name: the host's time of a call of it
 
 
@@ -64,7 +65,7 @@ def _cut_off(records: list[Record]) -> bool:
 
 @functools.cache
 def _asked(op: str, case: str) -> bool:
-    return op not in OPS or case.startswith((GATE, "counters-")) or case.removeprefix(HOST) in _places(op)
+    return op not in OPS or case.startswith((GATE, SANITIZED, "counters-")) or case.removeprefix(HOST) in _places(op)
 
 
 @functools.cache
@@ -132,15 +133,16 @@ def due(folder: Path, device: str) -> Callable[..., bool]:
     return asks
 
 
-def green(folder: Path, device: str, environment: Mapping[str, str] | None = None) -> set[tuple[str, str]]:
-    """(operator, kernel) of those whose every verdict on this device was right, of their sources as they are now; and with this environment's GPU and software."""
+def green(folder: Path, device: str, environment: Mapping[str, str] | None = None, of: str = GATE) -> set[tuple[str, str]]:
+    """(operator, kernel) of those whose every verdict on this device was right, of their sources as they are now; and with this environment's GPU and software.
+    `of`: whose verdicts, the gate's or compute-sanitizer's."""
     alike = {n: environment[n] for n in ("gpu", "driver", "cuda", "torch", "triton")} if environment is not None else {}
     return {
         (op, r.kernel)
         for (d, op, case), records in latest(folder).items()
         for r in records
         if d == device
-        and case.startswith(GATE)
+        and case.startswith(of)
         and r.status in (Status.PASSED, Status.REFUSED)
         and not is_stale(r)
         and alike.items() <= r.environment.items()

@@ -10,13 +10,13 @@ import io
 import re
 import statistics
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from rooftile.core.kernel import OPS, Op
+from rooftile.core.kernel import OPS, Kernel, Op
 from rooftile.core.record import Record, Status
 from rooftile.models.atomic import atomic_file
-from rooftile.workbench import ledger, suites, training_records
+from rooftile.workbench import ledger, sanitizer, suites, training_records
 from rooftile.workbench.check import all_ops, with_gradients
 
 STALE, UNSTEADY = " (stale)", " (unsteady)"
@@ -32,6 +32,7 @@ def write(repository: Path, verify: bool) -> list[str]:
     blocks: dict[Path, dict[str, str]] = {
         repository / "README.md": {
             "gate": gate(table),
+            "sanitizer": sanitized(table),
             "summary": summary(table),
             "training": training(table),
             "losses": losses(table),
@@ -219,10 +220,32 @@ def speed(table: Table) -> str:
 
 def gate(table: Table) -> str:
     """How many kernels have passed on a device as they are now, and whose have not."""
-    lines = []
     here = [(op, k) for op in with_gradients(all_ops()) for k in op.kernels]
-    for device in dict.fromkeys(d for d, _, case in table if case.startswith(ledger.GATE)):
-        said = {(o, r.kernel): r for (d, o, case), of in table.items() for r in of if d == device and case.startswith(ledger.GATE)}
+
+    def calls(passed: list[Record]) -> str:
+        return f"{sum(r.fact('passed') for r in passed):,} / {sum(r.fact('refused') for r in passed):,}"
+
+    lines = _verdicts(table, ledger.GATE, here, calls)
+    return by_device(["kernels that passed as they are now", "right / refused calls", "changed since, failed or not judged"], lines)
+
+
+def sanitized(table: Table) -> str:
+    """The same of what compute-sanitizer said."""
+    here = [pair for op in all_ops() for pair in sanitizer.looked_at(op)]
+
+    def launches(passed: list[Record]) -> str:
+        return ", ".join(f"{tool} {sum(r.extra.get(tool, 0) for r in passed):,}" for tool in sanitizer.TOOLS)
+
+    lines = _verdicts(table, ledger.SANITIZED, here, launches)
+    return by_device(
+        ["kernels in which nothing was found as they are now", "launches", "changed since, not looked at, or something found"], lines
+    )
+
+
+def _verdicts(table: Table, of: str, here: list[tuple[Op, Kernel]], count: Callable[[list[Record]], str]) -> list[list[str]]:
+    lines = []
+    for device in dict.fromkeys(d for d, _, case in table if case.startswith(of)):
+        said = {(o, r.kernel): r for (d, o, case), records in table.items() for r in records if d == device and case.startswith(of)}
         passed, open_ = list[Record](), dict[str, int]()
         for op, kernel in here:
             r = said.get((op.spec.name, kernel.name))
@@ -230,10 +253,8 @@ def gate(table: Table) -> str:
                 passed.append(r)
             else:
                 open_[op.spec.name] = open_.get(op.spec.name, 0) + 1
-        verdicts = f"{sum(r.fact('passed') for r in passed):,} / {sum(r.fact('refused') for r in passed):,}"
-        rest = ", ".join(f"{name} {n}" for name, n in open_.items())
-        lines.append([device, f"{len(passed)} of {len(here)}", verdicts, rest])
-    return by_device(["kernels that passed as they are now", "right / refused calls", "changed since, failed or not judged"], lines)
+        lines.append([device, f"{len(passed)} of {len(here)}", count(passed), ", ".join(f"{name} {n}" for name, n in open_.items())])
+    return lines
 
 
 def host(table: Table) -> str:
@@ -323,7 +344,7 @@ def _ladder(op: Op, table: Table) -> str:
     found: dict[str, dict[str, dict[str, Record]]] = {}  # by device, case and kernel
     for (device, name, case), records in table.items():
         told = {r.kernel: r for r in records if r.us or r.status != Status.PASSED}
-        if name == op.spec.name and told and not case.startswith(ledger.GATE):
+        if name == op.spec.name and told and not case.startswith((ledger.GATE, ledger.SANITIZED)):
             found.setdefault(device, {})[case] = told
     ideas = "".join(f"- `{k.name}`: {k.idea}\n" for k in sorted(op.kernels, key=lambda k: _rung(k.name)) if k.idea)
     return f"{ideas}\n{folded({device: _times(cases) for device, cases in found.items()})}"
