@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from rooftile.cli import app
 from rooftile.core.device import Ceilings
+from rooftile.core.kernel import OPS
 from rooftile.training import TrainError
 from rooftile.workbench import bench, profile
 from test_models import one_thread  # noqa: F401 - a fixture for every test here
@@ -134,3 +135,13 @@ def test_a_peer_is_held_to_its_bytes_alone():
     assert bench.disbelief(ceilings, "cuda.v5_hopper", *asked) == "130% of the measured ceiling: a broken measurement, not a fast kernel"
     assert bench.disbelief(ceilings, "peer.compile", *asked) == ""
     assert bench.disbelief(ceilings, "peer.compile", 250.0, *asked[1:]).startswith("200% of the measured ceiling")
+
+
+def test_documents_see_their_own():
+    """Seen red: all pairs of four documents were counted, and both ours and flex's time called impossible."""
+    spec = OPS["attention_options"].spec
+    case = next(c for c in spec.cases if c.dims.get("Documents") == 3)
+    call = spec.draw(case)
+    per_pair = 2 * (case.dims["D"] * 2)
+    seen = int(call["mask"].expand(case.dims["B"], case.dims["H"], case.dims["T"], case.dims["S"]).sum())
+    assert spec.operations(call, case.dims) == pytest.approx(per_pair * seen, rel=0.01)

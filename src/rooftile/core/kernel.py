@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rooftile.core import known, places, register, replay, tune
-from rooftile.core.bind import device_of, flag, parameter
+from rooftile.core.bind import device_of, parameter
 from rooftile.core.record import digest_of
 from rooftile.core.spec import Call, OpSpec
 
@@ -363,10 +363,6 @@ class Op:
         is compiled leaves it to its call."""
         if not torch.compiler.is_compiling():
             self.check(self._example | parameters)
-
-    def flag(self, name: str, given: Any) -> None:
-        """What its function does of itself, where no kernel is asked: `bind.flag`."""
-        flag(self.spec.name, name, given)
 
     @functools.cached_property
     def _example(self) -> dict[str, Any]:

@@ -301,8 +301,9 @@ class OpSpec:
         results = made if isinstance(made, tuple) else () if made is None else (made,)
         return self.bytes(call, [t for t, r in zip(results, self.returns.values()) if not r.saved])
 
-    def operations(self, call: Call) -> float:
-        known = {**self.bind(call), **{n: v for n, v in call.items() if not isinstance(v, Tensor)}}
+    def operations(self, call: Call, dims: Mapping[str, Any] | None = None) -> float:
+        """`dims`: what else the call's case says, as how a mask was drawn."""
+        known = {**(dims or {}), **self.bind(call), **{n: v for n, v in call.items() if not isinstance(v, Tensor)}}
         try:
             return self.flops(known)
         except KeyError as error:

@@ -253,7 +253,7 @@ def _case(session: Session, op: Op, case: Case, against: list[str]) -> list[Reco
     if not versions:
         return [session.record(op, n, case.id, **f) for n, f in facts.items()]
     moved = op.spec.floor_bytes(call)
-    operations = op.spec.operations(call)
+    operations = op.spec.operations(call, case.dims)
     floor = session.ceilings.floor_us(moved, operations, case.dtype)
     if session.ceilings.floor_us(moved, 0, case.dtype) >= floor:  # bytes decide: what a copy of as many takes is the yardstick
         facts["peer.copy"], versions["peer.copy"] = {"status": Status.PASSED}, copy_run(moved, session.where)

@@ -65,7 +65,8 @@ def seen(t, s, left, right):
 
 
 def pairs(d):
-    return d["B"] * d["H"] * seen(d["T"], d["S"], d["left"], d["right"])
+    """Of Documents, which are of a length, each has its own."""
+    return d["B"] * d["H"] * seen(d["T"], d["S"], d["left"], d["right"]) / d.get("Documents", 1)
 
 
 def case(b, t, s, h, d, why, use=("check",), dtype=torch.float32, given=(), **more):

@@ -3,7 +3,7 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from rooftile.core.bind import of_8_bits, tensors
+from rooftile.core.bind import flag, of_8_bits, tensors
 from rooftile.core.kernel import Op
 from rooftile.ops._shared.scale import scale_of
 from rooftile.ops._shared.window import nearer
@@ -62,7 +62,7 @@ def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tenso
     """
     if isinstance(window, bool) or (isinstance(window, Integral) and window < 1):
         raise ValueError(f"attention_decode: window is {window}, it takes 1 or more, or None for all keys")
-    _decode.flag("return_lse", return_lse)
+    flag("attention_decode", "return_lse", return_lse)
     tensors("attention_decode", q=q, k_cache=k_cache, v_cache=v_cache)
     rest = (block_table, sinks, scale_of(q, scale), 0 if window is None else nearer(window), softcap)
     if of_8_bits("attention_decode", k_cache, v_cache, k_scale, v_scale):

@@ -3,6 +3,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rooftile.core.bind import flag
 from rooftile.core.kernel import Op
 from rooftile.core.register import once, traced, transforms
 from rooftile.ops.cross_entropy import bulk_kernels, cluster_kernels, cuda_kernels, split_kernels, triton_kernels
@@ -77,7 +78,7 @@ def cross_entropy(logits: Tensor, target: Tensor, *, ignore_index: int = -100, l
         >>> cross_entropy(torch.zeros(1, 2), torch.tensor([0]))
         tensor(0.6931)
     """
-    _cross_entropy.flag("inplace_backward", inplace_backward)
+    flag("cross_entropy", "inplace_backward", inplace_backward)
     if inplace_backward and not traced((logits, target)) and _may_overwrite(logits):
         return _Overwriting.apply(logits, target, ignore_index, label_smoothing, z_loss, softcap, reduction)
     return _cross_entropy(logits, target, ignore_index, label_smoothing, z_loss, softcap, reduction)[0]
@@ -106,7 +107,7 @@ class CrossEntropyLoss(torch.nn.Module):
             raise ValueError(f"CrossEntropyLoss: weight {given}, but class weights are not supported: use torch.nn.CrossEntropyLoss")
         if size_average is not None or reduce is not None:
             raise ValueError("CrossEntropyLoss: size_average and reduce are PyTorch's old words: say reduction='mean', 'sum' or 'none'")
-        _cross_entropy.flag("inplace_backward", inplace_backward)
+        flag("cross_entropy", "inplace_backward", inplace_backward)
         _cross_entropy.takes(
             ignore_index=ignore_index, label_smoothing=label_smoothing, z_loss=z_loss, softcap=softcap, reduction=reduction
         )

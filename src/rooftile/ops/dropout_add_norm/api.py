@@ -2,7 +2,7 @@ from numbers import Real
 
 from torch import Tensor
 
-from rooftile.core.bind import tensors
+from rooftile.core.bind import flag, tensors
 from rooftile.core.kernel import Op, ranked
 from rooftile.ops._shared import sum_pipeline
 from rooftile.ops._shared.seeds import seeded
@@ -46,7 +46,7 @@ def dropout_add_norm(x: Tensor, residual: Tensor, weight: Tensor | None = None, 
         (tensor([[-1.,  1.]]), tensor([[1., 3.]]))
     """
     tensors("dropout_add_norm", x=x)
-    _dropout_add_norm.flag("training", training)
+    flag("dropout_add_norm", "training", training)
     if isinstance(p, Real) and not 0 <= p <= 1:
         raise ValueError(f"dropout_add_norm: p is {p}, it lies between 0 and 1")
     if p == 0 or not training:
