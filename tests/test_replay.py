@@ -6,8 +6,10 @@ import pytest
 import torch
 
 import rooftile
+from library_of_products import in_the_machines_place
 from rooftile.core import replay
 from rooftile.workbench import check
+from test_cublaslt import gelu, placed, tensors
 
 CPU = torch.device("cpu")
 
@@ -128,6 +130,67 @@ def test_what_is_more_than_launches_is_not_replayed(run, x):
     want = run(x)
     result, replayed = replay.record(run, (x,), CPU)
     assert replayed is None and torch.equal(result, want)
+
+
+def layer(x, weight, bias):
+    """Products of views, one that begins further on, into new memory and into what was allocated, with a launch between them."""
+    rows = x.view(-1, x.shape[-1])
+    first = torch.addmm(bias, rows, weight.t())
+    copied = torch.empty_like(first)
+    launch(copied, first, first.nbytes)
+    out = torch.empty(rows.shape[0] - 1, weight.shape[1])
+    torch.mm(copied[1:], weight, out=out)
+    return torch.addmm(out, copied[1:], weight, beta=2, alpha=-1), out.view(-1), torch.mm(rows[1:], weight[2:].t())
+
+
+def test_products_are_made_again_of_other_tensors():
+    _, replayed = again(layer, *(torch.randn(*s) for s in ((2, 3, 5), (7, 5), (7,))))
+    memory = torch.randn(100)
+    x, weight, bias = memory[3:33].view(2, 3, 5), memory[40:75].view(7, 5), memory[80:87]  # which lie further on in theirs
+    assert replayed.__globals__.pop("plain") is layer  # which it could go back to
+    for a, b in zip(replayed(x, weight, bias), layer(x, weight, bias), strict=True):
+        assert torch.equal(a, b) and a.stride() == b.stride()
+
+
+def test_a_product_of_the_vendors_library_is_made_again(monkeypatch):
+    """In a workspace of its own. Where an address is less aligned than the plan's, the launcher runs: an algorithm may want all that it was promised."""
+    calls = []
+
+    def run(x, w, b, aux, out):
+        calls.append(x)
+        gelu(x, w, b, aux, out, algorithm=2)
+
+    with in_the_machines_place(monkeypatch, 0x5EA) as put:
+        library = put()
+        first, second, beyond = tensors(), tensors(seed=1), tensors(seed=2)
+        _, replayed = again(run, *first)
+        beyond[0] = placed(beyond[0], 16)
+        for call, times in ((second, 1), (beyond, 2), (first, 2)):
+            replayed(*call)
+            x, w, b, aux, _ = call
+            assert torch.equal(aux, (x.double() @ w.double().t() + b.double()).bfloat16()) and len(calls) == times
+        assert [entry[0] for entry in library.log] == [2] * 4
+
+
+def test_products_of_much_let_go_of_what_they_have_read(monkeypatch):
+    x, weight, bias = torch.randn(2, 3, 5), torch.randn(7, 5), torch.randn(7)
+    held = 4 * (6 * 7 + 6 * 7 + 5 * 5 + 5 * 5 + 5 * 5)
+    monkeypatch.setattr(replay, "LITTLE", held)
+    assert replay.record(layer, (x, weight, bias), CPU)[1] is not None
+    monkeypatch.setattr(replay, "LITTLE", held - 1)
+    assert replay.record(layer, (x, weight, bias), CPU)[1] is None
+
+
+@pytest.mark.parametrize(
+    "run",
+    [lambda x: torch.mm(x.view(torch.int32).view(torch.float32), x), lambda x: torch.mm(x.view(torch.bfloat16), x.view(torch.bfloat16).t()), lambda x: torch.mm(x, torch.ones(2, 2) + 0)],
+    ids=["bits as they were", "other numbers", "its own"],
+)  # fmt: skip
+def test_products_of_what_was_not_given(run):
+    x = torch.randn(2, 2)
+    result, replayed = replay.record(run, (x,), CPU)
+    assert replayed is None or torch.equal(replayed(x), result)
+    assert (replayed is None) == (run(x).dtype != x.dtype or not torch.equal(run(x), x @ x))
 
 
 def test_one_tensor_twice_says_nothing_of_two():
