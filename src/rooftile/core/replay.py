@@ -74,6 +74,8 @@ class Recorder(TorchDispatchMode):
         self._allocations = self._bytes = 0
         self._multiplies = False
         self._guards: list[str] = []
+        self._shapeless: dict[str, int] = {}  # allocations of which only the addresses have been asked: their lines
+        self._reshaped: set[str] = set()
         self._aside = False  # what happens now is not the launcher's
         self.parameters = [f"a{i}" for i in range(len(args))]
         for name, value in zip(self.parameters, args):
@@ -87,8 +89,8 @@ class Recorder(TorchDispatchMode):
         if self._aside:
             return out
         if func in _FACTORIES and out.device == self.device:
-            made = f"empty({tuple(out.shape)}, {out.stride()}, {self._constant(out.dtype)})"
-            self._made(out, made)
+            name = self._made(out, self._empty(out))
+            self._shapeless[name] = len(self.lines) - 1
         elif func in _PRODUCTS:
             self._multiplies = True
             given = [*map(self._operand, args), *(f"{n}={self._operand(v)}" for n, v in (kwargs or {}).items())]
@@ -144,12 +146,16 @@ class Recorder(TorchDispatchMode):
         exec(f"def replay({signature}):\n    {body}\n", scope)
         return scope["replay"]
 
-    def _made(self, out: Tensor, text: str) -> None:
+    def _made(self, out: Tensor, text: str) -> str:
         name = f"o{self._allocations}"
         self._allocations += 1
         self._bytes += out.nbytes
         self.lines.append(f"{name} = {text}")
         self._root(out, name, out)
+        return name
+
+    def _empty(self, like: Tensor) -> str:
+        return f"empty({tuple(like.shape)}, {like.stride()}, {self._constant(like.dtype)})"
 
     def _is_own(self, tensor: Tensor) -> bool:
         """Whether it lies in what this call has allocated."""
@@ -190,6 +196,7 @@ class Recorder(TorchDispatchMode):
             self.why = self.why or "the launcher computes with a tensor of its own"
             return ""
         name, root = self._roots[id(value)]
+        self._shapeless.pop(name, None)
         if value is root:
             return name
         if value.dtype != root.dtype:
@@ -199,16 +206,25 @@ class Recorder(TorchDispatchMode):
         return f"{name}.as_strided({tuple(value.shape)}, {value.stride()}{at})"
 
     def _result(self, tensor: Any) -> str:
+        """What comes back is mostly an allocation, all of it, in some shape, and so it is allocated: a view takes as long as a third of a known call. (Of
+        `torch.empty` it is one of the same shape, as PyTorch tells a mode of a detach behind it.)"""
         if tensor is None:
             return "None"
         if id(tensor) not in self._roots:
             self.why = self.why or "a result comes from nowhere"
             return ""
         name, root = self._roots[id(tensor)]
-        if tensor is root:
+        line = self._shapeless.pop(name, None)
+        if line is not None and _elements(tensor) == tensor.numel() and tensor.nbytes == root.nbytes:
+            self.lines[line] = f"{name} = {self._empty(tensor)}"
+            self._reshaped.add(name)
+            return name
+        if tensor is root and name not in self._reshaped:
             return name
         if name in self.parameters:
             self.why = self.why or "a result is a view of an argument"
+        if tensor.dtype != root.dtype:
+            self.why = self.why or "a result is a part of other numbers"
         return f"{name}.as_strided({tuple(tensor.shape)}, {tensor.stride()}, {tensor.storage_offset()})"
 
 
@@ -235,6 +251,11 @@ class Rehearsal:
         result, again = record(self.run, args, self.device)
         self.remember(again or self.run)
         return result
+
+
+def _elements(t: Tensor) -> int:
+    """From its first to its last, with what lies between."""
+    return 1 + sum((n - 1) * stride for n, stride in zip(t.shape, t.stride())) if t.numel() else 0
 
 
 def _are_tensors(value: Any) -> bool:
