@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from rooftile.cuda import cublaslt
 
@@ -51,7 +52,8 @@ class Library:
             if name in self.fails:
                 return self.fails[name]
             try:
-                return getattr(self, name.removeprefix("cublasLt"))(*arguments) or 0
+                with _disable_current_modes():  # PyTorch does not see what a library computes
+                    return getattr(self, name.removeprefix("cublasLt"))(*arguments) or 0
             except (AssertionError, KeyError):
                 return INVALID
 

@@ -3,7 +3,8 @@
 What a launcher allocates and launches is fixed by the shapes, strides, dtypes, alignment and parameters of its call, and by these
 an `Op` remembers who runs it. So the second such call is recorded, and from the third on its allocations and launches are replayed
 as straight-line code with this call's pointers: no row views, no grids, no keys. A launcher that computes anything by itself
-(a copy of a strided input, a library's product) is not replayable and stays what it is; a table that it only looks up is looked up again.
+(a copy of a strided input) is not replayable and stays what it is, but for PyTorch's products, which are made again; a table that it only looks
+up is looked up again.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ _FACTORIES = {
     torch.ops.aten.new_empty.default,
     torch.ops.aten.new_empty_strided.default,
 }
+
+# Products of matrices. What a replay allocates it holds until it ends, where a launcher lets go of what has been read: so only where all of it is little.
+_PRODUCTS = {getattr(op, overload): call if overload == "default" else getattr(op, overload)
+             for op, call in ((torch.ops.aten.mm, torch.mm), (torch.ops.aten.addmm, torch.addmm)) for overload in op.overloads()}  # fmt: skip
+LITTLE = 2**25  # bytes
 
 
 class Addressed:
@@ -65,7 +71,11 @@ class Recorder(TorchDispatchMode):
         self.names: dict[str, Any] = {}
         self._roots: dict[int, tuple[str, Tensor]] = {}
         self._kept: list[Tensor] = []  # an id is a name only while its tensor lives
-        self._allocations = 0
+        self._allocations = self._bytes = 0
+        self._multiplies = False
+        self._guards: list[str] = []
+        self._shapeless: dict[str, int] = {}  # allocations of which only the addresses have been asked: their lines
+        self._reshaped: set[str] = set()
         self._aside = False  # what happens now is not the launcher's
         self.parameters = [f"a{i}" for i in range(len(args))]
         for name, value in zip(self.parameters, args):
@@ -79,20 +89,30 @@ class Recorder(TorchDispatchMode):
         if self._aside:
             return out
         if func in _FACTORIES and out.device == self.device:
-            name = f"o{self._allocations}"
-            self._allocations += 1
-            self.lines.append(f"{name} = empty({tuple(out.shape)}, {out.stride()}, {self._constant(out.dtype)})")
-            self._root(out, name, out)
+            name = self._made(out, self._empty(out))
+            self._shapeless[name] = len(self.lines) - 1
+        elif func in _PRODUCTS:
+            self._multiplies = True
+            given = [*map(self._operand, args), *(f"{n}={self._operand(v)}" for n, v in (kwargs or {}).items())]
+            made = f"{self._constant(_PRODUCTS[func])}({', '.join(given)})"
+            if id(out) in self._roots:  # it was given
+                self.lines.append(made)
+            else:
+                self._made(out, made)
         elif getattr(func, "is_view", False) and isinstance(out, Tensor) and id(args[0]) in self._roots:
             self._root(out, *self._roots[id(args[0])])
         else:
             self.why = f"{func} computes"
         return out
 
-    def note(self, call: Run, args: Sequence[Any], unless: Callable[[], Any] | None = None) -> None:
-        """`call(*args)` has just launched. `unless`: where it is true, the launcher itself must run."""
+    def note(self, call: Run, args: Sequence[Any], unless: Callable[[], Any] | None = None, aligned: int = 1) -> None:
+        """`call(*args)` has just launched. `unless`: where it is true, the launcher itself must run; and where a tensor does not begin at a multiple of
+        `aligned`, a power of two."""
         if unless is not None:
             self.names.setdefault("unless", unless)
+            self._guards.append("unless()")
+        if aligned > 1 and (given := [self._argument(t) for t in args if isinstance(t, Tensor) and not self._is_own(t)]):
+            self._guards.append(f"({' | '.join(given)}) & {aligned - 1}")
         self.lines.append(f"{self._constant(call)}({', '.join(map(self._argument, args))})")
 
     def found(self, find: Callable[..., Tensor], about: Sequence[Any], said: Sequence[Any]) -> Tensor:
@@ -111,17 +131,35 @@ class Recorder(TorchDispatchMode):
         """The recorded call as a function, or None where it cannot be replayed."""
         results = result if isinstance(result, tuple) else () if result is None else (result,)
         given = [self._result(t) for t in results]
+        if self._multiplies and self._bytes > LITTLE:
+            self.why = f"{self._bytes} bytes would be held to the end"
         if self.why:
             return None
         back = f"return {', '.join(given)}{',' if isinstance(result, tuple) else ''}" if given else "return None"
         signature = ", ".join(self.parameters)
         # inside another launcher that is being recorded the launches must be seen, and so must allocations wherever a mode looks on
-        guard = f"if device() != {self.device.index or 0} or modes(){' or unless()' if 'unless' in self.names else ''}: return plain({signature})"
+        unlike = dict.fromkeys([f"device() != {self.device.index or 0}", "modes()", *self._guards])
+        guard = f"if {' or '.join(unlike)}: return plain({signature})"
         stream = [f"s = stream({self.device.index or 0})"] if any("s," in line for line in self.lines) else []
         body = "\n    ".join([guard, *stream, *self.lines, back])
         scope = {**_platform(self.device), **self.names, "plain": run}
         exec(f"def replay({signature}):\n    {body}\n", scope)
         return scope["replay"]
+
+    def _made(self, out: Tensor, text: str) -> str:
+        name = f"o{self._allocations}"
+        self._allocations += 1
+        self._bytes += out.nbytes
+        self.lines.append(f"{name} = {text}")
+        self._root(out, name, out)
+        return name
+
+    def _empty(self, like: Tensor) -> str:
+        return f"empty({tuple(like.shape)}, {like.stride()}, {self._constant(like.dtype)})"
+
+    def _is_own(self, tensor: Tensor) -> bool:
+        """Whether it lies in what this call has allocated."""
+        return id(tensor) in self._roots and self._roots[id(tensor)][0].startswith("o")
 
     def _root(self, tensor: Tensor, name: str, root: Tensor) -> None:
         self._roots.setdefault(id(tensor), (name, root))
@@ -150,17 +188,43 @@ class Recorder(TorchDispatchMode):
             return f"{name}.data_ptr() + {offset}" if offset else f"{name}.data_ptr()"
         return repr(value) if value is None or type(value) in (int, bool) else self._constant(value)
 
+    def _operand(self, value: Any) -> str:
+        """Of what PyTorch computes: a tensor, or a view of one as it was taken."""
+        if not isinstance(value, Tensor):
+            return repr(value) if value is None or type(value) in (int, bool) else self._constant(value)
+        if id(value) not in self._roots:
+            self.why = self.why or "the launcher computes with a tensor of its own"
+            return ""
+        name, root = self._roots[id(value)]
+        self._shapeless.pop(name, None)
+        if value is root:
+            return name
+        if value.dtype != root.dtype:
+            self.why = self.why or "it computes with other numbers than it was given"
+        beyond = value.storage_offset() - root.storage_offset()
+        at = f", {name}.storage_offset() + {beyond}" if beyond else ""
+        return f"{name}.as_strided({tuple(value.shape)}, {value.stride()}{at})"
+
     def _result(self, tensor: Any) -> str:
+        """What comes back is mostly an allocation, all of it, in some shape, and so it is allocated: a view takes as long as a third of a known call. (Of
+        `torch.empty` it is one of the same shape, as PyTorch tells a mode of a detach behind it.)"""
         if tensor is None:
             return "None"
         if id(tensor) not in self._roots:
             self.why = self.why or "a result comes from nowhere"
             return ""
         name, root = self._roots[id(tensor)]
-        if tensor is root:
+        line = self._shapeless.pop(name, None)
+        if line is not None and _elements(tensor) == tensor.numel() and tensor.nbytes == root.nbytes:
+            self.lines[line] = f"{name} = {self._empty(tensor)}"
+            self._reshaped.add(name)
+            return name
+        if tensor is root and name not in self._reshaped:
             return name
         if name in self.parameters:
             self.why = self.why or "a result is a view of an argument"
+        if tensor.dtype != root.dtype:
+            self.why = self.why or "a result is a part of other numbers"
         return f"{name}.as_strided({tuple(tensor.shape)}, {tensor.stride()}, {tensor.storage_offset()})"
 
 
@@ -187,6 +251,11 @@ class Rehearsal:
         result, again = record(self.run, args, self.device)
         self.remember(again or self.run)
         return result
+
+
+def _elements(t: Tensor) -> int:
+    """From its first to its last, with what lies between."""
+    return 1 + sum((n - 1) * stride for n, stride in zip(t.shape, t.stride())) if t.numel() else 0
 
 
 def _are_tensors(value: Any) -> bool:

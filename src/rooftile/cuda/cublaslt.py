@@ -112,8 +112,6 @@ def product(out: Tensor, left: Tensor, right: Tensor, epilogue: str = "none", au
         code = _check(out, left, right, epilogue, aux, bias, add)
         plan = _plans[key] = Plan(out, left, right, aux, bias, code, add, where & -where)
     plan.launch(out, left, right, aux, bias, add, algorithm)
-    if (recorder := replay.recorder()) is not None:
-        recorder.why = "cuBLASLt itself launched it"
 
 
 _plans: dict[tuple[Any, ...], Plan] = {}
@@ -233,7 +231,7 @@ class Plan:
     def __init__(
         self, out: Tensor, left: Tensor, right: Tensor, aux: Tensor | None, bias: Tensor | None, epilogue: int, add: Tensor | None, alignment: int
     ):  # fmt: skip
-        self.library, self.lock = _library(), threading.Lock()
+        self.library, self.lock, self.alignment = _library(), threading.Lock(), alignment
         self.beta = _ZERO if add is None else _ONE
         a, b = _stored(right), _stored(left)
         (m, k), n = left.shape, right.shape[1]
@@ -248,7 +246,7 @@ class Plan:
             if aux is not None:
                 self._set(_AUX_LD, ctypes.c_int64(_leading(aux)))
             self.address = ctypes.c_void_p()
-            self._point(aux, bias)  # the heuristic reads from the addresses how they are aligned
+            self._point(*_addresses(aux, bias))  # the heuristic reads from them how they are aligned
             matrices = (a, b, out) if add is None else (a, b, out, add)
             made = [self._made("MatrixLayout", _TYPES[t.dtype], t.shape[1], t.shape[0], _leading(t)) for t in matrices]
             self.layouts = *made[:2], made[-1], made[2]  # of out, unless there is another, is what is added to
@@ -262,23 +260,38 @@ class Plan:
     def launch(
         self, out: Tensor, left: Tensor, right: Tensor, aux: Tensor | None, bias: Tensor | None, add: Tensor | None, algorithm: int
     ) -> None:
-        chosen = self.best if algorithm == PREFERRED else algorithm if algorithm < self.offered else 0
-        answer = self.answers[chosen]
-        size, (a, b, c, d), to = answer.workspace, self.layouts, out.data_ptr()
-        old = to if add is None else add.data_ptr()
+        answer = self.answers[self.best if algorithm == PREFERRED else algorithm if algorithm < self.offered else 0]
         # from PyTorch's allocator, and held until the product is under way: then it is nobody else's before this stream has passed
-        work = out.new_empty(size, dtype=torch.uint8) if size else None
-        space, stream = work.data_ptr() if work is not None else None, _stream(out)
+        work = out.new_empty(answer.workspace, dtype=torch.uint8) if answer.workspace else None
+        tensors = (out, left, right, aux, bias, add, work)
+        self.go(answer, _stream(out), *_addresses(*tensors))
+        if (recorder := replay.recorder()) is not None:
+            recorder.note(functools.partial(self.go, answer), (replay.STREAM, *tensors), aligned=self.alignment)
+
+    def go(
+        self,
+        answer: Answer,
+        stream: int,
+        out: int,
+        left: int,
+        right: int,
+        aux: int | None,
+        bias: int | None,
+        add: int | None,
+        work: int | None,
+    ) -> None:
+        """By addresses, which begin at multiples of the plan's alignment."""
+        a, b, c, d = self.layouts
         with self.lock:
             self._point(aux, bias)
-            status = self.library.cublasLtMatmul(self.handle, self.description, _ONE, right.data_ptr(), a, left.data_ptr(), b, self.beta, old, c,
-                                                 to, d, ctypes.addressof(answer), space, size, stream)  # fmt: skip
+            status = self.library.cublasLtMatmul(self.handle, self.description, _ONE, right, a, left, b, self.beta, out if add is None else add, c,
+                                                 out, d, ctypes.addressof(answer), work, answer.workspace, stream)  # fmt: skip
         _succeed(status, "cublasLtMatmul")
 
-    def _point(self, aux: Tensor | None, bias: Tensor | None) -> None:
-        for which, t in ((_AUX_POINTER, aux), (_BIAS_POINTER, bias)):
-            if t is not None:
-                self.address.value = t.data_ptr()
+    def _point(self, aux: int | None, bias: int | None) -> None:
+        for which, address in ((_AUX_POINTER, aux), (_BIAS_POINTER, bias)):
+            if address is not None:
+                self.address.value = address
                 self._set(which, self.address)
 
     def _set(self, attribute: int, value: Any) -> None:
@@ -375,6 +388,10 @@ def _handle(device: int) -> Any:
     handle = ctypes.c_void_p()
     _succeed(_library().cublasLtCreate(ctypes.byref(handle)), f"cublasLtCreate on cuda:{device}")
     return handle
+
+
+def _addresses(*tensors: Tensor | None) -> list[Any]:
+    return [None if t is None else t.data_ptr() for t in tensors]
 
 
 def _stream(x: Tensor) -> int:
