@@ -805,8 +805,10 @@ ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, const Earlier<
   using X = typename W::X;
   constexpr int M = X::BLOCK_M, EARLY = M == 64 && !W::CAPS ? 8 : 4, DS_STAGES = X::DS_STAGES, DS_BYTES = 2 * X::QUERY_PANEL;
   char *sK = sX + X::K, *sV = sX + X::V, *sDq = sX + X::DQ + half * X::HALF_BYTES;
-  const Matrix keys = k_major<128>(sK + half * 64 * LINE), values = k_major<128>(sV + half * 64 * LINE);
-  const Matrix queries_by_d = k_major<128>(sX + X::Q), d_by_queries = mn_major<128>(sX + X::Q, X::QUERY_PANEL);
+  // Steps of 80 find these once: in others they are made anew beside what a step waits for.
+  const auto held = [](const Matrix& m) { return M == 80 ? Matrix{m.bits >> 32 << 32 | uniform(unsigned(m.bits))} : m; };
+  const Matrix keys = held(k_major<128>(sK + half * 64 * LINE)), values = held(k_major<128>(sV + half * 64 * LINE));
+  const Matrix queries_by_d = held(k_major<128>(sX + X::Q)), d_by_queries = mn_major<128>(sX + X::Q, X::QUERY_PANEL);
   const Matrix dout_by_d = k_major<128>(sX + X::DOUT), d_by_dout = mn_major<128>(sX + X::DOUT, X::QUERY_PANEL);
   const Matrix d_by_keys = mn_major<128>(sK + (D == 128) * half * X::KEY_PANEL, 0), ds = k_major<128>(sX + (D == 64) * half * 64 * LINE);
   float s[M / 2];
@@ -862,7 +864,8 @@ ROOFTILE_DEVICE void multiply(const Out& dk_to, const Out& dv_to, const Earlier<
       consumer_release(sR.dout, at);
       if (more) hand_over(sDq, sR.dq[half], step - 1, dq);
       const int first = sR.first, blocks = sR.blocks;  // while the last product runs
-      const bool ends = ++step == (W::ENDS ? sR.ends[half] : sR.end);
+      ++step;
+      const bool ends = (M == 80 ? anew(step) : step) == (W::ENDS ? sR.ends[half] : sR.end);  // 80: or the end is brought to where descriptors are read
       wgmma_wait<0>(s, dk, dv);  // s: or the next step's would get other registers
       // This step's dS is there, seen by the warp since dout's release; the one before's has been read.
       if (lane() == 0) producer_commit(sR.ds, nth_stage(step - 1));
