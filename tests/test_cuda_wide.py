@@ -189,3 +189,25 @@ def test_everybody_who_stands_by_is_looked_at():
     known = {(Path(source).stem, instance.split("<")[0]) for source, instance, _ in STANDING_BY} | ELSEWHERE | OFTEN
     early = {(path.stem, f.name) for path in OPS.rglob("*.cu") for f in Source(path).functions.values() if f.early}
     assert early - known == set() and known - early <= OFTEN
+
+
+@pytest.mark.skipif(bool(compiler.missing()), reason="needs NVRTC")
+@pytest.mark.parametrize("causal", ["true", "false"])
+def test_between_two_steps_of_80_queries_little_is_done(causal, tmp_path):
+    """Where nothing multiplies, from the wait for a step's last product to the next one's first. Seen red: causal, 50 instructions, as the walk's end was brought
+    to a uniform register and the places of keys and queries were made anew: a step took three hundredths longer."""
+    code = machine_code(
+        "attention/cuda/v5_hopper_backward.cu", f"attention_backward<__nv_bfloat16, 128, {causal}, false, false, 80>", tmp_path
+    )
+    lines = re.findall(r"/\*([0-9a-f]{4,5})\*/\s+(.*?)\s*;", code)
+    at = {int(address, 16): i for i, (address, _) in enumerate(lines)}
+    words = [text for _, text in lines]
+    loops = [
+        (at[int(to[1], 16)], i)
+        for i, text in enumerate(words)
+        if (to := re.search(r"\bBRA\b.*\b0x([0-9a-f]+)", text)) and int(to[1], 16) in at
+    ]
+    begin, end = min(((b, e) for b, e in loops if b < e and sum("HGMMA" in w for w in words[b:e]) > 10), key=lambda loop: loop[1] - loop[0])
+    wait = max(i for i in range(begin, end) if "WARPGROUP.DEPBAR.LE gsb0, 0x0" in words[i])
+    first = next(i for i in range(begin, end) if "HGMMA" in words[i])
+    assert (end - wait) + (first - begin) < 42 and not [w for w in words[wait:end] if "R2UR" in w]
