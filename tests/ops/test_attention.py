@@ -1,3 +1,4 @@
+import importlib
 import math
 
 import pytest
@@ -122,3 +123,50 @@ def test_the_kernels_at_their_edges():
     """Through the interpreter, in a child: what the grid's cases do not reach."""
     done = processes.run(code=INTERPRETED, TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+BY_TMA = """
+import importlib, torch
+from rooftile.workbench import check, interpreter
+kernels = importlib.import_module("rooftile.ops.attention.triton_kernels")
+reference = importlib.import_module("rooftile.ops.attention.reference")
+torch.manual_seed(0)
+pointers = kernels.by_tma
+for t, s, h, g, causal in ((64, 64, 2, 1, True), (70, 100, 2, 2, True), (100, 40, 2, 1, True), (70, 70, 1, 1, False), (33, 64, 3, 3, False)):
+    q, k, v = (torch.randn(2, n, heads, 128).bfloat16() for n, heads in ((t, h), (s, g), (s, g)))
+    k = torch.cat([k, k], 2)[:, :, g:]  # a view: its rows lie further apart
+    made = []
+    for kernels.by_tma in (pointers, lambda *call: True):
+        for told in check.before_run:
+            told([k, v])  # a descriptor is no argument that it sees an address in
+        made.append(kernels.attention(q, k, v, causal, 0.1, config={"BLOCK_M": 32, "BLOCK_N": 32}))
+    for x, y in zip(*made):
+        assert torch.equal(x, y), (t, s, h, g, causal)
+    want, lse = reference.attention(q, k, v, causal, 0.1)
+    torch.testing.assert_close(made[1][0], want, atol=8e-3, rtol=1e-2)
+    torch.testing.assert_close(made[1][1], lse, atol=1e-4, rtol=1e-4)
+"""
+
+
+def test_keys_by_descriptors_are_keys_by_pointers():
+    """In one loop with its mask behind a branch, to the bit: also ragged, with queries that see nothing, heads that share keys, and keys in a view."""
+    done = processes.run(code=BY_TMA, TRITON_INTERPRET="1")
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_where_keys_come_by_tma(monkeypatch):
+    kernels = importlib.import_module("rooftile.ops.attention.triton_kernels")
+    arch = 90
+    monkeypatch.setattr(kernels, "architecture", lambda x: arch)
+
+    def by_tma(t=4096, h=16, d=128, dv=128, dtype=torch.bfloat16, causal=True, past=0):
+        q, k, v = (torch.empty(1, t, h, w, dtype=dtype, device="meta") for w in (d, d, dv))
+        if past:
+            k = torch.empty(k.numel() + past, dtype=dtype)[past:].view(k.shape)  # not where the engine can read
+        return kernels.by_tma(q, k, v, causal)
+
+    assert by_tma() and by_tma(t=2048, causal=False) and by_tma(dtype=torch.float16)
+    assert not by_tma(t=2048)  # over before its descriptors are made
+    assert not by_tma(d=96, dv=96) and not by_tma(dv=64) and not by_tma(dtype=torch.float32) and not by_tma(past=1)
+    arch = 100
+    assert not by_tma()
