@@ -126,7 +126,11 @@ def _forward(gQ, gK, gV, gOut, gLse, H, T, S, scale_log2, stride_qb, stride_qt, 
                                                scale_log2, TMA, False, CAUSAL, D, BLOCK_D, DV, BLOCK_DV, BLOCK_N)  # fmt: skip
         rAcc, rSum, rMax, gK, gV = _attend(rAcc, rSum, rMax, rQ, gK, gV, stride_ks, stride_vs, i_b, i_h // GROUP, whole, end, whole, i_m, S, S - T,
                                                scale_log2, TMA, True, CAUSAL, D, BLOCK_D, DV, BLOCK_DV, BLOCK_N)  # fmt: skip
-    rOut = rAcc / tl.where(rSum == 0.0, 1.0, rSum)[:, None]  # a row that sees nothing is zero
+    rSeen = tl.where(rSum == 0.0, 1.0, rSum)  # a row that sees nothing is zero
+    if TMA:
+        rOut = rAcc * (1.0 / rSeen)[:, None]
+    else:
+        rOut = rAcc / rSeen[:, None]
     store_tile(gOut, rOut, i_b, i_h, i_tile * BLOCK_M, i_m, T, H, DV, BLOCK_M, BLOCK_DV)
     rLse = (rMax + tl.log2(rSum)) * 0.6931471805599453  # ln 2
     tl.store(gLse + i_bh.to(tl.int64) * T + i_m, rLse, mask=i_m < T)
