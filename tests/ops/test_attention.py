@@ -223,14 +223,16 @@ x, lse = torch.empty(1, 1024, 16, 128, dtype=torch.bfloat16, device="meta"), tor
 one_pass = importlib.import_module("rooftile.ops.attention.one_pass_kernels")
 for causal in (False, True):
     one_pass.attention_backward(x, x, x, x, x, lse, causal, 0.1, config=one_pass.CONFIGS[0])
-    went = re.findall("HGMMA[.]64x128|UTMAREDG|WARPGROUP[.]DEPBAR|LDGDEPBAR|STG", code["_pass"])
-    behind = went[went.index("UTMAREDG") :]
+    went = re.findall("HGMMA[.]64x[0-9]*|UTMAREDG|WARPGROUP[.]DEPBAR|LDGDEPBAR|DEPBAR|STG", code["_pass"])
+    before, behind = went[went.index("HGMMA.64x64") : went.index("UTMAREDG")], went[went.index("UTMAREDG") :]
+    assert before.count("DEPBAR") == 1, before  # a step waits for the dq before its own: all it loads came before its first product
     behind = behind[: behind.index("WARPGROUP.DEPBAR")]
     assert behind.count("HGMMA.64x128") == 4 and "LDGDEPBAR" in behind, behind  # dk of 64 queries, and the next tiles are asked for, before anything is waited for
 """
 
 
 def test_one_pass_makes_dk_while_dq_goes_out():
-    """In the machine code for Hopper: dq's addition has begun, dk's products run, and none of them is waited for before the next tiles are asked for."""
+    """In the machine code for Hopper: dq's addition has begun, dk's products run, and none of them is waited for before the next tiles are asked for.
+    What a step loads is waited for once."""
     done = processes.run(code=COMPILED, ROOFTILE_DRY_GPU="1")
     assert done.returncode == 0, done.stderr[-3000:]

@@ -3,7 +3,7 @@
 A program owns BLOCK_N keys and walks the queries that see them, as `triton_kernels._keys` does; what each tile of queries gets from these keys it adds to dq
 in float32: five products where the two kernels without atomics make seven. Both products of scores come before the exponential, so that the multiprocessor's
 warps stop for the tensor cores twice a tile and not three times; dq is made and kept transposed, [D, T], as then no factor of it passes through registers.
-The addition is TMA's (BULK) where there is one, of a whole tile while the next is under way, or else an atomic an element. A launch before it leaves delta
+The addition is TMA's (BULK) where there is one, of a whole tile while dk is made and the next is under way, or else an atomic an element. A launch before it leaves delta
 and lse to base 2, one after it rounds dq; both go from the last head to the first, so that what one launch leaves in the L2 the next finds there.
 
 Causal, the first keys are seen by the most queries. Programs run through GROUPS of heads, in a group by tiles of keys: longest first, and few heads at a time, whose
