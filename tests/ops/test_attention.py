@@ -1,3 +1,4 @@
+import importlib
 import math
 
 import pytest
@@ -121,4 +122,117 @@ both(q * 60, k, v, True, tol=2e-3)   # scores beyond 88
 def test_the_kernels_at_their_edges():
     """Through the interpreter, in a child: what the grid's cases do not reach."""
     done = processes.run(code=INTERPRETED, TRITON_INTERPRET="1")
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+BY_TMA = """
+import importlib, torch
+from rooftile.workbench import check, interpreter
+kernels = importlib.import_module("rooftile.ops.attention.triton_kernels")
+reference = importlib.import_module("rooftile.ops.attention.reference")
+torch.manual_seed(0)
+pointers = kernels.by_tma
+for t, s, h, g, causal in ((64, 64, 2, 1, True), (70, 100, 2, 2, True), (100, 40, 2, 1, True), (70, 70, 1, 1, False), (33, 64, 3, 3, False)):
+    q, k, v = (torch.randn(2, n, heads, 128).bfloat16() for n, heads in ((t, h), (s, g), (s, g)))
+    k = torch.cat([k, k], 2)[:, :, g:]  # a view: its rows lie further apart
+    made = []
+    for kernels.by_tma in (pointers, lambda *call: True):
+        for told in check.before_run:
+            told([k, v])  # a descriptor is no argument that it sees an address in
+        made.append(kernels.attention(q, k, v, causal, 0.1, config={"BLOCK_M": 32, "BLOCK_N": 32}))
+    (out, lse), (described, its) = made
+    assert torch.equal(lse, its), (t, s, h, g, causal)
+    torch.testing.assert_close(described, out, atol=0, rtol=2**-7)  # divided by the sum, or multiplied by one over it
+    want, _ = reference.attention(q, k, v, causal, 0.1)
+    torch.testing.assert_close(described, want, atol=8e-3, rtol=1e-2)
+"""
+
+
+def test_keys_by_descriptors_are_keys_by_pointers():
+    """In one loop with its mask behind a branch, lse to the bit: also ragged, with queries that see nothing, heads that share keys, and keys in a view."""
+    done = processes.run(code=BY_TMA, TRITON_INTERPRET="1")
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_where_keys_come_by_tma(monkeypatch):
+    kernels = importlib.import_module("rooftile.ops.attention.triton_kernels")
+    arch = 90
+    monkeypatch.setattr(kernels, "architecture", lambda x: arch)
+
+    def by_tma(t=4096, h=16, d=128, dv=128, dtype=torch.bfloat16, causal=True, past=0):
+        q, k, v = (torch.empty(1, t, h, w, dtype=dtype, device="meta") for w in (d, d, dv))
+        if past:
+            k = torch.empty(k.numel() + past, dtype=dtype)[past:].view(k.shape)  # not where the engine can read
+        return kernels.by_tma(q, k, v, causal)
+
+    assert by_tma() and by_tma(t=2048, causal=False) and by_tma(dtype=torch.float16)
+    assert not by_tma(t=2048)  # over before its descriptors are made
+    assert not by_tma(d=96, dv=96) and not by_tma(dv=64) and not by_tma(dtype=torch.float32) and not by_tma(past=1)
+    arch = 100
+    assert not by_tma()
+
+
+TURNS = """
+import torch, triton, triton.language as tl
+from rooftile.workbench import interpreter
+from rooftile.ops.attention.one_pass_kernels import _turn
+
+@triton.jit
+def turns(gTile, gHead, tiles, BASE, LARGER):
+    i = tl.program_id(0)
+    i_tile, i_bh = _turn(i, tiles, BASE, LARGER)
+    tl.store(gTile + i, i_tile)
+    tl.store(gHead + i, i_bh)
+
+for heads, groups, tiles in ((7, 3, 4), (6, 3, 2), (5, 1, 3), (4, 4, 5), (9, 4, 1)):
+    tile, head = torch.empty(2, heads * tiles, dtype=torch.int32)
+    turns[(heads * tiles,)](tile, head, tiles, *divmod(heads, groups))
+    wanted, first = [], 0
+    for group in range(groups):
+        size = heads // groups + (group < heads % groups)
+        wanted += [(t, first + h) for t in range(tiles) for h in range(size)]
+        first += size
+    assert list(zip(tile.tolist(), head.tolist())) == wanted, (heads, groups, tiles)
+"""
+
+
+def test_one_pass_goes_through_even_groups_of_heads_by_tiles():
+    done = processes.run(code=TURNS, TRITON_INTERPRET="1")
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+COMPILED = """
+import importlib, re, subprocess, tempfile, torch, triton
+from pathlib import Path
+from triton.runtime import driver
+from rooftile.workbench import dry
+
+stand_in = dry.StandIn(90)
+driver.set_active(stand_in)
+load = stand_in.utils.load_binary
+code = {}
+def keep(name, cubin, shared, device):
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+        code[name] = subprocess.run([str(tool), "-sass", file.name], capture_output=True, text=True, check=True).stdout
+    return load(name, cubin, shared, device)
+stand_in.utils.load_binary = keep
+x, lse = torch.empty(1, 1024, 16, 128, dtype=torch.bfloat16, device="meta"), torch.empty(1, 16, 1024, device="meta")
+one_pass = importlib.import_module("rooftile.ops.attention.one_pass_kernels")
+for causal in (False, True):
+    one_pass.attention_backward(x, x, x, x, x, lse, causal, 0.1, config=one_pass.CONFIGS[0])
+    went = re.findall("HGMMA[.]64x[0-9]*|UTMAREDG|WARPGROUP[.]DEPBAR|LDGDEPBAR|DEPBAR|STG", code["_pass"])
+    before, behind = went[went.index("HGMMA.64x64") : went.index("UTMAREDG")], went[went.index("UTMAREDG") :]
+    assert before.count("DEPBAR") == 1, before  # a step waits for the dq before its own: all it loads came before its first product
+    behind = behind[: behind.index("WARPGROUP.DEPBAR")]
+    assert behind.count("HGMMA.64x128") == 4 and "LDGDEPBAR" in behind, behind  # dk of 64 queries, and the next tiles are asked for, before anything is waited for
+"""
+
+
+def test_one_pass_makes_dk_while_dq_goes_out():
+    """In the machine code for Hopper: dq's addition has begun, dk's products run, and none of them is waited for before the next tiles are asked for.
+    What a step loads is waited for once."""
+    done = processes.run(code=COMPILED, ROOFTILE_DRY_GPU="1")
     assert done.returncode == 0, done.stderr[-3000:]

@@ -3,7 +3,7 @@
 A program owns BLOCK_N keys and walks the queries that see them, as `triton_kernels._keys` does; what each tile of queries gets from these keys it adds to dq
 in float32: five products where the two kernels without atomics make seven. Both products of scores come before the exponential, so that the multiprocessor's
 warps stop for the tensor cores twice a tile and not three times; dq is made and kept transposed, [D, T], as then no factor of it passes through registers.
-The addition is TMA's (BULK) where there is one, of a whole tile while the next is under way, or else an atomic an element. A launch before it leaves delta
+The addition is TMA's (BULK) where there is one, of a whole tile while dk is made and the next is under way, or else an atomic an element. A launch before it leaves delta
 and lse to base 2, one after it rounds dq; both go from the last head to the first, so that what one launch leaves in the L2 the next finds there.
 
 Causal, the first keys are seen by the most queries. Programs run through GROUPS of heads, in a group by tiles of keys: longest first, and few heads at a time, whose
@@ -48,17 +48,22 @@ def _rounded(gSum, gDq, H, T, padded, scale, D: tl.constexpr, BLOCK_D: tl.conste
 
 
 @triton.jit
-def _pass(gDout, gQ, gK, gV, gLse2, gDelta, gSum, gDk, gDv, GROUPS, H, T, S, padded, scale, scale_log2, stride_gb, stride_gt, stride_gh, stride_qb,
+def _turn(i, tiles, BASE, LARGER):
+    """(tile of keys, head) of program i: LARGER groups of BASE + 1 heads, then groups of BASE; in a group by tiles."""
+    large = LARGER * (BASE + 1)
+    together = tl.where(i // tiles < large, BASE + 1, BASE)
+    before = tl.where(i // tiles < large, 0, large)  # heads of groups of the other size
+    i_head = before + (i // tiles - before) // together * together
+    return (i - i_head * tiles) // together, i_head + (i - i_head * tiles) % together
+
+
+@triton.jit
+def _pass(gDout, gQ, gK, gV, gLse2, gDelta, gSum, gDk, gDv, BASE, LARGER, H, T, S, padded, scale, scale_log2, stride_gb, stride_gt, stride_gh, stride_qb,
           stride_qt, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh, CAUSAL: tl.constexpr,
           BULK: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, EVEN_T: tl.constexpr,
           EVEN_S: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
     tiles = tl.cdiv(S, BLOCK_N)
-    heads = tl.num_programs(0) // tiles
-    i_group = (tl.program_id(0) // tiles).to(tl.int64) * GROUPS // heads
-    i_head = tl.cdiv(i_group * heads, GROUPS).to(tl.int32)
-    together = tl.cdiv((i_group + 1) * heads, GROUPS).to(tl.int32) - i_head
-    i_tile = (tl.program_id(0) - i_head * tiles) // together
-    i_bh = i_head + (tl.program_id(0) - i_head * tiles) % together
+    i_tile, i_bh = _turn(tl.program_id(0), tiles, BASE, LARGER)
     i_b, i_h = i_bh // H, i_bh % H
     first = i_tile * BLOCK_N
     i_n = first + tl.arange(0, BLOCK_N)
@@ -78,6 +83,8 @@ def _pass(gDout, gQ, gK, gV, gLse2, gDelta, gSum, gDk, gDv, GROUPS, H, T, S, pad
         rS = tl.dot(rK, tl.trans(rQ))
         rDp = tl.dot(rV, tl.trans(rDout))
         rLse = tl.load(gLse2 + i_m)  # inf past the last query: exp2(s - inf), no weight
+        if BULK:  # behind the branch it would be waited for once more
+            rDelta = tl.load(gDelta + i_m)
         rP = tl.exp2(rS * scale_log2 - rLse[None, :])
         if CAUSAL and not BULK:  # a branch costs sm_80 half its registers
             rP = tl.where(i_n[:, None] <= i_m[None, :] + (S - T), rP, 0.0)
@@ -87,13 +94,16 @@ def _pass(gDout, gQ, gK, gV, gLse2, gDelta, gSum, gDk, gDv, GROUPS, H, T, S, pad
         if not EVEN_S:  # their score is 0, and exp(0 - lse) may be infinite
             rP = tl.where(i_n[:, None] < S, rP, 0.0)
         rDv = tl.dot(rP.to(rDout.dtype), rDout, rDv)
-        rDelta = tl.load(gDelta + i_m)
+        if not BULK:  # sm_80 has no registers for it before
+            rDelta = tl.load(gDelta + i_m)
         rDs = (rP * (rDp - rDelta[None, :])).to(rQ.dtype)
-        rDk = tl.dot(rDs, rQ, rDk)
-        rDq = tl.dot(tl.trans(rK), rDs)
         if BULK:
+            rDq = tl.dot(tl.trans(rK), rDs)
             gSum.atomic_add([i_bh * BLOCK_D, start], rDq)
+            rDk = tl.dot(rDs, rQ, rDk)  # behind what is waited for: it runs while dq goes out and the next tile begins
         else:
+            rDk = tl.dot(rDs, rQ, rDk)
+            rDq = tl.dot(tl.trans(rK), rDs)
             tl.atomic_add(tile_at(gSum + i_bh.to(tl.int64) * BLOCK_D * padded + start, padded, BLOCK_D, BLOCK_M), rDq, sem="relaxed")
     store_tile(gDk, rDk * scale, i_b, i_h, first, i_n, S, H, D, BLOCK_N, BLOCK_D)
     store_tile(gDv, rDv, i_b, i_h, first, i_n, S, H, DV, BLOCK_N, BLOCK_DV)
@@ -117,7 +127,7 @@ def attention_backward(dout, q, k, v, out, lse, causal, scale, *, config):
     groups = max(1, b * h * cdiv(s, n) // resident(q, TURNS)) if causal else b * h
     launch(_sums, (cdiv(t, m) * b * h,), dout, out, lse, lse2, delta, h, t, *dout.stride()[:3], *out.stride()[:3], DV=dv, BLOCK_DV=both["BLOCK_DV"],
            BLOCK_M=m, num_warps=8)  # fmt: skip
-    start(_pass, (cdiv(s, n) * b * h,), dout, q, k, v, lse2, delta, to, dk, dv_, groups, h, t, s, padded, scale, scale * LOG2E, *dout.stride()[:3],
+    start(_pass, (cdiv(s, n) * b * h,), dout, q, k, v, lse2, delta, to, dk, dv_, *divmod(b * h, groups), h, t, s, padded, scale, scale * LOG2E, *dout.stride()[:3],
           *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], CAUSAL=causal, BULK=bulk, **both, EVEN_T=t % m == 0,
           EVEN_S=s % n == 0, **config)  # fmt: skip
     launch(_rounded, (cdiv(t, m) * b * h,), sums, dq, h, t, padded, scale, D=d, BLOCK_D=both["BLOCK_D"], BLOCK_M=m, num_warps=2)

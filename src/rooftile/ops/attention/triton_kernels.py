@@ -1,7 +1,8 @@
 """softmax(q kᵀ scale) v without the [T S] matrix. Floor: 4 D operations a visible pair forward, 10 D backward; the tensors pass once.
 
 Forward: a program owns BLOCK_M queries and walks the keys with a running maximum and sum. Key tiles that every query of the
-program sees run in a loop without masks; the few on the diagonal and at the ragged end follow in a second one, with them.
+program sees run in a loop without masks; the few on the diagonal and at the ragged end follow in a second one, with them. Where Hopper's copy
+engine brings keys and values, no thread holds an address of theirs: registers are left for a branch that masks, and all tiles run in one loop.
 
 Backward: two kernels and no atomics, so the same bits every time, at 14 D operations a pair instead of 10 D: scores are made twice.
 `_queries` owns queries and makes dq; it has dout and out in hand anyway, so it also leaves delta = rowsum(out dout) and lse to
@@ -14,25 +15,49 @@ Programs of one head are neighbours (their K and V stay in the L2) and, causal, 
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from rooftile.core.kernel import Kernel, Limits
-from rooftile.ops._shared.launch import cdiv, launch, off_gpu
+from rooftile.ops._shared.architecture import architecture
+from rooftile.ops._shared.launch import cdiv, launch, launch_described, off_gpu
+from rooftile.ops.attention.refusals import unaligned
 from rooftile.ops.attention.triton_tiles import LOG2E, backward_tiles, dense, forward_tile, head_row, load_tile, store_tile, widths
 
 
 @triton.jit
-def _attend(rAcc, rSum, rMax, rQ, gK, gV, stride_ks, stride_vs, first, last, i_m, S, shift, scale_log2,
-            MASKED: tl.constexpr, CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr,
-            BLOCK_N: tl.constexpr):  # fmt: skip
+def _keys_at(gX, stride_s, i_b, i_g, start, i_n, S, TMA: tl.constexpr, MASKED: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+             BLOCK_D: tl.constexpr):  # fmt: skip
+    """The tile of keys from `start` on: by a descriptor of all heads, zeros past the last, or from the row that gX points to."""
+    if TMA:
+        rX = gX.load([i_b, start, i_g, 0]).reshape(BLOCK, BLOCK_D)
+    else:
+        rX = load_tile(gX, stride_s, i_n, S, MASKED, D, BLOCK, BLOCK_D)
+    return rX
+
+
+@triton.jit
+def _hidden(rS, i_m, i_n, S, shift, CAUSAL: tl.constexpr):
+    """Scores, -inf where the key is past the end or the query does not see it."""
+    seen = i_n[None, :] < S
+    if CAUSAL:
+        seen = seen & (i_n[None, :] <= i_m[:, None] + shift)
+    return tl.where(seen, rS, float("-inf"))
+
+
+@triton.jit
+def _attend(rAcc, rSum, rMax, rQ, gK, gV, stride_ks, stride_vs, i_b, i_g, first, last, whole, i_m, S, shift, scale_log2,
+            TMA: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, DV: tl.constexpr,
+            BLOCK_DV: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
     for start in range(first, last, BLOCK_N):
         i_n = start + tl.arange(0, BLOCK_N)
-        rK = load_tile(gK, stride_ks, i_n, S, MASKED, D, BLOCK_N, BLOCK_D)
+        rK = _keys_at(gK, stride_ks, i_b, i_g, start, i_n, S, TMA, MASKED, D, BLOCK_N, BLOCK_D)
         rS = tl.dot(rQ, tl.trans(rK), input_precision="ieee")
         if MASKED:
-            seen = i_n[None, :] < S
-            if CAUSAL:
-                seen = seen & (i_n[None, :] <= i_m[:, None] + shift)
-            rS = tl.where(seen, rS, float("-inf"))
+            if TMA:
+                if start >= whole:
+                    rS = _hidden(rS, i_m, i_n, S, shift, CAUSAL)
+            else:
+                rS = _hidden(rS, i_m, i_n, S, shift, CAUSAL)
         new = tl.maximum(rMax, tl.max(rS, 1) * scale_log2)
         base = new
         if MASKED:
@@ -41,11 +66,12 @@ def _attend(rAcc, rSum, rMax, rQ, gK, gV, stride_ks, stride_vs, first, last, i_m
         shrink = tl.exp2(rMax - base)
         rSum = rSum * shrink + tl.sum(rP, 1)
         rAcc = rAcc * shrink[:, None]
-        rV = load_tile(gV, stride_vs, i_n, S, MASKED, DV, BLOCK_N, BLOCK_DV)
+        rV = _keys_at(gV, stride_vs, i_b, i_g, start, i_n, S, TMA, MASKED, DV, BLOCK_N, BLOCK_DV)
         rAcc = tl.dot(rP.to(rV.dtype), rV, rAcc, input_precision="ieee")
         rMax = new
-        gK += tl.full([], BLOCK_N, tl.int64) * stride_ks
-        gV += tl.full([], BLOCK_N, tl.int64) * stride_vs
+        if not TMA:
+            gK += tl.full([], BLOCK_N, tl.int64) * stride_ks
+            gV += tl.full([], BLOCK_N, tl.int64) * stride_vs
     return rAcc, rSum, rMax, gK, gV
 
 
@@ -75,8 +101,8 @@ def seeing(first, T, S, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl
 
 @triton.jit
 def _forward(gQ, gK, gV, gOut, gLse, H, T, S, scale_log2, stride_qb, stride_qt, stride_qh, stride_kb, stride_ks, stride_kh,
-             stride_vb, stride_vs, stride_vh, CAUSAL: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
-             DV: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+             stride_vb, stride_vs, stride_vh, TMA: tl.constexpr, EVEN_S: tl.constexpr, CAUSAL: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
+             BLOCK_D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
     tiles = tl.cdiv(T, BLOCK_M)
     i_tile = tl.program_id(0) % tiles
     if CAUSAL:
@@ -85,17 +111,26 @@ def _forward(gQ, gK, gV, gOut, gLse, H, T, S, scale_log2, stride_qb, stride_qt, 
     i_b, i_h = i_bh // H, i_bh % H
     i_m = i_tile * BLOCK_M + tl.arange(0, BLOCK_M)
     rQ = load_tile(head_row(gQ, i_b, i_h, i_tile * BLOCK_M, stride_qb, stride_qt, stride_qh), stride_qt, i_m, T, True, D, BLOCK_M, BLOCK_D)
-    gK = head_row(gK, i_b, i_h // GROUP, 0, stride_kb, stride_ks, stride_kh)
-    gV = head_row(gV, i_b, i_h // GROUP, 0, stride_vb, stride_vs, stride_vh)
+    if not TMA:
+        gK = head_row(gK, i_b, i_h // GROUP, 0, stride_kb, stride_ks, stride_kh)
+        gV = head_row(gV, i_b, i_h // GROUP, 0, stride_vb, stride_vs, stride_vh)
     rMax = tl.full([BLOCK_M], float("-inf"), tl.float32)
     rSum = tl.zeros([BLOCK_M], tl.float32)
     rAcc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     whole, end = _visible(i_tile, T, S, CAUSAL, BLOCK_M, BLOCK_N)
-    rAcc, rSum, rMax, gK, gV = _attend(rAcc, rSum, rMax, rQ, gK, gV, stride_ks, stride_vs, 0, whole, i_m, S, S - T, scale_log2,
-                                           False, CAUSAL, D, BLOCK_D, DV, BLOCK_DV, BLOCK_N)  # fmt: skip
-    rAcc, rSum, rMax, gK, gV = _attend(rAcc, rSum, rMax, rQ, gK, gV, stride_ks, stride_vs, whole, end, i_m, S, S - T, scale_log2,
-                                           True, CAUSAL, D, BLOCK_D, DV, BLOCK_DV, BLOCK_N)  # fmt: skip
-    rOut = rAcc / tl.where(rSum == 0.0, 1.0, rSum)[:, None]  # a row that sees nothing is zero
+    if TMA:  # in one loop, which fills its pipeline once
+        rAcc, rSum, rMax, gK, gV = _attend(rAcc, rSum, rMax, rQ, gK, gV, stride_ks, stride_vs, i_b, i_h // GROUP, 0, end, whole, i_m, S, S - T,
+                                               scale_log2, TMA, CAUSAL or not EVEN_S, CAUSAL, D, BLOCK_D, DV, BLOCK_DV, BLOCK_N)  # fmt: skip
+    else:
+        rAcc, rSum, rMax, gK, gV = _attend(rAcc, rSum, rMax, rQ, gK, gV, stride_ks, stride_vs, i_b, i_h // GROUP, 0, whole, whole, i_m, S, S - T,
+                                               scale_log2, TMA, False, CAUSAL, D, BLOCK_D, DV, BLOCK_DV, BLOCK_N)  # fmt: skip
+        rAcc, rSum, rMax, gK, gV = _attend(rAcc, rSum, rMax, rQ, gK, gV, stride_ks, stride_vs, i_b, i_h // GROUP, whole, end, whole, i_m, S, S - T,
+                                               scale_log2, TMA, True, CAUSAL, D, BLOCK_D, DV, BLOCK_DV, BLOCK_N)  # fmt: skip
+    rSeen = tl.where(rSum == 0.0, 1.0, rSum)  # a row that sees nothing is zero
+    if TMA:
+        rOut = rAcc * (1.0 / rSeen)[:, None]
+    else:
+        rOut = rAcc / rSeen[:, None]
     store_tile(gOut, rOut, i_b, i_h, i_tile * BLOCK_M, i_m, T, H, DV, BLOCK_M, BLOCK_DV)
     rLse = (rMax + tl.log2(rSum)) * 0.6931471805599453  # ln 2
     tl.store(gLse + i_bh.to(tl.int64) * T + i_m, rLse, mask=i_m < T)
@@ -209,13 +244,25 @@ def _keys(gDout, gQ, gK, gV, gLse2, gDelta, gDk, gDv, G, T, S, padded, scale, sc
     store_tile(gDv, rDv, i_b, i_g, first, i_n, S, G, DV, BLOCK_N, BLOCK_DV)
 
 
+def by_tma(q, k, v, causal):
+    """Whether Hopper's copy engine brings keys and values. It is launched through Triton, which encodes their descriptors for every call: for work that takes
+    longer than that."""
+    operations = 4 * q.numel() * k.shape[1] / (2 if causal else 1)
+    fits = q.dtype != torch.float32 and q.shape[-1] == v.shape[-1] == 128
+    return fits and operations >= 2e10 and architecture(q) == 90 and unaligned({"k": k, "v": v}) is None
+
+
 def attention(q, k, v, causal, scale, *, config):
     q, k, v = dense(q), dense(k), dense(v)
     (b, t, h, d), (_, s, g, dv) = q.shape, v.shape
     out = q.new_empty(b, t, h, dv)
     lse = q.new_empty(b, h, t, dtype=torch.float32)
-    launch(_forward, (cdiv(t, config["BLOCK_M"]) * b * h,), q, k, v, out, lse, h, t, s, scale * LOG2E, *q.stride()[:3], *k.stride()[:3],
-           *v.stride()[:3], CAUSAL=causal, GROUP=h // max(1, g), **widths(d, dv), **config)  # fmt: skip
+    tma, n = by_tma(q, k, v, causal), config["BLOCK_N"]
+    start, to = launch, (k, v)
+    if tma:
+        start, to = launch_described, [TensorDescriptor(x, list(x.shape), list(x.stride()), [1, n, 1, x.shape[-1]]) for x in (k, v)]
+    start(_forward, (cdiv(t, config["BLOCK_M"]) * b * h,), q, *to, out, lse, h, t, s, scale * LOG2E, *q.stride()[:3], *k.stride()[:3],
+          *v.stride()[:3], TMA=tma, EVEN_S=tma and s % n == 0, CAUSAL=causal, GROUP=h // max(1, g), **widths(d, dv), **config)  # fmt: skip
     return out, lse
 
 
