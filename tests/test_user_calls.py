@@ -428,6 +428,40 @@ def test_a_trace_holds_operators():
     assert torch.equal(ours, theirs)
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_in_a_trace_a_shapes_number_is_a_number():
+    """torch.jit.trace makes a tensor of it. Seen red: "causal is tensor(True), takes bool" from scaled_dot_product_attention, and of a table of as many rows as
+    there are tokens "length is tensor(5), takes int"."""
+    rows = torch.randn(1, 2, 5, 16), torch.randn(1, 2, 9, 16)
+    for f, given in (
+        (lambda x: rooftile.scaled_dot_product_attention(x, x, x, is_causal=True), rows),
+        (lambda x: rooftile.rope(x, None, *rooftile.rope_table(x.shape[2], x.shape[3])), rows),
+        (
+            lambda x: rooftile.attention(x, x, x, window=(x.shape[1] - 1, 0)),
+            rows[:1],
+        ),  # a parameter stays what it is, as PyTorch's do, and warns
+    ):
+        made = torch.jit.trace(f, given[0])
+        for x in given:
+            torch.testing.assert_close(made(x), f(x))
+    with pytest.raises(ValueError, match=r"causal is a tensor .*, takes bool"):
+        torch.jit.trace(lambda x: rooftile.attention(x, x, x, causal=x > 0, window=(1, 0)), torch.randn(1, 5, 2, 16))
+
+
+@pytest.mark.parametrize("name", ["gelu", "softmax", "attention", "linear"])
+def test_a_node_of_autograd_has_its_operators_name(name):
+    """In anomaly mode, a profile and a drawn graph. Seen red: EagerBackward, whichever it was."""
+    x = torch.randn(1, 4, 1, 16, requires_grad=True)
+    call = {"attention": lambda: rooftile.attention(x, x, x), "linear": lambda: rooftile.linear(x, x[0, :, 0])}.get(
+        name, lambda: getattr(rooftile, name)(x)
+    )
+    assert call().grad_fn.name() == f"rooftile_{name}Backward"
+    x.data[0, 0, 0, 0] = math.nan
+    said = pytest.raises(RuntimeError, match=f"'rooftile_{name}Backward' returned nan")
+    with pytest.warns(UserWarning, match="Error detected in"), said, torch.autograd.detect_anomaly():
+        call().sum().backward()
+
+
 def test_modules_take_a_device_in_one_form():
     own = [m for n in rooftile.ops.__all__ if inspect.isclass(m := getattr(rooftile, n)) and "__init__" in vars(m)]
     given = {m.__name__: inspect.signature(m).parameters.get("device") for m in own}

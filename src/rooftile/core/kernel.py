@@ -158,6 +158,7 @@ class Op:
         self.backward = Op(spec.gradient, *backward) if spec.gradient is not None else None
         self.names = tuple(spec.signature.parameters)
         self.plan = register.Plan(spec) if spec.gradient is not None else None
+        self.eager = register.eager(spec)
         self._memo: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._known = known.Known()
         self._warned = False
@@ -196,7 +197,7 @@ class Op:
                 raise
         if self.plan is not None and torch.is_grad_enabled() and self.plan.wants_grad(args):
             try:
-                return register.Eager.apply(self, *args)
+                return self.eager.apply(self, *args)
             except RuntimeError as error:
                 door = self._inside(args, error)
                 if door is None:
