@@ -12,6 +12,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.experimental import local_map
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.flop_counter import FlopCounterMode
 
 import rooftile
@@ -570,6 +574,33 @@ def test_in_vmap_too_what_has_no_gradient_is_refused():
 def test_what_vmap_has_no_rule_for_is_told(call, said):
     with pytest.raises(RuntimeError, match=said):
         torch.vmap(call)(X.clone())
+
+
+@pytest.fixture
+def mesh():
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield init_device_mesh("cpu", (2,))
+    torch.distributed.destroy_process_group()
+
+
+def test_dtensors_are_told_what_to_do(mesh):
+    """Seen red: "Operator rooftile.gelu.default does not have a sharding strategy registered", and where one is plain, to make DTensors of all."""
+    x, weight = (distribute_tensor(torch.randn(4, 8), mesh, [placement]) for placement in (Shard(0), Replicate()))
+    for name, argument, call in (
+        ("gelu", "x", lambda: rooftile.gelu(x)),
+        ("linear", "x", lambda: rooftile.Linear(8, 3)(x)),
+        ("layernorm", "weight", lambda: rooftile.layernorm(X, weight[0])),
+        ("rmsnorm", "x", lambda: rooftile.stream_rmsnorm(x.detach().requires_grad_())),
+        ("attention", "q", lambda: rooftile.scaled_dot_product_attention(x, x, x)),
+        ("cross_entropy", "logits", lambda: rooftile.cross_entropy(x, Y, inplace_backward=True)),
+        ("linear_cross_entropy", "weight", lambda: rooftile.linear_cross_entropy(X, weight, Y)),
+        ("residual_add_overwrite", "residual", lambda: rooftile.residual_add(X, weight, inplace=True)),
+        ("grad_norm", "grads", lambda: rooftile.grad_norm([x, x])),
+    ):
+        with pytest.raises(NotImplementedError, match=f"{name}: {argument} is a DTensor, and .* call it on what each rank holds"):
+            call()
+    rows = local_map(rooftile.gelu, out_placements=[Shard(0)], in_placements=([Shard(0)],))(x)
+    assert rows.placements == (Shard(0),) and torch.equal(rows.to_local(), rooftile.gelu(x.to_local()))
 
 
 def test_asserts_narrow_types_and_decide_nothing():

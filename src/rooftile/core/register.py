@@ -70,6 +70,11 @@ def traced(args: Sequence[Any]) -> bool:
     return needs_second_door(args) or bool(transforms())
 
 
+def sharded(value: Any) -> bool:
+    """Whether it is a DTensor, or a list with one: torch.distributed.tensor need not be imported for that."""
+    return any(map(sharded, value)) if isinstance(value, (list, tuple)) else isinstance(value, Tensor) and hasattr(value, "to_local")
+
+
 def follows(t: Tensor) -> bool:
     """Whether autograd follows t. Inside vmap a tensor never says so: what it wraps does."""
     if not torch.compiler.is_compiling():
