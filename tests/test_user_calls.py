@@ -12,6 +12,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.experimental import local_map
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.flop_counter import FlopCounterMode
 
 import rooftile
@@ -428,6 +432,40 @@ def test_a_trace_holds_operators():
     assert torch.equal(ours, theirs)
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_in_a_trace_a_shapes_number_is_a_number():
+    """torch.jit.trace makes a tensor of it. Seen red: "causal is tensor(True), takes bool" from scaled_dot_product_attention, and of a table of as many rows as
+    there are tokens "length is tensor(5), takes int"."""
+    rows = torch.randn(1, 2, 5, 16), torch.randn(1, 2, 9, 16)
+    for f, given in (
+        (lambda x: rooftile.scaled_dot_product_attention(x, x, x, is_causal=True), rows),
+        (lambda x: rooftile.rope(x, None, *rooftile.rope_table(x.shape[2], x.shape[3])), rows),
+        (
+            lambda x: rooftile.attention(x, x, x, window=(x.shape[1] - 1, 0)),
+            rows[:1],
+        ),  # a parameter stays what it is, as PyTorch's do, and warns
+    ):
+        made = torch.jit.trace(f, given[0])
+        for x in given:
+            torch.testing.assert_close(made(x), f(x))
+    with pytest.raises(ValueError, match=r"causal is a tensor .*, takes bool"):
+        torch.jit.trace(lambda x: rooftile.attention(x, x, x, causal=x > 0, window=(1, 0)), torch.randn(1, 5, 2, 16))
+
+
+@pytest.mark.parametrize("name", ["gelu", "softmax", "attention", "linear"])
+def test_a_node_of_autograd_has_its_operators_name(name):
+    """In anomaly mode, a profile and a drawn graph. Seen red: EagerBackward, whichever it was."""
+    x = torch.randn(1, 4, 1, 16, requires_grad=True)
+    call = {"attention": lambda: rooftile.attention(x, x, x), "linear": lambda: rooftile.linear(x, x[0, :, 0])}.get(
+        name, lambda: getattr(rooftile, name)(x)
+    )
+    assert call().grad_fn.name() == f"rooftile_{name}Backward"
+    x.data[0, 0, 0, 0] = math.nan
+    said = pytest.raises(RuntimeError, match=f"'rooftile_{name}Backward' returned nan")
+    with pytest.warns(UserWarning, match="Error detected in"), said, torch.autograd.detect_anomaly():
+        call().sum().backward()
+
+
 def test_modules_take_a_device_in_one_form():
     own = [m for n in rooftile.ops.__all__ if inspect.isclass(m := getattr(rooftile, n)) and "__init__" in vars(m)]
     given = {m.__name__: inspect.signature(m).parameters.get("device") for m in own}
@@ -536,6 +574,33 @@ def test_in_vmap_too_what_has_no_gradient_is_refused():
 def test_what_vmap_has_no_rule_for_is_told(call, said):
     with pytest.raises(RuntimeError, match=said):
         torch.vmap(call)(X.clone())
+
+
+@pytest.fixture
+def mesh():
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield init_device_mesh("cpu", (2,))
+    torch.distributed.destroy_process_group()
+
+
+def test_dtensors_are_told_what_to_do(mesh):
+    """Seen red: "Operator rooftile.gelu.default does not have a sharding strategy registered", and where one is plain, to make DTensors of all."""
+    x, weight = (distribute_tensor(torch.randn(4, 8), mesh, [placement]) for placement in (Shard(0), Replicate()))
+    for name, argument, call in (
+        ("gelu", "x", lambda: rooftile.gelu(x)),
+        ("linear", "x", lambda: rooftile.Linear(8, 3)(x)),
+        ("layernorm", "weight", lambda: rooftile.layernorm(X, weight[0])),
+        ("rmsnorm", "x", lambda: rooftile.stream_rmsnorm(x.detach().requires_grad_())),
+        ("attention", "q", lambda: rooftile.scaled_dot_product_attention(x, x, x)),
+        ("cross_entropy", "logits", lambda: rooftile.cross_entropy(x, Y, inplace_backward=True)),
+        ("linear_cross_entropy", "weight", lambda: rooftile.linear_cross_entropy(X, weight, Y)),
+        ("residual_add_overwrite", "residual", lambda: rooftile.residual_add(X, weight, inplace=True)),
+        ("grad_norm", "grads", lambda: rooftile.grad_norm([x, x])),
+    ):
+        with pytest.raises(NotImplementedError, match=f"{name}: {argument} is a DTensor, and .* call it on what each rank holds"):
+            call()
+    rows = local_map(rooftile.gelu, out_placements=[Shard(0)], in_placements=([Shard(0)],))(x)
+    assert rows.placements == (Shard(0),) and torch.equal(rows.to_local(), rooftile.gelu(x.to_local()))
 
 
 def test_asserts_narrow_types_and_decide_nothing():

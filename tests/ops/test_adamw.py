@@ -1,6 +1,7 @@
 """What the grid cannot say of AdamW: many steps beside PyTorch's, state dicts both ways, what it refuses."""
 
 import copy
+import inspect
 import math
 import pickle
 import sys
@@ -111,6 +112,34 @@ def test_wrong_settings(wrong, words):
         rooftile.AdamW([torch.nn.Parameter(torch.ones(1))], **wrong)
 
 
+@pytest.mark.parametrize("name", list(inspect.signature(torch.optim.AdamW).parameters))
+def test_pytorchs_arguments_are_taken_by_their_names(name):
+    """Seen red: "unexpected keyword argument 'fused'", of those that ask for nothing else too."""
+    default = inspect.signature(torch.optim.AdamW).parameters[name].default
+    weight = torch.nn.Parameter(torch.ones(1))
+    if name != "params":
+        rooftile.AdamW([weight], **{name: default})
+    if name in ("foreach", "fused"):
+        rooftile.AdamW([weight], **{name: True})
+    elif name in ("amsgrad", "maximize", "differentiable"):
+        with pytest.raises(ValueError, match=f"AdamW: {name}=True is not supported: use torch.optim.AdamW"):
+            rooftile.AdamW([weight], **{name: True})
+    elif name == "capturable":
+        with pytest.raises(ValueError, match="AdamW: capturable=True is not supported: a step is captured as it is, and `advance` before"):
+            rooftile.AdamW([weight], capturable=True)
+    if isinstance(default, bool) or default is None:
+        with pytest.raises(ValueError, match=f"AdamW: {name} is 'no', takes bool"):
+            rooftile.AdamW([weight], **{name: "no"})
+
+
+def test_pytorchs_arguments_are_in_pytorchs_order():
+    ours, theirs = (list(inspect.signature(c).parameters.values()) for c in (rooftile.AdamW, torch.optim.AdamW))
+    assert [(p.name, p.default, p.kind) for p in ours[: len(theirs)]] == [(p.name, p.default, p.kind) for p in theirs]
+    assert rooftile.AdamW([torch.nn.Parameter(torch.ones(1))], fused=True).state_dict()["param_groups"][0].keys() == {
+        "lr", "betas", "eps", "weight_decay", "params"
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "wrong, words",
     [
@@ -145,6 +174,26 @@ def test_a_state_that_a_hook_puts_in_order():
     other.load_state_dict(optimizer.state_dict())
     for p in other.param_groups[0]["params"]:
         assert other.state[p]["exp_avg"].shape == p.shape
+
+
+def test_what_a_hook_finds_after_loading_is_what_stays():
+    """Seen red: moments still in bfloat16, as PyTorch casts them, and what the hook made of them was lost."""
+    weight = torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    optimizer = rooftile.AdamW([weight], state_dtype=torch.float32)
+    weight.grad = torch.full_like(weight, 1.001)
+    optimizer.step()
+    found = []
+
+    def halve(o):
+        found.append((o.state[weight]["exp_avg"].dtype, o.state[weight]["exp_avg"].clone()))
+        o.state[weight]["exp_avg"].mul_(0.5)
+
+    optimizer.register_load_state_dict_post_hook(halve)
+    saved = copy.deepcopy(optimizer.state_dict())
+    optimizer.load_state_dict(saved)
+    ((dtype, seen),) = found
+    assert dtype == torch.float32 and torch.equal(seen, saved["state"][0]["exp_avg"])
+    assert torch.equal(optimizer.state[weight]["exp_avg"], seen / 2)
 
 
 def test_groups_that_a_hook_mends():

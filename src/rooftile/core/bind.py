@@ -62,6 +62,10 @@ def tensors(op: str, optional: Mapping[str, Any] = {}, **given: Any) -> None:
 
 def fits(given: Any, *kinds: type) -> bool:
     """Whether a parameter of one of these kinds may be this. Python counts True as 1; an axis, a row or a factor that is called True is a slip."""
+    if isinstance(given, Tensor) and not given.dim() and not torch.compiler.is_compiling() and torch._C._is_tracing():
+        # torch.jit.trace has a shape's numbers as tensors, and what is made of them
+        kind = bool if given.dtype == torch.bool else float if given.is_floating_point() else int
+        return kind in kinds or (kind is int and float in kinds)
     if isinstance(given, bool):
         return bool in kinds
     return isinstance(given, tuple(kind for said in kinds for kind in KINDS.get(said, (said,))))

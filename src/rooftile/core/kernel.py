@@ -158,6 +158,7 @@ class Op:
         self.backward = Op(spec.gradient, *backward) if spec.gradient is not None else None
         self.names = tuple(spec.signature.parameters)
         self.plan = register.Plan(spec) if spec.gradient is not None else None
+        self.eager = register.eager(spec)
         self._memo: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._known = known.Known()
         self._warned = False
@@ -193,10 +194,11 @@ class Op:
                     self.check(dict(zip(self.names, args)))
                     if (door := self._inside(args, error)) not in (None, self.entry):
                         return register.without_autocast(self.spec, door, args)
+                    self._refuse_sharded(args, error)
                 raise
         if self.plan is not None and torch.is_grad_enabled() and self.plan.wants_grad(args):
             try:
-                return register.Eager.apply(self, *args)
+                return self.eager.apply(self, *args)
             except RuntimeError as error:
                 door = self._inside(args, error)
                 if door is None:
@@ -221,6 +223,13 @@ class Op:
             what = "takes lists of tensors" if lists else "writes in place"
             raise RuntimeError(f"{self.spec.name} {what}, which torch.func's transforms have no rule for: call it outside") from error
         return functools.partial(register.Transformed.apply, self) if "Grad" in transforms else self.entry
+
+    def _refuse_sharded(self, args: Sequence[Any], error: Exception) -> None:
+        """PyTorch asks each operator for a rule, or for all tensors to be DTensors, which then ask for the rule."""
+        if name := next((n for n, a in zip(self.names, args) if register.sharded(a)), None):
+            what = f"{self.spec.name}: {name} is a DTensor, and rooftile's operators have no rule for shards"
+            instead = "by torch.distributed.tensor.experimental.local_map, or `to_local()`; or take PyTorch's own operator here"
+            raise NotImplementedError(f"{what}: call it on what each rank holds, {instead}") from error
 
     def _refuse_gradient(self, args: Sequence[Any]) -> None:
         """What has no gradient must not end somebody's graph in silence."""

@@ -31,6 +31,9 @@ class Operator(Protocol):
     backward: Any
     entry: Any
 
+    @property
+    def eager(self) -> type[Eager]: ...
+
     def launch(self, *args: Any) -> Any: ...
 
 
@@ -65,6 +68,11 @@ def hollow(args: Sequence[Any]) -> bool:
 def traced(args: Sequence[Any]) -> bool:
     """Whether a function around operators leaves this call to them: it must be seen as nodes, or is inside a transform."""
     return needs_second_door(args) or bool(transforms())
+
+
+def sharded(value: Any) -> bool:
+    """Whether it is a DTensor, or a list with one: torch.distributed.tensor need not be imported for that."""
+    return any(map(sharded, value)) if isinstance(value, (list, tuple)) else isinstance(value, Tensor) and hasattr(value, "to_local")
 
 
 def follows(t: Tensor) -> bool:
@@ -147,7 +155,7 @@ class Plan:
 
 
 class Eager(torch.autograd.Function):
-    """The thin door: one Function for every operator."""
+    """The thin door: one Function for every operator, of which each has a class of its name (`eager`)."""
 
     @staticmethod
     def forward(ctx: Any, op: Operator, *args: Any) -> Any:
@@ -166,6 +174,11 @@ class Eager(torch.autograd.Function):
         op = ctx.op
         run = op.backward.entry if needs_second_door(grads) else op.backward.launch
         return (None, *op.plan.backward(ctx, run, grads))
+
+
+def eager(spec: OpSpec) -> type[Eager]:
+    """PyTorch names a node of its graph by its class, in anomaly mode, in a profile and where a graph is drawn."""
+    return type(f"rooftile_{spec.name}", (Eager,), {})
 
 
 class Transformed(torch.autograd.Function):

@@ -1,6 +1,7 @@
 """The forwards that take the place of a model's own, each for one kind of module.
 
-Where a call asks for what our operator does not do, the model's own forward answers it; the report says when. Attention keeps the model's own
+Where a call asks for what our operator does not do, the model's own forward answers it; the report says when. So it does where weights or what comes in are
+DTensors, as tensor parallelism makes them. Attention keeps the model's own
 text: `rebound` gives its forward other meanings for some of the names it uses.
 """
 
@@ -14,6 +15,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
+from rooftile.core.register import sharded
 from rooftile.ops import attention, cross_entropy, embedding, gelu, layernorm, linear_cross_entropy, rmsnorm, rope
 from rooftile.ops._shared.layers import bare, plain
 from rooftile.patching.again import linear_of
@@ -42,6 +44,8 @@ def rms_norm(eps_name: str, offset: float) -> Callable[..., Tensor]:
 
     def forward(self: nn.Module, hidden_states: Tensor) -> Tensor:
         x, weight = hidden_states, self.weight
+        if sharded((x, weight)):
+            return type(self).forward(self, x)
         dtype = x.dtype if offset else torch.promote_types(x.dtype, weight.dtype)
         if weight.dtype not in (x.dtype, torch.float32):
             weight = weight.to(x.dtype)
@@ -52,6 +56,8 @@ def rms_norm(eps_name: str, offset: float) -> Callable[..., Tensor]:
 
 def layer_norm() -> Callable[..., Tensor]:
     def forward(self: nn.Module, input: Tensor) -> Tensor:
+        if sharded((input, self.weight)):
+            return type(self).forward(self, input)
         return layernorm(input, self.weight, self.bias, self.eps)
 
     return forward
@@ -63,7 +69,7 @@ def gated(kind: type, activation: Callable[..., Tensor], again: Callable[..., tu
 
     def forward(self: nn.Module, x: Tensor) -> Tensor:
         gate, up, down = self.gate_proj(x), self.up_proj(x), self.down_proj
-        if not bare(self.act_fn, kind):
+        if not bare(self.act_fn, kind) or sharded((gate, up)):
             return down(self.act_fn(gate) * up)
         if _plain(down) and down.bias is None and down.weight.requires_grad and down.weight.dtype == gate.dtype and not _autocast(gate):
             return linear_of(activation, again, (gate, up), down.weight, nn.functional.linear)
@@ -77,13 +83,15 @@ def plain_mlp(kind: type, approximate: str) -> Callable[..., Tensor]:
 
     def forward(self: nn.Module, hidden_states: Tensor) -> Tensor:
         x = self.c_fc(hidden_states)
-        return self.dropout(self.c_proj(gelu(x, approximate) if bare(self.act, kind) else self.act(x)))
+        return self.dropout(self.c_proj(gelu(x, approximate) if bare(self.act, kind) and not sharded(x) else self.act(x)))
 
     return forward
 
 
 def embed(scaled: bool) -> Callable[..., Tensor]:
     def forward(self: nn.Module, input: Tensor) -> Tensor:
+        if sharded((input, self.weight)):
+            return type(self).forward(self, input)
         indices = input.long() if input.dtype == torch.int32 else input  # PyTorch's takes both, and refuses others too: 1.5 is no token
         out = embedding(indices, self.weight, self.padding_idx)
         return out * self.embed_scale.to(self.weight.dtype) if scaled else out
@@ -156,7 +164,7 @@ def attend(theirs: Callable[..., Any]) -> Callable[..., Any]:
         t, s = query.shape[2], key.shape[2]
         plain = t == s if attention_mask is None else attention_mask.dtype == torch.bool and (t > 1 or s == 1)
         trained = attention_mask is not None and attention_mask.requires_grad
-        if dropout or asks_more or trained or not (plain or softcap):
+        if dropout or asks_more or trained or not (plain or softcap) or sharded((query, key, value)):
             capped = {} if softcap is None else {"softcap": softcap}
             return theirs(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **capped, **kwargs)
         causal, mask = kwargs.get("is_causal"), attention_mask

@@ -52,7 +52,8 @@ def patch(model: nn.Module, *, keep_logits: bool = False) -> Report:
     """Put the operators into a Hugging Face model in place, and say what was done.
 
     Replaced are the forwards of single modules of this instance. Its class, parameters, buffers, hooks and state dict stay as they are, so it
-    may be moved, compiled, wrapped by PEFT, sharded, checkpointed and saved as before, and these may have come first. Only float64 is not taken: of a model
+    may be moved, compiled, wrapped by PEFT, sharded, checkpointed and saved as before, and these may have come first. Modules whose weights or inputs are
+    DTensors, as tensor parallelism makes them, go the model's own way. Only float64 is not taken: of a model
     that becomes one, `undo()` the report first; one that is one already is left.
 
     Args:

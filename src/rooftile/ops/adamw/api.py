@@ -67,6 +67,8 @@ class AdamW(torch.optim.Optimizer):
 
     Args:
         params, lr, betas, eps, weight_decay: as torch.optim.AdamW has them; groups may differ in lr and weight_decay.
+        amsgrad, maximize, capturable, differentiable: as there, and not supported: only False is taken.
+        foreach, fused: as there, and without effect: a step is one launch.
         max_norm: gradients are scaled down to this norm over all parameters, on the fly: they are not written. `grad_norm` of the last
             step is kept as a tensor. Two launches more a step. math.inf scales nothing, and measures in the launch that updates.
         master: float32 copies of bfloat16 parameters are kept in the state ("master") and updated, with float32 moments. They begin as what
@@ -89,8 +91,19 @@ class AdamW(torch.optim.Optimizer):
     """
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
-                 weight_decay: float = 1e-2, *, max_norm: float | None = None, master: bool = False, state_dtype: torch.dtype | None = None,
-                 stochastic: bool = False):  # fmt: skip
+                 weight_decay: float = 1e-2, amsgrad: bool = False, *, maximize: bool = False, foreach: bool | None = None,
+                 capturable: bool = False, differentiable: bool = False, fused: bool | None = None, max_norm: float | None = None,
+                 master: bool = False, state_dtype: torch.dtype | None = None, stochastic: bool = False):  # fmt: skip
+        asked = {"amsgrad": amsgrad, "maximize": maximize, "differentiable": differentiable, "capturable": capturable}
+        for name, given in (asked | {n: g for n, g in (("foreach", foreach), ("fused", fused)) if g is not None}).items():
+            flag("AdamW", name, given)
+        for name in (n for n, given in asked.items() if given):
+            instead = (
+                "a step is captured as it is, and `advance` before each replay counts it"
+                if name == "capturable"
+                else "use torch.optim.AdamW"
+            )
+            raise ValueError(f"AdamW: {name}=True is not supported: {instead}")
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         _check_group(defaults)
         if max_norm is not None and not (fits(max_norm, float) and max_norm > 0):
@@ -297,12 +310,18 @@ class AdamW(torch.optim.Optimizer):
                 _check_group(group)
             taken.append(given)
 
-        handle = self.register_load_state_dict_pre_hook(take)
+        handles = (
+            self.register_load_state_dict_pre_hook(take),
+            self.register_load_state_dict_post_hook(lambda _: self._keep(*taken), prepend=True),
+        )
         try:
             super().load_state_dict(state_dict)
         finally:
-            handle.remove()
-        (state_dict,) = taken
+            for handle in handles:
+                handle.remove()
+
+    def _keep(self, state_dict: dict[str, Any]) -> None:
+        """What was loaded, in dtypes of its own; before hooks of others see it."""
         if any("master" in state for state in state_dict["state"].values()):
             self.master, self.state_dtype = True, self.state_dtype or torch.float32
         saved = dict(zip((i for g in state_dict["param_groups"] for i in g["params"]), (p for g in self.param_groups for p in g["params"])))

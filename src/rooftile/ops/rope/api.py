@@ -31,7 +31,9 @@ def rope_table(length: int, rotary_dim: int, base: float = 10000.0, *, device: t
                 [0.5403, 0.9999]])
     """
     for name, value in (("length", length), ("rotary_dim", rotary_dim)):
-        if isinstance(value, bool) or not isinstance(value, (numbers.Integral, torch.SymInt)):
+        # torch.jit.trace's number of a shape
+        traced = isinstance(value, Tensor) and not torch.compiler.is_compiling() and torch._C._is_tracing()
+        if isinstance(value, bool) or not (isinstance(value, (numbers.Integral, torch.SymInt)) or traced):
             raise ValueError(f"rope_table: {name} is {value!r}, takes int")
     if isinstance(base, bool) or not isinstance(base, (numbers.Real, torch.SymFloat, torch.SymInt)):
         raise ValueError(f"rope_table: base is {base!r}, takes float")
