@@ -116,11 +116,22 @@ class Plan:
             return False
 
     def save(self, ctx: Any, args: Sequence[Any], results: Sequence[Tensor]) -> None:
-        ctx.save_for_backward(*(args[i] for i in self.saved_inputs), *(results[i] for i in self.saved_results))
+        """What is spared is not kept either: an optimizer that steps within the backward pass may have written it by then."""
+        inputs = [args[i] for i in self.saved_inputs]
+        if self.spared:
+            needs = self._needs(ctx)
+            for at, i in self.spared:
+                if not needs[i]:
+                    inputs[at - len(self.takes)] = None
+        ctx.save_for_backward(*inputs, *(results[i] for i in self.saved_results))
         ctx.parameters = [args[i] for i in self.parameters]
         if len(self.takes) > 1:  # one may arrive without the other
             ctx.results = [(results[i].shape, results[i].dtype, results[i].device) for i in self.takes]
         ctx.set_materialize_grads(False)
+
+    def _needs(self, ctx: Any) -> tuple[bool, ...]:
+        needs: tuple[bool, ...] = ctx.needs_input_grad[ctx.offset :]
+        return needs + (False,) * (self.count - len(needs))  # torch.library leaves off trailing arguments that have their default
 
     def backward(self, ctx: Any, call: Callable[..., Any], grads: Sequence[Tensor | None], tie: bool = True) -> tuple[Tensor | None, ...]:
         """`tie`: what is made, to what it was made from; else the call itself does."""
@@ -130,8 +141,7 @@ class Plan:
             return tuple(out)
         if len(taken) > 1:
             taken = [torch.zeros(s, dtype=t, device=d) if g is None else g for g, (s, t, d) in zip(taken, ctx.results)]
-        needs = ctx.needs_input_grad[ctx.offset :]
-        needs += (False,) * (self.count - len(needs))  # torch.library leaves off trailing arguments that have their default
+        needs = self._needs(ctx)
         if self.identity:
             return tuple(taken[0] if i in self.grads and needs[i] else None for i in range(self.count))
         for i in self.passes:
@@ -163,8 +173,8 @@ class Eager(torch.autograd.Function):
         results = result if isinstance(result, tuple) else (result,)
         plan = op.plan
         assert plan is not None
-        plan.save(ctx, args, results)
         ctx.op, ctx.offset = op, 1
+        plan.save(ctx, args, results)
         if plan.silent:
             ctx.mark_non_differentiable(*(results[i] for i in plan.silent))
         return result
