@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import processes
 from rooftile import attention
@@ -110,6 +111,27 @@ def test_dropout_is_linear_in_v_and_divides_by_what_it_keeps():
     assert abs(float(ones.mean()) - 1) < 0.01 and float(ones.std()) > 0.05
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_generator_is_not_drawn_from_again_by_checkpointing(reentrant):
+    """PyTorch puts its own generators back, this one it knows nothing of. Seen red: gradients of another mask than the forward pass's, without a word."""
+    x = torch.randn(1, 4, 2, 16, requires_grad=True)
+
+    def call(**how):
+        torch.manual_seed(1)
+        return checkpoint(lambda x: attention(x, x, x, dropout_p=0.5, **how), x, use_reentrant=reentrant)
+
+    with pytest.raises(
+        RuntimeError, match="attention: the backward pass computes this call again, and a generator would draw another mask"
+    ):
+        call(generator=torch.Generator().manual_seed(3)).sum().backward()
+    for how in ({}, {"seed": 3}):
+        torch.manual_seed(1)
+        (plain,) = torch.autograd.grad(attention(x, x, x, dropout_p=0.5, **how).sum(), [x])
+        x.grad = None
+        call(**how).sum().backward()
+        assert torch.equal(x.grad, plain)
+
+
 def test_a_generator_draws_the_seed():
     q, k, v = qkv()
     first, again = (attention(q, k, v, dropout_p=0.5, generator=torch.Generator().manual_seed(3)) for _ in range(2))
@@ -170,6 +192,7 @@ def test_a_window_beyond_all_keys_reaches_kernels_in_numbers_that_they_can_add_t
         ({"bias": torch.ones(6, 9).bfloat16()}, "dtype is bfloat16 in constant_bias, but float32 in q"),
         ({"layout": "THD"}, "layout is 'THD', takes BTHD or BHTD"),
         ({"dropout_p": 0.1, "seed": 1, "generator": torch.Generator()}, "it takes 1 of the 2"),
+        ({"dropout_p": 0.1, "generator": "cpu"}, "attention: generator is 'cpu', takes a torch.Generator or None"),
     ],
 )
 def test_a_wrong_call_names_both_sides(options, said):

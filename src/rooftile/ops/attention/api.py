@@ -90,7 +90,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: f
             first to the last that any of them sees.
         dropout_p: the probability with which a weight is dropped; what is kept is divided by 1 - dropout_p. The mask is drawn again in the
             backward from (seed, row of out, key), and is the same on every device.
-        seed, generator: as in `dropout`; a generator draws the seed in place of PyTorch's default one.
+        seed, generator: as in `dropout`; a generator draws the seed in place of PyTorch's default one, and is refused where activation checkpointing
+            computes again: the default one is put back for that.
         return_lse: lse too, with a gradient.
         deterministic: the backward repeats to the last bit, by kernels without atomics. torch.use_deterministic_algorithms(True) asks the
             same of all operators, and is faster here.
@@ -274,4 +275,9 @@ def _seed(seed: int | Tensor | None, generator: torch.Generator | None, q: Tenso
         return seeded(seed, q)
     if seed is not None:
         raise ValueError("attention: a seed and a generator were given, and it takes 1 of the 2")
+    if not isinstance(generator, torch.Generator):
+        raise ValueError(f"attention: generator is {generator!r}, takes a torch.Generator or None")
+    if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() >= 0 and torch.is_grad_enabled():
+        what = "the backward pass computes this call again, and a generator would draw another mask than the forward pass's"
+        raise RuntimeError(f"attention: {what}: give checkpointing a seed, or leave it to PyTorch's default generator, which it puts back")
     return torch.randint(-(2**63), 2**63 - 1, (), dtype=torch.int64, device=q.device, generator=generator)
