@@ -228,6 +228,24 @@ def test_a_product_of_the_vendors_library_is_made_again(monkeypatch):
         assert [entry[0] for entry in library.log] == [2] * 4
 
 
+def test_who_must_be_aligned_is_given():
+    """What the call allocates is, and of a table that is looked up the replay knows nothing before it is. Seen red: the guard named the table."""
+    seen = []
+
+    def run(x):
+        table, out = replay.lookup(lambda: torch.zeros(4)), torch.empty_like(x)
+        replay.recorder() and replay.recorder().note(lambda *a: seen.append(a), (out, x, table), aligned=64)
+        return out
+
+    memory = torch.empty(64)
+    at = (-memory.data_ptr() % 64) // 4
+    _, replayed = again(run, memory[at : at + 4])
+    replayed(memory[at + 16 : at + 20])
+    assert len(seen) == 1
+    replayed(memory[at + 4 : at + 8])  # goes the long way, where nobody records
+    assert len(seen) == 1
+
+
 def test_products_of_much_let_go_of_what_they_have_read(monkeypatch):
     x, weight, bias = torch.randn(2, 3, 5), torch.randn(7, 5), torch.randn(7)
     held = 4 * (6 * 7 + 6 * 7 + 5 * 5 + 5 * 5 + 5 * 5)

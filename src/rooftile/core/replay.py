@@ -106,12 +106,13 @@ class Recorder(TorchDispatchMode):
         return out
 
     def note(self, call: Run, args: Sequence[Any], unless: Callable[[], Any] | None = None, aligned: int = 1) -> None:
-        """`call(*args)` has just launched. `unless`: where it is true, the launcher itself must run; and where a tensor does not begin at a multiple of
-        `aligned`, a power of two."""
+        """`call(*args)` has just launched. `unless`: where it is true, the launcher itself must run; and where one of the call's own tensors does not begin at
+        a multiple of `aligned`, a power of two."""
         if unless is not None:
             self.names.setdefault("unless", unless)
             self._guards.append("unless()")
-        if aligned > 1 and (given := [self._argument(t) for t in args if isinstance(t, Tensor) and not self._is_own(t)]):
+        given = [self._argument(t) for t in args if isinstance(t, Tensor) and self._roots.get(id(t), ("",))[0].startswith("a")]
+        if aligned > 1 and given:
             self._guards.append(f"({' | '.join(given)}) & {aligned - 1}")
         self.lines.append(f"{self._constant(call)}({', '.join(map(self._argument, args))})")
 
@@ -156,10 +157,6 @@ class Recorder(TorchDispatchMode):
 
     def _empty(self, like: Tensor) -> str:
         return f"empty({tuple(like.shape)}, {like.stride()}, {self._constant(like.dtype)})"
-
-    def _is_own(self, tensor: Tensor) -> bool:
-        """Whether it lies in what this call has allocated."""
-        return id(tensor) in self._roots and self._roots[id(tensor)][0].startswith("o")
 
     def _root(self, tensor: Tensor, name: str, root: Tensor) -> None:
         self._roots.setdefault(id(tensor), (name, root))
