@@ -180,15 +180,20 @@ def check(
     kept, lacking = _written_and_read(folder, record, stale)
     with _printed_beside(as_json):
         total = gatekeeper.check(ops or [], kernel, device, None if as_json else err, jobs, kept, lacking, within)
+    _tell_verdicts(total, as_json, stale, " {op} {kernel} {case} {variant}: {message}", " {op} {kernel} {case}: {message}")
+
+
+def _tell_verdicts(total: dict[str, Any], as_json: bool, stale: bool, wrong: str, refused: str) -> None:
+    """Each that is wrong, the counts, what is left; exit code 1 unless all that was asked for was right. Where everything is refused, the first one's words."""
     if as_json:
         _say(total)
     else:
         for v in total["results"]:
             if v["status"] in ("failed", "error"):
-                _line((v["status"], "red"), f" {v['op']} {v['kernel']} {v['case']} {v['variant']}: {v['message']}")
+                _line((v["status"], "red"), wrong.format(**v))
         out.print(f"{total['passed']} passed, {total['failed']} failed, {total['refused']} refused", highlight=False)
         if total["results"] and total["refused"] == len(total["results"]):
-            _line(("refused", "yellow"), " {op} {kernel} {case}: {message}".format(**total["results"][0]))
+            _line(("refused", "yellow"), refused.format(**total["results"][0]))
     for name in total["left"]:
         err.print(f"left: {name}", highlight=False, markup=False, soft_wrap=True)
     if total["failed"] or total["left"] or (not total["passed"] and not stale):
@@ -211,17 +216,7 @@ def sanitize(
     kept, lacking = _written_and_read(folder, record, stale)
     with _printed_beside(as_json):
         total = sanitizer.sanitize(ops or [], None if as_json else err, jobs, kept, lacking, within)
-    if as_json:
-        _say(total)
-    else:
-        for v in total["results"]:
-            if v["status"] == "failed":
-                _line((v["status"], "red"), f" {v['op']} {v['kernel']}: {v['message']}")
-        out.print(f"{total['passed']} passed, {total['failed']} failed, {total['refused']} refused", highlight=False)
-    for name in total["left"]:
-        err.print(f"left: {name}", highlight=False, markup=False, soft_wrap=True)
-    if total["failed"] or total["left"] or (not total["passed"] and not stale):
-        raise typer.Exit(1)
+    _tell_verdicts(total, as_json, stale, *[" {op} {kernel}: {message}"] * 2)
 
 
 @app.command()
