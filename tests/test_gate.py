@@ -425,6 +425,7 @@ def test_a_gradient_is_judged_where_a_result_is_whole_numbers():
         ({"args": {"y": Arg("M N")}}, "an argument 'y': its reference takes x"),
         ({"args": {"x": Arg("M N", "fp32")}}, "x of 'fp32', which is no dtype"),
         ({"backward": Backward(largest_backward, grads=("y",))}, "a gradient of 'y': its arguments are x"),
+        ({"backward": Backward(largest_backward, grads=("x",), shaped=("y",))}, "a shape of 'y': its arguments are x"),
         ({"backward": Backward(lambda dy, x: dy, grads=("x",))}, "a gradient that takes 'dy': it may take dvalue, dindex, x, value, index"),
         ({"cases": (Case({"M": 5, "n": 8}),)}, "the case M5_n8-float32: it lacks N, an axis of x [M N]"),
         ({"cases": (Case({"M": 5, "N": 8}, use=("somke",)),)}, "its use is 'somke', there are smoke, check, bench, call"),

@@ -109,6 +109,34 @@ def test_what_is_spared_is_not_kept(name, second):
     torch.autograd.grad(out, wanted, torch.ones_like(out))
 
 
+SHAPED = [n for n, op in DIFFERENTIABLE.items() if op.spec.backward.shaped]
+
+
+@pytest.mark.parametrize("second", [False, True])
+@pytest.mark.parametrize("name", SHAPED)
+def test_what_has_a_shape_to_tell_is_not_kept(name, second):
+    """Seen red: a sum kept all that it had summed until its backward pass, of which that reads nothing."""
+    op = DIFFERENTIABLE[name]
+    for call in (c for case, c in smoke(op) if case.dtype == torch.float32):
+        wanted = leaves(op, call)
+        door, shaped = op.entry if second else op, {call[n].untyped_storage().data_ptr() for n in op.spec.backward.shaped}
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, kept=kept: kept.append(t.untyped_storage().data_ptr()) or t, lambda t: t):
+            out = results(door(*call.values()))[op.plan.takes[0]]
+        assert not shaped & set(kept)
+        up = torch.randn_like(out)
+        got = torch.autograd.grad(out, list(wanted.values()), up)
+        want = torch.autograd.grad(results(op.spec.reference(**call))[op.plan.takes[0]], list(wanted.values()), up)
+        assert all(a.shape == b.shape and torch.allclose(a, b) for a, b in zip(got, want, strict=True))
+
+
+@pytest.mark.parametrize("name", SHAPED)
+def test_who_reads_what_has_a_shape_to_tell_is_seen(name):
+    op = DIFFERENTIABLE[name].backward
+    drawn = [(n, op.spec.draw(c)[n]) for c in op.spec.cases if "smoke" in c.use for n in DIFFERENTIABLE[name].spec.backward.shaped]
+    assert drawn and all(t.isnan().all() for _, t in drawn)
+
+
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_backward_is_the_derivative(name):
     """The backward's reference against autograd of the forward's, both in float64: no formula is trusted for being written down."""

@@ -107,6 +107,7 @@ class Plan:
         self.count = len(inputs)
         self.name = spec.name
         self.spared = [(len(self.takes) + at, i) for at, i in enumerate(self.saved_inputs) if inputs[i] in spec.backward.spared]
+        self.shaped = [at for at, i in enumerate(self.saved_inputs) if inputs[i] in spec.backward.shaped]
         self.identity = spec.backward.identity
 
     def wants_grad(self, args: Sequence[Any]) -> bool:
@@ -123,6 +124,10 @@ class Plan:
             for at, i in self.spared:
                 if not needs[i]:
                     inputs[at - len(self.takes)] = None
+        if self.shaped:  # it may be large, and whoever made it may want its memory
+            ctx.shapes = [(inputs[at].shape, inputs[at].dtype, inputs[at].device) for at in self.shaped]
+            for at in self.shaped:
+                inputs[at] = None
         ctx.save_for_backward(*inputs, *(results[i] for i in self.saved_results))
         ctx.parameters = [args[i] for i in self.parameters]
         if len(self.takes) > 1:  # one may arrive without the other
@@ -152,6 +157,8 @@ class Plan:
         for at, i in self.spared:
             if not needs[i]:
                 offered[at] = None
+        for at, (s, t, d) in zip(self.shaped, ctx.shapes if self.shaped else ()):
+            offered[len(self.takes) + at] = torch.empty(s, dtype=t, device=d)
         ordered = [offered[i] for i in self.order]
         with torch.set_grad_enabled(torch.is_grad_enabled() and not tie):
             made = call(*ordered)

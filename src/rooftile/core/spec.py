@@ -130,6 +130,9 @@ class Backward:
     dtypes: Mapping[str, str] = field(default_factory=dict)  # of gradients that do not have their argument's dtype: {"dx": "=sum"}
     passes: tuple[str, ...] = ()  # arguments whose gradient is the one output gradient itself, handed on by autograd
     spared: tuple[str, ...] = ()  # optional ones, read for their own gradient alone: None to `reference` where nobody wants it
+    shaped: tuple[
+        str, ...
+    ] = ()  # of which only shape, dtype and device are asked: they are not kept, and what `reference` gets holds anything
     identity: bool = False  # every gradient is the one output gradient itself: autograd passes it on and no kernel runs
 
     @property
@@ -269,6 +272,10 @@ class OpSpec:
             results = self.forward.reference(**call)
             results = results if isinstance(results, tuple) else (results,)
             call |= dict(zip(self.forward.returns, results))
+            assert self.forward.backward is not None
+            for t in (call[n] for n in self.forward.backward.shaped):
+                if t.is_contiguous() and t.is_floating_point():
+                    t.fill_(math.nan)  # whoever reads it is seen
             gen.manual_seed(seed + 1)
             call |= {f"d{n}": vary(f"d{n}", self.args[f"d{n}"], self.args[f"d{n}"].make(r.shape, r.dtype, gen, {}))
                      for n, r in zip(self.forward.returns, results) if f"d{n}" in self.args}  # fmt: skip
@@ -316,6 +323,8 @@ def _slips(spec: OpSpec) -> Iterator[str]:
     yield from (f"an argument {n!r}: its reference takes {', '.join(has)}" for n in spec.args if n not in has)
     leaves = spec.backward.leaves if spec.backward is not None else ()
     yield from (f"a gradient of {n!r}: its arguments are {', '.join(spec.args)}" for n in leaves if n not in spec.args)
+    shaped = spec.backward.shaped if spec.backward is not None else ()
+    yield from (f"a shape of {n!r}: its arguments are {', '.join(spec.args)}" for n in shaped if n not in spec.args)
     offered = list(dict.fromkeys([*(f"d{n}" for n in spec.returns), *has, *spec.returns]))
     taken = inspect.signature(spec.backward.reference).parameters if spec.backward is not None else ()
     yield from (f"a gradient that takes {n!r}: it may take {', '.join(offered)}" for n in taken if n not in offered)

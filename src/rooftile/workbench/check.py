@@ -113,10 +113,10 @@ class Problem:
         for (name, r), t, w, (shape, dtype) in zip(spec.returns.items(), self.truth, own, spec.results(self.call)):
             if (tuple(t.shape), w.dtype) != (shape, dtype):
                 raise ValueError(f"the reference gives {name} as {w.dtype} {list(t.shape)}, declared [{r.dims}] is {dtype} {list(shape)}")
-        scale = max(
-            (float(torch.nan_to_num(t.double(), 0, 0, 0).abs().max()) for t in _tensors(self.call) if t.is_floating_point() and t.numel()),
-            default=1.0,
+        sizes = (
+            float(torch.nan_to_num(t.double(), 0, 0, 0).abs().max()) for t in _tensors(self.call) if t.is_floating_point() and t.numel()
         )
+        scale = max(sizes, default=0.0) or 1.0
         exact = spec.exact or family == "integers"
         noise = [list(n) for n in zip(*noisy)] or [[] for _ in self.truth]
         self.gauges = [Gauge(t, w, n, scale, spec.tolerance, exact) for t, w, n in zip(self.truth, own, noise)]

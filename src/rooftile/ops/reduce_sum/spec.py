@@ -33,5 +33,5 @@ SPEC = OpSpec(
     dtypes=(*FLOATS, torch.float64),
     linear=True,
     flops=lambda d: d["M"],
-    backward=Backward(reduce_sum_backward, grads=("x",), moved=backward_bytes),
+    backward=Backward(reduce_sum_backward, grads=("x",), shaped=("x",), moved=backward_bytes),
 )

@@ -66,5 +66,5 @@ SPEC = OpSpec(
     draw_with=variants,
     linear=True,
     flops=lambda d: d["M"] * d["N"],
-    backward=Backward(segment_sum_backward, grads=("x",), moved=backward_bytes),
+    backward=Backward(segment_sum_backward, grads=("x",), shaped=("x",), moved=backward_bytes),
 )
