@@ -430,7 +430,7 @@ def a_gpu(monkeypatch):
     """What is judged here as a GPU's is judged on this CPU, by what a case says of two operators' kernels."""
     real = gatekeeper.gate.run_points
     monkeypatch.setattr(gatekeeper, "resolve", lambda device: "cuda")
-    monkeypatch.setattr(gatekeeper, "_slug", lambda: "gpu")
+    monkeypatch.setattr(gatekeeper, "slug_here", lambda: "gpu")
     monkeypatch.setattr(
         gatekeeper.gate, "run_points", lambda points, device, each=None: real([p for p in points if p.kernel.name == "reference"], "cpu")
     )

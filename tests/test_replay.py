@@ -65,7 +65,7 @@ def test_results_are_fresh_memory():
 
 @pytest.mark.parametrize("new", [torch.empty_like, lambda x: torch.empty(x.shape), lambda x: x.new_empty(x.shape)])
 def test_a_result_is_the_allocation_and_no_view_of_it(new, monkeypatch):
-    """Seen red: PyTorch tells a mode of a detach behind each `torch.empty`, which a replay made again for every call of most operators, at the price of a third
+    """Seen red: PyTorch tells a mode of a detach behind each `torch.empty`, which a replay made again for every call of most operators, at the price of a quarter
     of a call."""
     _, replayed = again(new, torch.randn(3, 4))
     monkeypatch.setattr(torch.Tensor, "as_strided", None)

@@ -90,7 +90,7 @@ def tool(tmp_path, monkeypatch):
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setattr(sanitizer.torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(sanitizer, "_slug", lambda: "gpu")
+    monkeypatch.setattr(sanitizer.gatekeeper, "slug_here", lambda: "gpu")
 
     def say(launched=ADD, **reports):
         for name in TOOLS:

@@ -36,6 +36,7 @@ out, err = Console(width=WIDE), Console(stderr=True)
 Ops = Annotated[list[str] | None, typer.Argument(help="Operators; all of them if none is named.")]
 Jobs = Annotated[int, typer.Option(help="Processes that compile and judge kernels; clocks run in one, when they have ended.")]
 Folder = Annotated[Path, typer.Option(help="Where records live.")]
+Keep = Annotated[bool, typer.Option("--record", help="Append what was found to records/<device>/.")]
 RECORDS = Path("records")
 Json = Annotated[bool, typer.Option("--json", help="One JSON document (bench, suites and tune: one Record a line) on standard output.")]
 
@@ -167,7 +168,7 @@ def check(
     device: Annotated[
         str, typer.Option(help="cpu (references natively, Triton through the interpreter), cuda, or sim (CUDA C++ in the simulator).")
     ] = "",
-    record: Annotated[bool, typer.Option("--record", help="Append what a GPU's kernels were found to be to records/<device>/.")] = False,
+    record: Keep = False,
     folder: Folder = RECORDS,
     stale: Annotated[bool, typer.Option("--stale", help="Only kernels that no record says have passed as they are now.")] = False,
     within: Within = math.inf,
@@ -203,7 +204,7 @@ def _tell_verdicts(total: dict[str, Any], as_json: bool, stale: bool, wrong: str
 @app.command()
 def sanitize(
     ops: Ops = None,
-    record: Annotated[bool, typer.Option("--record", help="Append what was found of each kernel to records/<device>/.")] = False,
+    record: Keep = False,
     folder: Folder = RECORDS,
     stale: Annotated[bool, typer.Option("--stale", help="Only operators with a kernel of which no record says so as it is now.")] = False,
     within: Within = math.inf,
@@ -225,7 +226,7 @@ def bench(
     against: Annotated[
         str, typer.Option(help="Peers to time beside us, comma separated: torch, compile, liger, quack, fa4, flex, fa2.")
     ] = "torch,compile",
-    record: Annotated[bool, typer.Option("--record", help="Append to records/<device>/.")] = False,
+    record: Keep = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "",
     folder: Folder = RECORDS,
     case: Annotated[str, typer.Option(help="Only cases whose name contains this; host- begins those of the host's time.")] = "",
@@ -349,7 +350,7 @@ def build(
 def suites(
     names: Annotated[list[str] | None, typer.Argument(help="Suites; all of them if none is named.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "",
-    record: Annotated[bool, typer.Option("--record", help="Append how they were answered to records/<device>/.")] = False,
+    record: Keep = False,
     folder: Folder = RECORDS,
     stale: Annotated[
         bool,

@@ -111,9 +111,9 @@ class Recorder(TorchDispatchMode):
         if unless is not None:
             self.names.setdefault("unless", unless)
             self._guards.append("unless()")
-        given = [self._argument(t) for t in args if isinstance(t, Tensor) and self._roots.get(id(t), ("",))[0].startswith("a")]
+        given = [t for t in args if isinstance(t, Tensor) and self._roots.get(id(t), ("",))[0].startswith("a")]
         if aligned > 1 and given:
-            self._guards.append(f"({' | '.join(given)}) & {aligned - 1}")
+            self._guards.append(f"({' | '.join(map(self._argument, given))}) & {aligned - 1}")
         self.lines.append(f"{self._constant(call)}({', '.join(map(self._argument, args))})")
 
     def found(self, find: Callable[..., Tensor], about: Sequence[Any], said: Sequence[Any]) -> Tensor:
@@ -203,7 +203,7 @@ class Recorder(TorchDispatchMode):
         return f"{name}.as_strided({tuple(value.shape)}, {value.stride()}{at})"
 
     def _result(self, tensor: Any) -> str:
-        """What comes back is mostly an allocation, all of it, in some shape, and so it is allocated: a view takes as long as a third of a known call. (Of
+        """What comes back is mostly an allocation, all of it, in some shape, and so it is allocated: a view takes as long as a quarter of a known call. (Of
         `torch.empty` it is one of the same shape, as PyTorch tells a mode of a detach behind it.)"""
         if tensor is None:
             return "None"

@@ -130,9 +130,7 @@ class Backward:
     dtypes: Mapping[str, str] = field(default_factory=dict)  # of gradients that do not have their argument's dtype: {"dx": "=sum"}
     passes: tuple[str, ...] = ()  # arguments whose gradient is the one output gradient itself, handed on by autograd
     spared: tuple[str, ...] = ()  # optional ones, read for their own gradient alone: None to `reference` where nobody wants it
-    shaped: tuple[
-        str, ...
-    ] = ()  # of which only shape, dtype and device are asked: they are not kept, and what `reference` gets holds anything
+    shaped: tuple[str, ...] = ()  # asked for shape, dtype and device alone: not kept, and `reference` gets memory that holds anything
     identity: bool = False  # every gradient is the one output gradient itself: autograd passes it on and no kernel runs
 
     @property

@@ -85,7 +85,7 @@ def check(
         results += _interpreted(names, kernel, progress)
     points = [p for p in gate.grid(ops, kernel, "smoke" if device in ("interpret", "sim") else "check", device) if _here(p, device)]
     if lacking is not None:
-        green = ledger.green(lacking, _slug())
+        green = ledger.green(lacking, slug_here())
         points = [p for p in points if (p.op.spec.name, p.kernel.name) not in green]
     digests = {(p.op.spec.name, p.kernel.name): p.kernel.digest for p in points} if folder is not None else {}
     if device == "interpret":
@@ -123,7 +123,7 @@ def _counts(results: list[dict[str, Any]]) -> dict[str, int]:
     return {s: counts[s] for s in ("passed", "failed", "refused")}
 
 
-def _slug() -> str:
+def slug_here() -> str:
     return dev.slug(torch.device("cuda", torch.cuda.current_device()))
 
 
@@ -139,7 +139,7 @@ def _keep(results: list[dict[str, Any]], digests: dict[tuple[str, str], str], fo
         status = Status.FAILED if counts["failed"] else Status.PASSED if counts["passed"] else Status.REFUSED
         made = Record(op, kernel, ledger.GATE + kernel, status, method="the gate", message=wrong, digest=digests[op, kernel], run=run, extra=counts,
                       environment=environment)  # fmt: skip
-        append(folder / _slug() / f"{op.removesuffix('_backward')}.jsonl", [made])
+        append(folder / slug_here() / f"{op.removesuffix('_backward')}.jsonl", [made])
 
 
 def _here(point: gate.Point, device: str) -> bool:

@@ -24,7 +24,6 @@ from rich.console import Console
 
 import rooftile
 import rooftile.ops
-from rooftile.core import device as dev
 from rooftile.core.kernel import OPS, Kernel, Op
 from rooftile.core.record import Environment, Record, Status, append
 from rooftile.workbench import gatekeeper, ledger
@@ -75,7 +74,7 @@ def sanitize(names: list[str], progress: Console | None, jobs: int = 1, folder: 
     ops = [op for op in gatekeeper.named(names) if op.spec.forward is None]
     if lacking is not None:
         ledger.there(lacking)
-        green = ledger.green(lacking, _slug(), of=ledger.SANITIZED)
+        green = ledger.green(lacking, gatekeeper.slug_here(), of=ledger.SANITIZED)
         ops = [op for op in ops if not green.issuperset((o.spec.name, k.name) for o, k in looked_at(op))]
     kernels = {op.spec.name: [(o, k, k.digest) for o, k in looked_at(op)] for op in ops}
     units = [
@@ -171,15 +170,11 @@ def _verdict(op: Op, kernel: Kernel, digest: str, said: dict[str, tuple[dict[str
 
 def _keep(verdicts: Iterable[dict[str, Any]], name: str, folder: Path) -> None:
     run, environment = uuid.uuid4().hex[:10], dict(vars(Environment.here()))
-    append(folder / _slug() / f"{name}.jsonl", [
+    append(folder / gatekeeper.slug_here() / f"{name}.jsonl", [
         Record(v["op"], v["kernel"], ledger.SANITIZED + v["kernel"], v["status"], method=f"compute-sanitizer: {', '.join(v['launches'])}", message=v["message"],
                digest=v["digest"], run=run, extra=v["launches"], environment=environment)
         for v in verdicts
     ])  # fmt: skip
-
-
-def _slug() -> str:
-    return dev.slug(torch.device("cuda", torch.cuda.current_device()))
 
 
 def launch_all(name: str) -> None:
