@@ -4,6 +4,8 @@ import ctypes
 
 import pytest
 import torch
+import triton
+from triton.backends.nvidia.driver import CudaLauncher
 
 import rooftile
 from library_of_products import in_the_machines_place
@@ -226,6 +228,50 @@ def test_a_product_of_the_vendors_library_is_made_again(monkeypatch):
             x, w, b, aux, _ = call
             assert torch.equal(aux, (x.double() @ w.double().t() + b.double()).bfloat16()) and len(calls) == times
         assert [entry[0] for entry in library.log] == [2] * 4
+
+
+def launcher_of_tritons(seen, **more):
+    """As Triton has it, of a kernel that nobody compiled; what it calls in the end tells what it is given."""
+    made = object.__new__(CudaLauncher)
+    scratch = {"global_scratch_size": 0, "global_scratch_align": 1, "profile_scratch_size": 0, "profile_scratch_align": 1, "num_ctas": 1}
+    of_3_8 = {"gsan_enabled": False, "arg_annotations": "annotations", "kernel_signature": "signature"}
+    vars(made).update(
+        {**scratch, **of_3_8, "launch_cooperative_grid": False, "launch_pdl": True, "launch": lambda *a: seen.append(a), **more}
+    )
+    return made
+
+
+def flat(given):
+    return [x for a in given for x in (flat(a) if isinstance(a, tuple) else [a])]
+
+
+def test_tritons_launcher_is_passed_by(monkeypatch):
+    """With what it would hand on, of this call's tensors; where it has scratch memory to find it is asked."""
+    seen = []
+    monkeypatch.setattr(triton.runtime.driver, "_active", object())  # of a machine without a GPU there is none to ask for
+    for more, straight in (({}, True), ({"global_scratch_size": 8}, False), ({"profile_scratch_size": 8}, False)):
+        run = launcher_of_tritons(seen, **more)
+
+        def launcher(x, run=run):
+            out = torch.empty_like(x)
+            rest = ("function", (4, 1), None, None, None, out, x, x.numel(), 128)
+            replay.recorder() and replay.recorder().note(run, (8, 1, 1, replay.STREAM, *rest))
+            return out
+
+        _, replayed = again(launcher, torch.randn(3))
+        assert seen == []
+        with monkeypatch.context() as patch:
+            patch.setattr(CudaLauncher, "__call__", lambda self, *a: seen.append("asked"))
+            x = torch.randn(3)
+            out = replayed(x)
+        if not straight:
+            assert seen == ["asked"]
+            seen.clear()
+            continue
+        (given,) = seen
+        seen.clear()
+        run(8, 1, 1, 0, "function", (4, 1), None, None, None, out.data_ptr(), x.data_ptr(), 3, 128)
+        assert flat(seen.pop()) == flat(given)
 
 
 def test_who_must_be_aligned_is_given():

@@ -34,6 +34,10 @@ _PRODUCTS = {getattr(op, overload): call if overload == "default" else getattr(o
 LITTLE = 2**25  # bytes
 
 
+# Who knows a call's launcher says what it calls in turn, and with which arguments, where nothing in between depends on the call.
+shorter: list[Callable[[Run, Sequence[Any]], tuple[Run, Sequence[Any]] | None]] = []
+
+
 class Addressed:
     """An argument of a launch that holds the address of `tensor` in some form: `at(address)` is that form for another call's, made without
     `tensor`, which is gone by then."""
@@ -111,6 +115,7 @@ class Recorder(TorchDispatchMode):
         if unless is not None:
             self.names.setdefault("unless", unless)
             self._guards.append("unless()")
+        call, args = next((found for find in shorter if (found := find(call, args)) is not None), (call, args))
         given = [t for t in args if isinstance(t, Tensor) and self._roots.get(id(t), ("",))[0].startswith("a")]
         if aligned > 1 and given:
             self._guards.append(f"({' | '.join(map(self._argument, given))}) & {aligned - 1}")
@@ -183,6 +188,8 @@ class Recorder(TorchDispatchMode):
             name, root = self._roots[id(value)]
             offset = value.data_ptr() - root.data_ptr()
             return f"{name}.data_ptr() + {offset}" if offset else f"{name}.data_ptr()"
+        if isinstance(value, tuple) and any(isinstance(v, (Tensor, Addressed)) or v is STREAM for v in value):
+            return f"({', '.join(map(self._argument, value))},)"
         return repr(value) if value is None or type(value) in (int, bool) else self._constant(value)
 
     def _operand(self, value: Any) -> str:

@@ -3,6 +3,8 @@
 from triton import OutOfResources
 
 from rooftile.core.kernel import too_large
+from rooftile.core.replay import shorter
+from rooftile.ops._shared.straight import straight
 from rooftile.ops.adamw.api import AdamW, adamw, grad_norm
 from rooftile.ops.array_increment.api import array_increment
 from rooftile.ops.attention.api import attention, attention_qkvpacked, attention_varlen
@@ -44,6 +46,7 @@ from rooftile.ops.transpose.api import transpose
 from rooftile.ops.vector_add.api import vector_add
 
 too_large.append(OutOfResources)
+shorter.append(straight)
 
 __all__ = [
     "GELU",
