@@ -9,10 +9,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.nn.utils import parametrizations
 
 from rooftile.models import GPT2, GPT2Config, Llama, LlamaConfig, operators
 from rooftile.models.precision import Stream
 from rooftile.models.pretrained import TRANSPOSED
+from rooftile.ops import AdamW
 
 transformers = pytest.importorskip("transformers")
 SMALL = GPT2Config(vocab_size=61, n_positions=24, n_embd=32, n_layer=3, n_head=4)
@@ -350,6 +353,62 @@ def test_a_branch_goes_into_the_stream_and_its_biass_gradient_to_the_norm_behind
         last, norm = ("linear" if dropped else "linear_add", own), ("add_layernorm" if dropped else "stream_layernorm", left)
         block = [("linear", training != "frozen"), last, norm, ("mlp", (own, not dropped)), norm]
         assert seen == [("stream_layernorm", False), *block * SMALL.n_layer], (kernels, p, training)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("kernels", ["torch", "rooftile"])
+def test_an_optimizer_that_steps_within_the_backward_pass(kernels, checkpointing):
+    """Each parameter as soon as it has its gradient. Seen red: a branch's bias, whose gradient comes of the norm behind, was written before the branch's
+    own backward pass, which kept it and does not read it: "modified by an inplace operation"."""
+    x, y = text()
+    inside, behind = (with_biases(small(operators=operators(kernels), checkpointing=checkpointing)) for _ in range(2))
+    each = {p: AdamW([p], 1e-2) for p in inside.parameters()}
+
+    def step(p):
+        each[p].step()
+        each[p].zero_grad()
+
+    for p in inside.parameters():
+        p.register_post_accumulate_grad_hook(step)
+    optimizer = AdamW(behind.parameters(), 1e-2)
+    for _ in range(2):
+        inside(x, y).backward()
+        behind(x, y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert all(torch.equal(p, q) for p, q in zip(inside.parameters(), behind.parameters()))
+
+
+def test_what_is_put_in_a_layers_place_is_told():
+    """The layers only hold parameters. Seen red: a LoRA's adapters, whose weight is the layer's, were passed over without a word, and of a quantised
+    layer it was "'function' object has no attribute 'to'"."""
+
+    class Adapted(nn.Module):
+        def __init__(self, layer):
+            super().__init__()
+            self.layer = layer
+
+        weight, bias = (property(lambda self, name=name: getattr(self.layer, name)) for name in ("weight", "bias"))
+
+    for name in ("h.0.attn.c_attn", "h.0.attn.c_proj", "h.1.mlp.c_fc", "h.1.mlp.c_proj", "h.0.ln_1", "ln_f", "wte", "wpe"):
+        model = small(operators=operators("rooftile"))
+        layer = model.get_submodule(name)
+        model.set_submodule(name, Adapted(layer))
+        with pytest.raises(
+            ValueError, match=f"Adapted stands in the place of a {type(layer).__name__}, and the layers of this model only hold"
+        ):
+            model(*text())
+    model = small(operators=operators("rooftile"))
+    parametrizations.weight_norm(model.h[0].mlp.c_fc)
+    assert gap(model(*text()), small(operators=operators("rooftile"))(*text())) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_model_in_another_dtype_says_what_it_is_made_with(dtype):
+    """Seen red: "dtype is bfloat16 in weight, but float32 in x", of the first norm."""
+    with pytest.raises(ValueError, match=f"its parameters are {dtype}, and it computes in torch.float32: .* compute_dtype="):
+        small(operators=operators("rooftile")).to(dtype)(*text())
+    small(operators=operators("rooftile"), compute_dtype=torch.bfloat16).to(torch.bfloat16)(*text()).backward()
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])

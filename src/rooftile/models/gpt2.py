@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from rooftile.models import pretrained
 from rooftile.models.config import GELUS, GPT2Config
 from rooftile.models.operators import Operators, torch_operators
-from rooftile.models.precision import Precision, Stream
+from rooftile.models.precision import Precision, Stream, held
 
 INIT_STD = 0.02
 
@@ -45,7 +45,7 @@ class Attention(nn.Module):
         if self.training and self.config.attn_pdrop > 0:
             raise ValueError(f"attn_pdrop is {self.config.attn_pdrop}, but attention here draws no dropout: train with 0")
         B, T, _ = x.shape
-        qkv = self.precision.linear(x, self.c_attn.weight, self.c_attn.bias)
+        qkv = self.precision.through(x, self.c_attn)
         y = self.precision.operators.self_attention(qkv.view(B, T, 3, self.config.n_head, -1), causal=True).reshape(B, T, -1)
         return self.precision.linear_add(y, self.c_proj, residual, self.precision.leaves(self))
 
@@ -142,6 +142,7 @@ class GPT2(nn.Module):
         T = context(tokens)
         if self.config.n_positions < T:
             raise ValueError(f"the context is {T} tokens, this model's n_positions is {self.config.n_positions}")
+        held(self.wte, nn.Embedding), held(self.wpe, nn.Embedding)
         # Of float32 weights the sum is rounded once. The embedding's gradient, hundreds of rows added into one, is summed in float32 either way.
         x, head = self.precision.operators.tied_embedding(tokens, self.wte.weight)
         x = self.precision.stream(x + self.wpe.weight[:T])

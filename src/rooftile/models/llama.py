@@ -20,7 +20,7 @@ from rooftile.models import llama_pretrained, pretrained
 from rooftile.models.gpt2 import GPT2, INIT_STD, context
 from rooftile.models.llama_config import LlamaConfig
 from rooftile.models.llama_operators import LlamaOperators, llama_operators
-from rooftile.models.precision import Precision
+from rooftile.models.precision import Precision, held
 
 __all__ = ["Llama"]
 
@@ -36,7 +36,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         B, T, _ = x.shape
-        qkv = self.precision.linear(x, self.qkv_proj.weight).view(B, T, -1, self.dim)
+        qkv = self.precision.through(x, self.qkv_proj).view(B, T, -1, self.dim)
         y = self.precision.operators.rotary_attention(qkv, cos, sin, kv_heads=self.kv_heads, causal=True).reshape(B, T, -1)
         return self.precision.linear_add(y, self.o_proj, residual)
 
@@ -142,10 +142,11 @@ class Llama(nn.Module):
         if most < T:
             raise ValueError(f"the context is {T} tokens, this model's max_position_embeddings is {most}")
         cos, sin = self.cos[:T], self.sin[:T]
+        held(self.embed_tokens, nn.Embedding)
         if self.lm_head is None:
             x, head = self.precision.operators.tied_embedding(tokens, self.embed_tokens.weight)
         else:
-            x, head = self.precision.operators.embedding(tokens, self.embed_tokens.weight), self.lm_head.weight
+            x, head = self.precision.operators.embedding(tokens, self.embed_tokens.weight), held(self.lm_head, nn.Linear).weight
         x = self.precision.stream(x)
         again = self.checkpointing and torch.is_grad_enabled()
         for block in self.layers:
@@ -176,4 +177,5 @@ def _turning(model: Llama, _: object) -> None:
 
 def _norm(precision: Precision, x: Tensor, norm: nn.RMSNorm) -> tuple[Tensor, Tensor]:
     """The stream x [..., D] -> (its norm, the stream)."""
+    held(norm, nn.RMSNorm)
     return precision.operators.stream_rmsnorm(x, norm.weight, norm.eps)

@@ -74,4 +74,4 @@ def _torch_rotary_attention(qkv: Tensor, cos: Tensor, sin: Tensor, *, kv_heads: 
         return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
 
     q, k, v = (x.transpose(1, 2) for x in (turn(q), turn(k), v))
-    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != kv_heads).transpose(1, 2)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=bool(q.shape[1] != kv_heads)).transpose(1, 2)

@@ -9,7 +9,15 @@ from torch import Tensor, nn
 from rooftile.models.operators import Operators
 from rooftile.ops._shared.layers import bare
 
-__all__ = ["Precision", "Stream"]
+__all__ = ["Precision", "Stream", "held"]
+
+
+def held(layer: nn.Module, kind: type[nn.Module]) -> nn.Module:
+    """A layer whose parameters are read. What computes something else in its place, as a LoRA's or a quantised one does, would never be asked."""
+    if type(layer).forward is not kind.forward or "forward" in vars(layer):
+        what = f"{type(layer).__name__} stands in the place of a {kind.__name__}, and the layers of this model only hold parameters"
+        raise ValueError(f"{what}: what it computes would be left out. `rooftile.patch` of transformers' own model takes it")
+    return layer
 
 
 class Stream(NamedTuple):
@@ -42,21 +50,33 @@ class Precision:
 
     def stream(self, x: Tensor) -> Tensor:
         """The residual stream, at its entry."""
+        if not self.operators.autocast and x.dtype not in (torch.float32, self.dtype):
+            what = f"its parameters are {x.dtype}, and it computes in {self.dtype}"
+            raise ValueError(
+                f"{what}: the model is made with compute_dtype=torch.bfloat16 for parameters of that dtype, others are float32"
+            )
         return x if self.operators.autocast else x.to(self.dtype)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """x [..., K] weight [N, K] bias [N] -> [..., N]."""
         return self.operators.linear(x, self._low(weight), self._low(bias))
 
+    def through(self, x: Tensor, layer: nn.Linear) -> Tensor:
+        """x [..., K] -> [..., N] through a layer."""
+        held(layer, nn.Linear)
+        return self.linear(x, layer.weight, layer.bias)
+
     def linear_add(self, x: Tensor, layer: nn.Linear, residual: Tensor | None, leaves: bool = False) -> Tensor:
         """x [..., K] residual [..., N] -> [..., N] through a branch's last layer, added to the stream; without a residual the branch alone. A branch that
         `leaves` its bias's gradient to the norm behind says so."""
         if residual is None:
-            return self.linear(x, layer.weight, layer.bias)
+            return self.through(x, layer)
+        held(layer, nn.Linear)
         return self.operators.linear_add(x, self._low(layer.weight), residual, self._added(layer, leaves))
 
     def mlp(self, x: Tensor, fc: nn.Linear, proj: nn.Linear, approximate: str, residual: Tensor | None, leaves: bool) -> Tensor:
         """x [..., K] residual [..., N] -> [..., N] through fc, gelu and proj, a branch's last layer, likewise."""
+        held(fc, nn.Linear), held(proj, nn.Linear)
         parameters = (*map(self._low, (fc.weight, fc.bias, proj.weight)), self._added(proj, leaves and residual is not None))
         return self.operators.mlp(x, *parameters, approximate=approximate, residual=residual)
 
@@ -73,11 +93,13 @@ class Precision:
 
     def gated_mlp(self, x: Tensor, gate_up: nn.Linear, down: nn.Linear, residual: Tensor) -> Tensor:
         """x [..., K] -> [..., N] through gate and up, one product, silu(gate) up and down, and the residual."""
+        held(gate_up, nn.Linear), held(down, nn.Linear)
         return self.operators.gated_mlp(x, self._low(gate_up.weight), self._low(down.weight), residual=residual)
 
     def layernorm(self, stream: Stream, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
         """The stream [..., D] -> (its norm, itself as a tensor)."""
         x, bias, branch = stream
+        held(norm, nn.LayerNorm)
         if branch is not None:
             return self.operators.add_layernorm(branch, x, norm.weight, norm.bias, norm.eps)
         left = {} if bias is None else {"x_bias": bias}
