@@ -395,7 +395,7 @@ def test_what_is_put_in_a_layers_place_is_told():
         layer = model.get_submodule(name)
         model.set_submodule(name, Adapted(layer))
         with pytest.raises(
-            ValueError, match=f"Adapted stands in the place of a {type(layer).__name__}, and the layers of this model only hold"
+            ValueError, match=f"Adapted stands in the place of a torch.nn.{type(layer).__name__}, and the layers of this model only hold"
         ):
             model(*text())
     model = small(operators=operators("rooftile"))

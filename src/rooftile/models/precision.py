@@ -15,7 +15,7 @@ __all__ = ["Precision", "Stream", "held"]
 def held(layer: nn.Module, kind: type[nn.Module]) -> nn.Module:
     """A layer whose parameters are read. What computes something else in its place, as a LoRA's or a quantised one does, would never be asked."""
     if type(layer).forward is not kind.forward or "forward" in vars(layer):
-        what = f"{type(layer).__name__} stands in the place of a {kind.__name__}, and the layers of this model only hold parameters"
+        what = f"{type(layer).__module__}.{type(layer).__name__} stands in the place of a torch.nn.{kind.__name__}, and the layers of this model only hold parameters"
         raise ValueError(f"{what}: what it computes would be left out. `rooftile.patch` of transformers' own model takes it")
     return layer
 
