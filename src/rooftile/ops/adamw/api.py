@@ -104,7 +104,9 @@ class AdamW(torch.optim.Optimizer):
                 else "use torch.optim.AdamW"
             )
             raise ValueError(f"AdamW: {name}=True is not supported: {instead}")
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        # PyTorch's own too: torch.distributed.checkpoint loads by the names that the loading optimizer has
+        same = {**asked, "foreach": foreach, "fused": fused, "decoupled_weight_decay": True}
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, **same}
         _check_group(defaults)
         if max_norm is not None and not (fits(max_norm, float) and max_norm > 0):
             raise ValueError(f"AdamW: max_norm is {max_norm!r}, must be {'above 0' if fits(max_norm, float) else 'a number or None'}")
