@@ -25,7 +25,12 @@ def drawn(shapes, dtype):
     return tuple(torch.randn(x, generator=gen).to(dtype) for x in shapes)
 
 
-def window(t, s, d, left, right, dtype=torch.bfloat16, b=1, h=1, g=0, cap=0.0, loud=1.0, masks=(), documents=0):
+def sunk(h, dtype):
+    """Sinks of a dtype, every second number of a tensor; of None nothing. The first head's takes nothing."""
+    return dtype and torch.randn(2 * h, generator=torch.Generator().manual_seed(h)).to(dtype)[::2].index_fill(0, torch.tensor([0]), -torch.inf if h > 1 else 1.0)
+
+
+def window(t, s, d, left, right, dtype=torch.bfloat16, b=1, h=1, g=0, cap=0.0, loud=1.0, masks=(), documents=0, sinks=None):
     """masks: how many there are, of batches and of heads; of `documents`, one behind another, queries see the keys of their own alone."""
     g = g or h
     q, k, v, dout = drawn(((b, t, h, d), (b, s, g, d), (b, s, g, d), (b, t, h, d)), dtype)
@@ -36,17 +41,19 @@ def window(t, s, d, left, right, dtype=torch.bfloat16, b=1, h=1, g=0, cap=0.0, l
         if documents:
             mask &= torch.arange(t)[:, None] * documents // t == torch.arange(s) * documents // s
         mask = mask.expand(b, h, t, s)
-    out, lse = options_reference.attention_options(q, k, v, None, None, None, mask, None, *rules)
-    return dout, torch.randn(lse.shape), q, k, v, None, None, None, mask, None, out, lse, *rules, False
+    sinks = sunk(h, sinks)
+    out, lse = options_reference.attention_options(q, k, v, sinks, None, None, mask, None, *rules)
+    return dout, torch.randn(lse.shape), q, k, v, sinks, None, None, mask, None, out, lse, *rules, False
 
 
-def packed(lengths_q, lengths_k, d, left, right, dtype=torch.bfloat16, h=1, g=0, offsets=torch.int32, cap=0.0):
+def packed(lengths_q, lengths_k, d, left, right, dtype=torch.bfloat16, h=1, g=0, offsets=torch.int32, cap=0.0, sinks=None):
     g = g or h
     cu = [torch.tensor([0, *accumulate(x)], dtype=offsets) for x in (lengths_q, lengths_k)]
     q, k, v, dout = drawn(((sum(lengths_q), h, d), (sum(lengths_k), g, d), (sum(lengths_k), g, d), (sum(lengths_q), h, d)), dtype)
     longest, rules = (max(lengths_q), max(lengths_k)), (d**-0.5, left, right, cap, 0.0)
-    out, lse = varlen_reference.attention_varlen(q, k, v, *cu, None, None, *longest, *rules)
-    return dout, torch.randn(lse.shape), q, k, v, *cu, None, None, out, lse, *longest, *rules, False
+    sinks = sunk(h, sinks)
+    out, lse = varlen_reference.attention_varlen(q, k, v, *cu, sinks, None, *longest, *rules)
+    return dout, torch.randn(lse.shape), q, k, v, *cu, sinks, None, out, lse, *longest, *rules, False
 
 
 def of(call):
@@ -334,9 +341,33 @@ def test_in_turn_whatever_comes_first(call, seed):
     assert all(map(torch.equal, first, again))
 
 
+SINKS = {
+    "in a window, of which some queries see nothing": window(300, 250, 64, 100, 3, h=4, g=2, sinks=torch.float32),
+    "of two batches, causal": window(260, 270, 128, -1, 0, b=2, h=2, sinks=torch.bfloat16),
+    "and a mask and a cap": window(140, 200, 128, -1, 0, torch.float16, h=2, masks=(1, 1), cap=4.0, sinks=torch.float16),
+    "of queries that see nothing at all": window(200, 30, 64, 5, 0, h=3, sinks=torch.float32),
+    "of packed sequences, some empty": packed([70, 0, 300], [90, 5, 200], 64, -1, 0, h=4, g=2, sinks=torch.float32),
+    "of packed sequences in a window": packed([130, 260], [130, 260], 128, 60, 0, h=2, sinks=torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("what", SINKS)
+def test_sinks(what, name):
+    call = SINKS[what]
+    assert close(call, computed(call, name))
+
+
+@pytest.mark.parametrize("fault", [("- gDlse[at]", ""), ("i_t < T_ && i_d == 0", "i_d == 0 && i_t < T_ - 1"), ("exp_fast(sink - lse)", "exp_fast(sink)"),
+                                   ("sum -= ", "sum += "), ("if (lse != minus_inf()) ", "")])  # fmt: skip
+def test_a_sinks_gradient_that_is_wrong_is_seen(fault, tmp_path, monkeypatch):
+    monkeypatch.setattr(banded_kernels, "SINKS", rewritten(banded_kernels.SINKS, *fault, tmp_path))
+    right = [close(call, computed(call)) for call in SINKS.values()]
+    assert not all(right)
+
+
 REFUSED = {
-    "a window, a mask and a soft cap alone, and the call has sinks": {"sinks": torch.zeros(2)},
-    "the call has bias, dropout": {"bias": torch.zeros(1), "seed": torch.zeros(2)},
+    "a window, a mask, a soft cap and sinks alone, and the call has bias, dropout": {"bias": torch.zeros(1), "seed": torch.zeros(2)},
     "D=64 and a soft cap of 3: it caps scores of D=128": {"softcap": 3.0},
     "a soft cap of 1000: it knows scores of caps up to 256": {"q": torch.zeros(1, 4, 2, 128), "softcap": 1000.0},
     "the call is deterministic, and here dq is summed by atomics": {"deterministic": True},
@@ -361,7 +392,7 @@ def test_what_it_refuses_of_packed_sequences():
     with simulator.active("checks"):
         assert kernel.refuse(call) is None
         assert "at 2 bytes past" in kernel.refuse(call | {"k": torch.zeros(4 * 64 + 1, dtype=torch.bfloat16)[1:].view(4, 1, 64)})
-        assert "the call has sinks" in kernel.refuse(call | {"sinks": torch.zeros(1)})
+        assert "the call has dropout" in kernel.refuse(call | {"seed": torch.tensor(3)})
 
 
 def test_who_asks_for_the_same_bits_has_tiles_add_in_turn(monkeypatch):

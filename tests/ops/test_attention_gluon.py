@@ -1,4 +1,4 @@
-"""What the grid cannot say of Gluon's forward with a window and of ragged sequences: which calls are its own, and the list of tiles it walks."""
+"""What the grid cannot say of Gluon's forward with options and of ragged sequences: which calls are its own, and the list of tiles it walks."""
 
 import json
 from itertools import pairwise
@@ -39,9 +39,11 @@ SAID = (
     ({"right": -1}, WIDE, None),
     ({"t": 1024}, "triton", "operations are done before its host code is; it pays from 4e9"),
     ({"d": 96}, "triton", "D=96, it is written for 128"),
-    ({"sinks": [8]}, "triton", "of all options it takes a window and a mask alone, the call has sinks"),
-    ({"seed": [], "p": 0.5}, "triton", "of all options it takes a window and a mask alone, the call has seed"),
-    ({"softcap": 2.0}, "triton", "of all options it takes a window and a mask alone, the call has softcap=2.0"),
+    ({"sinks": [8]}, WIDE, None),
+    ({"sinks": [8], "d": 64, "left": -1}, "gluon", None),
+    ({"softcap": 2.0}, WIDE, None),
+    ({"softcap": 300.0}, "triton", "a soft cap of 300: it knows scores of caps up to 256"),
+    ({"seed": [], "p": 0.5}, "triton", "it takes a window, a mask, a soft cap and sinks alone, and the call has seed"),
     ({"scale": -1.0}, "triton", "scale=-1.0 is not positive"),
 )
 MASKED = (

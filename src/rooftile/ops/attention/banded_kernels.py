@@ -1,12 +1,15 @@
-"""Attention's gradient for Hopper in CUDA C++ where queries see a window or what a mask shows, or sequences lie one behind another:
-cuda_kernels.py's kernel over the blocks of queries that see a tile of keys. For sequences a kernel of one block writes where each lies and whose tile
+"""Attention's gradient for Hopper in CUDA C++ where queries see a window or what a mask shows, have sinks, or sequences lie one behind another:
+cuda_kernels.py's kernel over the blocks of queries that see a tile of keys; what a sink takes is in lse. For sequences a kernel of one block writes where each lies and whose tile
 every block has: nothing waits for the host."""
 
 import torch
 
 from rooftile.core.kernel import Kernel
 from rooftile.cuda.launch import CTYPE, launch, off_gpu
+from rooftile.cuda.source import Source
 from rooftile.cuda.tensor_map import SliceMap
+from rooftile.ops._shared.cuda_partials import ADD_ROWS, add_rows
+from rooftile.ops._shared.launch import cdiv
 from rooftile.ops.attention.cuda_kernels import (
     BITS,
     KEYS,
@@ -26,6 +29,8 @@ from rooftile.ops.attention.options_refusals import WIDEST_CAP, too_small_in_a_w
 from rooftile.ops.attention.refusals import for_the_copy_engine, wider_values
 
 LONG = 4096  # queries of a walk
+SINKS = Source.beside(__file__, "sinks.cu")
+CHUNK = 256  # of whose queries a block of it adds what a sink's gradient is made of
 
 
 def queries(d, ordered, t, left, right):
@@ -37,13 +42,27 @@ def queries(d, ordered, t, left, right):
     return 80 if min(t, left + right + KEYS if min(left, right) >= 0 else t) >= LONG else 8192 // d
 
 
+def sinks_gradient(sinks, dout, dlse, out, lse):
+    """[H], of dout and out [B, T, H, D], lse and its gradient [B, H, T]; without sinks nothing."""
+    if sinks is None:
+        return out.new_empty(0)
+    b, t, h, d = out.shape
+    parts = lse.new_empty(b * cdiv(t, CHUNK), h)
+    launch(SINKS, f"sink_parts<{CTYPE[out.dtype]}, {CTYPE[sinks.dtype]}, {d}>", parts.numel(), 256, parts, sinks, sinks.stride(0), dout, out,
+           lse.contiguous(), dlse.contiguous(), h, t, *dout.stride()[:3], *out.stride()[:3])  # fmt: skip
+    dsinks = sinks.new_empty(h)
+    add_rows(parts, dsinks)
+    return dsinks
+
+
 def _options(ordered):
     def run(dout, dlse, q, k, v, sinks, bias, constant_bias, mask, seed, out, lse, scale, left, right, softcap, p, deterministic=False):
         t, d = q.shape[1], q.shape[3]
         # 80 capped ones would spill, and bits come 128 at a time
         m = 8192 // d if softcap or mask is not None else queries(d, ordered, t, left, right)
+        dsinks = sinks_gradient(sinks, dout, dlse, out, lse)
         made = backward(ordered, m, dout, q, k, v, out, lse, left < 0 <= right, scale, window=Window(left, right, softcap, dlse, mask))
-        return *made, q.new_empty(0), q.new_empty(0)
+        return *made, dsinks, q.new_empty(0)
 
     return run
 
@@ -52,6 +71,7 @@ def _varlen(ordered):
     def run(dout, dlse, q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, seed, out, lse, max_seqlen_q, max_seqlen_k, scale, left, right, softcap, p,
             deterministic=False):  # fmt: skip
         (t, h, d), (s, g) = q.shape, k.shape[:2]
+        dsinks = sinks_gradient(sinks, *(x.unsqueeze(0) for x in (dout, dlse, out, lse)))
         dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
         cu_q, cu_k, sequences = cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous(), cu_seqlens_q.shape[0] - 1
         m = 8192 // d if softcap else queries(d, ordered, t // max(1, sequences), left, right)
@@ -77,17 +97,15 @@ def _varlen(ordered):
                scale)  # fmt: skip
         if walks > 1:
             finish_keys(dk.unsqueeze(0), dv.unsqueeze(0), key_sums, scale, spans, of_tile, max_seqlen_k, "true")
-        return dq, dk, dv, q.new_empty(0)
+        return dq, dk, dv, dsinks
 
     return run
 
 
 def _refuse(call):
-    asked = [n for n in ("sinks", "bias", "constant_bias", "seed") if call.get(n) is not None]
+    asked = ["dropout" if n == "seed" else n for n in ("bias", "constant_bias", "seed") if call.get(n) is not None]
     if asked:
-        return (
-            f"it takes a window, a mask and a soft cap alone, and the call has {', '.join('dropout' if n == 'seed' else n for n in asked)}"
-        )
+        return f"it takes a window, a mask, a soft cap and sinks alone, and the call has {', '.join(asked)}"
     d = call["q"].shape[-1]
     if call["softcap"] > 0 and d != 128:
         return f"D={d} and a soft cap of {call['softcap']:g}: it caps scores of D=128"
@@ -123,5 +141,5 @@ def _both(run, sources, refuse, refuse_in_turn):
     )
 
 
-BACKWARD = _both(_options, (V5, BITS), _refuse, _refuse_in_turn)
-VARLEN_BACKWARD = _both(_varlen, (V5,), _refuse_packed, _refuse_packed)
+BACKWARD = _both(_options, (V5, BITS, SINKS, ADD_ROWS), _refuse, _refuse_in_turn)
+VARLEN_BACKWARD = _both(_varlen, (V5, SINKS, ADD_ROWS), _refuse_packed, _refuse_packed)

@@ -188,6 +188,21 @@ def _seen(rS, last, end):
 
 
 @gluon.constexpr_function
+def _tanh_code():
+    """1 - 2 / (1 + 2^x), which is tanh where x is 2 log2(e) times its argument, to some 2^-22 absolutely."""
+    return (
+        "{ .reg .f32 t; ex2.approx.ftz.f32 t, $1; add.f32 t, t, 0f3F800000; rcp.approx.ftz.f32 t, t; "
+        "fma.rn.f32 $0, t, 0fC0000000, 0f3F800000; }"
+    )
+
+
+@gluon.jit
+def _capped(rS, twice):
+    """Products to tanh of them; `twice` is what makes 2 log2(e) arguments of them."""
+    return gl.inline_asm_elementwise(_tanh_code(), "=f,f", [rS * twice], dtype=gl.float32, is_pure=True, pack=1)
+
+
+@gluon.constexpr_function
 def _let_code():
     return "{ .reg .pred p; .reg .b32 t; and.b32 t, $2, $3; setp.ne.s32 p, t, 0; selp.f32 $0, $1, 0fFF800000, p; }"
 
@@ -294,12 +309,12 @@ def _scores(q, sQ, at, sK, k, PIECES: gl.constexpr, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def _step(q, sQ, at, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2, last, end, gBits,
+def _step(q, sQ, at, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2, twice, last, end, gBits,
           GROUP: gl.constexpr, GROUPS: gl.constexpr, PIECES: gl.constexpr, STAGES: gl.constexpr, CUT: gl.constexpr, BITS: gl.constexpr,
-          S_LAYOUT: gl.constexpr, P_LAYOUT: gl.constexpr):  # fmt: skip
+          CAPS: gl.constexpr, S_LAYOUT: gl.constexpr, P_LAYOUT: gl.constexpr):  # fmt: skip
     """QK of this tile and PV of the last go out together; the softmax of this one runs under PV. CUT: which keys are `_seen`, all or not. One loop for
     both: of two, one after the other, ptxas made the second's descriptors on the way to the first alone, which may be passed by. BITS: of a mask, on
-    their way while QK runs."""
+    their way while QK runs. CAPS: scores are `_capped`."""
     THREADS: gl.constexpr = GROUPS * 128 + 32
     mbarrier.wait(k_full.index(k), k_phase)
     _wait(TURN + GROUP, 256)
@@ -312,6 +327,8 @@ def _step(q, sQ, at, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, r
     _arrive(TURN + (GROUP + 1) % GROUPS, 256)
     rS = warpgroup_mma_wait(1, deps=(rS,))
     _arrive(K_EMPTY + k, THREADS)
+    if CAPS:
+        rS = _capped(rS, twice)
     if BITS:
         rS = _let(rS, rBits)
     if CUT:
@@ -426,9 +443,9 @@ def _consume(tOut, gLse, gTable, sQ, sOut, sK, sV, q_full, k_full, v_full, scale
         rAcc = gl.zeros([BLOCK_M, D], gl.float32, O_LAYOUT)
         for j in range(1, n):
             k, k_phase, v, v_phase, rP, rAcc, rMax, rSum = _step(
-                q, sQ, at, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2,
+                q, sQ, at, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2, 0.0,
                 row + GROUP * BLOCK_M - (n - 1 - j) * BLOCK_N, BLOCK_N, 0, GROUP, GROUPS, PIECES, STAGES, CAUSAL and ALL != BLOCK_N, False,
-                S_LAYOUT, P_LAYOUT)  # fmt: skip
+                False, S_LAYOUT, P_LAYOUT)  # fmt: skip
         row_done, i_bh_done = row, i_bh
         row, i_bh = row_after, i_bh_after
         n = _steps(row, T, ALL, BLOCK_N, CAUSAL)

@@ -1,5 +1,5 @@
-"""FlashAttention forward for Hopper in Gluon with a window or a mask, of as many keys as there are, and of ragged sequences: what gluon_kernels.py does,
-and its steps.
+"""FlashAttention forward for Hopper in Gluon with a window, a mask, a soft cap or sinks, of as many keys as there are, and of ragged sequences: what
+gluon_kernels.py does, and its steps.
 
 Why this is another kernel than the plain one: which tiles there are is known on the device alone where lengths are, so programs take tiles from a
 list made there, one by one; a tile's keys have two edges; and a mask may hide any of them. What that asks for beside the plain kernel:
@@ -8,6 +8,8 @@ list made there, one by one; a tile's keys have two edges; and a mask may hide a
   aligned; from there on they are visited upwards, and a mask is taken where the first query does not see a tile's last key;
 * of a mask a step reads two words a lane, bits in the places of its scores, and a tile visits the keys from the first to the last that any of its
   queries sees: mask_kernels.py makes both;
+* a sink joins a row's sum when its tile ends; a soft cap is two functions more a score, three with the weight's exponential: 16 a cycle and
+  multiprocessor, so that a step of D = 128 takes half as long again as its products;
 * the producer takes a tile by a counter, some steps before it is wanted, and tells its number in shared memory with the queries; -1: no more;
 * one sequence behind another: a tensor map of two axes more, which clips at the end of any slice (Triton's ragged descriptors have shown how).
   Rows x of 2^30 are at x - 2^30 + length of the slice, so that those past its end lie past the axis, and arrive as zeros or do not leave. What that
@@ -27,6 +29,7 @@ from rooftile.ops.attention.gluon_kernels import (
     _arrive,
     _begin,
     _bits,
+    _capped,
     _group_barrier,
     _hold,
     _keep,
@@ -149,8 +152,10 @@ def _bits_of(gBits, i_mask, row, low, T, S, ALL: gl.constexpr, BITS: gl.constexp
 
 
 @gluon.jit
-def _open(rS, row, first, T, S, left, right, gBits, scale_log2, BITS: gl.constexpr):
+def _open(rS, row, first, T, S, left, right, gBits, scale_log2, twice, BITS: gl.constexpr, CAPS: gl.constexpr):
     """The softmax of a tile's first step, where both edges may be: (p, maximum, sum)."""
+    if CAPS:
+        rS = _capped(rS, twice)
     if BITS:
         layout: gl.constexpr = rS.type.layout
         rS = _let(rS, _bits(gBits, rS.shape[0], rS.shape[1], layout))
@@ -161,12 +166,20 @@ def _open(rS, row, first, T, S, left, right, gBits, scale_log2, BITS: gl.constex
 
 
 @gluon.jit
-def _leave(rAcc, rMax, rSum, tOut, gLse, sOut, i_b, i_h, begin, T, row, most, stride_lse, H):
-    """The output and lse. Without a key they are 0 and -inf; past the longest sequence that there was said to be, NaN."""
+def _leave(rAcc, rMax, rSum, tOut, gLse, sOut, i_b, i_h, begin, T, row, most, stride_lse, H, gSinks, stride_sink, SINKS: gl.constexpr):
+    """The output and lse. Without a key they are 0 and -inf, or the sink; past the longest sequence that there was said to be, NaN."""
     layout: gl.constexpr = rAcc.type.layout
     total = gl.convert_layout(gl.sum(rSum, 1), gl.SliceLayout(1, layout))
     peak = gl.convert_layout(gl.max(rMax, 1), gl.SliceLayout(1, layout))
     i_m = row + gl.arange(0, rAcc.shape[0], gl.SliceLayout(1, layout))
+    if SINKS:
+        sink = gl.load(gSinks + i_h * stride_sink).to(gl.float32) * 1.4426950408889634
+        larger = gl.maximum(peak, sink)
+        base = gl.where(larger == -float("inf"), 0.0, larger)
+        factor = gl.exp2(peak - base)
+        total = total * factor + gl.exp2(sink - base)
+        rAcc = rAcc * factor[:, None]
+        peak = base
     total = gl.where(i_m < most, total, float("nan"))
     rAcc = rAcc * (1.0 / gl.where(total == 0.0, 1.0, total))[:, None]
     tma.store_wait(0)  # the tile before has left sOut
@@ -179,9 +192,9 @@ def _leave(rAcc, rMax, rSum, tOut, gLse, sOut, i_b, i_h, begin, T, row, most, st
 
 
 @gluon.jit
-def _consume(tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full, scale_log2, left, right, H, most, stride_lse,
-             gBits, gSpans, masks_b, masks_h, GROUPS: gl.constexpr, STAGES: gl.constexpr, Q_REGISTERS: gl.constexpr, BITS: gl.constexpr,
-             GROUP: gl.constexpr):  # fmt: skip
+def _consume(tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full, scale_log2, twice, left, right, H, most, stride_lse,
+             gBits, gSpans, masks_b, masks_h, gSinks, stride_sink, GROUPS: gl.constexpr, STAGES: gl.constexpr, Q_REGISTERS: gl.constexpr,
+             BITS: gl.constexpr, CAPS: gl.constexpr, SINKS: gl.constexpr, GROUP: gl.constexpr):  # fmt: skip
     BLOCK_M: gl.constexpr = sQ.shape[1]
     BLOCK_N: gl.constexpr = sK.shape[1]
     D: gl.constexpr = sV.shape[2]
@@ -209,7 +222,7 @@ def _consume(tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full
     rS = warpgroup_mma_wait(0, deps=(rS,))
     if i_tile >= 0:
         _arrive(K_EMPTY + 0, THREADS)
-    rNew, rMax, rSum = _open(rS, row + GROUP * BLOCK_M, low, T, S, left, right, gMine, scale_log2, BITS)
+    rNew, rMax, rSum = _open(rS, row + GROUP * BLOCK_M, low, T, S, left, right, gMine, scale_log2, twice, BITS, CAPS)
     rP = _pairs(rNew, sK)
     v = 0
     v_phase = 0
@@ -224,9 +237,9 @@ def _consume(tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full
         for j in range(1, n):
             first = low + j * BLOCK_N
             k, k_phase, v, v_phase, rP, rAcc, rMax, rSum = _step(
-                q, sQ, at, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2,
+                q, sQ, at, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2, twice,
                 row + GROUP * BLOCK_M + S - T + right - first, S - 1 - first, gMine + j * 256, GROUP, GROUPS, 1, STAGES, True, BITS,
-                S_LAYOUT, P_LAYOUT)  # fmt: skip
+                CAPS, S_LAYOUT, P_LAYOUT)  # fmt: skip
         # The next tile's first QK, this one's last PV, the next softmax under it, then this one's output. After the last tile that QK
         # runs on what lies in shared memory and is dropped.
         i += 1
@@ -251,13 +264,13 @@ def _consume(tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full
         _arrive(Q_EMPTY + slot, THREADS)
         if i_tile >= 0:
             _arrive(K_EMPTY + k, THREADS)
-        rNew, max_after, sum_after = _open(rS, row + GROUP * BLOCK_M, low, T, S, left, right, gMine, scale_log2, BITS)
+        rNew, max_after, sum_after = _open(rS, row + GROUP * BLOCK_M, low, T, S, left, right, gMine, scale_log2, twice, BITS, CAPS)
         sum_after = _hold(sum_after)
         rAcc, rP = warpgroup_mma_wait(0, deps=(rAcc, rP))
         _arrive(V_EMPTY + v, THREADS)
         rP = _pairs(rNew, sK)
         _leave(rAcc, rMax, rSum, tOut, gLse, sOut.index(GROUP), i_b_done, i_h_done, begin_done, T_done, row_done + GROUP * BLOCK_M, most,
-               stride_lse, H)  # fmt: skip
+               stride_lse, H, gSinks, stride_sink, SINKS)  # fmt: skip
         rMax = max_after
         rSum = sum_after
         v = k
@@ -266,10 +279,10 @@ def _consume(tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=("left", "right", "H", "most", "stride_lse", "masks_b", "masks_h"))
-def forward(gLse, gTiles, tQ, tK, tV, tOut, scale_log2, left, right, H, most, stride_lse, gBits, gSpans, masks_b, masks_h,
+@gluon.jit(do_not_specialize=("left", "right", "H", "most", "stride_lse", "masks_b", "masks_h", "stride_sink"))
+def forward(gLse, gTiles, tQ, tK, tV, tOut, scale_log2, twice, left, right, H, most, stride_lse, gBits, gSpans, masks_b, masks_h, gSinks, stride_sink,
              GROUPS: gl.constexpr, STAGES: gl.constexpr, SHARED_BY: gl.constexpr, Q_REGISTERS: gl.constexpr, BITS: gl.constexpr,
-             REGISTERS: gl.constexpr):  # fmt: skip
+             CAPS: gl.constexpr, SINKS: gl.constexpr, REGISTERS: gl.constexpr):  # fmt: skip
     AXES: gl.constexpr = len(tQ.block_type.shape)
     BLOCK_M: gl.constexpr = tQ.block_type.shape[AXES - 2]
     BLOCK_N: gl.constexpr = tK.block_type.shape[AXES - 2]
@@ -290,10 +303,10 @@ def forward(gLse, gTiles, tQ, tK, tV, tOut, scale_log2, left, right, H, most, st
         mbarrier.init(v_full.index(i), count=1)
     fence_async_shared()
     gl.warp_specialize([
-        (_consume, (tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full, scale_log2, left, right, H, most, stride_lse,
-                    gBits, gSpans, masks_b, masks_h, GROUPS, STAGES, Q_REGISTERS, BITS, 0)),
-        (_consume, (tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full, scale_log2, left, right, H, most, stride_lse,
-                    gBits, gSpans, masks_b, masks_h, GROUPS, STAGES, Q_REGISTERS, BITS, 1)),
+        (_consume, (tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full, scale_log2, twice, left, right, H, most, stride_lse,
+                    gBits, gSpans, masks_b, masks_h, gSinks, stride_sink, GROUPS, STAGES, Q_REGISTERS, BITS, CAPS, SINKS, 0)),
+        (_consume, (tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full, scale_log2, twice, left, right, H, most, stride_lse,
+                    gBits, gSpans, masks_b, masks_h, gSinks, stride_sink, GROUPS, STAGES, Q_REGISTERS, BITS, CAPS, SINKS, 1)),
         (_produce, (tQ, tK, tV, gTiles, sQ, sK, sV, sTold, q_full, k_full, v_full, left, right, gSpans, masks_b, masks_h,
                     GROUPS, STAGES, SHARED_BY, BITS)),
     ], [4, 1], [REGISTERS, 24])  # fmt: skip

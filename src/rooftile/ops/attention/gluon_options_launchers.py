@@ -1,6 +1,4 @@
-"""How FlashAttention's forward in Gluon is launched with a window or a mask, or on ragged sequences: gluon_options_kernels.py has the kernel."""
-
-import math
+"""How FlashAttention's forward in Gluon is launched with a window, a mask, a soft cap or sinks, or on ragged sequences: gluon_options_kernels.py has the kernel."""
 
 import torch
 from triton.experimental.gluon import language as gl
@@ -12,9 +10,10 @@ from rooftile.ops.attention.gluon_launchers import HOPPER, L2_BYTES, NARROW, ROW
 from rooftile.ops.attention.gluon_options_kernels import RAGGED_ROWS, forward
 from rooftile.ops.attention.mask_kernels import pack_bits, span_bits
 from rooftile.ops.attention.masks import bits, distinct
-from rooftile.ops.attention.options_refusals import too_small_in_a_window
+from rooftile.ops.attention.options_refusals import WIDEST_CAP, too_small_in_a_window
 from rooftile.ops.attention.refusals import for_the_copy_engine, wider_values
 from rooftile.ops.attention.tile_list_kernels import FIELDS, list_tiles
+from rooftile.ops.attention.triton_tiles import LOG2E
 
 ALL = 2 * ROWS  # query rows of a tile: of two groups
 EVERYWHERE = 1 << 30  # how far a window reaches on a side without a bound
@@ -65,7 +64,7 @@ def packed_bits(mask):
     return bits(words, spans, b, h)
 
 
-def _forward(q, k, v, cu, lengths, reach, scale, config, mask=None):
+def _forward(q, k, v, cu, lengths, reach, scale, softcap, sinks, config, mask=None):
     """`cu` and `lengths` as in `tile_list`."""
     (h, d), t = q.shape[-2:], lengths[0]
     out = q.new_empty(q.shape)
@@ -73,19 +72,21 @@ def _forward(q, k, v, cu, lengths, reach, scale, config, mask=None):
     tiles, programs = tile_list(q, k, cu, lengths, reach, resident(q, 1))
 
     masked = (tiles, tiles, 0, 0) if mask is None else packed_bits(mask)
+    sunk = (lse, 0) if sinks is None else (sinks, sinks.stride(0))
+    factors = (softcap * LOG2E, 2 * LOG2E * scale / softcap) if softcap else (scale * LOG2E, 0.0)
 
     def view(x, rows):
         return _ragged(x, rows) if cu else _tensor(x, rows, d)
 
     tensors = (view(q, ROWS), view(k, config["block_n"]), view(v, config["block_n"]), view(out, ROWS))
-    launch_described(forward, (programs,), lse, tiles, *tensors, scale * math.log2(math.e), *reach, h, t, lse.shape[-1],
-                     *masked, GROUPS=config["groups"], STAGES=config["stages"], SHARED_BY=h // k.shape[-2], Q_REGISTERS=config["q_registers"],
-                     BITS=mask is not None, REGISTERS=config["registers"], num_warps=4)  # fmt: skip
+    launch_described(forward, (programs,), lse, tiles, *tensors, *factors, *reach, h, t, lse.shape[-1],
+                     *masked, *sunk, GROUPS=config["groups"], STAGES=config["stages"], SHARED_BY=h // k.shape[-2], Q_REGISTERS=config["q_registers"],
+                     BITS=mask is not None, CAPS=softcap > 0, SINKS=sinks is not None, REGISTERS=config["registers"], num_warps=4)  # fmt: skip
     return out, lse
 
 
 def attention_options(q, k, v, sinks, bias, constant_bias, mask, seed, scale, left, right, softcap, p, deterministic=False, *, config):
-    return _forward(q, k, v, (), (q.shape[1], k.shape[1]), _reach({"left": left, "right": right}), scale, config, mask)
+    return _forward(q, k, v, (), (q.shape[1], k.shape[1]), _reach({"left": left, "right": right}), scale, softcap, sinks, config, mask)
 
 
 def attention_varlen(
@@ -108,7 +109,7 @@ def attention_varlen(
     config,
 ):
     cu = (cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous())
-    return _forward(q, k, v, cu, (max_seqlen_q, max_seqlen_k), _reach({"left": left, "right": right}), scale, config)
+    return _forward(q, k, v, cu, (max_seqlen_q, max_seqlen_k), _reach({"left": left, "right": right}), scale, softcap, sinks, config)
 
 
 def _refuse(d):
@@ -118,11 +119,11 @@ def _refuse(d):
             return f"it needs a Hopper GPU, the tensor is on {q.device}"
         if q.shape[-1] != d:
             return f"D={q.shape[-1]}, it is written for {d}"
-        asked = [n for n in ("sinks", "bias", "constant_bias", "seed") if call.get(n) is not None]
-        if call["softcap"]:
-            asked.append(f"softcap={call['softcap']}")
+        asked = [n for n in ("bias", "constant_bias", "seed") if call.get(n) is not None]
         if asked:
-            return f"of all options it takes a window and a mask alone, the call has {', '.join(asked)}"
+            return f"it takes a window, a mask, a soft cap and sinks alone, and the call has {', '.join(asked)}"
+        if call["softcap"] > WIDEST_CAP:
+            return f"a soft cap of {call['softcap']:g}: it knows scores of caps up to {WIDEST_CAP:g}"
         if call.get("mask") is not None and call["left"] >= 0:
             return f"a mask and a window of {call['left']} keys to the left: tiles begin at a window's edge, a mask's bits lie in blocks of 128 keys"
         if not call["scale"] > 0:
