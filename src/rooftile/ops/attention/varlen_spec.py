@@ -98,6 +98,8 @@ SPEC = OpSpec(
             case(4, 500, 900, 2, 128, "more keys than queries and fewer, a window on both sides", left=100, right=40),
             case(6, 900, 500, 2, 64, "queries that see nothing, all keys seen by others"),
             case(9, 4096, 4096, 8, 64, "more tiles than multiprocessors, causal", G=4, right=0),
+            case(5, 700, 650, 4, 64, "sinks in a window, queries that see theirs alone", given=("sinks",), G=2, left=90, right=0),
+            case(4, 500, 500, 4, 128, "sinks and a cap, causal", given=("sinks",), G=2, right=0, softcap=3.0),
         ),
         case(3, 70, 70, 1, 256, "the widest head", dtype=torch.bfloat16, right=0),
         case(1, 33, 40, 2, 16, "one sequence"),
