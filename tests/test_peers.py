@@ -177,8 +177,12 @@ FLEX = {  # where its mask, its cap and its heads are not those of the plain cal
         "one mask for all heads, queries that see nothing, causal",
         "a mask in a window",
         "the same of fewer queries, causal",
+        "sinks in a window, queries that see nothing but theirs",
+        "sinks and a cap, both edges in three tiles of keys",
+        "a bias a head, for both batches",
+        "a bias for all heads, a cap",
     ],
-    "attention_varlen": ["more keys than queries and fewer"],
+    "attention_varlen": ["more keys than queries and fewer", "sinks in a window, queries that see theirs alone"],
 }
 
 
@@ -196,8 +200,8 @@ def test_flex_attention_is_told_what_the_case_says(name, why):
 def test_a_library_is_not_asked_for_options_that_it_lacks():
     spec = OPS["attention_options"].spec
     call = spec.draw(next(c for c in spec.cases if "smoke" in c.use))
-    with pytest.raises(NotImplementedError, match="has no sinks, bias, dropout, which the case wants"):
-        peers.function("flex", spec)(**call)
+    with pytest.raises(NotImplementedError, match="has no bias, dropout, which the case wants"):
+        peers.function("fa4", spec)(**call)
 
 
 def test_flash_attention_2_is_asked_by_name():

@@ -242,21 +242,34 @@ def _compiled(run: Function) -> Function:
 
 @functools.cache
 def _flex(on_gpu: bool) -> Function:
-    run = _module("torch.nn.attention.flex_attention").flex_attention
+    flex = _module("torch.nn.attention.flex_attention")
+
+    def run(q: Any, k: Any, v: Any, sinks: Any, **rules: Any) -> Any:
+        if sinks is None:
+            return flex.flex_attention(q, k, v, **rules)
+        out, beside = flex.flex_attention(q, k, v, return_aux=flex.AuxRequest(lse=True), **rules)
+        return (out * torch.sigmoid(beside.lse - sinks[:, None].float())[..., None]).to(
+            out.dtype
+        )  # a sink takes its share of each row's sum
+
     return _compiled(run) if on_gpu else run
 
 
 def _flexed(q: Any, k: Any, v: Any, scale: float, left: int, right: int, softcap: float, offsets: tuple[tuple[int, ...], ...] = (),
-            mask: Any = None) -> Any:  # fmt: skip
-    def capped(score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
-        return softcap * torch.tanh(score / softcap)
+            mask: Any = None, sinks: Any = None, bias: Any = None) -> Any:  # fmt: skip
+    batches, of_heads = (1, 1) if bias is None else distinct(bias)
+
+    def score(score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        if softcap:
+            score = softcap * torch.tanh(score / softcap)
+        return score if bias is None else score + bias[b if batches > 1 else 0, h if of_heads > 1 else 0, i, j]
 
     block = _flex_block_mask(left, right, q.shape[1], k.shape[1], offsets, q.device) if mask is None else _flex_blocks_of(mask, left, right)
     heads = (x.transpose(1, 2) for x in (q, k, v))
-    out = _flex(q.is_cuda)(
-        *heads, score_mod=capped if softcap else None, block_mask=block, scale=scale, enable_gqa=q.shape[2] != k.shape[2]
+    made = score if softcap or bias is not None else None
+    return _flex(q.is_cuda)(*heads, sinks, score_mod=made, block_mask=block, scale=scale, enable_gqa=q.shape[2] != k.shape[2]).transpose(
+        1, 2
     )
-    return out.transpose(1, 2)
 
 
 def _fa2_attention(q: Any, k: Any, v: Any, causal: bool, scale: float) -> Any:
@@ -281,8 +294,8 @@ def _flex_attention(q: Any, k: Any, v: Any, causal: bool, scale: float) -> Any:
 
 def _flex_attention_options(q: Any, k: Any, v: Any, sinks: Any, bias: Any, constant_bias: Any, mask: Any, seed: Any, scale: float, left: int,
                             right: int, softcap: float, p: float, deterministic: bool) -> Any:  # fmt: skip
-    _lacks("this use of FlexAttention", sinks=sinks, bias=bias, constant_bias=constant_bias, dropout=p)
-    return _flexed(q, k, v, scale, left, right, softcap, mask=mask)
+    _lacks("this use of FlexAttention", dropout=p)
+    return _flexed(q, k, v, scale, left, right, softcap, mask=mask, sinks=sinks, bias=constant_bias if bias is None else bias)
 
 
 _told = WeakIdKeyDictionary()  # offsets on the host, asked for once: waiting for the device is not what is timed
@@ -290,12 +303,12 @@ _told = WeakIdKeyDictionary()  # offsets on the host, asked for once: waiting fo
 
 def _flex_attention_varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, sinks: Any, seed: Any, max_seqlen_q: int,
                            max_seqlen_k: int, scale: float, left: int, right: int, softcap: float, p: float, deterministic: bool) -> Any:  # fmt: skip
-    _lacks("this use of FlexAttention", sinks=sinks, dropout=p)
+    _lacks("this use of FlexAttention", dropout=p)
     for cu in (cu_seqlens_q, cu_seqlens_k):
         if cu not in _told:
             _told[cu] = tuple(cu.tolist())
     offsets = (_told[cu_seqlens_q], _told[cu_seqlens_k])
-    return _flexed(q[None], k[None], v[None], scale, left, right, softcap, offsets)[0]
+    return _flexed(q[None], k[None], v[None], scale, left, right, softcap, offsets, sinks=sinks)[0]
 
 
 def _liger_linear_cross_entropy(x: Any, weight: Any, target: Any, bias: Any, ignore_index: int, label_smoothing: float, z_loss: float,
