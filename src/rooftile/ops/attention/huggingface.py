@@ -27,7 +27,7 @@ def register_attention(name: str = "rooftile") -> None:
     except ImportError as error:
         raise ImportError(f"register_attention needs transformers 4.53 or later ({error}); pip install 'transformers>=4.53'") from error
     AttentionInterface.register(name, _attend)
-    boolean, told = map(torch.compiler.assume_constant_result, (_boolean, _told))  # by their names; nobody compiles a walk through a module
+    boolean = torch.compiler.assume_constant_result(_boolean)  # by its names; nobody compiles a walk through a module
 
     def mask(*args: Any, config: object = None, **words: Any) -> Tensor | None:
         if not torch.compiler.is_compiling() and not _asks(type(config)):
@@ -38,8 +38,8 @@ def register_attention(name: str = "rooftile") -> None:
         # boolean, or None where causal says it all; of eager numbers to add, for all
         if not boolean(type(config)):
             return eager_mask(*args, config=config, **words)
-        window = words.get("local_size")
-        if window is not None and window == getattr(config, "sliding_window", None) and told(type(config)):
+        window, both_ways = words.get("local_size"), words.get("allow_is_bidirectional_skip", False)
+        if window is not None and not both_ways and window == getattr(config, "sliding_window", None) and _tells(config):
             words["local_size"] = None  # causal may say it all: `_attend` is told of the window
         return sdpa_mask(*args, config=config, **words)
 
@@ -69,11 +69,29 @@ def _boolean(config: type) -> bool:
     return not own or any(said)
 
 
-def _told(config: type) -> bool:
-    """Whether every attention in this config's models tells of its window: it stands among the words of its call, where nobody reads but here."""
-    kinds = [kind for kind in _beside(config).values() if isinstance(kind, type) and "forward" in vars(kind)]
-    codes = [code for kind in kinds if (code := getattr(inspect.unwrap(kind.forward), "__code__", None)) and "ALL_ATTENTION_FUNCTIONS" in code.co_names]
-    return bool(codes) and all(any(x == "sliding_window" or isinstance(x, tuple) and "sliding_window" in x for x in code.co_consts) for code in codes)
+def _tells(config: object) -> bool:
+    """Whether a layer of this config has masks of a window where its attention tells of one: some tell of one that no mask of theirs has."""
+    known = {"full_attention", "sliding_attention"}
+    return known.issuperset(getattr(config, "layer_types", None) or known) and _all_tell(type(config))
+
+
+@torch.compiler.assume_constant_result
+def _all_tell(config: type) -> bool:
+    return _found_to_tell(config)
+
+
+@functools.cache
+def _found_to_tell(config: type) -> bool:
+    """Whether models of this config have masks of a window, and in every attention of theirs it stands among the words of the call."""
+    names = _beside(config)
+    kinds = [kind for kind in names.values() if isinstance(kind, type) and "forward" in vars(kind)]
+    codes = [
+        code
+        for kind in kinds
+        if (code := getattr(inspect.unwrap(kind.forward), "__code__", None)) and "ALL_ATTENTION_FUNCTIONS" in code.co_names
+    ]
+    said = (any(x == "sliding_window" or (isinstance(x, tuple) and "sliding_window" in x) for x in code.co_consts) for code in codes)
+    return "create_sliding_window_causal_mask" in names and bool(codes) and all(said)
 
 
 def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None, dropout: float = 0.0,
@@ -107,7 +125,8 @@ def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attent
     t = query.shape[2]
     if causal and 1 < t < key.shape[2]:  # an empty static cache: behind the prompt's keys are the places of tokens to come
         key, value, bias = key[:, :, :t], value[:, :, :t], None if bias is None else bias[..., :t]
-    window = (sliding_window - 1, 0) if causal and sliding_window is not None and sliding_window < key.shape[2] else None
+    far = causal and sliding_window is not None and sliding_window < key.shape[2] and _tells(getattr(module, "config", None))
+    window = (sliding_window - 1, 0) if far else None
     out = attention(query, key, value, layout="BHTD", causal=causal, window=window, scale=scaling, softcap=softcap or 0.0, sinks=s_aux, mask=mask,
                     bias=None if bias is None else bias.to(query.dtype), dropout_p=dropout)  # fmt: skip
     return out.transpose(1, 2), None
