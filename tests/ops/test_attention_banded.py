@@ -27,7 +27,9 @@ def drawn(shapes, dtype):
 
 def sunk(h, dtype):
     """Sinks of a dtype, every second number of a tensor; of None nothing. The first head's takes nothing."""
-    return dtype and torch.randn(2 * h, generator=torch.Generator().manual_seed(h)).to(dtype)[::2].index_fill(0, torch.tensor([0]), -torch.inf if h > 1 else 1.0)
+    return dtype and torch.randn(2 * h, generator=torch.Generator().manual_seed(h)).to(dtype)[::2].index_fill(
+        0, torch.tensor([0]), -torch.inf if h > 1 else 1.0
+    )
 
 
 def window(t, s, d, left, right, dtype=torch.bfloat16, b=1, h=1, g=0, cap=0.0, loud=1.0, masks=(), documents=0, sinks=None):
