@@ -279,7 +279,7 @@ def test_evaluation_windows_do_not_overlap():
 
 
 def test_tinyshakespeare(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("ROOFTILE_CACHE", str(tmp_path))
     monkeypatch.chdir(tmp_path)
 
     def answers(with_what):
