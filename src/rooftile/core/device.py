@@ -96,5 +96,5 @@ def measure(where: torch.device) -> Record:
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         a, b = (torch.randn(side, side, device=where).to(dtype) for _ in range(2))
         found[f"matmul_{str(dtype).removeprefix('torch.')}"] = 2 * side**3 / timing.best(partial(torch.mm, a, b), where) / 1e6
-    return Record("device.ceilings", "measured", slug(where), Status.PASSED, extra=found, method="median of 20, sustained",
+    return Record("device.ceilings", "measured", slug(where), Status.PASSED, extra=found, method=f"median of {timing.REPEATS}, sustained",
                   environment=vars(Environment.here()))  # fmt: skip
