@@ -301,6 +301,7 @@ def test_tinyshakespeare(tmp_path, monkeypatch):
     assert texts.read_text("tinyshakespeare", 1) == b"something else"
     answers(AssertionError("the second time it comes from the cache"))
     assert texts.read_text("tinyshakespeare", 1) == b"something else"
+    assert (tmp_path / "tinyshakespeare.txt").is_file()
 
 
 def test_gpt2_tokenizer_says_what_it_lacks(tiny, monkeypatch):
