@@ -207,7 +207,7 @@ def digest(module: str, within: tuple[str, ...] = ("rooftile.ops.",), shut: froz
 
 def digest_of(run: Callable[..., Any], files: Iterable[Path] = ()) -> str:
     """Of a kernel: its launcher's module and, where it is CUDA C++, the files it is compiled from."""
-    while not hasattr(run, "__module__") and hasattr(run, "func"):
+    while isinstance(run, functools.partial):
         run = run.func
     return with_files(digest(run.__module__), files)
 

@@ -29,7 +29,7 @@ AHEAD_US = 100.0  # the host needs to be ahead even of a slow Python wrapper
 REPEATS = 20  # of what is timed alone
 TRIES = 6  # to get ahead, each with twice the time of the one before: 3 ms and more in all
 TURNS = "turns in which each follows each other as often"
-METHOD_COLD = f"CUDA events around calls issued ahead, L2 reset and flushed by a 256 MiB write, {TURNS}, median"
+METHOD_COLD = f"CUDA events around calls issued ahead, L2 reset and flushed by a {FLUSH_BYTES >> 20} MiB write, {TURNS}, median"
 METHOD_CPU = f"perf_counter, {TURNS}, median"
 
 
