@@ -145,7 +145,8 @@ def run(
 ) -> Report:
     """Run the kernel on CPU tensors, which hold its results afterwards. Threads take turns in an order that is always the same, or that
     `seed` draws. `reaches`: tensors that the kernel finds through addresses in a buffer; it works on these themselves.
-    `symbols`: what __constant__ and __device__ variables hold, which host code would fill; tensors have their contents afterwards. A finding after which the kernel cannot go on (all but race and uninitialised) ends the run."""
+    `symbols`: what __constant__ and __device__ variables hold, which host code would fill; tensors have their contents afterwards. A finding after
+    which the kernel cannot go on ends the run; README.md says which do not."""
     if level not in LEVELS:
         raise ValueError(f"no level is called {level!r}: there are {', '.join(LEVELS)}")
     _limits(function, grid, block, shared)
