@@ -144,7 +144,6 @@ def test_rows_whose_sums_no_block_holds_are_refused():
 
 
 @pytest.mark.sampled(5)
-@pytest.mark.skipif(bool(compiler.missing()), reason="needs NVRTC")
 @pytest.mark.parametrize("n", [768, 1024, 3072, 8192])
 def test_three_sums_and_a_float32_weight_fit_the_registers(n):
     """`rooftile build` asks for weights of the stream's type alone."""
