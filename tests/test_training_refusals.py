@@ -279,7 +279,7 @@ def test_evaluation_windows_do_not_overlap():
 
 
 def test_tinyshakespeare(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("ROOFTILE_CACHE", str(tmp_path))
     monkeypatch.chdir(tmp_path)
 
     def answers(with_what):
@@ -301,6 +301,7 @@ def test_tinyshakespeare(tmp_path, monkeypatch):
     assert texts.read_text("tinyshakespeare", 1) == b"something else"
     answers(AssertionError("the second time it comes from the cache"))
     assert texts.read_text("tinyshakespeare", 1) == b"something else"
+    assert (tmp_path / "tinyshakespeare.txt").is_file()
 
 
 def test_gpt2_tokenizer_says_what_it_lacks(tiny, monkeypatch):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rooftile.core.record import cache_folder
 from rooftile.models.atomic import atomic_file
 from rooftile.training.errors import TrainError
 
@@ -99,7 +100,7 @@ def standard_library(most: int, folder: Path | None = None) -> bytes:
 
 def _tinyshakespeare() -> bytes:
     """1.1 MB of Shakespeare: from the cache, or downloaded once; checked either way."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rooftile" / "tinyshakespeare.txt"
+    cache = cache_folder() / "tinyshakespeare.txt"
     if cache.is_file() and _is_shakespeare(text := cache.read_bytes()):
         return text
     try:
