@@ -247,6 +247,7 @@ def bench(
 ) -> None:
     """Time kernels that passed the gate, side by side with peers in one process, cold L2, interleaved."""
     from rooftile.workbench import bench as b
+    from rooftile.workbench import ledger
 
     peers, progress = [p for p in against.split(",") if p], None if as_json else err
     lacking = folder if stale else None
@@ -259,6 +260,10 @@ def bench(
         out.print(b.table(records) if records else "nothing was timed" if left else "nothing is stale")
     for name in left:
         _aside(f"left: {name}")
+    for peer, cases in sorted(ledger.left_out(folder, records).items() if record else ()):
+        _aside(
+            f"left out: {peer}, which stood beside {len(cases)} of these cases in {folder} ({min(cases)}): what pages tell of them is without it now"
+        )
 
 
 @app.command()
