@@ -535,6 +535,8 @@ def _train(as_json: bool, **knobs: Any) -> None:
     except Terminated as ended:
         if not silent:
             err.print(f"rooftile: {ended.sentence}", style="bold yellow", highlight=False, markup=False, soft_wrap=True)
+            if as_json:
+                _say({"error": ended.sentence})
         raise SystemExit(ended.code) from ended  # one that is no KeyboardInterrupt, of which typer knows nothing but to abort
     if silent:
         return None
