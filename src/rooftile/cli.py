@@ -75,7 +75,7 @@ def main() -> None:
 def _fail(sentence: str) -> NoReturn:
     _aside(f"rooftile: {sentence}", "bold red")
     try:
-        if "--json" in sys.argv[1:]:
+        if "--json" in sys.argv[1:] and os.environ.get("RANK", "0") == "0":  # one process speaks for all that torchrun started
             _say({"error": sentence})
         print(end="", flush=True)
     except OSError:  # nobody takes what is still to be written: it would be tried again when Python ends
@@ -538,12 +538,14 @@ def _train(as_json: bool, **knobs: Any) -> None:
     """Train a GPT-2 or a Llama built from the operators: loss curve, sample and a Hugging Face folder at the end; --resume goes on after a kill."""
     from rooftile.training import Terminated, TrainConfig, train
 
-    silent = knobs["parallel"] != "none" and os.environ.get("RANK", "0") != "0"  # one process speaks for all
+    silent = knobs["parallel"] != "none" and os.environ.get("RANK", "0") != "0"  # as in _fail
     try:
         result = train(TrainConfig(**knobs), progress=not as_json)
     except Terminated as ended:
         if not silent:
             _aside(f"rooftile: {ended.sentence}", "bold yellow")
+            if as_json:
+                _say({"error": ended.sentence})
         raise SystemExit(ended.code) from ended  # one that is no KeyboardInterrupt, of which typer knows nothing but to abort
     if silent:
         return None

@@ -14,7 +14,7 @@ from rooftile.core.record import cache_folder
 from rooftile.models.atomic import atomic_file
 from rooftile.training.errors import TrainError
 
-__all__ = ["Tokenizer", "read_text", "tokenizer"]
+__all__ = ["Tokenizer", "check_utf8", "read_text", "tokenizer"]
 
 TINYSHAKESPEARE = "tinyshakespeare"
 TINYSHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -72,6 +72,16 @@ def read_text(source: str, megabytes: float) -> bytes:
     if not text:
         raise TrainError(f"the text {source} is empty: 0 bytes")
     return text
+
+
+def check_utf8(source: str, text: bytes) -> None:
+    """TrainError where a tokenizer of letters would read replacement characters: another encoding, or a file that is compressed."""
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        raise TrainError(
+            f"the text {source} is not UTF-8: byte {error.start} is 0x{text[error.start]:02x}; convert it, or take the tokenizer bytes"
+        ) from None
 
 
 def standard_library(most: int, folder: Path | None = None) -> bytes:
