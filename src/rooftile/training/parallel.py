@@ -137,10 +137,8 @@ class Team:
         return weights, _numbered(named, _names(model, optimizer), optimizer)
 
     def load(self, model: nn.Module, optimizer: torch.optim.Optimizer, weights: dict, states: dict) -> None:
-        """The way back; every process has read the whole. Of the optimizer its states alone: decay, betas and how it runs are knobs of this run."""
+        """The way back; every process has read the whole."""
         names = _names(model, optimizer)
-        mine = [{**own, "params": there["params"]} for own, there in zip(optimizer.param_groups, states["param_groups"])]
-        states = {**states, "param_groups": mine}
         if self.kind != "fsdp":
             model.load_state_dict(weights)
             optimizer.load_state_dict(_with_masters(optimizer, states, [weights[name] for name in names]))
