@@ -27,7 +27,8 @@ def register_attention(name: str = "rooftile") -> None:
     except ImportError as error:
         raise ImportError(f"register_attention needs transformers 4.53 or later ({error}); pip install 'transformers>=4.53'") from error
     AttentionInterface.register(name, _attend)
-    boolean = torch.compiler.assume_constant_result(_boolean)  # by its names; nobody compiles a walk through a module
+    for about in (_boolean, _all_tell):  # by their names; nobody compiles a walk through a module
+        torch.compiler.assume_constant_result(about)
 
     def mask(*args: Any, config: object = None, **words: Any) -> Tensor | None:
         if not torch.compiler.is_compiling() and not _asks(type(config)):
@@ -36,7 +37,7 @@ def register_attention(name: str = "rooftile") -> None:
                 "use 'eager'"
             )
         # boolean, or None where causal says it all; of eager numbers to add, for all
-        if not boolean(type(config)):
+        if not _boolean(type(config)):
             return eager_mask(*args, config=config, **words)
         window, both_ways = words.get("local_size"), words.get("allow_is_bidirectional_skip", False)
         if window is not None and not both_ways and window == getattr(config, "sliding_window", None) and _tells(config):
@@ -75,7 +76,6 @@ def _tells(config: object) -> bool:
     return known.issuperset(getattr(config, "layer_types", None) or known) and _all_tell(type(config))
 
 
-@torch.compiler.assume_constant_result
 def _all_tell(config: type) -> bool:
     return _found_to_tell(config)
 
