@@ -28,19 +28,23 @@ def call(op, d=128, t=8192, dtype=torch.bfloat16, **more):
 answers = []
 for op, more in json.loads(sys.argv[1]):
     choice = OPS[op].choose(call(op, **more))
-    answers.append([choice.kernel.name, dict(choice.refused)])
+    name, groups = choice.kernel.name, choice.config.get("groups")
+    answers.append([f"{name} of {groups}" if name == "gluon" else name, dict(choice.refused)])
 print(json.dumps(answers))
 """
 BOTH = ("attention_options", "attention_varlen")
 WIDE = "gluon.wide"
 SAID = (
     ({}, WIDE, None),
-    ({"d": 64, "left": -1}, "gluon", None),
+    ({"d": 64, "left": -1}, "gluon of 3", None),
+    ({"d": 64, "left": -1, "t": 3000}, "gluon of 2", None),
+    ({"d": 64}, "gluon of 2", None),
+    ({"d": 64, "left": -1, "softcap": 2.0}, "gluon of 2", None),
     ({"right": -1}, WIDE, None),
     ({"t": 1024}, "triton", "operations are done before its host code is; it pays from 4e9"),
     ({"d": 96}, "triton", "D=96, it is written for 128"),
     ({"sinks": [8]}, WIDE, None),
-    ({"sinks": [8], "d": 64, "left": -1}, "gluon", None),
+    ({"sinks": [8], "d": 64, "left": -1}, "gluon of 3", None),
     ({"softcap": 2.0}, WIDE, None),
     ({"softcap": 300.0}, "triton", "a soft cap of 300: it knows scores of caps up to 256"),
     ({"seed": [], "p": 0.5}, "triton", "it takes a window, a mask, a soft cap and sinks alone, and the call has seed"),
@@ -48,7 +52,7 @@ SAID = (
 )
 MASKED = (
     ({"mask": [1, 8, 8192, 8192], "left": -1}, WIDE, None),
-    ({"mask": [1, 8, 8192, 8192], "left": -1, "d": 64}, "gluon", None),
+    ({"mask": [1, 8, 8192, 8192], "left": -1, "d": 64}, "gluon of 2", None),
     ({"mask": [1, 8, 8192, 8192]}, "triton", "a mask and a window of 999 keys to the left"),
 )
 
@@ -103,7 +107,7 @@ import json, sys, torch
 from rooftile.ops.attention.gluon_options_launchers import packed_bits
 from rooftile.workbench import check, interpreter
 
-shape, heads, turned, documents, hidden = json.loads(sys.argv[1])
+shape, heads, turned, documents, hidden, rows = json.loads(sys.argv[1])
 (b, h, t, s), gen = shape, torch.Generator().manual_seed(3)
 mask = torch.rand(shape, generator=gen) < 0.5
 if documents:
@@ -114,20 +118,20 @@ if turned:
 mask = mask.expand(b, heads, t, s)
 for watch in check.before_run:
     watch([mask])
-words, spans, of_batch, of_head = packed_bits(mask)
+words, spans, of_batch, of_head = packed_bits(mask, rows)
 print(json.dumps([mask[:, :h].tolist(), words.tolist(), spans.tolist(), of_batch, of_head]))
 """
 
 
-@pytest.mark.parametrize("shape, heads, turned, documents, hidden", [
-    ((2, 1, 70, 130), 3, False, 0, 0), ((1, 2, 200, 300), 2, True, 0, 0), ((1, 1, 300, 700), 2, False, 3, 0), ((1, 1, 130, 40), 1, False, 0, 0),
-    ((1, 1, 300, 40), 1, False, 0, 140),
+@pytest.mark.parametrize("shape, heads, turned, documents, hidden, rows_of_tile", [
+    ((2, 1, 70, 130), 3, False, 0, 0, 128), ((1, 2, 200, 300), 2, True, 0, 0, 128), ((1, 1, 300, 700), 2, False, 3, 0, 128),
+    ((1, 1, 130, 40), 1, False, 0, 0, 128), ((1, 1, 300, 40), 1, False, 0, 140, 128), ((2, 1, 200, 300), 2, False, 0, 0, 192),
 ])  # fmt: skip
-def test_a_mask_is_packed_where_the_kernel_holds_scores(shape, heads, turned, documents, hidden):
-    done = processes.run(json.dumps([shape, heads, turned, documents, hidden]), code=PACKED, TRITON_INTERPRET="1")
+def test_a_mask_is_packed_where_the_kernel_holds_scores(shape, heads, turned, documents, hidden, rows_of_tile):
+    done = processes.run(json.dumps([shape, heads, turned, documents, hidden, rows_of_tile]), code=PACKED, TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stderr[-2000:]
     mask, words, spans, of_batch, of_head = json.loads(done.stdout)
-    (b, h), tiles = shape[:2], -(-shape[2] // 128)
+    (b, h), tiles = shape[:2], -(-shape[2] // rows_of_tile)
     assert (of_batch, of_head) == (h * (b > 1), int(h > 1)) and len(words) == len(spans) == b * h * tiles
     found = set()
     for tile, rows in enumerate(words):
@@ -135,13 +139,13 @@ def test_a_mask_is_packed_where_the_kernel_holds_scores(shape, heads, turned, do
             for i_s, block in enumerate(row):
                 for thread, both in enumerate(block):
                     for after, word in enumerate(both):
-                        query = tile % tiles * 128 + row64 * 64 + thread // 32 * 16 + thread % 32 // 4 + 8 * after
+                        query = tile % tiles * rows_of_tile + row64 * 64 + thread // 32 * 16 + thread % 32 // 4 + 8 * after
                         key = i_s * 128 + thread % 4 * 2
                         found |= {(tile // tiles, query, key + bit // 2 * 8 + bit % 2) for bit in range(32) if word >> bit & 1}
     heads_of = [head for batch in mask for head in batch]
     assert found == {(i, q, k) for i, head in enumerate(heads_of) for q, row in enumerate(head) for k, seen in enumerate(row) if seen}
     for tile, (low, end) in enumerate(spans):
-        seen = {k // 128 for i, q, k in found if i == tile // tiles and q // 128 == tile % tiles}
+        seen = {k // 128 for i, q, k in found if i == tile // tiles and q // rows_of_tile == tile % tiles}
         assert (low, end) == (min(seen, default=0) * 128, max(seen, default=-1) * 128 + 128)
 
 
@@ -150,19 +154,19 @@ import json, sys, torch
 from rooftile.ops.attention.gluon_options_launchers import tile_list
 from rooftile.workbench import check, interpreter
 
-q_offsets, k_offsets, rows, keys, heads, groups, reach = json.loads(sys.argv[1])
+q_offsets, k_offsets, rows, keys, heads, groups, reach, tile = json.loads(sys.argv[1])
 q, k = torch.empty(rows, heads, 64, dtype=torch.bfloat16), torch.empty(keys, groups, 64, dtype=torch.bfloat16)
 cu = (torch.tensor(q_offsets), torch.tensor(k_offsets))
 for watch in check.before_run:
     watch([q, k, *cu])
-tiles, programs = tile_list(q, k, cu, (rows, keys), (reach, reach), 132)
+tiles, programs = tile_list(q, k, cu, (rows, keys), (reach, reach), 132, tile)
 print(json.dumps([tiles.tolist(), programs]))
 """
 
 
-def listed(q_offsets, k_offsets, heads=2, groups=1, reach=1 << 30):
+def listed(q_offsets, k_offsets, heads=2, groups=1, reach=1 << 30, tile=128):
     rows, keys = max(q_offsets), max(k_offsets)
-    done = processes.run(json.dumps([q_offsets, k_offsets, rows, keys, heads, groups, reach]), code=LISTED, TRITON_INTERPRET="1")
+    done = processes.run(json.dumps([q_offsets, k_offsets, rows, keys, heads, groups, reach, tile]), code=LISTED, TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stderr[-2000:]
     (header, *tiles), programs = json.loads(done.stdout)
     assert header[0] == programs <= len(tiles)
@@ -170,14 +174,14 @@ def listed(q_offsets, k_offsets, heads=2, groups=1, reach=1 << 30):
     return [t[:7] for t in tiles[: header[1]]]
 
 
-@pytest.mark.parametrize("heads, reach", [(2, 1 << 30), (6, 40), (3, 0)])
-def test_the_list_has_every_tile_once_the_longest_sequence_first(heads, reach):
+@pytest.mark.parametrize("heads, reach, tile", [(2, 1 << 30, 128), (6, 40, 128), (3, 0, 128), (2, 1 << 30, 192)])
+def test_the_list_has_every_tile_once_the_longest_sequence_first(heads, reach, tile):
     q, k = [0, 3, 3, 303, 432, 560], [0, 9, 200, 500, 500, 812]
-    tiles = listed(q, k, heads, heads, reach)
+    tiles = listed(q, k, heads, heads, reach, tile)
     want = [
         [row, b - a, d - c, a, c, 0, h]
         for (a, b), (c, d) in zip(pairwise(q), pairwise(k))
-        for row in range(0, b - a, 128)
+        for row in range(0, b - a, tile)
         for h in range(heads)
     ]
     assert sorted(tiles) == sorted(want)

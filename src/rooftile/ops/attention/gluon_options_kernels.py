@@ -302,11 +302,23 @@ def forward(gLse, gTiles, tQ, tK, tV, tOut, scale_log2, twice, left, right, H, m
         mbarrier.init(k_full.index(i), count=1)
         mbarrier.init(v_full.index(i), count=1)
     fence_async_shared()
-    gl.warp_specialize([
-        (_consume, (tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full, scale_log2, twice, left, right, H, most, stride_lse,
-                    gBits, gSpans, masks_b, masks_h, gSinks, stride_sink, GROUPS, STAGES, Q_REGISTERS, BITS, CAPS, SINKS, 0)),
-        (_consume, (tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full, scale_log2, twice, left, right, H, most, stride_lse,
-                    gBits, gSpans, masks_b, masks_h, gSinks, stride_sink, GROUPS, STAGES, Q_REGISTERS, BITS, CAPS, SINKS, 1)),
-        (_produce, (tQ, tK, tV, gTiles, sQ, sK, sV, sTold, q_full, k_full, v_full, left, right, gSpans, masks_b, masks_h,
-                    GROUPS, STAGES, SHARED_BY, BITS)),
-    ], [4, 1], [REGISTERS, 24])  # fmt: skip
+    if GROUPS == 2:
+        gl.warp_specialize([
+            (_consume, (tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full, scale_log2, twice, left, right, H, most, stride_lse,
+                        gBits, gSpans, masks_b, masks_h, gSinks, stride_sink, GROUPS, STAGES, Q_REGISTERS, BITS, CAPS, SINKS, 0)),
+            (_consume, (tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full, scale_log2, twice, left, right, H, most, stride_lse,
+                        gBits, gSpans, masks_b, masks_h, gSinks, stride_sink, GROUPS, STAGES, Q_REGISTERS, BITS, CAPS, SINKS, 1)),
+            (_produce, (tQ, tK, tV, gTiles, sQ, sK, sV, sTold, q_full, k_full, v_full, left, right, gSpans, masks_b, masks_h,
+                        GROUPS, STAGES, SHARED_BY, BITS)),
+        ], [4, 1], [REGISTERS, 24])  # fmt: skip
+    else:
+        gl.warp_specialize([
+            (_consume, (tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full, scale_log2, twice, left, right, H, most, stride_lse,
+                        gBits, gSpans, masks_b, masks_h, gSinks, stride_sink, GROUPS, STAGES, Q_REGISTERS, BITS, CAPS, SINKS, 0)),
+            (_consume, (tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full, scale_log2, twice, left, right, H, most, stride_lse,
+                        gBits, gSpans, masks_b, masks_h, gSinks, stride_sink, GROUPS, STAGES, Q_REGISTERS, BITS, CAPS, SINKS, 1)),
+            (_consume, (tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full, scale_log2, twice, left, right, H, most, stride_lse,
+                        gBits, gSpans, masks_b, masks_h, gSinks, stride_sink, GROUPS, STAGES, Q_REGISTERS, BITS, CAPS, SINKS, 2)),
+            (_produce, (tQ, tK, tV, gTiles, sQ, sK, sV, sTold, q_full, k_full, v_full, left, right, gSpans, masks_b, masks_h,
+                        GROUPS, STAGES, SHARED_BY, BITS)),
+        ], [4, 4, 1], [REGISTERS, REGISTERS, 32])  # fmt: skip

@@ -15,7 +15,6 @@ from rooftile.ops.attention.refusals import for_the_copy_engine, wider_values
 from rooftile.ops.attention.tile_list_kernels import FIELDS, list_tiles
 from rooftile.ops.attention.triton_tiles import LOG2E
 
-ALL = 2 * ROWS  # query rows of a tile: of two groups
 EVERYWHERE = 1 << 30  # how far a window reaches on a side without a bound
 
 
@@ -23,22 +22,22 @@ def _reach(call):
     return tuple(EVERYWHERE if call[n] < 0 else call[n] for n in ("left", "right"))
 
 
-def tile_list(q, k, cu, lengths, reach, programs):
-    """(the list of tiles, how many of `programs` programs are to take from it). `cu`: both offsets of ragged sequences, whose longest `lengths`
+def tile_list(q, k, cu, lengths, reach, programs, rows):
+    """(the list of tiles of so many rows, how many of `programs` programs are to take from it). `cu`: both offsets of ragged sequences, whose longest `lengths`
     are; or (), where q and k are [B, T, H, D] and [B, S, G, D] of these lengths."""
     (h, d), (t, s) = q.shape[-2:], lengths
     if cu:
-        b, rows, keys = cu[0].shape[0] - 1, q.shape[0], k.shape[0]
-        most = h * (rows // ALL + b)
+        b, queries, keys = cu[0].shape[0] - 1, q.shape[0], k.shape[0]
+        most = h * (queries // rows + b)
     else:
-        b, rows, keys, cu = q.shape[0], 0, 0, (q, q)
-        most = h * cdiv(t, ALL) * b
+        b, queries, keys, cu = q.shape[0], 0, 0, (q, q)
+        most = h * cdiv(t, rows) * b
     tiles = q.new_empty(1 + most, FIELDS, dtype=torch.int32)
     programs = min(programs, most)
     near = L2_BYTES * (h // k.shape[-2]) // (2 * d * q.element_size())
-    pieces = min(16, cdiv(cdiv(t, ALL) * h, 1024))
-    launch(list_tiles, (b, max(1, pieces)), tiles, *cu, b, h, t, s, rows, keys, most, 2 * (sum(reach) + 1), near, programs,
-           RAGGED=rows > 0, BLOCK_M=ALL, BLOCK=1024, num_warps=4)  # fmt: skip
+    pieces = min(16, cdiv(cdiv(t, rows) * h, 1024))
+    launch(list_tiles, (b, max(1, pieces)), tiles, *cu, b, h, t, s, queries, keys, most, 2 * (sum(reach) + 1), near, programs,
+           RAGGED=queries > 0, BLOCK_M=rows, BLOCK=1024, num_warps=4)  # fmt: skip
     return tiles, programs
 
 
@@ -50,17 +49,17 @@ def _ragged(x, rows):
                             [1, 1, 1, rows, d], layout)  # fmt: skip
 
 
-def packed_bits(mask):
-    """Of a mask [B, H, T, S]; spans are of tiles of queries, from key to key."""
+def packed_bits(mask, rows):
+    """Of a mask [B, H, T, S]; spans are of tiles of so many queries, from key to key."""
     b, h = distinct(mask)
     t, s = mask.shape[2:]
-    tiles, across = b * h * cdiv(t, ALL), cdiv(s, 128)
+    tiles, across = b * h * cdiv(t, rows), cdiv(s, 128)
     words, any_set, spans = (
-        mask.new_empty(tiles, *n, dtype=torch.int32) for n in ((ALL // ROWS, across, 128, 2), (ALL // ROWS, across), (2,))
+        mask.new_empty(tiles, *n, dtype=torch.int32) for n in ((rows // ROWS, across, 128, 2), (rows // ROWS, across), (2,))
     )
-    launch(pack_bits, (any_set.numel(),), words, any_set, mask.view(torch.uint8), h, t, s, cdiv(t, ALL) * (ALL // ROWS), across, *mask.stride(),
+    launch(pack_bits, (any_set.numel(),), words, any_set, mask.view(torch.uint8), h, t, s, cdiv(t, rows) * (rows // ROWS), across, *mask.stride(),
            num_warps=4)  # fmt: skip
-    launch(span_bits, (tiles,), spans, any_set, across, ROWS=ALL // ROWS, BLOCK=128, num_warps=4)
+    launch(span_bits, (tiles,), spans, any_set, across, ROWS=rows // ROWS, BLOCK=128, num_warps=4)
     return bits(words, spans, b, h)
 
 
@@ -69,9 +68,9 @@ def _forward(q, k, v, cu, lengths, reach, scale, softcap, sinks, config, mask=No
     (h, d), t = q.shape[-2:], lengths[0]
     out = q.new_empty(q.shape)
     lse = q.new_empty((h, q.shape[0]) if cu else (q.shape[0], h, t), dtype=torch.float32)
-    tiles, programs = tile_list(q, k, cu, lengths, reach, resident(q, 1))
-
-    masked = (tiles, tiles, 0, 0) if mask is None else packed_bits(mask)
+    rows = config["groups"] * ROWS
+    tiles, programs = tile_list(q, k, cu, lengths, reach, resident(q, 1), rows)
+    masked = (tiles, tiles, 0, 0) if mask is None else packed_bits(mask, rows)
     sunk = (lse, 0) if sinks is None else (sinks, sinks.stride(0))
     factors = (softcap * LOG2E, 2 * LOG2E * scale / softcap) if softcap else (scale * LOG2E, 0.0)
 
@@ -143,11 +142,18 @@ def _declines(d):
     return declines
 
 
+def _pick_narrow(call):
+    """A third group where `gluon` of the plain operator has one, not in a window, whose tiles are short, nor where a cap or a mask's bits want its registers."""
+    long = (call["max_seqlen_q"] if call["q"].dim() == 3 else call["q"].shape[1]) >= 4096
+    return NARROW[long and call["left"] < 0 and not call["softcap"] and call.get("mask") is None]
+
+
 def _both(run):
     idea = "gluon's steps on tiles from a list made on the device, whose keys have two edges"
-    return tuple(
-        Kernel(name, run, what, _refuse(d), configs, limits=HOPPER, architectures=(90,), declines=_declines(d))
-        for name, what, d, configs in (("gluon", f"{idea}; D = 64", 64, NARROW[:1]), ("gluon.wide", "the same for D = 128", 128, WIDE))
+    said = {"limits": HOPPER, "architectures": (90,)}
+    return (
+        Kernel("gluon", run, f"{idea}; D = 64", _refuse(64), NARROW, _pick_narrow, declines=_declines(64), **said),
+        Kernel("gluon.wide", run, "the same for D = 128", _refuse(128), WIDE, declines=_declines(128), **said),
     )
 
 

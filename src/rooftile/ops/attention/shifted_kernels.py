@@ -20,7 +20,10 @@ def _shifted(kernel, name, idea):
         t, s = call["q"].shape[1], call["k"].shape[1]
         return f"T and S are both {t}: that is for gluon and gluon.wide" if t == s else kernel.refuse(_as_options(call))
 
-    return replace(kernel, name=name, run=run, idea=idea, refuse=refuse, declines=lambda call: kernel.declines(_as_options(call)))
+    def asked(what):
+        return what and (lambda call: what(_as_options(call)))
+
+    return replace(kernel, name=name, run=run, idea=idea, refuse=refuse, pick=asked(kernel.pick), declines=asked(kernel.declines))
 
 
 _NARROW, _WIDE = GLUON_OPTIONS
