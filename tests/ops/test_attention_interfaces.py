@@ -170,9 +170,27 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("model", [llama, gemma2, gpt_oss])
+def mistral():
+    from transformers import MistralConfig, MistralForCausalLM
+
+    return MistralForCausalLM, MistralConfig(num_key_value_heads=2, sliding_window=4, **SMALL)
+
+
+def phimoe():
+    from transformers import PhimoeConfig, PhimoeForCausalLM
+
+    return PhimoeForCausalLM, PhimoeConfig(num_key_value_heads=2, sliding_window=4, num_local_experts=2, num_experts_per_tok=2, **SMALL)
+
+
+def olmoe():
+    from transformers import OlmoeConfig, OlmoeForCausalLM
+
+    return OlmoeForCausalLM, OlmoeConfig(num_key_value_heads=2, sliding_window=4, num_experts=2, num_experts_per_tok=2, **SMALL)
+
+
+@pytest.mark.parametrize("model", [llama, gemma2, gpt_oss, mistral])
 def test_transformers_models_give_what_they_gave(model, monkeypatch):
-    """Shared key heads; a cap and a window; sinks and a window. Without padding, with it, and one token after a cache."""
+    """Shared key heads; a cap and a window; sinks and a window; a window. Without padding, with it, and one token after a cache. Only padding makes a mask."""
     calls = []
     monkeypatch.setattr(huggingface, "attention", lambda *args, **options: calls.append(options) or attention(*args, **options))
     register_attention()
@@ -197,11 +215,54 @@ def test_transformers_models_give_what_they_gave(model, monkeypatch):
     assert len(calls) == 2 * 5 and all(
         (model is gemma2) == bool(c["softcap"]) and (model is gpt_oss) == (c["sinks"] is not None) for c in calls
     )
+    assert [c["mask"] is not None for c in calls] == [False] * 4 + [True] * 2 + [False] * 4
+    windows = {llama: 0, mistral: 2}.get(model, 1)  # of two layers
+    assert (
+        all(c["window"] in (None, (3, 0)) for c in calls)
+        and [sum(c["window"] is not None for c in calls[i : i + 2]) for i in (0, 2, 8)] == [windows] * 3
+    )
     for ours, theirs in zip(given["rooftile"], given["eager"]):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("model", [llama, gpt_oss])
+def mistral_both_ways():
+    kind, config = mistral()
+    config.is_causal = False
+    return kind, config
+
+
+@pytest.mark.parametrize("model", [phimoe, olmoe, mistral_both_ways])
+def test_transformers_models_whose_masks_and_words_differ(model):
+    """The attention of one does not tell of the window that its masks have; another's tells of one that they have not; one's windows are on both sides."""
+    pytest.importorskip("transformers", minversion="5.24")
+    register_attention()
+    kind, config = model()
+    torch.manual_seed(0)
+    net, tokens, given = kind(config).eval(), torch.randint(0, 40, (2, 9)), []
+    assert huggingface._tells(config) == (model is mistral_both_ways) and huggingface._tells(mistral()[1])
+    for name in ("eager", "rooftile"):
+        net.set_attn_implementation(name)
+        with torch.no_grad():
+            given.append(net(tokens)[0])
+    torch.testing.assert_close(given[1], given[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_window_of_transformers_compiles_in_one_graph():
+    register_attention()
+    kind, config = mistral()
+    net, tokens = kind(config).eval(), torch.randint(0, 40, (2, 9))
+    net.set_attn_implementation("rooftile")
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(net, fullgraph=True, backend="aot_eager")(tokens).logits, net(tokens).logits)
+
+
+def test_layers_of_another_kind_keep_their_masks():
+    config = mistral()[1]
+    config.layer_types = ["hybrid_sliding", "sliding_attention"]  # whose masks generate makes without a window
+    assert not huggingface._tells(config)
+
+
+@pytest.mark.parametrize("model", [llama, gpt_oss, mistral])
 def test_transformers_static_cache_is_read_from_its_begin(model):
     """Where no token is padding there is no mask, and the places of tokens to come lie behind the prompt's keys."""
     register_attention()

@@ -1,6 +1,7 @@
 """`attention` as an `attn_implementation` of Hugging Face's transformers, which is imported here alone and only when asked."""
 
 import functools
+import inspect
 import sys
 from typing import Any
 
@@ -35,8 +36,12 @@ def register_attention(name: str = "rooftile") -> None:
                 "use 'eager'"
             )
         # boolean, or None where causal says it all; of eager numbers to add, for all
-        made = sdpa_mask if boolean(type(config)) else eager_mask
-        return made(*args, config=config, **words)
+        if not boolean(type(config)):
+            return eager_mask(*args, config=config, **words)
+        window, both_ways = words.get("local_size"), words.get("allow_is_bidirectional_skip", False)
+        if window is not None and not both_ways and window == getattr(config, "sliding_window", None) and _tells(config):
+            words["local_size"] = None  # causal may say it all: `_attend` is told of the window
+        return sdpa_mask(*args, config=config, **words)
 
     AttentionMaskInterface.register(name, mask)
 
@@ -64,11 +69,36 @@ def _boolean(config: type) -> bool:
     return not own or any(said)
 
 
+def _tells(config: object) -> bool:
+    """Whether a layer of this config has masks of a window where its attention tells of one: some tell of one that no mask of theirs has."""
+    known = {"full_attention", "sliding_attention"}
+    return known.issuperset(getattr(config, "layer_types", None) or known) and _all_tell(type(config))
+
+
+@torch.compiler.assume_constant_result
+def _all_tell(config: type) -> bool:
+    return _found_to_tell(config)
+
+
+@functools.cache
+def _found_to_tell(config: type) -> bool:
+    """Whether models of this config have masks of a window, and in every attention of theirs it stands among the words of the call."""
+    names = _beside(config)
+    kinds = [kind for kind in names.values() if isinstance(kind, type) and "forward" in vars(kind)]
+    codes = [
+        code
+        for kind in kinds
+        if (code := getattr(inspect.unwrap(kind.forward), "__code__", None)) and "ALL_ATTENTION_FUNCTIONS" in code.co_names
+    ]
+    said = (any(x == "sliding_window" or (isinstance(x, tuple) and "sliding_window" in x) for x in code.co_consts) for code in codes)
+    return "create_sliding_window_causal_mask" in names and bool(codes) and all(said)
+
+
 def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None, dropout: float = 0.0,
             scaling: float | None = None, is_causal: bool | None = None, softcap: float | None = None, s_aux: Tensor | None = None,
             position_bias: Tensor | None = None, cache: object = None, indices: Tensor | None = None, block_indices: Tensor | None = None,
-            sinks: Tensor | None = None, **_: object) -> tuple[Tensor, None]:  # fmt: skip
-    """query [B, H, T, D], key and value [B, G, S, D] -> [B, T, H, Dv]. A window comes in the mask, which is None only where no key lies outside it.
+            sinks: Tensor | None = None, sliding_window: int | None = None, **_: object) -> tuple[Tensor, None]:  # fmt: skip
+    """query [B, H, T, D], key and value [B, G, S, D] -> [B, T, H, Dv]. A mask has the window in it; without one the last query stands beside the last key.
     indices [B, T, n]: the keys that a query of sparse attention sees of those, which sdpa would find in its mask."""
     if cache is not None:
         raise ValueError("rooftile's attn_implementation takes no paged cache: continuous batching is for attention_decode")
@@ -95,6 +125,8 @@ def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attent
     t = query.shape[2]
     if causal and 1 < t < key.shape[2]:  # an empty static cache: behind the prompt's keys are the places of tokens to come
         key, value, bias = key[:, :, :t], value[:, :, :t], None if bias is None else bias[..., :t]
-    out = attention(query, key, value, layout="BHTD", causal=causal, scale=scaling, softcap=softcap or 0.0, sinks=s_aux, mask=mask,
+    far = causal and sliding_window is not None and sliding_window < key.shape[2] and _tells(getattr(module, "config", None))
+    window = (sliding_window - 1, 0) if far else None
+    out = attention(query, key, value, layout="BHTD", causal=causal, window=window, scale=scaling, softcap=softcap or 0.0, sinks=s_aux, mask=mask,
                     bias=None if bias is None else bias.to(query.dtype), dropout_p=dropout)  # fmt: skip
     return out.transpose(1, 2), None
