@@ -46,6 +46,7 @@ SAID = (
     ({"sinks": [8]}, WIDE, None),
     ({"sinks": [8], "d": 64, "left": -1}, "gluon of 3", None),
     ({"softcap": 2.0}, WIDE, None),
+    ({"d": 256, "softcap": 2.0, "sinks": [8]}, "gluon.widest", None),
     ({"softcap": 300.0}, "triton", "a soft cap of 300: it knows scores of caps up to 256"),
     ({"seed": [], "p": 0.5}, "triton", "it takes a window, a mask, a soft cap and sinks alone, and the call has seed"),
     ({"scale": -1.0}, "triton", "scale=-1.0 is not positive"),
@@ -53,13 +54,15 @@ SAID = (
 MASKED = (
     ({"mask": [1, 8, 8192, 8192], "left": -1}, WIDE, None),
     ({"mask": [1, 8, 8192, 8192], "left": -1, "d": 64}, "gluon of 2", None),
+    ({"mask": [1, 8, 8192, 8192], "left": -1, "d": 256}, "triton", None),
     ({"mask": [1, 8, 8192, 8192]}, "triton", "a mask and a window of 999 keys to the left"),
 )
 
 
 @pytest.mark.parametrize("op", BOTH)
 def test_which_calls_are_its_own(op):
-    said = SAID + MASKED * (op == "attention_options")
+    packed = op == "attention_varlen"
+    said = [(more, "triton" if packed and chosen == "gluon.widest" else chosen, why) for more, chosen, why in SAID + MASKED * (not packed)]
     asked = [[op, more] for more, _, _ in said]
     done = processes.run(json.dumps(asked), code=CHOSEN, ROOFTILE_DRY_GPU="1")
     assert done.returncode == 0, done.stderr[-2000:]

@@ -10,7 +10,8 @@ list made there, one by one; a tile's keys have two edges; and a mask may hide a
   queries sees: mask_kernels.py makes both;
 * a sink joins a row's sum when its tile ends; a soft cap is two functions more a score, three with the weight's exponential: 16 a cycle and
   multiprocessor, so that a step of D = 128 takes half as long again as its products;
-* the producer takes a tile by a counter, some steps before it is wanted, and tells its number in shared memory with the queries; -1: no more;
+* the producer takes a tile by a counter, some steps before it is wanted, and tells its number in shared memory with the queries; -1: no more. At D = 256
+  there is room for one tile of queries, and the next is begun when one has ended;
 * one sequence behind another: a tensor map of two axes more, which clips at the end of any slice (Triton's ragged descriptors have shown how).
   Rows x of 2^30 are at x - 2^30 + length of the slice, so that those past its end lie past the axis, and arrive as zeros or do not leave. What that
   adds to an address two axes take back: one with the rows' stride, by begin + length, and one by 2^30 times 2^34 elements less a row, which in 64
@@ -23,6 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from rooftile.ops.attention.gluon_kernels import (
     K_EMPTY,
+    OUT_FREE,
     Q_EMPTY,
     TURN,
     V_EMPTY,
@@ -47,7 +49,6 @@ from rooftile.ops.attention.gluon_kernels import (
     _weights,
 )
 
-SLOTS = gl.constexpr(2)  # tiles of queries: the next one's arrive while this one's are used
 RAGGED_ROWS = gl.constexpr(1 << 30)
 NEAR_THE_END = gl.constexpr(4)  # steps before a tile's last that the next one is taken: a counter and a row of the list are read by then
 
@@ -99,7 +100,7 @@ def _told(sTold):
 
 @gluon.jit
 def _produce(tQ, tK, tV, gTiles, sQ, sK, sV, sTold, q_full, k_full, v_full, left, right, gSpans, masks_b, masks_h,
-             GROUPS: gl.constexpr, STAGES: gl.constexpr, SHARED_BY: gl.constexpr, BITS: gl.constexpr):  # fmt: skip
+             GROUPS: gl.constexpr, SLOTS: gl.constexpr, STAGES: gl.constexpr, SHARED_BY: gl.constexpr, BITS: gl.constexpr):  # fmt: skip
     BLOCK_M: gl.constexpr = sQ.shape[1]
     BLOCK_N: gl.constexpr = sK.shape[1]
     THREADS: gl.constexpr = GROUPS * 128 + 32
@@ -166,8 +167,9 @@ def _open(rS, row, first, T, S, left, right, gBits, scale_log2, twice, BITS: gl.
 
 
 @gluon.jit
-def _leave(rAcc, rMax, rSum, tOut, gLse, sOut, i_b, i_h, begin, T, row, most, stride_lse, H, gSinks, stride_sink, SINKS: gl.constexpr):
-    """The output and lse. Without a key they are 0 and -inf, or the sink; past the longest sequence that there was said to be, NaN."""
+def _leave(rAcc, rMax, rSum, tOut, gLse, sOut, i_b, i_h, begin, T, row, most, stride_lse, H, gSinks, stride_sink, SINKS: gl.constexpr, GROUP: gl.constexpr,
+           TURNS: gl.constexpr):  # fmt: skip
+    """The output and lse. Without a key they are 0 and -inf, or the sink; past the longest sequence that there was said to be, NaN. TURNS: as `_finish`'s."""
     layout: gl.constexpr = rAcc.type.layout
     total = gl.convert_layout(gl.sum(rSum, 1), gl.SliceLayout(1, layout))
     peak = gl.convert_layout(gl.max(rMax, 1), gl.SliceLayout(1, layout))
@@ -182,18 +184,24 @@ def _leave(rAcc, rMax, rSum, tOut, gLse, sOut, i_b, i_h, begin, T, row, most, st
         peak = base
     total = gl.where(i_m < most, total, float("nan"))
     rAcc = rAcc * (1.0 / gl.where(total == 0.0, 1.0, total))[:, None]
-    tma.store_wait(0)  # the tile before has left sOut
+    if TURNS:
+        _wait(OUT_FREE + 8 * GROUP, 256)
+    else:
+        tma.store_wait(0)  # the tile before has left sOut
     _group_barrier()
     sOut.store(rAcc.to(tOut.dtype))
     fence_async_shared()
     _store_tile(tOut, _place(tOut, i_b, i_h, begin, T, row), _box(sOut, tOut))
     at = gLse + ((i_b * H + i_h).to(gl.int64) * stride_lse + begin)
     gl.store(at + i_m, (peak + gl.log2(total)) * 0.6931471805599453, mask=i_m < T)
+    if TURNS:
+        tma.store_wait(0)
+        _arrive(OUT_FREE + 8 * (1 - GROUP), 256)
 
 
 @gluon.jit
 def _consume(tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full, scale_log2, twice, left, right, H, most, stride_lse,
-             gBits, gSpans, masks_b, masks_h, gSinks, stride_sink, GROUPS: gl.constexpr, STAGES: gl.constexpr, Q_REGISTERS: gl.constexpr,
+             gBits, gSpans, masks_b, masks_h, gSinks, stride_sink, GROUPS: gl.constexpr, SLOTS: gl.constexpr, STAGES: gl.constexpr, Q_REGISTERS: gl.constexpr,
              BITS: gl.constexpr, CAPS: gl.constexpr, SINKS: gl.constexpr, GROUP: gl.constexpr):  # fmt: skip
     BLOCK_M: gl.constexpr = sQ.shape[1]
     BLOCK_N: gl.constexpr = sK.shape[1]
@@ -204,35 +212,54 @@ def _consume(tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full
     O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, D, 16])
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=O_LAYOUT, k_width=2)
     Q_LAYOUT: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=S_LAYOUT, k_width=2)
+    SEAM: gl.constexpr = SLOTS == 2
     if GROUP == GROUPS - 1:
         _arrive(TURN + 0, 256)
-    # the first tile has nothing to overlap with
+        if not SEAM:
+            _arrive(OUT_FREE + 0, 256)
     mbarrier.wait(q_full.index(0), 0)
     i_tile = _told(sTold.index(0))
-    if i_tile >= 0:
-        mbarrier.wait(k_full.index(0), 0)
     row, T, S, begin, _, i_b, i_h = _tile(gTiles, i_tile)
     i_mask = i_b * masks_b + i_h * masks_h
     low, n = _walk(row, T, S, left, right, gSpans, i_mask, ALL, BLOCK_N, BITS)
     gMine = _bits_of(gBits, i_mask, row + GROUP * BLOCK_M, low, T, S, ALL, BITS)
-    q = _queries(sQ, GROUP, Q_LAYOUT, Q_REGISTERS)
-    _wait(TURN + GROUP, 256)
-    rS = _scores(q, sQ, GROUP, sK, 0, 1, S_LAYOUT)
-    _arrive(TURN + (GROUP + 1) % GROUPS, 256)
-    rS = warpgroup_mma_wait(0, deps=(rS,))
-    if i_tile >= 0:
-        _arrive(K_EMPTY + 0, THREADS)
-    rNew, rMax, rSum = _open(rS, row + GROUP * BLOCK_M, low, T, S, left, right, gMine, scale_log2, twice, BITS, CAPS)
-    rP = _pairs(rNew, sK)
+    k = 0
+    k_phase = 0
     v = 0
     v_phase = 0
-    k, k_phase = _next(0, 0, STAGES)
+    if SEAM:  # the first tile has nothing to overlap with
+        if i_tile >= 0:
+            mbarrier.wait(k_full.index(0), 0)
+        q = _queries(sQ, GROUP, Q_LAYOUT, Q_REGISTERS)
+        _wait(TURN + GROUP, 256)
+        rS = _scores(q, sQ, GROUP, sK, 0, 1, S_LAYOUT)
+        _arrive(TURN + (GROUP + 1) % GROUPS, 256)
+        rS = warpgroup_mma_wait(0, deps=(rS,))
+        if i_tile >= 0:
+            _arrive(K_EMPTY + 0, THREADS)
+        rNew, rMax, rSum = _open(rS, row + GROUP * BLOCK_M, low, T, S, left, right, gMine, scale_log2, twice, BITS, CAPS)
+        rP = _pairs(rNew, sK)
+        k, k_phase = _next(0, 0, STAGES)
     i = 0
     while i_tile >= 0:
         slot = i % SLOTS
         at = slot * GROUPS + GROUP
-        if not Q_REGISTERS:
-            q = _queries(sQ, at, Q_LAYOUT, False)
+        if SEAM:
+            if not Q_REGISTERS:
+                q = _queries(sQ, at, Q_LAYOUT, False)
+        else:
+            q = _queries(sQ, at, Q_LAYOUT, Q_REGISTERS)
+            mbarrier.wait(k_full.index(k), k_phase)
+            _wait(TURN + GROUP, 256)
+            rS = _scores(q, sQ, at, sK, k, 1, S_LAYOUT)
+            _arrive(TURN + (GROUP + 1) % GROUPS, 256)
+            rS = warpgroup_mma_wait(0, deps=(rS,))
+            _arrive(K_EMPTY + k, THREADS)
+            rNew, rMax, rSum = _open(rS, row + GROUP * BLOCK_M, low, T, S, left, right, gMine, scale_log2, twice, BITS, CAPS)
+            rP = _pairs(rNew, sK)
+            v = k
+            v_phase = k_phase
+            k, k_phase = _next(k, k_phase, STAGES)
         rAcc = gl.zeros([BLOCK_M, D], gl.float32, O_LAYOUT)
         for j in range(1, n):
             first = low + j * BLOCK_N
@@ -240,48 +267,66 @@ def _consume(tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full
                 q, sQ, at, sK, sV, k_full, v_full, k, k_phase, v, v_phase, rP, rAcc, rMax, rSum, scale_log2, twice,
                 row + GROUP * BLOCK_M + S - T + right - first, S - 1 - first, gMine + j * 256, GROUP, GROUPS, 1, STAGES, True, BITS,
                 CAPS, S_LAYOUT, P_LAYOUT)  # fmt: skip
-        # The next tile's first QK, this one's last PV, the next softmax under it, then this one's output. After the last tile that QK
-        # runs on what lies in shared memory and is dropped.
         i += 1
-        mbarrier.wait(q_full.index(slot ^ 1), (i >> 1) & 1)
-        i_tile = _told(sTold.index(slot ^ 1))
-        if i_tile >= 0:
-            mbarrier.wait(k_full.index(k), k_phase)
         row_done, T_done, begin_done, i_b_done, i_h_done = row, T, begin, i_b, i_h
-        row, T, S, begin, _, i_b, i_h = _tile(gTiles, i_tile)
-        i_mask = i_b * masks_b + i_h * masks_h
-        low, n = _walk(row, T, S, left, right, gSpans, i_mask, ALL, BLOCK_N, BITS)
-        gMine = _bits_of(gBits, i_mask, row + GROUP * BLOCK_M, low, T, S, ALL, BITS)
-        after = (slot ^ 1) * GROUPS + GROUP
-        q = _queries(sQ, after, Q_LAYOUT, Q_REGISTERS)
-        _wait(TURN + GROUP, 256)
-        rS = _scores(q, sQ, after, sK, k, 1, S_LAYOUT)
-        mbarrier.wait(v_full.index(v), v_phase)
-        rP = _weights(rP, sK, P_LAYOUT)
-        rAcc = warpgroup_mma(rP, sV.index(v), rAcc, is_async=True)
-        _arrive(TURN + (GROUP + 1) % GROUPS, 256)
-        rS = warpgroup_mma_wait(1, deps=(rS,))
-        _arrive(Q_EMPTY + slot, THREADS)
-        if i_tile >= 0:
-            _arrive(K_EMPTY + k, THREADS)
-        rNew, max_after, sum_after = _open(rS, row + GROUP * BLOCK_M, low, T, S, left, right, gMine, scale_log2, twice, BITS, CAPS)
-        sum_after = _hold(sum_after)
-        rAcc, rP = warpgroup_mma_wait(0, deps=(rAcc, rP))
-        _arrive(V_EMPTY + v, THREADS)
-        rP = _pairs(rNew, sK)
-        _leave(rAcc, rMax, rSum, tOut, gLse, sOut.index(GROUP), i_b_done, i_h_done, begin_done, T_done, row_done + GROUP * BLOCK_M, most,
-               stride_lse, H, gSinks, stride_sink, SINKS)  # fmt: skip
-        rMax = max_after
-        rSum = sum_after
-        v = k
-        v_phase = k_phase
-        k, k_phase = _next(k, k_phase, STAGES)
+        if SEAM:
+            # The next tile's first QK, this one's last PV, the next softmax under it, then this one's output. After the last tile that QK
+            # runs on what lies in shared memory and is dropped.
+            mbarrier.wait(q_full.index(slot ^ 1), (i >> 1) & 1)
+            i_tile = _told(sTold.index(slot ^ 1))
+            if i_tile >= 0:
+                mbarrier.wait(k_full.index(k), k_phase)
+            row, T, S, begin, _, i_b, i_h = _tile(gTiles, i_tile)
+            i_mask = i_b * masks_b + i_h * masks_h
+            low, n = _walk(row, T, S, left, right, gSpans, i_mask, ALL, BLOCK_N, BITS)
+            gMine = _bits_of(gBits, i_mask, row + GROUP * BLOCK_M, low, T, S, ALL, BITS)
+            after = (slot ^ 1) * GROUPS + GROUP
+            q = _queries(sQ, after, Q_LAYOUT, Q_REGISTERS)
+            _wait(TURN + GROUP, 256)
+            rS = _scores(q, sQ, after, sK, k, 1, S_LAYOUT)
+            mbarrier.wait(v_full.index(v), v_phase)
+            rP = _weights(rP, sK, P_LAYOUT)
+            rAcc = warpgroup_mma(rP, sV.index(v), rAcc, is_async=True)
+            _arrive(TURN + (GROUP + 1) % GROUPS, 256)
+            rS = warpgroup_mma_wait(1, deps=(rS,))
+            _arrive(Q_EMPTY + slot, THREADS)
+            if i_tile >= 0:
+                _arrive(K_EMPTY + k, THREADS)
+            rNew, max_after, sum_after = _open(rS, row + GROUP * BLOCK_M, low, T, S, left, right, gMine, scale_log2, twice, BITS, CAPS)
+            sum_after = _hold(sum_after)
+            rAcc, rP = warpgroup_mma_wait(0, deps=(rAcc, rP))
+            _arrive(V_EMPTY + v, THREADS)
+            rP = _pairs(rNew, sK)
+            _leave(rAcc, rMax, rSum, tOut, gLse, sOut.index(GROUP), i_b_done, i_h_done, begin_done, T_done, row_done + GROUP * BLOCK_M, most,
+                   stride_lse, H, gSinks, stride_sink, SINKS, GROUP, False)  # fmt: skip
+            rMax = max_after
+            rSum = sum_after
+            v = k
+            v_phase = k_phase
+            k, k_phase = _next(k, k_phase, STAGES)
+        else:  # the next tile's queries arrive while the last PV runs and the output leaves
+            _arrive(Q_EMPTY, THREADS)
+            mbarrier.wait(v_full.index(v), v_phase)
+            _wait(TURN + GROUP, 256)
+            rP = _weights(rP, sK, P_LAYOUT)
+            rAcc = warpgroup_mma(rP, sV.index(v), rAcc, is_async=True)
+            _arrive(TURN + (GROUP + 1) % GROUPS, 256)
+            rAcc, rP = warpgroup_mma_wait(0, deps=(rAcc, rP))
+            _arrive(V_EMPTY + v, THREADS)
+            _leave(rAcc, rMax, rSum, tOut, gLse, sOut.index(0), i_b_done, i_h_done, begin_done, T_done, row_done + GROUP * BLOCK_M, most,
+                   stride_lse, H, gSinks, stride_sink, SINKS, GROUP, True)  # fmt: skip
+            mbarrier.wait(q_full.index(0), i & 1)
+            i_tile = _told(sTold.index(0))
+            row, T, S, begin, _, i_b, i_h = _tile(gTiles, i_tile)
+            i_mask = i_b * masks_b + i_h * masks_h
+            low, n = _walk(row, T, S, left, right, gSpans, i_mask, ALL, BLOCK_N, BITS)
+            gMine = _bits_of(gBits, i_mask, row + GROUP * BLOCK_M, low, T, S, ALL, BITS)
     tma.store_wait(0)
 
 
 @gluon.jit(do_not_specialize=("left", "right", "H", "most", "stride_lse", "masks_b", "masks_h", "stride_sink"))
 def forward(gLse, gTiles, tQ, tK, tV, tOut, scale_log2, twice, left, right, H, most, stride_lse, gBits, gSpans, masks_b, masks_h, gSinks, stride_sink,
-             GROUPS: gl.constexpr, STAGES: gl.constexpr, SHARED_BY: gl.constexpr, Q_REGISTERS: gl.constexpr, BITS: gl.constexpr,
+             GROUPS: gl.constexpr, SLOTS: gl.constexpr, STAGES: gl.constexpr, SHARED_BY: gl.constexpr, Q_REGISTERS: gl.constexpr, BITS: gl.constexpr,
              CAPS: gl.constexpr, SINKS: gl.constexpr, REGISTERS: gl.constexpr):  # fmt: skip
     AXES: gl.constexpr = len(tQ.block_type.shape)
     BLOCK_M: gl.constexpr = tQ.block_type.shape[AXES - 2]
@@ -289,7 +334,7 @@ def forward(gLse, gTiles, tQ, tK, tV, tOut, scale_log2, twice, left, right, H, m
     D: gl.constexpr = tQ.block_type.shape[AXES - 1]
     TILE: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     sQ = gl.allocate_shared_memory(tQ.dtype, [SLOTS * GROUPS, BLOCK_M, D], TILE)
-    sOut = gl.allocate_shared_memory(tQ.dtype, [GROUPS, BLOCK_M, D], TILE)
+    sOut = gl.allocate_shared_memory(tQ.dtype, [GROUPS if SLOTS == 2 else 1, BLOCK_M, D], TILE)
     sK = gl.allocate_shared_memory(tQ.dtype, [STAGES, BLOCK_N, D], TILE)
     sV = gl.allocate_shared_memory(tQ.dtype, [STAGES, BLOCK_N, D], TILE)
     sTold = gl.allocate_shared_memory(gl.int32, [SLOTS, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
@@ -305,20 +350,20 @@ def forward(gLse, gTiles, tQ, tK, tV, tOut, scale_log2, twice, left, right, H, m
     if GROUPS == 2:
         gl.warp_specialize([
             (_consume, (tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full, scale_log2, twice, left, right, H, most, stride_lse,
-                        gBits, gSpans, masks_b, masks_h, gSinks, stride_sink, GROUPS, STAGES, Q_REGISTERS, BITS, CAPS, SINKS, 0)),
+                        gBits, gSpans, masks_b, masks_h, gSinks, stride_sink, GROUPS, SLOTS, STAGES, Q_REGISTERS, BITS, CAPS, SINKS, 0)),
             (_consume, (tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full, scale_log2, twice, left, right, H, most, stride_lse,
-                        gBits, gSpans, masks_b, masks_h, gSinks, stride_sink, GROUPS, STAGES, Q_REGISTERS, BITS, CAPS, SINKS, 1)),
+                        gBits, gSpans, masks_b, masks_h, gSinks, stride_sink, GROUPS, SLOTS, STAGES, Q_REGISTERS, BITS, CAPS, SINKS, 1)),
             (_produce, (tQ, tK, tV, gTiles, sQ, sK, sV, sTold, q_full, k_full, v_full, left, right, gSpans, masks_b, masks_h,
-                        GROUPS, STAGES, SHARED_BY, BITS)),
+                        GROUPS, SLOTS, STAGES, SHARED_BY, BITS)),
         ], [4, 1], [REGISTERS, 24])  # fmt: skip
     else:
         gl.warp_specialize([
             (_consume, (tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full, scale_log2, twice, left, right, H, most, stride_lse,
-                        gBits, gSpans, masks_b, masks_h, gSinks, stride_sink, GROUPS, STAGES, Q_REGISTERS, BITS, CAPS, SINKS, 0)),
+                        gBits, gSpans, masks_b, masks_h, gSinks, stride_sink, GROUPS, SLOTS, STAGES, Q_REGISTERS, BITS, CAPS, SINKS, 0)),
             (_consume, (tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full, scale_log2, twice, left, right, H, most, stride_lse,
-                        gBits, gSpans, masks_b, masks_h, gSinks, stride_sink, GROUPS, STAGES, Q_REGISTERS, BITS, CAPS, SINKS, 1)),
+                        gBits, gSpans, masks_b, masks_h, gSinks, stride_sink, GROUPS, SLOTS, STAGES, Q_REGISTERS, BITS, CAPS, SINKS, 1)),
             (_consume, (tOut, gLse, gTiles, sQ, sOut, sK, sV, sTold, q_full, k_full, v_full, scale_log2, twice, left, right, H, most, stride_lse,
-                        gBits, gSpans, masks_b, masks_h, gSinks, stride_sink, GROUPS, STAGES, Q_REGISTERS, BITS, CAPS, SINKS, 2)),
+                        gBits, gSpans, masks_b, masks_h, gSinks, stride_sink, GROUPS, SLOTS, STAGES, Q_REGISTERS, BITS, CAPS, SINKS, 2)),
             (_produce, (tQ, tK, tV, gTiles, sQ, sK, sV, sTold, q_full, k_full, v_full, left, right, gSpans, masks_b, masks_h,
-                        GROUPS, STAGES, SHARED_BY, BITS)),
+                        GROUPS, SLOTS, STAGES, SHARED_BY, BITS)),
         ], [4, 4, 1], [REGISTERS, REGISTERS, 32])  # fmt: skip

@@ -6,7 +6,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from rooftile.core.kernel import Kernel
 from rooftile.ops._shared.launch import DRY, cdiv, launch, launch_described, resident
-from rooftile.ops.attention.gluon_launchers import HOPPER, L2_BYTES, NARROW, ROWS, WIDE, _tensor
+from rooftile.ops.attention.gluon_launchers import HOPPER, L2_BYTES, NARROW, ROWS, WIDE, WIDEST, _tensor
 from rooftile.ops.attention.gluon_options_kernels import RAGGED_ROWS, forward
 from rooftile.ops.attention.mask_kernels import pack_bits, span_bits
 from rooftile.ops.attention.masks import bits, distinct
@@ -79,7 +79,7 @@ def _forward(q, k, v, cu, lengths, reach, scale, softcap, sinks, config, mask=No
 
     tensors = (view(q, ROWS), view(k, config["block_n"]), view(v, config["block_n"]), view(out, ROWS))
     launch_described(forward, (programs,), lse, tiles, *tensors, *factors, *reach, h, t, lse.shape[-1],
-                     *masked, *sunk, GROUPS=config["groups"], STAGES=config["stages"], SHARED_BY=h // k.shape[-2], Q_REGISTERS=config["q_registers"],
+                     *masked, *sunk, GROUPS=config["groups"], SLOTS=config["slots"], STAGES=config["stages"], SHARED_BY=h // k.shape[-2], Q_REGISTERS=config["q_registers"],
                      BITS=mask is not None, CAPS=softcap > 0, SINKS=sinks is not None, REGISTERS=config["registers"], num_warps=4)  # fmt: skip
     return out, lse
 
@@ -123,6 +123,8 @@ def _refuse(d):
             return f"it takes a window, a mask, a soft cap and sinks alone, and the call has {', '.join(asked)}"
         if call["softcap"] > WIDEST_CAP:
             return f"a soft cap of {call['softcap']:g}: it knows scores of caps up to {WIDEST_CAP:g}"
+        if call.get("mask") is not None and d == 256:
+            return "a mask at D=256: its bits lie in blocks of 128 keys, and a step has 64"
         if call.get("mask") is not None and call["left"] >= 0:
             return f"a mask and a window of {call['left']} keys to the left: tiles begin at a window's edge, a mask's bits lie in blocks of 128 keys"
         if not call["scale"] > 0:
@@ -148,14 +150,15 @@ def _pick_narrow(call):
     return NARROW[long and call["left"] < 0 and not call["softcap"] and call.get("mask") is None]
 
 
-def _both(run):
+def _all(run):
     idea = "gluon's steps on tiles from a list made on the device, whose keys have two edges"
     said = {"limits": HOPPER, "architectures": (90,)}
     return (
         Kernel("gluon", run, f"{idea}; D = 64", _refuse(64), NARROW, _pick_narrow, declines=_declines(64), **said),
         Kernel("gluon.wide", run, "the same for D = 128", _refuse(128), WIDE, declines=_declines(128), **said),
+        Kernel("gluon.widest", run, "the same for D = 256", _refuse(256), WIDEST, declines=_declines(256), **said),
     )
 
 
-KERNELS = _both(attention_options)
-VARLEN = _both(attention_varlen)
+KERNELS = _all(attention_options)
+VARLEN = _all(attention_varlen)[:2]  # with maps of five axes D = 256 would spill

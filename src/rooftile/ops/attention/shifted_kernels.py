@@ -18,7 +18,7 @@ def _shifted(kernel, name, idea):
 
     def refuse(call):
         t, s = call["q"].shape[1], call["k"].shape[1]
-        return f"T and S are both {t}: that is for gluon and gluon.wide" if t == s else kernel.refuse(_as_options(call))
+        return f"T and S are both {t}: that is for gluon, gluon.wide and gluon.widest" if t == s else kernel.refuse(_as_options(call))
 
     def asked(what):
         return what and (lambda call: what(_as_options(call)))
@@ -26,8 +26,9 @@ def _shifted(kernel, name, idea):
     return replace(kernel, name=name, run=run, idea=idea, refuse=refuse, pick=asked(kernel.pick), declines=asked(kernel.declines))
 
 
-_NARROW, _WIDE = GLUON_OPTIONS
+_NARROW, _WIDE, _WIDEST = GLUON_OPTIONS
 KERNELS = (
     _shifted(_NARROW, "gluon.shifted", "gluon's steps where T and S differ; D = 64"),
     _shifted(_WIDE, "gluon.shifted_wide", "the same for D = 128"),
+    _shifted(_WIDEST, "gluon.shifted_widest", "the same for D = 256"),
 )
