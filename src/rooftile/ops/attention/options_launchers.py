@@ -162,6 +162,7 @@ BACKWARD = (
     backward_tiles((32, 32, 8, 1), (32, 32, 8, 1)),
     backward_tiles((16, 16, 8, 1), (32, 32, 8, 1)),
     backward_tiles((128, 64, 8, 2), (16, 128, 8, 2)),
+    backward_tiles((64, 64, 4, 3), (32, 64, 4, 2)),
 )
 # On sm_90 what bench cases launch spills nothing, but for 120 bytes of ragged queries under Triton 3.6, timed so and the fastest. A mask or bias whose rows lie on no multiple of 16 bytes is loaded by the element, with an address each.
 SPILLS = Limits(spill_bytes=128, spill_bytes_elsewhere=256, shared_bytes=227 * 1024)
@@ -179,6 +180,7 @@ FORWARD_OF = {
 }
 BACKWARD_OF = {
     "narrow": 0,
+    "narrow shared": 9,
     "wide": 1,
     "cap": 3,
     "dropout": 4,
@@ -197,7 +199,8 @@ def _by_width(configs, index):
         if call["q"].dtype == torch.float32:
             kind = "widest float32" if d > 128 else "float32"
         elif not 64 < d <= 128:
-            kind = "widest" if d > 128 else "narrow"
+            shared = "narrow shared" in index and call["k"].shape[-2] < call["q"].shape[-2]
+            kind = "widest" if d > 128 else "narrow shared" if shared else "narrow"
         elif call["seed"] is not None:
             kind = "dropout"
         elif any(call.get(n) is not None for n in ("bias", "constant_bias", "mask")):
