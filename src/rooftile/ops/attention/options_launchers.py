@@ -199,7 +199,7 @@ def _by_width(configs, index):
         if call["q"].dtype == torch.float32:
             kind = "widest float32" if d > 128 else "float32"
         elif not 64 < d <= 128:
-            shared = "narrow shared" in index and call["k"].shape[-2] < call["q"].shape[-2]
+            shared = "narrow shared" in index and call["k"].shape[-2] < call["q"].shape[-2] and call.get("mask") is None
             kind = "widest" if d > 128 else "narrow shared" if shared else "narrow"
         elif call["seed"] is not None:
             kind = "dropout"
