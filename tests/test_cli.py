@@ -571,3 +571,14 @@ def test_no_memory_is_a_sentence(monkeypatch, capsys, raised, sentence):
     with pytest.raises(SystemExit if sentence else RuntimeError):
         cli.main()
     assert sentence is None or sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_of_several_processes_one_says_the_error_in_json(monkeypatch, capsys, rank):
+    """Seen red: a document of each process, on the standard output that torchrun gives all of them."""
+    monkeypatch.setattr(sys, "argv", ["rooftile", "train", "--json", "--parallel", "ddp", "--steps", "0"])
+    monkeypatch.setenv("RANK", rank)
+    with pytest.raises(SystemExit):
+        cli.main()
+    said = capsys.readouterr()
+    assert "steps is 0, must be at least 1" in said.err and len(said.out.splitlines()) == (rank == "0")

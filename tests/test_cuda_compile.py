@@ -4,7 +4,7 @@ import json
 import multiprocessing
 import re
 import warnings
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -239,7 +239,7 @@ def test_every_kernel_compiles_within_its_limits(tmp_path, monkeypatch):
 
     monkeypatch.setenv("ROOFTILE_CACHE", str(tmp_path))
     monkeypatch.setattr(build, "instances", some)
-    compiled_all([r.json() for r in build.build([], "sm_90a")])
+    compiled_all([asdict(r) for r in build.build([], "sm_90a")])
 
 
 @pytest.mark.thorough

@@ -86,7 +86,6 @@ def instructions(source, instance, tmp_path) -> list[str]:
 
 
 @pytest.mark.sampled(7)
-@pytest.mark.skipif(bool(compiler.missing()), reason="needs NVRTC")
 @pytest.mark.parametrize("source, instance, narrow", KERNELS)
 def test_accesses_of_16_bytes_stay_whole(source, instance, narrow, tmp_path):
     found = instructions(source, instance, tmp_path)
@@ -113,7 +112,6 @@ def astray(code: str) -> list[str]:
     return re.findall(r"LDGSTS[^;]*desc\[UR\d*[13579]\][^;]*;", code)
 
 
-@pytest.mark.skipif(bool(compiler.missing()), reason="needs NVRTC")
 @pytest.mark.parametrize("source, instance, arch", COPIES)
 def test_copies_into_shared_memory_go_where_they_are_told(source, instance, arch, tmp_path):
     code = machine_code(source, instance, tmp_path, arch)
@@ -121,7 +119,6 @@ def test_copies_into_shared_memory_go_where_they_are_told(source, instance, arch
     assert astray(code) == []
 
 
-@pytest.mark.skipif(bool(compiler.missing()), reason="needs NVRTC")
 @pytest.mark.parametrize("dtype, read", [("float", 0), ("__half", 8)])
 def test_the_gradients_of_gemv_stand_by_where_they_say(dtype, read, tmp_path):
     """Shares of dx are read after the wait, which a compiler may not know to order reads that it takes for constant. The writer comes before the first
@@ -132,7 +129,6 @@ def test_the_gradients_of_gemv_stand_by_where_they_say(dtype, read, tmp_path):
     assert words.index("PREEXIT") == read and len(words) == 9, words
 
 
-@pytest.mark.skipif(bool(compiler.missing()), reason="needs NVRTC")
 @pytest.mark.parametrize(
     "source, instance",
     [
@@ -177,7 +173,6 @@ OFTEN = {("v5_hopper_backward", "finish_ragged")} | {  # wait where they first r
 }
 
 
-@pytest.mark.skipif(bool(compiler.missing()), reason="needs NVRTC")
 @pytest.mark.parametrize("source, instance, older", STANDING_BY)
 def test_who_stands_by_reads_what_was_written_for_it_after_the_wait(source, instance, older, tmp_path):
     """Seen red: what is open was loaded as what never changes, before the wait, and on a GPU the join read wherever the last call's bytes said."""
@@ -191,7 +186,6 @@ def test_everybody_who_stands_by_is_looked_at():
     assert early - known == set() and known - early <= OFTEN
 
 
-@pytest.mark.skipif(bool(compiler.missing()), reason="needs NVRTC")
 @pytest.mark.parametrize("causal", ["true", "false"])
 def test_between_two_steps_of_80_queries_little_is_done(causal, tmp_path):
     """Where nothing multiplies, from the wait for a step's last product to the next one's first. Seen red: causal, 50 instructions, as the walk's end was brought

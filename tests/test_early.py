@@ -74,7 +74,7 @@ def test_gpu_a_replayed_launch_is_early_too():
 
     run(x, out)
     _, again = replay.record(run, (x, out), x.device)
-    if again is not None:
-        out.zero_()
-        again(x, out)
+    assert again is not None
+    out.zero_()
+    again(x, out)
     assert out.item() == 5.0

@@ -30,23 +30,23 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def small(seed=0, **options):
-    torch.manual_seed(seed)
+def small(**options):
+    torch.manual_seed(0)
     return GPT2(SMALL, **options)
 
 
 @torch.no_grad()
-def with_biases(model, seed=3):
+def with_biases(model):
     """They begin as zeros, and one that is forgotten would not show."""
-    gen = torch.Generator().manual_seed(seed)
+    gen = torch.Generator().manual_seed(3)
     for name, p in model.named_parameters():
         if name.endswith("bias"):
             p.copy_(0.1 * torch.randn(p.shape, generator=gen))
     return model
 
 
-def text(rows=3, length=17, seed=1):
-    tokens = torch.randint(0, SMALL.vocab_size, (rows, length + 1), generator=torch.Generator().manual_seed(seed))
+def text(rows=3):
+    tokens = torch.randint(0, SMALL.vocab_size, (rows, 18), generator=torch.Generator().manual_seed(1))
     return tokens[:, :-1], tokens[:, 1:]
 
 

@@ -204,6 +204,7 @@ def test_calls_that_go_the_models_own_way():
         {"num_items_in_batch": 31},
         {"num_items_in_batch": torch.tensor(31)},
         {"shift_labels": labels.roll(2, 1)},
+        {"labels": labels.flatten()},  # seen red: "leading shape is [48] in target"
     ):
         close(step(patched, **call), step(model, **call))
     assert isinstance(patched(IDS, labels=IDS, return_dict=False), tuple)

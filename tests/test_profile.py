@@ -15,7 +15,7 @@ from rooftile.workbench import bench, profile
 from test_models import one_thread  # noqa: F401 - a fixture for every test here
 from training_runs import TINY, maker
 
-LIMITS = Ceilings(1.0, {"float32": 1e-3}, 1.0)  # a GB/s is 1000 bytes a us, and a GFLOP/s 1000 operations
+LIMITS = Ceilings(1.0, {"float32": 1e-3})  # a GB/s is 1000 bytes a us, and a GFLOP/s 1000 operations
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_kernels_that_stand_by_are_not_counted_twice():
 
 def test_bytes_are_believed_up_to_what_the_memory_can_carry():
     """Writing alone may be faster than a copy, and than PyTorch's own."""
-    seen, told = Ceilings(4000.0, {"float32": 50.0}, 2.0, 4200.0), Ceilings(4000.0, {"float32": 50.0}, 2.0, 4200.0, 4900.0)
+    seen, told = Ceilings(4000.0, {"float32": 50.0}, 4200.0), Ceilings(4000.0, {"float32": 50.0}, 4200.0, 4900.0)
     assert seen.believable_us(1e9, 0, torch.float32) == pytest.approx(1e6 / 4410)
     assert told.believable_us(1e9, 0, torch.float32) == pytest.approx(1e6 / 4900)
     assert told.believable_us(0, 1e12, torch.float32) == pytest.approx(1e6 / 50 / 1.05)
@@ -130,7 +130,7 @@ def test_bytes_are_believed_up_to_what_the_memory_can_carry():
 def test_a_peer_is_held_to_its_bytes_alone():
     """Seen red: torch.compile's gradient of linear_cross_entropy, which has kept its logits and makes two products where ours make three, was called a
     broken measurement, and left out of what ours was held against."""
-    ceilings = Ceilings(4000.0, {"bfloat16": 800.0, "float32": 50.0}, 2.0)
+    ceilings = Ceilings(4000.0, {"bfloat16": 800.0, "float32": 50.0})
     asked = 25000.0, 2e9, 26e12, torch.bfloat16  # 1,040 TFLOP/s
     assert bench.disbelief(ceilings, "cuda.v5_hopper", *asked) == "130% of the measured ceiling: a broken measurement, not a fast kernel"
     assert bench.disbelief(ceilings, "peer.compile", *asked) == ""

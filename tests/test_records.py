@@ -5,6 +5,7 @@ import math
 import re
 import subprocess
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -190,6 +191,19 @@ def test_the_list_of_what_is_stale_says_what_is_unsteady(measured):
     assert "unsteady" in told and "current" not in told
 
 
+def test_a_peer_that_a_new_run_leaves_out_is_told(tmp_path):
+    """Seen: a run without the best of them took its place in the tables, which said of it no more than of one that had never been asked."""
+    old = Record("softmax", "triton", "M1_N2", "passed", run="a", us=(1.0, 1.0, 1.0), environment={"gpu": "G"})
+    peers = [replace(old, kernel=f"peer.{n}") for n in ("torch", "fa4", "copy")] + [
+        replace(old, kernel="peer.flex", status="error", us=None)
+    ]
+    other = [replace(old, kernel="peer.quack", case="M3_N4"), replace(old, kernel="peer.liger", environment={"gpu": "another"})]
+    new = [replace(old, run="b"), *(replace(p, run="b") for p in (peers[0], peers[2]))]
+    append(tmp_path / "g" / "softmax.jsonl", [old, *peers, *other, *new])
+    assert ledger.left_out(tmp_path, new) == {"fa4": {"softmax M1_N2"}}
+    assert ledger.left_out(tmp_path, []) == {}
+
+
 def test_a_hosts_time_without_its_yardstick_is_stale(measured):
     """Seen on a page: 18 us beside 10 of a like operator, from a host that nobody knows any more."""
     folder, r = measured
@@ -248,6 +262,7 @@ def test_comments_and_docstrings_do_not_count():
 def test_digest_reaches_what_a_kernel_is_made_of(monkeypatch):
     run = OPS["softmax"].kernels[0].run
     before = digest_of(run)
+    assert digest_of(partial(run)) == before  # seen red: it was that of functools, and never changed
     forget()
     shared = Path(record._origin("rooftile.ops._shared.launch"))
     real = Path.read_text

@@ -109,12 +109,14 @@ def test_a_bar_of_80_columns_has_the_step(monkeypatch, capsys):
 
 @pytest.mark.parametrize(("number", "said"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "Ctrl-C")])
 def test_a_signal_on_the_command_line(number, said, a_terminal, tiny, tmp_path, monkeypatch):
+    """Seen red: --json said nothing at all."""
     tiny("unused")
     terminated_at(monkeypatch, 2, number)
     words = ["train", "--text", str(tmp_path / "text"), "--out", str(tmp_path / "run"), "--n-layer", "1", "--n-embd", "16", "--n-head", "2"]
     ended = CliRunner().invoke(app, [*words, "--context", "16", "--batch-size", "2", "--device", "cpu", "--json"])
     assert ended.exit_code == 128 + number and checkpoints(tmp_path / "run")
-    assert f"{said} came: stopped after step 2 of 300" in ended.output and "checkpoint-00000002.pt stands" in ended.output
+    assert f"{said} came: stopped after step 2 of 300" in ended.stderr and "checkpoint-00000002.pt stands" in ended.stderr
+    assert f"rooftile: {json.loads(ended.stdout)['error']}" == ended.stderr.strip()
 
 
 @pytest.mark.parametrize(

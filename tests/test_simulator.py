@@ -9,7 +9,6 @@ import torch
 
 from rooftile.cuda import simulator
 from rooftile.cuda.source import Source
-from rooftile.ops._shared.philox import philox
 from rooftile.workbench import inputs
 
 FOLDER = Path(__file__).parent / "cuda"
@@ -281,17 +280,6 @@ def test_asynchronous_copies(size):
     asked = {(a.space, a.store): (a.bytes, a.requests, a.per_request) for a in report.accesses if a.asynchronous}
     assert asked["shared", True] == (size, 2, size / 4) and asked["global", False][1] == 2
     assert {a.asynchronous for a in report.accesses if not a.store and a.space == "shared"} == {False}
-
-
-@pytest.mark.parametrize("seed", [0, -1, 2**40 + 7])
-def test_philox(seed):
-    """Of counter 0 and key 0 the words that Random123 publishes; counters and keys of 64 bits the reference's."""
-    counter, out = torch.tensor([0, 1, 2**32 - 1, 2**32, 2**40 + 3, -1]), counts(6, 4)
-    assert not run(HEADERS, "random_words", (1,), (6,), [out, counter, torch.tensor(seed)]).findings
-    words = out.long() & 0xFFFFFFFF
-    assert torch.equal(words, torch.stack(philox(counter, torch.tensor(seed)), 1))
-    if seed == 0:
-        assert words[0, :4].tolist() == [0x5F6FB709, 0x0D893F64, 0x4F121F81, 0x4F730A48]
 
 
 def test_tensors_behind_addresses():

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import test_cuda_launch
 from rooftile.core import replay
 from rooftile.cuda import compile as compiler
 from rooftile.cuda import launch as launcher
@@ -106,40 +107,13 @@ def test_a_refusal_of_the_driver_is_told(encoder):
         TensorMap(half(4, 8), (2, 8)).here()
 
 
-class Launched:
+class Launched(test_cuda_launch.Driver):
     """Of libcuda: the arguments of `both`, read as the kernel would."""
-
-    def __init__(self):
-        self.seen = []
 
     def cuLaunchKernelEx(self, config, function, arguments, extra):
         assert all(p % 8 == 0 for p in (arguments[1], arguments[3]))
-        self.seen.append(
-            [struct.unpack(c, ctypes.string_at(p, struct.calcsize(c)))[0] for c, p in zip(["P", "128s", "i", "128s"], arguments)]
-        )
-        return 0
-
-    def cuModuleLoadData(self, module, cubin):
-        return 0
-
-    def cuModuleGetFunction(self, function, module, symbol):
-        function._obj.value = 77
-        return 0
-
-    def cuFuncGetAttribute(self, value, which, function):
-        value._obj.value = 0
-        return 0
-
-    cuDeviceGetAttribute = cuFuncGetAttribute
-
-    def cuCtxGetCurrent(self, context):
-        context._obj.value = 5
-        return 0
-
-    def cuDeviceGet(self, handle, device):
-        return 0
-
-    def cuThreadExchangeStreamCaptureMode(self, mode):
+        codes = ["P", "128s", "i", "128s"]
+        self.launched.append([struct.unpack(c, ctypes.string_at(p, struct.calcsize(c)))[0] for c, p in zip(codes, arguments)])
         return 0
 
 
@@ -157,7 +131,7 @@ def entry(source, encoder, monkeypatch):
 def test_a_launch_passes_them_by_value(entry):
     out, x, y = zeros(4), half(4, 8), half(2, 16)
     entry.go(1, 1, 1, 32, 1, 1, 0, 99, out, TensorMap(x, (2, 8)), 7, TensorMap(y, (2, 8)))
-    ((a, b, n, c),) = entry.driver.seen
+    ((a, b, n, c),) = entry.driver.launched
     assert (a, n) == (out.data_ptr(), 7) and len(b) == len(c) == 128
     assert (b[:8], c[:8]) == (struct.pack("Q", x.data_ptr()), struct.pack("Q", y.data_ptr()))
 
@@ -173,10 +147,10 @@ def test_a_replay_makes_them_anew_for_its_own_tensors(entry):
     first, second = zeros(4, 8), zeros(4, 8)
     _, again = replay.record(launched, (first, 7), torch.device("cpu"))
     out = again(second, 7)
-    a, b, n, c = entry.driver.seen[-1]
+    a, b, n, c = entry.driver.launched[-1]
     assert n == 7 and a == out.data_ptr() and out.data_ptr() != first.data_ptr()
     assert (b[:8], c[:8]) == (struct.pack("Q", out.data_ptr()), struct.pack("Q", second[1:].data_ptr()))
-    assert again.__name__ == "replay" and len(entry.driver.seen) == 2
+    assert again.__name__ == "replay" and len(entry.driver.launched) == 2
 
 
 def test_a_replay_keeps_no_tensor_of_the_call_it_was_made_of(entry):

@@ -58,6 +58,20 @@ def test_resumed_series_is_bitwise_the_uninterrupted_one(tiny, tmp_path, changes
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.parametrize("kernels", ["torch", "rooftile"])
+def test_a_resumed_run_has_its_own_knobs_of_the_optimizer(tiny, tmp_path, kernels):
+    """Seen red: decay and betas were the checkpoint's, whatever was asked for, and PyTorch's AdamW was no longer fused beside a checkpoint of ours."""
+    run(tiny("other", kernels="rooftile" if kernels == "torch" else "torch", steps=3))
+    start = str(tmp_path / "other" / "checkpoint-00000003.pt")
+    for out, more in (("as_before", {}), ("asked", {"weight_decay": 0.5, "beta1": 0.5, "beta2": 0.7})):
+        run(tiny(out, kernels=kernels, resume_from=start, **more))
+    here, asked = (load_checkpoint(tmp_path / out / "checkpoint-00000006.pt") for out in ("as_before", "asked"))
+    fused = True if kernels == "torch" else None
+    for group, decay in zip(asked["optimizer"]["param_groups"], (0.5, 0.0)):
+        assert (group["weight_decay"], group["betas"], group["fused"]) == (decay, (0.5, 0.7), fused)
+    assert not all(torch.equal(asked["model"][name], here["model"][name]) for name in here["model"])
+
+
 def test_an_early_end_leaves_no_trace_in_the_longer_series(tiny, tmp_path):
     """The run that stops at 4 evaluates there; the one that goes on to 6 must not show it."""
     run(tiny("whole"))
@@ -218,7 +232,6 @@ def test_llama_trains_resumes_and_exports(tiny, tmp_path):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("kernels", ["torch", "rooftile"])
 def test_a_step_on_cuda_never_waits(tiny, kernels):
     """PyTorch itself raises at any synchronisation inside the step; the first steps tune and are let through."""

@@ -17,7 +17,6 @@ from rooftile.training.stepper import WARMUP, Stepper, _Static, build_optimizer
 from training_runs import maker, run, series
 
 SHAPE = GPT2Config(vocab_size=61, n_positions=12, n_embd=16, n_layer=2, n_head=2)
-CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 @pytest.fixture
@@ -161,7 +160,6 @@ def test_a_table_for_graphs_is_made_aside(monkeypatch):
 
 
 @pytest.mark.gpu
-@CUDA
 @pytest.mark.parametrize(
     "changes",
     [
@@ -194,7 +192,6 @@ def on_a_gpu(tiny):
 
 
 @pytest.mark.gpu
-@CUDA
 def test_a_replay_never_waits(tiny):
     stepper, tokens = on_a_gpu(tiny)
     for step in range(1, WARMUP + 6):
@@ -207,7 +204,6 @@ def test_a_replay_never_waits(tiny):
 
 
 @pytest.mark.gpu
-@CUDA
 def test_a_replay_copies_nothing_from_the_host(tiny):
     """Tables of addresses and schedules are there before the capture: a copy of one would be made again by every replay."""
     stepper, tokens = on_a_gpu(tiny)
@@ -221,7 +217,6 @@ def test_a_replay_copies_nothing_from_the_host(tiny):
 
 
 @pytest.mark.gpu
-@CUDA
 def test_the_benchmark_counts_the_memory_a_graph_holds():
     setup = Setup(GPT2Config(vocab_size=512, n_positions=256, n_embd=256, n_layer=4, n_head=4), batch_size=16, context=256)
     eager, graphed = (
@@ -232,7 +227,6 @@ def test_the_benchmark_counts_the_memory_a_graph_holds():
 
 
 @pytest.mark.gpu
-@CUDA
 def test_what_cannot_be_captured_says_so(tiny):
     """And the process draws random numbers as before. Seen red: PyTorch's generator took itself to be captured still."""
 

@@ -1,8 +1,10 @@
 """Bad input to training: one sentence with both numbers, and nothing written."""
 
 import dataclasses
+import gzip
 import hashlib
 import io
+import os
 import sys
 import urllib.error
 
@@ -279,7 +281,7 @@ def test_evaluation_windows_do_not_overlap():
 
 
 def test_tinyshakespeare(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("ROOFTILE_CACHE", str(tmp_path))
     monkeypatch.chdir(tmp_path)
 
     def answers(with_what):
@@ -301,6 +303,7 @@ def test_tinyshakespeare(tmp_path, monkeypatch):
     assert texts.read_text("tinyshakespeare", 1) == b"something else"
     answers(AssertionError("the second time it comes from the cache"))
     assert texts.read_text("tinyshakespeare", 1) == b"something else"
+    assert (tmp_path / "tinyshakespeare.txt").is_file()
 
 
 def test_gpt2_tokenizer_says_what_it_lacks(tiny, monkeypatch):
@@ -334,3 +337,14 @@ def test_gpt2_tokenizer_is_used(tiny, monkeypatch, tmp_path):
     result = run(tiny("run", tokenizer="gpt2"))
     assert GPT2.from_pretrained(result.model).config.vocab_size == 320
     assert len(result.sample) == 9  # the prompt and eight drawn ids, the padding rows decoded to nothing at worst
+    for content, sentence in ((gzip.compress(VERSE * 40), "byte 1 is 0x8b"), (("caf\xe9 " * 40).encode("latin-1"), "byte 3 is 0xe9")):
+        (tmp_path / "text").write_bytes(content)  # seen red: trained on replacement characters
+        refused(tiny("other", tokenizer="gpt2"), f"text is not UTF-8: {sentence}; convert it, or take the tokenizer bytes")
+    run(tiny("bytes", steps=1))  # which a tokenizer of bytes takes as it is
+
+
+def test_a_prompt_in_another_encoding_is_the_bytes_that_were_typed(tiny):
+    """Seen red: "surrogates not allowed", and not of what."""
+    assert run(tiny("run", steps=1, prompt=os.fsdecode(b"\xe9t\xe9"))).sample.startswith(
+        "\N{REPLACEMENT CHARACTER}t\N{REPLACEMENT CHARACTER}"
+    )

@@ -299,7 +299,7 @@ def test_transforms():
             torch.func.jvp(transformed, (X,), (X,))
 
 
-W, COS_SIN = torch.randn(8), rooftile.rope_table(4, 8)
+W = torch.randn(8)
 HEADS = torch.randn(1, 4, 2, 16)
 FUNCTIONS = {  # ours, PyTorch's, and what is differentiated
     "gelu": (rooftile.gelu, F.gelu, (X,)),

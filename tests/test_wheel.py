@@ -6,9 +6,14 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 
+from rooftile.workbench import doctor
+
 ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+WANTED = {r.name: r.specifier for r in map(Requirement, PROJECT["dependencies"])}
 
 
 def test_the_built_wheel_is_whole(tmp_path):
@@ -39,6 +44,10 @@ def test_a_system_without_triton_is_told():
 def test_a_typer_that_does_not_know_todays_click_is_not_enough():
     """Seen red: beside click 8.5 typer 0.12 ended every command in a RuntimeError, 0.13 and 0.15 each --help in a TypeError, and up to 0.17 `rooftile explain`
     without an operator went on with None."""
-    wanted = map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
-    (typer,) = (r.specifier for r in wanted if r.name == "typer")
-    assert list(typer.filter(["0.12.5", "0.15.1", "0.17.5", "0.18.0"])) == ["0.18.0"]
+    assert list(WANTED["typer"].filter(["0.12.5", "0.15.1", "0.17.5", "0.18.0"])) == ["0.18.0"]
+
+
+@pytest.mark.parametrize("name", doctor.RANGES)
+def test_the_doctor_takes_what_the_wheel_takes(name):
+    (low, below), limits = doctor.RANGES[name], WANTED[name]
+    assert {str(limit) for limit in limits} == {">=" + ".".join(map(str, low)), "<" + ".".join(map(str, below))}

@@ -73,14 +73,18 @@ def main() -> None:
 
 
 def _fail(sentence: str) -> NoReturn:
-    err.print(f"rooftile: {sentence}", style="bold red", highlight=False, markup=False, soft_wrap=True)
+    _aside(f"rooftile: {sentence}", "bold red")
     try:
-        if "--json" in sys.argv[1:]:
+        if "--json" in sys.argv[1:] and os.environ.get("RANK", "0") == "0":  # one process speaks for all that torchrun started
             _say({"error": sentence})
         print(end="", flush=True)
     except OSError:  # nobody takes what is still to be written: it would be tried again when Python ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(2)
+
+
+def _aside(sentence: str, style: str | None = None) -> None:
+    err.print(sentence, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
 def _say(document: Any) -> None:
@@ -196,7 +200,7 @@ def _tell_verdicts(total: dict[str, Any], as_json: bool, stale: bool, wrong: str
         if total["results"] and total["refused"] == len(total["results"]):
             _line(("refused", "yellow"), refused.format(**total["results"][0]))
     for name in total["left"]:
-        err.print(f"left: {name}", highlight=False, markup=False, soft_wrap=True)
+        _aside(f"left: {name}")
     if total["failed"] or total["left"] or (not total["passed"] and not stale):
         raise typer.Exit(1)
 
@@ -243,6 +247,7 @@ def bench(
 ) -> None:
     """Time kernels that passed the gate, side by side with peers in one process, cold L2, interleaved."""
     from rooftile.workbench import bench as b
+    from rooftile.workbench import ledger
 
     peers, progress = [p for p in against.split(",") if p], None if as_json else err
     lacking = folder if stale else None
@@ -254,7 +259,11 @@ def bench(
     else:
         out.print(b.table(records) if records else "nothing was timed" if left else "nothing is stale")
     for name in left:
-        err.print(f"left: {name}", highlight=False, markup=False, soft_wrap=True)
+        _aside(f"left: {name}")
+    for peer, cases in sorted(ledger.left_out(folder, records).items() if record else ()):
+        _aside(
+            f"left out: {peer}, which stood beside {len(cases)} of these cases in {folder} ({min(cases)}): what pages tell of them is without it now"
+        )
 
 
 @app.command()
@@ -305,7 +314,7 @@ def tune(
             of = f"record in {records} says of another kernel that it is faster than who is chosen"
             _line("no kernel was timed" if records is None else f"no {of}")
     for name in left:
-        err.print(f"left: {name}", highlight=False, markup=False, soft_wrap=True)
+        _aside(f"left: {name}")
 
 
 @app.command()
@@ -321,7 +330,7 @@ def build(
     with _printed_beside(as_json):
         rows = b.build(ops or [], arch, every)
     if as_json:
-        _say([r.json() for r in rows])
+        _say([dataclasses.asdict(r) for r in rows])
     else:
         table = _table("operator", "kernel", "instance", "registers", "spills", "shared", "seconds", "")
         for r in rows:
@@ -529,12 +538,14 @@ def _train(as_json: bool, **knobs: Any) -> None:
     """Train a GPT-2 or a Llama built from the operators: loss curve, sample and a Hugging Face folder at the end; --resume goes on after a kill."""
     from rooftile.training import Terminated, TrainConfig, train
 
-    silent = knobs["parallel"] != "none" and os.environ.get("RANK", "0") != "0"  # one process speaks for all
+    silent = knobs["parallel"] != "none" and os.environ.get("RANK", "0") != "0"  # as in _fail
     try:
         result = train(TrainConfig(**knobs), progress=not as_json)
     except Terminated as ended:
         if not silent:
-            err.print(f"rooftile: {ended.sentence}", style="bold yellow", highlight=False, markup=False, soft_wrap=True)
+            _aside(f"rooftile: {ended.sentence}", "bold yellow")
+            if as_json:
+                _say({"error": ended.sentence})
         raise SystemExit(ended.code) from ended  # one that is no KeyboardInterrupt, of which typer knows nothing but to abort
     if silent:
         return None

@@ -4,7 +4,6 @@
 
 #include "rooftile/async.cuh"
 #include "rooftile/mma.cuh"
-#include "rooftile/philox.cuh"
 #include "rooftile/reduce.cuh"
 #include "rooftile/sync.cuh"
 #include "rooftile/tables.cuh"
@@ -106,13 +105,6 @@ __global__ void relay(int* gOut, unsigned long long* gWords) {
     store_relaxed(gWords + blockIdx.x, word);
     gOut[blockIdx.x] = int(word);
   }
-}
-
-// Each thread the four words of its counter.
-__global__ void random_words(unsigned* gOut, const long long* gCounter, const long long* gSeed) {
-  const Words w = philox(gCounter[threadIdx.x], *gSeed);
-  unsigned* gTo = gOut + threadIdx.x * 4;
-  gTo[0] = w.a, gTo[1] = w.b, gTo[2] = w.c, gTo[3] = w.d;
 }
 
 // A block a chunk, of tensors that only a table of addresses says where to find.

@@ -661,7 +661,6 @@ def test_captured_steps_say_what_they_need(monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("dtype, options", [(torch.float32, {"max_norm": 0.5}), (torch.bfloat16, {"master": True}), (torch.float32, {})])
 def test_a_captured_step_moves_with_its_rates(dtype, options):
     """Replays are bitwise the eager steps, counts, corrections and learning rates included."""

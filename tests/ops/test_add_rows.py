@@ -5,7 +5,6 @@ import re
 import pytest
 import torch
 
-from rooftile.cuda import compile as compiler
 from rooftile.cuda import simulator
 from rooftile.ops._shared.cuda_partials import add_rows
 from test_cuda_wide import machine_code
@@ -36,7 +35,6 @@ def test_of_no_columns_there_is_nothing_to_add():
     add_rows(torch.empty(7, 0), torch.empty(0))
 
 
-@pytest.mark.skipif(bool(compiler.missing()), reason="needs NVRTC")
 @pytest.mark.parametrize("columns, across", [(1, 8), (4, 8), (4, 16), (4, 32)])
 def test_eight_rows_are_asked_for_before_one_is_added(columns, across, tmp_path):
     code = machine_code("_shared/cuda/add_rows.cu", f"add_rows<float, float, float, {columns}, {across}>", tmp_path)

@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from rooftile.cuda import compile as compiler
 from test_cuda_wide import machine_code
 
 BF16 = "__nv_bfloat16"
@@ -23,7 +22,6 @@ KERNELS = [  # rows of a block whose threads hold the weight: nothing else is lo
 ]
 
 
-@pytest.mark.skipif(bool(compiler.missing()), reason="needs NVRTC")
 @pytest.mark.parametrize("source, instance", KERNELS)
 def test_a_rows_statistics_are_asked_for_before_the_barrier(source, instance, tmp_path):
     before, after = machine_code(source, instance, tmp_path).split("BAR.SYNC", 1)

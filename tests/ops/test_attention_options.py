@@ -16,9 +16,9 @@ from rooftile.workbench.check import Problem
 OPTIONS, BACKWARD = OPS["attention_options"], OPS["attention_options_backward"]
 
 
-def qkv(b=2, t=6, s=9, h=4, g=2, d=16, dv=16, grad=False):
+def qkv(t=6, s=9, h=4, grad=False):
     gen = torch.Generator().manual_seed(t + s)
-    shapes = ((b, t, h, d), (b, s, g, d), (b, s, g, dv))
+    shapes = ((2, t, h, 16), (2, s, 2, 16), (2, s, 2, 16))
     return tuple(torch.randn(shape, generator=gen, dtype=torch.float64).float().requires_grad_(grad) for shape in shapes)
 
 

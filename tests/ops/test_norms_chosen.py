@@ -76,7 +76,6 @@ def test_every_rung_takes_no_rows(op):
 
 
 @pytest.mark.sampled(5)
-@pytest.mark.skipif(bool(compiler.missing()), reason="needs NVRTC")
 @pytest.mark.parametrize("n", [1024, 2048, 16384])
 @pytest.mark.parametrize("name", ["layernorm", "rmsnorm"])
 def test_rows_at_once_and_held_weights_fit_the_registers(name, n):

@@ -51,13 +51,8 @@ def label(value):
     return "x".join(str(v) for v in value.values()) if isinstance(value, dict) else getattr(value, "name", None)
 
 
-TILES = [
-    pytest.param(k, c, marks=() if i % 3 == 0 else pytest.mark.thorough) for k in (LOOK_BACK, PIPELINE) for i, c in enumerate(k.configs)
-]
-
-
 @pytest.mark.sampled(5)
-@pytest.mark.parametrize("kernel, config", TILES, ids=label)
+@pytest.mark.parametrize("kernel, config", [(k, c) for k in (LOOK_BACK, PIPELINE) for c in k.configs], ids=label)
 def test_every_tile(kernel, config):
     """The simulator's own choice is the smallest tile; these are the GPU's. The rows fit in a warp, in a block, in several blocks."""
     for shape in (2, 1031), (3, 2048), (1, 40003), (2, 40004):

@@ -1,4 +1,4 @@
-"""What this device is, and its measured ceilings: copy bandwidth, matrix rate by dtype, launch time."""
+"""What this device is, and its measured ceilings: bandwidth and matrix rate by dtype."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from functools import partial
 import torch
 
 from rooftile.core import timing
+from rooftile.core.driver import libcuda
 from rooftile.core.record import Environment, Record, Status, append, cache_folder, read
 
 _GIB = 2**30
@@ -31,7 +32,6 @@ class Ceilings:
 
     copy_gbps: float
     matmul_tflops: dict[str, float]  # by dtype: bfloat16, float16, float32 (true fp32, no tf32)
-    launch_us: float
     fill_gbps: float = 0.0  # PyTorch's writing alone
     pins_gbps: float = 0.0  # what the memory's clock and bus can carry, as the driver tells them; 0 where it does not
 
@@ -67,13 +67,13 @@ def ceilings(where: torch.device, refresh: bool = False) -> Ceilings:
 
 def _from(r: Record) -> Ceilings:
     rates = {n.removeprefix("matmul_"): v for n, v in r.extra.items() if n.startswith("matmul_")}
-    return Ceilings(r.extra["copy_gbps"], rates, r.extra["launch_us"], r.extra.get("fill_gbps", 0.0), r.extra.get("pins_gbps", 0.0))
+    return Ceilings(r.extra["copy_gbps"], rates, r.extra.get("fill_gbps", 0.0), r.extra.get("pins_gbps", 0.0))
 
 
 def _pins_gbps(where: torch.device) -> float:
     """Twice the memory's clock times its width, 0 if the driver does not say."""
     try:
-        driver = ctypes.CDLL("libcuda.so.1")
+        driver = libcuda()
     except OSError:
         return 0.0
     kilohertz, bits = ctypes.c_int(0), ctypes.c_int(0)
@@ -96,7 +96,5 @@ def measure(where: torch.device) -> Record:
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         a, b = (torch.randn(side, side, device=where).to(dtype) for _ in range(2))
         found[f"matmul_{str(dtype).removeprefix('torch.')}"] = 2 * side**3 / timing.best(partial(torch.mm, a, b), where) / 1e6
-    one = torch.zeros(1, device=where)
-    found["launch_us"] = timing.best(partial(one.add_, 1), where)
-    return Record("device.ceilings", "measured", slug(where), Status.PASSED, extra=found, method="median of 20, sustained",
+    return Record("device.ceilings", "measured", slug(where), Status.PASSED, extra=found, method=f"median of {timing.REPEATS}, sustained",
                   environment=vars(Environment.here()))  # fmt: skip

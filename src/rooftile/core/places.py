@@ -81,7 +81,8 @@ def _meets(gap: int, nest: Iterable[tuple[int, int]]) -> bool:
     """Whether gap is a sum of x_i s_i."""
     times: dict[int, int] = {}
     for s, n in nest:
-        times[s] = times.get(s, 0) + n
+        if s:
+            times[s] = times.get(s, 0) + n
     rest, inside = [], 0
     for s in sorted(times):
         rest.append((s, times[s], inside))
@@ -89,14 +90,9 @@ def _meets(gap: int, nest: Iterable[tuple[int, int]]) -> bool:
     left, tries = [(gap, len(rest) - 1)], 0
     while left:
         gap, i = left.pop()
-        if i < 0:
-            if gap == 0:
-                return True
-            continue
+        if i < 0:  # what each step leaves of the gap those below it reach
+            return True
         s, n, inside = rest[i]
-        if s == 0:
-            left.append((gap, i - 1))
-            continue
         for x in range(max(0, -((inside - gap) // s)), min(n, gap // s) + 1):
             tries += 1
             if tries > TRIES:

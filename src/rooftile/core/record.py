@@ -18,6 +18,7 @@ import tokenize
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +207,7 @@ def digest(module: str, within: tuple[str, ...] = ("rooftile.ops.",), shut: froz
 
 def digest_of(run: Callable[..., Any], files: Iterable[Path] = ()) -> str:
     """Of a kernel: its launcher's module and, where it is CUDA C++, the files it is compiled from."""
-    while not hasattr(run, "__module__") and hasattr(run, "func"):
+    while isinstance(run, functools.partial):
         run = run.func
     return with_files(digest(run.__module__), files)
 
@@ -347,8 +348,6 @@ def _command(*words: str) -> str:
 
 
 def _version(package: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
     try:
         return version(package)
     except PackageNotFoundError:

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
+from rooftile.core import places
+
 Run = Callable[..., Any]
 STREAM = object()  # stands in a noted call for the stream that is current when it is replayed
 
@@ -219,7 +221,7 @@ class Recorder(TorchDispatchMode):
             return ""
         name, root = self._roots[id(tensor)]
         line = self._shapeless.pop(name, None)
-        if line is not None and _elements(tensor) == tensor.numel() and tensor.nbytes == root.nbytes:
+        if line is not None and places.reach(tensor) == tensor.nbytes == root.nbytes:
             self.lines[line] = f"{name} = {self._empty(tensor)}"
             self._reshaped.add(name)
             return name
@@ -255,11 +257,6 @@ class Rehearsal:
         result, again = record(self.run, args, self.device)
         self.remember(again or self.run)
         return result
-
-
-def _elements(t: Tensor) -> int:
-    """From its first to its last, with what lies between."""
-    return 1 + sum((n - 1) * stride for n, stride in zip(t.shape, t.stride())) if t.numel() else 0
 
 
 def _are_tensors(value: Any) -> bool:

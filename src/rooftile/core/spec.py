@@ -1,16 +1,7 @@
 """What an operator means, declared once: its reference, its tensors, its cases, its tolerance and its cost.
 
-The law of letters, the same in specs, docstrings, Triton constants and CUDA templates:
-
-    B batch   T sequence   H heads   D head dimension   M rows   N columns   K inner dimension   V vocabulary   E experts
-    ...  any leading axes; M is then the number of rows they hold      S keys' sequence      P a list of tensors of any shapes
-    G key heads, which H is a multiple of      Dv a value's dimension, where it is another than D
-    P pages of a cache, L of them a sequence's
-    F features between two layers      A heads of queries, keys and values in all
-    E+1  an axis that is longer than the letter: the offsets of E segments
-
-The law of names: the gradient of `x` is `dx`. Which tensors a backward saves, which output gradients it takes and where its
-own results go are all read off its reference's signature.
+DESIGN.md has the law of letters, which name axes here as in docstrings, Triton constants and CUDA templates, and the law of names, by which a
+backward's signature says what it saves, which output gradients it takes and where its results go.
 """
 
 from __future__ import annotations
@@ -58,9 +49,7 @@ class Arg:
     mutated: bool = False  # written in place: an input and an output at once
     many: bool = False  # a list of tensors; its one letter binds their shapes
     saved: bool = False  # of a result: nobody but a gradient reads it
-    word: str = (
-        ""  # of an optional argument: the parameter of those cases that have it, which names its dtype; the others are called without
-    )
+    word: str = ""  # of an optional argument: the parameter of those cases that have it, which names its dtype; others are called without
 
     def shape(self, dims: Mapping[str, Any]) -> tuple[int, ...]:
         axes = [letter(x) for x in self.dims.split()]
@@ -82,14 +71,13 @@ class Arg:
 
 @dataclass(frozen=True)
 class Case:
-    """One point of the grid. `use` ⊂ {smoke, check, bench}: smoke is tiny and runs everywhere, bench runs on a GPU only."""
+    """One point of the grid."""
 
     dims: Mapping[str, Any]
     dtype: torch.dtype = torch.float32
     params: Mapping[str, Any] = field(default_factory=dict)
-    use: tuple[str, ...] = (
-        "check",
-    )  # smoke: in every run of the tests; check: the gate; bench: timed; call: so small that the host's time decides
+    # of USES. smoke: tiny, in every run of the tests; check: the gate; bench: timed, on a GPU; call: so small that the host's time decides
+    use: tuple[str, ...] = ("check",)
     why: str = ""
 
     @property
@@ -162,9 +150,8 @@ class OpSpec:
     draw_with: Callable[[dict[str, Any], Case, torch.Generator], dict[str, Any]] | None = None  # inputs that depend on each other
     moved: Callable[[Call, Sequence[Tensor]], int] | None = None
     validate: Callable[[Call, Mapping[str, Any]], None] | None = None  # what letters cannot say, once per new call shape
-    follows: Callable[[Call, Mapping[str, Any]], Mapping[str, int]] | None = (
-        None  # letters of no argument, from those of others and parameters
-    )
+    # letters of no argument, from those of others and parameters
+    follows: Callable[[Call, Mapping[str, Any]], Mapping[str, int]] | None = None
     unsaid: Mapping[str, str] = field(default_factory=dict)  # letters that a case need not give: {"G": "H"}, as many as of H
     forward: OpSpec | None = None  # of a gradient: the operator it differentiates
 

@@ -26,9 +26,10 @@ from rooftile.core.driver import libcuda
 FLUSH_BYTES = 256 * 2**20  # the H200's L2 is 60 MB
 NOISY, SERIES = 0.02, 3  # the A/A difference from which turns are taken again, and how often they are taken at most
 AHEAD_US = 100.0  # the host needs to be ahead even of a slow Python wrapper
+REPEATS = 20  # of what is timed alone
 TRIES = 6  # to get ahead, each with twice the time of the one before: 3 ms and more in all
 TURNS = "turns in which each follows each other as often"
-METHOD_COLD = f"CUDA events around calls issued ahead, L2 reset and flushed by a 256 MiB write, {TURNS}, median"
+METHOD_COLD = f"CUDA events around calls issued ahead, L2 reset and flushed by a {FLUSH_BYTES >> 20} MiB write, {TURNS}, median"
 METHOD_CPU = f"perf_counter, {TURNS}, median"
 
 
@@ -105,12 +106,12 @@ def _begin(run: Callable[[], Any], clock: Clock, budget_ms: float, rounds: int) 
     return max(6, min(rounds, int(budget_ms * 1e3 / max(clock(run, ahead)(), 1.0)))), [], ahead
 
 
-def best(run: Callable[[], Any], where: torch.device, repeats: int = 20) -> float:
+def best(run: Callable[[], Any], where: torch.device) -> float:
     """Microseconds of one version alone, back to back and warm: how ceilings are measured."""
     clock = _gpu_clock(where, cold=False) if where.type == "cuda" else _cpu_clock
     for _ in range(3):
         run()
-    reads = [clock(run, AHEAD_US) for _ in range(repeats)]
+    reads = [clock(run, AHEAD_US) for _ in range(REPEATS)]
     return statistics.median(r() for r in reads)
 
 

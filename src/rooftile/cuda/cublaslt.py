@@ -336,7 +336,7 @@ class Plan:
         _succeed(status, f"cublasLtMatmulAlgoGetHeuristic for {what}")
         good = [answers[i] for i in range(count.value) if answers[i].status == 0]
         if not good:
-            raise RuntimeError(f"cuBLASLt: of {count.value} algorithms for {what}, {len(good)} can be used")
+            raise RuntimeError(f"cuBLASLt: none of {count.value} algorithms for {what} can be used")
         return good
 
 

@@ -272,7 +272,7 @@ class Entry:
                 misfit.append(f"a{i}.dtype not in t{i}")
         text = _LAUNCH.format(names=", ".join(names), values=", ".join(values), misfit=" or ".join(misfit) or "False")
         exec(text, known)
-        return known["go"]  # type: ignore[no-any-return]
+        return known["go"]
 
     def _buffer(self) -> tuple[Any, Any, Any]:
         memory = ctypes.create_string_buffer(self.layout.size)

@@ -205,8 +205,8 @@ def causal_lm(original: Callable[..., Any], base: str) -> Callable[..., Any]:
         target = _shifted(labels, ignore) if shift is None else shift
         options, share = _reduction(call.get("num_items_in_batch"), hidden.device)
         softcap = getattr(self.config, "final_logit_softcapping", None) or 0.0
-        loss = linear_cross_entropy(hidden, self.lm_head.weight, target.to(hidden.device), self.lm_head.bias, ignore_index=ignore,
-                                    softcap=softcap, **options)  # fmt: skip
+        rows, target = hidden.flatten(0, -2), target.reshape(-1).to(hidden.device)  # labels may come flat
+        loss = linear_cross_entropy(rows, self.lm_head.weight, target, self.lm_head.bias, ignore_index=ignore, softcap=softcap, **options)
         kept = {name: made.get(name) for name in others}
         return output(loss=loss / share, logits=None, **kept)
 

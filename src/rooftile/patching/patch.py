@@ -45,7 +45,7 @@ CAPPED = (
     "a call with dropout, for the weights themselves or with a mask that is trained goes the model's own way; of any other mask of numbers only "
     "the sign is read: a key is seen where it is not negative, and a query that sees none, as padding on the left, gives zeros"
 )
-LOSS = "in training `logits` is None; a head that is wrapped, sharded or moved by hooks goes by logits and cross_entropy"
+LOSS = "in training `logits` is None, which keep_logits=True keeps; a head that is wrapped, sharded or moved by hooks goes by logits and cross_entropy"
 
 
 def patch(model: nn.Module, *, keep_logits: bool = False) -> Report:

@@ -88,7 +88,8 @@ def load_checkpoint(path: Path) -> dict:
 
 
 def restore(path: Path, state: dict, model: nn.Module, optimizer: torch.optim.Optimizer, load: Callable[..., None]) -> None:
-    """Put a loaded checkpoint into model and optimizer, by `load`, and into random states. TrainError naming both shapes when they differ."""
+    """Put a loaded checkpoint into model and optimizer, by `load`, and into random states. TrainError naming both shapes when they differ. Of the optimizer
+    its states alone: decay, betas and how it runs are knobs of this run."""
     stored, here = state["model"], model.state_dict()
     for name in sorted(stored.keys() | here.keys()):
         there, mine = (f"has shape {tuple(d[name].shape)}" if name in d else "is not" for d in (stored, here))
@@ -98,7 +99,9 @@ def restore(path: Path, state: dict, model: nn.Module, optimizer: torch.optim.Op
         there, mine = state["model_config"].get(name), getattr(model.config, name, None)
         if there != mine:
             raise TrainError(f"{path} is of another model: {name} is {there} there and {mine} here")
-    load(model, optimizer, stored, state["optimizer"])
+    theirs = state["optimizer"]
+    groups = [{**own, "params": there["params"]} for own, there in zip(optimizer.param_groups, theirs["param_groups"])]
+    load(model, optimizer, stored, {**theirs, "param_groups": groups})
     torch.set_rng_state(state["random"])
     if torch.cuda.is_available() and len(state["random_cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all(state["random_cuda"])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rooftile.training.config import TrainConfig
 from rooftile.training.errors import TrainError
-from rooftile.training.text import Tokenizer, read_text, tokenizer
+from rooftile.training.text import Tokenizer, check_utf8, read_text, tokenizer
 
 __all__ = ["Data", "evaluation_batches", "load_data", "to_device", "training_batch", "windows"]
 
@@ -36,7 +36,10 @@ class Data:
 def load_data(config: TrainConfig) -> Data:
     """Read, tokenize and split the text of a run."""
     tokens_of = tokenizer(config.tokenizer)
-    tokens = tokens_of.encode(read_text(config.text, config.text_mb))
+    text = read_text(config.text, config.text_mb)
+    if config.text and config.tokenizer != "bytes":  # the standard library is cut anywhere, in a letter too
+        check_utf8(config.text, text)
+    tokens = tokens_of.encode(text)
     window = config.context + 1  # T inputs and, one to the right, T targets
     if len(tokens) < 2 * window:
         raise TrainError(

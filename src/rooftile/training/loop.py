@@ -163,7 +163,7 @@ class _Run:
         self.periods = (config.log_every, config.eval_every, config.save_every)
         self.step, self.val_loss = 0, None
         self.data = load_data(config)
-        self.prompt = self.data.tokenizer.encode(config.prompt.encode())
+        self.prompt = self.data.tokenizer.encode(config.prompt.encode(errors="surrogateescape"))  # as it was typed, in whatever encoding
         torch.manual_seed(config.seed)
         self.model = build_model(config, self.data).to(self.device)
         self.forward = team.wrap(self.model)

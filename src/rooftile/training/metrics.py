@@ -10,7 +10,7 @@ device, evaluating and saving left out.
 import json
 import math
 import os
-import sys
+import resource
 import time
 from pathlib import Path
 
@@ -133,15 +133,10 @@ def draw_curve(rows: list[dict], path: Path) -> None:
 
 
 def memory_bytes(device: torch.device) -> int:
-    """The most this process has held: on the GPU as PyTorch allocates it, on a CPU the resident set; 0 where unknown."""
+    """The most this process has held: on the GPU as PyTorch allocates it, on a CPU the resident set, which Linux counts in kilobytes."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024  # kilobytes on Linux
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _belongs(row: dict, step: int, steps: int, eval_every: int) -> bool:

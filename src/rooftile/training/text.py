@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from rooftile.core.record import cache_folder
 from rooftile.models.atomic import atomic_file
 from rooftile.training.errors import TrainError
 
-__all__ = ["Tokenizer", "read_text", "tokenizer"]
+__all__ = ["Tokenizer", "check_utf8", "read_text", "tokenizer"]
 
 TINYSHAKESPEARE = "tinyshakespeare"
 TINYSHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -73,6 +74,16 @@ def read_text(source: str, megabytes: float) -> bytes:
     return text
 
 
+def check_utf8(source: str, text: bytes) -> None:
+    """TrainError where a tokenizer of letters would read replacement characters: another encoding, or a file that is compressed."""
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        raise TrainError(
+            f"the text {source} is not UTF-8: byte {error.start} is 0x{text[error.start]:02x}; convert it, or take the tokenizer bytes"
+        ) from None
+
+
 def standard_library(most: int, folder: Path | None = None) -> bytes:
     """Up to `most` bytes of the .py sources in `folder` (the running Python's own library), tests left out.
 
@@ -99,7 +110,7 @@ def standard_library(most: int, folder: Path | None = None) -> bytes:
 
 def _tinyshakespeare() -> bytes:
     """1.1 MB of Shakespeare: from the cache, or downloaded once; checked either way."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rooftile" / "tinyshakespeare.txt"
+    cache = cache_folder() / "tinyshakespeare.txt"
     if cache.is_file() and _is_shakespeare(text := cache.read_bytes()):
         return text
     try:

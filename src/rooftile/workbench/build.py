@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib.util
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +46,6 @@ class Built:
     cached: bool  # it was there before
     fault: str  # what is wrong with it, or nothing: it does not compile, the assembler could not do what it asks for, it breaks its declared limits
     note: str = ""  # limits broken with another compiler than the one they were set with
-
-    def json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -36,9 +36,6 @@ class Verdict:
     status: str
     message: str = ""
     errors: dict[str, float] = field(default_factory=dict)  # by output: share of the allowed error
-
-    def json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)

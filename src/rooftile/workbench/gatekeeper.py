@@ -12,6 +12,7 @@ import sys
 import time
 import uuid
 from collections import Counter
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -163,7 +164,7 @@ def _run(points: list[gate.Point], device: str, progress: Console | None, end: f
             made += verdicts
             if len(verdicts) < len(posed):  # no time, or no device any more
                 break
-    return [v.json() for v in made]
+    return [asdict(v) for v in made]
 
 
 def judge(op: str, case: str, kernels: tuple[str, ...], device: str) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,19 @@ def latest(folder: Path) -> dict[tuple[str, str, str], list[Record]]:
         return device, op, _places(op).get(case.removeprefix(HOST), -1), case
 
     return {key: ([x for x in table[key].values() if not _cut_off(x)] or [*table[key].values()])[-1] for key in sorted(table, key=place)}
+
+
+def left_out(folder: Path, made: Sequence[Record]) -> dict[str, set[str]]:
+    """Each peer that earlier runs timed beside cases which `made` has anew without it, and those cases: pages tell of a case's last run alone."""
+    beside: dict[tuple[str, str], set[str]] = {}
+    for r in made:
+        beside.setdefault((r.op, r.case), set()).add(r.kernel)
+    here, found = {r.environment.get("gpu") for r in made}, dict[str, set[str]]()
+    for _, r in every(folder):
+        timed = r.kernel.startswith("peer.") and r.status == Status.PASSED and r.environment.get("gpu") in here
+        if timed and r.kernel not in beside.get((r.op, r.case), {r.kernel}):
+            found.setdefault(r.kernel.removeprefix("peer."), set()).add(f"{r.op} {r.case}")
+    return found
 
 
 def prune(folder: Path) -> tuple[int, int]:

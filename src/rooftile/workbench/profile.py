@@ -39,6 +39,7 @@ __all__ = ["Loss", "draw", "profile_training", "table"]
 
 MARK = "rooftile-profile::"
 WARMUP, TIMED, SEEN = 3, 5, 2  # steps: first to warm up, then for the clock, then under the mode
+TOLD, DRAWN = 30, 20  # operators in the table, and in the picture
 
 
 @dataclasses.dataclass
@@ -137,22 +138,22 @@ def covered(events: Sequence[Any]) -> dict[str, float]:
     return found
 
 
-def table(found: dict[str, Any], most: int = 30) -> Table:
+def table(found: dict[str, Any]) -> Table:
     """The operators that lose most, and the sums of all."""
     rows, made = found["rows"], Table(Column("operator", overflow="fold"), "calls", "ms", "share", "floor ms", "of floor", "lost ms")
     whole = Loss("all operators", *(sum(getattr(x, f) for x in rows) for f in ("calls", "us", "floor_us")))
-    for x in (*rows[:most], whole):
+    for x in (*rows[:TOLD], whole):
         share, of = (f"{100 * a / b:.0f}%" if b else "" for a, b in ((x.us, whole.us), (x.floor_us, x.us)))
         made.add_row(x.name, f"{x.calls:g}", f"{x.us / 1e3:.3f}", share, f"{x.floor_us / 1e3:.3f}", of, f"{x.lost_us / 1e3:.3f}")
     return made
 
 
-def draw(found: dict[str, Any], path: Path, most: int = 20) -> None:
+def draw(found: dict[str, Any], path: Path) -> None:
     """A bar an operator: its floor, and what it takes beyond."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rows = sorted(found["rows"], key=lambda x: x.us)[-most:]
+    rows = sorted(found["rows"], key=lambda x: x.us)[-DRAWN:]
     figure = Figure(figsize=(8, 1 + 0.3 * len(rows)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,8 @@ from typing import Any
 
 from torch import Tensor
 
+from rooftile.cuda import launch
+from rooftile.cuda.launch import MAX_BLOCK, MAX_GRID, MAX_THREADS, Extent
 from rooftile.cuda.simulator import build
 from rooftile.cuda.simulator.arguments import Argument, Memory, variable
 from rooftile.cuda.source import Function, Source
@@ -34,9 +35,7 @@ KINDS = (
     "not_modelled",
 )
 BOUND = 1 << 28  # steps (basic blocks) since a thread last ended; about a second
-MAX_GRID, MAX_BLOCK, MAX_THREADS, MAX_SHARED = (2**31 - 1, 65535, 65535), (1024, 1024, 64), 1024, 227 * 1024
-
-Extent = tuple[int, int, int]
+MAX_SHARED = 227 * 1024
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,8 @@ def run(
 ) -> Report:
     """Run the kernel on CPU tensors, which hold its results afterwards. Threads take turns in an order that is always the same, or that
     `seed` draws. `reaches`: tensors that the kernel finds through addresses in a buffer; it works on these themselves.
-    `symbols`: what __constant__ and __device__ variables hold, which host code would fill; tensors have their contents afterwards. A finding after which the kernel cannot go on (all but race and uninitialised) ends the run."""
+    `symbols`: what __constant__ and __device__ variables hold, which host code would fill; tensors have their contents afterwards. A finding after
+    which the kernel cannot go on ends the run; README.md says which do not."""
     if level not in LEVELS:
         raise ValueError(f"no level is called {level!r}: there are {', '.join(LEVELS)}")
     _limits(function, grid, block, shared)
@@ -188,7 +188,6 @@ def run(
 @contextmanager
 def active(level: str = "checks", seed: int | None = None) -> Iterator[list[Report]]:
     """Inside, rooftile.cuda.launch.launch runs on CPU tensors, in the simulator. A finding is raised as Found."""
-    launch = importlib.import_module("rooftile.cuda.launch")
     reports: list[Report] = []
 
     def simulate(source: Source, function: Function, grid: Extent, block: Extent, arguments: Sequence[Argument], shared: int,
@@ -197,12 +196,11 @@ def active(level: str = "checks", seed: int | None = None) -> Iterator[list[Repo
         if reports[-1].findings:
             raise Found("; ".join(map(str, reports[-1].findings[:3])))
 
-    before: Callable[..., None] | None = launch.simulator
-    launch.simulator = simulate  # type: ignore[attr-defined]
+    before, launch.simulator = launch.simulator, simulate
     try:
         yield reports
     finally:
-        launch.simulator = before  # type: ignore[attr-defined]
+        launch.simulator = before
 
 
 def _limits(function: Function, grid: Extent, block: Extent, shared: int) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rooftile.core.places import reach
 from rooftile.cuda.parameters import mapped
 from rooftile.cuda.source import Function, Parameter
 from rooftile.cuda.tensor_map import BYTES, TensorMap
@@ -56,7 +57,7 @@ class _Storage:
         flat = torch.frombuffer((ctypes.c_char * size).from_address(at), dtype=torch.uint8)
         for t in self.tensors:
             first = t.data_ptr() - self.begin
-            reached = flat[first : first + _reach(t)].view(t.dtype).as_strided(t.shape, t.stride())
+            reached = flat[first : first + reach(t)].view(t.dtype).as_strided(t.shape, t.stride())
             reached.copy_(t) if there else t.copy_(reached)
 
 
@@ -131,12 +132,7 @@ def _span(t: Tensor) -> tuple[int, int, int]:
     """First and last byte that the tensor reaches, and where its storage begins."""
     if t.device.type != "cpu":
         raise ValueError(f"the simulator takes CPU tensors, this one is on {t.device}")
-    return t.data_ptr(), t.data_ptr() + _reach(t), t.untyped_storage().data_ptr()
-
-
-def _reach(t: Tensor) -> int:
-    """Bytes from its first element to behind its last."""
-    return (sum((n - 1) * s for n, s in zip(t.shape, t.stride())) + 1) * t.element_size() if t.numel() else 0
+    return t.data_ptr(), t.data_ptr() + reach(t), t.untyped_storage().data_ptr()
 
 
 def variable(library: ctypes.CDLL, index: int, name: str, value: Tensor | int | float) -> tuple[int, Tensor | None]:
