@@ -268,11 +268,12 @@ def compared(name, ours, theirs, inputs, rest):
     wanted += theirs[1](*saved)
     for n, x, y in zip(("out", "lse", "dq", "dk", "dv", "dsinks", "dbias"), made, wanted):
         torch.testing.assert_close(x, y, atol=3e-5, rtol=3e-5, msg=lambda m: f"{name}: {n}: {m}")
-def dense(name, t, s, b=1, h=1, g=1, sinks=False, bias=None, mask=False, left=-1, right=-1, cap=0.0, p=0.0):
+def dense(name, t, s, b=1, h=1, g=1, sinks=False, bias=None, mask=False, left=-1, right=-1, cap=0.0, p=0.0,
+          forward=kernels.attention_options):
     q, k, v = torch.randn(b, t, h, 16), torch.randn(b, s, g, 16), torch.randn(b, s, g, 24)
     inputs = (q, k, v, torch.randn(h) if sinks else None, torch.randn(*bias, t, s) if bias else None, None,
               (torch.rand(b, h, t, s) < 0.3).index_fill(2, torch.tensor([3]), False) if mask else None, torch.tensor(-7 << 40) if p else None)
-    compared(name, (kernels.attention_options, kernels.attention_options_backward),
+    compared(name, (forward, kernels.attention_options_backward),
              (reference.attention_options, reference.attention_options_backward), inputs, (0.25, left, right, cap, p))
 for left, right in ((0, 0), (21, 3), (-1, 20), (33, -1)):
     dense("window", 40, 56, left=left, right=right)
@@ -283,6 +284,11 @@ dense("bias", 18, 20, b=2, h=2, g=2, bias=(2, 1), p=0.3, cap=1.0)
 dense("caps that scores are far from", 20, 18, b=2, h=2, g=2, bias=(2, 1), cap=1e6)
 dense("caps that scores are far from", 20, 33, right=0, cap=1e20)
 dense("mask", 20, 33, h=2, g=1, mask=True, sinks=True)
+for b, h, g in ((1, 2, 1), (2, 8, 2), (1, 16, 1)):
+    for left, right in ((0, 0), (21, 3), (-1, 20)):
+        dense("heads as rows", 27, 40, b=b, h=h, g=g, left=left, right=right, sinks=h > 2, cap=2.0 * (h == 8), forward=kernels.attention_options_packed)
+dense("heads as rows, dropout", 20, 37, b=2, h=4, g=1, left=9, right=0, p=0.4, forward=kernels.attention_options_packed)
+dense("heads as rows, nothing to see", 56, 24, h=4, g=2, left=10, right=5, forward=kernels.attention_options_packed)
 q, k, v = torch.randn(50, 2, 16), torch.randn(57, 1, 16), torch.randn(57, 1, 24)
 cu = torch.tensor([0, 20, 20, 50], dtype=torch.int32), torch.tensor([0, 33, 40, 57], dtype=torch.int32)
 compared("varlen", (kernels.attention_varlen, kernels.attention_varlen_backward),
@@ -360,6 +366,12 @@ WRONG = {  # what stands in the kernels' source, and what comes in its place
     "- tl.load(gDlse + row + i_m, mask=i_m < T, other=0.0)": "",
     "for r in range(GROUP):": "for r in range(1):",
     "i_b * 0 if RAGGED else i_b, i_h, at_q + low": "i_b * 0 if RAGGED else i_b, i_h, low",
+    "min(low + ROWS, T) - 1 + shift": "min(low + ROWS, T) - 2 + shift",
+    "gSinks + i_head * stride_sink": "gSinks + i_h * stride_sink",
+    "(i_head - i_h) * stride_qh": "(i_head - i_head) * stride_qh",
+    "((i_m - low) * H + i_head - i_h)": "((i_m - low) * H)",
+    "(i_b.to(tl.int64) * H + i_head) * T": "(i_b.to(tl.int64) * H + i_h) * T",
+    "% (H // HEADS) * HEADS": "% (H // HEADS)",
 }
 
 

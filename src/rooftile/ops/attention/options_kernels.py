@@ -157,30 +157,38 @@ def forward(gQ, gK, gV, gOut, gLse, gSinks, stride_qb, stride_qt, stride_qh, str
              counts, a_b, a_h, a_t, a_s, m_b, m_h, m_t, m_s, SINKS: tl.constexpr, LATE: tl.constexpr, LEFT: tl.constexpr,
              RIGHT: tl.constexpr, CAPPED: tl.constexpr, ADDED: tl.constexpr, MASK: tl.constexpr, DROP: tl.constexpr, RAGGED: tl.constexpr,
              GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_M: tl.constexpr,
-             BLOCK_N: tl.constexpr):  # fmt: skip
-    tiles = tl.cdiv(T_, BLOCK_M)
+             BLOCK_N: tl.constexpr, HEADS: tl.constexpr):  # fmt: skip
+    """Rows of a tile are queries, and of each its HEADS neighbouring heads, which read one key head."""
+    ROWS: tl.constexpr = BLOCK_M // HEADS
+    tiles = tl.cdiv(T_, ROWS)
     i_tile = tl.program_id(0) % tiles
     if RIGHT and not LEFT:
         i_tile = tiles - 1 - i_tile
-    i_b, i_h = tl.program_id(0) // tiles // H, tl.program_id(0) // tiles % H
+    i_b, i_h = tl.program_id(0) // tiles // (H // HEADS), tl.program_id(0) // tiles % (H // HEADS) * HEADS
     at_q, T = _span(gCuQ, i_b, T_, total_q, RAGGED)
     at_k, S = _span(gCuK, i_b, S_, total_k, RAGGED)
-    low = i_tile * BLOCK_M
+    low = i_tile * ROWS
     if RAGGED:
         if low >= T:
             return
-    i_m = low + tl.arange(0, BLOCK_M)
-    row = i_h.to(tl.int64) * total_q + at_q if RAGGED else (i_b.to(tl.int64) * H + i_h) * T
+    i_m = low + tl.arange(0, BLOCK_M) // HEADS
+    i_head = i_h + tl.arange(0, BLOCK_M) % HEADS if HEADS > 1 else i_h
+    row = i_h.to(tl.int64) * total_q + at_q if RAGGED else (i_b.to(tl.int64) * H + i_head) * T
     gQ = head_row(gQ, i_b, i_h, at_q + low, stride_qb, stride_qt, stride_qh)
     gK = head_row(gK, i_b, i_h // GROUP, at_k, stride_kb, stride_ks, stride_kh)
     gV = head_row(gV, i_b, i_h // GROUP, at_k, stride_vb, stride_vs, stride_vh)
-    rQ = load_tile(gQ, stride_qt, i_m, T, True, D, BLOCK_M, BLOCK_D)
+    if HEADS > 1:
+        i_d = tl.arange(0, BLOCK_D)[None, :]
+        at = gQ + ((i_m - low) * stride_qt + (i_head - i_h) * stride_qh)[:, None] + i_d
+        rQ = tl.load(at, mask=(i_m[:, None] < T) & (i_d < D), other=0.0)
+    else:
+        rQ = load_tile(gQ, stride_qt, i_m, T, True, D, BLOCK_M, BLOCK_D)
     rMax = tl.full([BLOCK_M], float("-inf"), tl.float32)
     rSum = tl.zeros([BLOCK_M], tl.float32)
     rAcc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     rows = (row + i_m) * counts
     shift = S - T
-    start, a, b, end = _ranges(low + shift, min(low + BLOCK_M, T) - 1 + shift, S, left, right, S, LEFT, RIGHT, BLOCK_N)
+    start, a, b, end = _ranges(low + shift, min(low + ROWS, T) - 1 + shift, S, left, right, S, LEFT, RIGHT, BLOCK_N)
     gK += tl.cast(start, tl.int64) * stride_ks
     gV += tl.cast(start, tl.int64) * stride_vs
     gAdded = _corner(gAdded + i_b.to(tl.int64) * a_b + i_h.to(tl.int64) * a_h, low, start, a_t, a_s)
@@ -196,7 +204,7 @@ def forward(gQ, gK, gV, gOut, gLse, gSinks, stride_qb, stride_qt, stride_qh, str
                                threshold, stride_ks, stride_vs, a_t, a_s, m_t, m_s, b, end, True, LEFT, RIGHT, CAPPED, ADDED, MASK,
                                DROP, LATE, D, BLOCK_D, DV, BLOCK_DV, BLOCK_M, BLOCK_N)  # fmt: skip
     if SINKS:
-        rSink = tl.load(gSinks + i_h * stride_sink).to(tl.float32) * 1.4426950408889634
+        rSink = tl.load(gSinks + i_head * stride_sink).to(tl.float32) * 1.4426950408889634
         new = tl.maximum(rMax, rSink)
         base = tl.where(new == float("-inf"), 0.0, new)
         shrink = tl.exp2(rMax - base)
@@ -204,7 +212,12 @@ def forward(gQ, gK, gV, gOut, gLse, gSinks, stride_qb, stride_qt, stride_qh, str
         rAcc = rAcc * shrink[:, None]
         rMax = new
     rOut = rAcc * (keep / tl.where(rSum == 0.0, 1.0, rSum))[:, None]  # a row that sees nothing is zero
-    store_tile(gOut, rOut, i_b * 0 if RAGGED else i_b, i_h, at_q + low, i_m, T, H, DV, BLOCK_M, BLOCK_DV)
+    if HEADS > 1:
+        i_d = tl.arange(0, BLOCK_DV)[None, :]
+        at = head_row(gOut, i_b, i_h, low, tl.cast(T, tl.int64) * H * DV, H * DV, DV) + ((i_m - low) * H + i_head - i_h)[:, None] * DV + i_d
+        tl.store(at, rOut.to(gOut.dtype.element_ty), mask=(i_m[:, None] < T) & (i_d < DV))
+    else:
+        store_tile(gOut, rOut, i_b * 0 if RAGGED else i_b, i_h, at_q + low, i_m, T, H, DV, BLOCK_M, BLOCK_DV)
     rLse = (rMax + tl.log2(rSum)) * 0.6931471805599453  # ln 2
     tl.store(gLse + row + i_m, rLse, mask=i_m < T)
     if RAGGED:

@@ -1,5 +1,7 @@
 """How a call with options, or of ragged sequences, is launched: options_kernels.py has the kernels."""
 
+import math
+
 import torch
 
 from rooftile.core.kernel import Kernel, Limits
@@ -52,13 +54,14 @@ class Problem:
         return (self.q, self.k, self.v, *self.strides(self.q, self.k, self.v))
 
 
-def _forward_of(problem, config):
+def _forward_of(problem, config, heads=1):
+    """`heads`: how many that read one key head are rows of a tile together."""
     x = problem
     out = x.q.new_empty(*x.q.shape[:-1], x.dv)
     lse = x.q.new_empty((x.h, x.rows) if x.ragged else (x.b, x.h, x.t), dtype=torch.float32)
     sinks = x.q if x.sinks is None else x.sinks
-    launch(forward, (cdiv(x.t, config["BLOCK_M"]) * x.b * x.h,), x.q, x.k, x.v, out, lse, sinks, *x.strides(x.q, x.k, x.v),
-           sinks.stride(0), *x.common, SINKS=x.sinks is not None, LATE=x.late, **x.flags, **config)  # fmt: skip
+    launch(forward, (cdiv(x.t, config["BLOCK_M"] // heads) * x.b * (x.h // heads),), x.q, x.k, x.v, out, lse, sinks, *x.strides(x.q, x.k, x.v),
+           sinks.stride(0), *x.common, SINKS=x.sinks is not None, LATE=x.late, HEADS=heads, **x.flags, **config)  # fmt: skip
     return out, lse
 
 
@@ -90,6 +93,12 @@ def attention_options(q, k, v, sinks, bias, constant_bias, mask, seed, scale, le
     added = bias if constant_bias is None else constant_bias
     added = added if added is None else added.expand(q.shape[0], q.shape[2], q.shape[1], k.shape[1])
     return _forward_of(Problem(q, k, v, (sinks, added, mask, seed, scale, left, right, softcap, p)), config)
+
+
+def attention_options_packed(
+    q, k, v, sinks, bias, constant_bias, mask, seed, scale, left, right, softcap, p, deterministic=False, *, config
+):
+    return _forward_of(Problem(q, k, v, (sinks, None, None, seed, scale, left, right, softcap, p)), config, q.shape[2] // k.shape[2])
 
 
 def attention_options_backward(
@@ -224,11 +233,37 @@ def _refuse(call):
     return off_gpu(q)
 
 
+def _refuse_packed(call):
+    given, (h, g) = [n for n in ("bias", "constant_bias", "mask") if call[n] is not None], (call["q"].shape[2], call["k"].shape[2])
+    if given:
+        return f"{', '.join(given)} of each head: here several are a tile's rows"
+    if g == 0 or h // g not in (2, 4, 8, 16):
+        return f"{h} heads on {g} of keys: it takes 2, 4, 8 or 16 to one"
+    return _refuse(call)
+
+
+def _declines_packed(call):
+    """Where a tile of one head sees hardly more keys than it has rows together with the window's."""
+    seen = sum(call[n] for n in ("left", "right")) if min(call["left"], call["right"]) >= 0 else math.inf
+    return None if seen < 256 else f"a window of {seen + 1} keys: tiles of one head read hardly more of them"
+
+
 def _one(run, idea, configs, index):
     return (Kernel("triton", run, idea, _refuse, configs, _by_width(configs, index), SPILLS),)
 
 
-KERNELS = _one(attention_options, "every option, each a constexpr", FORWARD, FORWARD_OF)
+PACKED = (forward_tile(64, 64, 4, 3), forward_tile(128, 64, 8, 3), forward_tile(32, 32, 8, 1))
+
+
+def _pick_packed(call):
+    return PACKED[2 if call["q"].dtype == torch.float32 or max(call["q"].shape[-1], call["v"].shape[-1]) > 128 else 0]
+
+
+KERNELS = (
+    Kernel("triton.packed", attention_options_packed, "rows are queries and the heads that share their keys: a short window's are read once for all",
+           _refuse_packed, PACKED, _pick_packed, SPILLS, declines=_declines_packed),
+    *_one(attention_options, "every option, each a constexpr", FORWARD, FORWARD_OF),
+)  # fmt: skip
 KERNELS_BACKWARD = _one(attention_options_backward, "dq, then dk and dv, then dsinks and the bias's: no atomics", BACKWARD, BACKWARD_OF)
 VARLEN = _one(attention_varlen, "a program finds its sequence by its offsets", FORWARD, FORWARD_OF)
 VARLEN_BACKWARD = _one(attention_varlen_backward, "the same: dq, then dk and dv, then dsinks", BACKWARD, BACKWARD_OF)
