@@ -220,6 +220,17 @@ def test_compiles_into_one_graph(kernels):
         assert gap(a.grad, b.grad) < 1e-5
 
 
+def test_what_is_put_in_a_layers_place_is_told():
+    """As of a GPT-2."""
+    for name in ("layers.0.self_attn.qkv_proj", "layers.0.self_attn.o_proj", "layers.1.mlp.gate_up_proj", "layers.1.mlp.down_proj",
+                 "layers.0.input_layernorm", "norm", "embed_tokens", "lm_head"):  # fmt: skip
+        model = small(operators=llama_operators("rooftile"))
+        layer = model.get_submodule(name)
+        layer.forward = lambda x: x
+        with pytest.raises(ValueError, match=f"{type(layer).__name__} stands in the place of a torch.nn.{type(layer).__name__}"):
+            model(*text())
+
+
 def test_generation_slides():
     model, (x, _) = small(), text()
     drawn = model.generate(x, 12, top_k=9, generator=torch.Generator().manual_seed(0))

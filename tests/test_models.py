@@ -399,6 +399,10 @@ def test_what_is_put_in_a_layers_place_is_told():
         ):
             model(*text())
     model = small(operators=operators("rooftile"))
+    model.ln_f.forward = lambda x: x
+    with pytest.raises(ValueError, match=r"LayerNorm stands in the place of a torch\.nn\.LayerNorm"):
+        model(*text())
+    model = small(operators=operators("rooftile"))
     parametrizations.weight_norm(model.h[0].mlp.c_fc)
     assert gap(model(*text()), small(operators=operators("rooftile"))(*text())) < 1e-5
 

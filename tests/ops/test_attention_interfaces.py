@@ -217,12 +217,21 @@ def test_transformers_models_give_what_they_gave(model, monkeypatch):
     )
     assert [c["mask"] is not None for c in calls] == [False] * 4 + [True] * 2 + [False] * 4
     windows = {llama: 0, mistral: 2}.get(model, 1)  # of two layers
-    assert (
-        all(c["window"] in (None, (3, 0)) for c in calls)
-        and [sum(c["window"] is not None for c in calls[i : i + 2]) for i in (0, 2, 8)] == [windows] * 3
-    )
+    assert all(c["window"] in (None, (3, 0)) for c in calls)
+    assert [sum(c["window"] is not None for c in calls[i : i + 2]) for i in (0, 2, 8)] == [windows] * 3
     for ours, theirs in zip(given["rooftile"], given["eager"]):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def as_eager_attention_has_it(kind, config, **words):
+    """Whether a model's first result is the same with both."""
+    torch.manual_seed(0)
+    net, given = kind(config).eval(), []
+    for name in ("eager", "rooftile"):
+        net.set_attn_implementation(name)
+        with torch.no_grad():
+            given.append(net(**words)[0])
+    torch.testing.assert_close(given[1], given[0], rtol=1e-4, atol=1e-5)
 
 
 def mistral_both_ways():
@@ -237,14 +246,8 @@ def test_transformers_models_whose_masks_and_words_differ(model):
     pytest.importorskip("transformers", minversion="5.24")
     register_attention()
     kind, config = model()
-    torch.manual_seed(0)
-    net, tokens, given = kind(config).eval(), torch.randint(0, 40, (2, 9)), []
     assert huggingface._tells(config) == (model is mistral_both_ways) and huggingface._tells(mistral()[1])
-    for name in ("eager", "rooftile"):
-        net.set_attn_implementation(name)
-        with torch.no_grad():
-            given.append(net(tokens)[0])
-    torch.testing.assert_close(given[1], given[0], rtol=1e-4, atol=1e-5)
+    as_eager_attention_has_it(kind, config, input_ids=torch.randint(0, 40, (2, 9)))
 
 
 def test_a_window_of_transformers_compiles_in_one_graph():
@@ -330,13 +333,8 @@ def test_transformers_models_that_want_other_masks_than_sdpas(model):
     pytest.importorskip("transformers", minversion="5.24")
     register_attention()
     kind, config, ids = model()
-    torch.manual_seed(0)
-    net, tokens, given = kind(config).eval(), torch.randint(3, 40, (2, 9)), []
-    for name in ("eager", "rooftile"):
-        net.set_attn_implementation(name)
-        with torch.no_grad():
-            given.append(net(**{"input_ids": tokens, ids: tokens}).logits)
-    torch.testing.assert_close(given[1], given[0], rtol=1e-4, atol=1e-5)
+    tokens = torch.randint(3, 40, (2, 9))
+    as_eager_attention_has_it(kind, config, **{"input_ids": tokens, ids: tokens})
 
 
 @pytest.mark.parametrize("what", ["block_indices", "sinks"])

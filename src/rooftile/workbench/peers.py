@@ -248,9 +248,8 @@ def _flex(on_gpu: bool) -> Function:
         if sinks is None:
             return flex.flex_attention(q, k, v, **rules)
         out, beside = flex.flex_attention(q, k, v, return_aux=flex.AuxRequest(lse=True), **rules)
-        return (out * torch.sigmoid(beside.lse - sinks[:, None].float())[..., None]).to(
-            out.dtype
-        )  # a sink takes its share of each row's sum
+        share = torch.sigmoid(beside.lse - sinks[:, None].float())  # a sink takes the rest of each row's sum
+        return (out * share[..., None]).to(out.dtype)
 
     return _compiled(run) if on_gpu else run
 
@@ -266,10 +265,8 @@ def _flexed(q: Any, k: Any, v: Any, scale: float, left: int, right: int, softcap
 
     block = _flex_block_mask(left, right, q.shape[1], k.shape[1], offsets, q.device) if mask is None else _flex_blocks_of(mask, left, right)
     heads = (x.transpose(1, 2) for x in (q, k, v))
-    made = score if softcap or bias is not None else None
-    return _flex(q.is_cuda)(*heads, sinks, score_mod=made, block_mask=block, scale=scale, enable_gqa=q.shape[2] != k.shape[2]).transpose(
-        1, 2
-    )
+    made, gqa = score if softcap or bias is not None else None, q.shape[2] != k.shape[2]
+    return _flex(q.is_cuda)(*heads, sinks, score_mod=made, block_mask=block, scale=scale, enable_gqa=gqa).transpose(1, 2)
 
 
 def _fa2_attention(q: Any, k: Any, v: Any, causal: bool, scale: float) -> Any:

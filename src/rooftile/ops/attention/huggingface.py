@@ -13,8 +13,8 @@ from rooftile.ops.attention.api import attention
 
 def register_attention(name: str = "rooftile") -> None:
     """After this, `AutoModel.from_pretrained(..., attn_implementation="rooftile")` and `model.set_attn_implementation("rooftile")` use `attention`:
-    shared key heads without repeating them, soft caps, sinks, position biases with a gradient, dropout, boolean and additive masks, the
-    indices of keys that sparse attention gives.
+    shared key heads without repeating them, windows, soft caps, sinks, position biases with a gradient, dropout, boolean and additive masks,
+    the indices of keys that sparse attention gives.
 
     Raises:
         ImportError: transformers is not installed, or is older than 4.53, which lets others register.
@@ -77,6 +77,7 @@ def _tells(config: object) -> bool:
 
 
 def _all_tell(config: type) -> bool:
+    """What was found, for compile, which would walk into a cache."""
     return _found_to_tell(config)
 
 
